@@ -1,0 +1,118 @@
+"""The command line: ``python -m benchmarks [NAME ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import warnings
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from .cases import CASES, COLUMNS, MemoryCase, TimeCase
+from .ceiling import measure_ceiling
+from .environment import describe
+from .files import Files, default_folder
+from .kernels import load_kernels
+from .measure import MIN_ROUNDS
+from .plot import write_plot
+from .report import ceiling_text, checks_text, table, write_json
+from .runner import DifferentError, Settings, missing, run_case
+
+SHRINK = 8  # --quick divides the sizes by this
+
+
+def main() -> int:
+    """Run the chosen cases; return 0, 1 for a wrong result (--strict: or a missed goal), 2 for no cases."""
+    args = _parse()
+    chosen = [case for case in CASES if any(fnmatch(case.name, name) for name in args.names or ["*"])]
+    if args.list:
+        _list(chosen)
+        return 0
+    runnable = [case for case in chosen if not _skipped(case)]
+    if not runnable:
+        print("no such case, or none that can run here; --list shows them", file=sys.stderr)
+        return 2
+    files = Files(args.files or default_folder(), SHRINK if args.quick else 1)
+    try:
+        return _run(runnable, files, args)
+    except DifferentError as error:
+        print(f"DIFFERENT: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if not args.keep:
+            files.delete_made()
+
+
+def _run(cases: list[TimeCase | MemoryCase], files: Files, args: argparse.Namespace) -> int:
+    warnings.simplefilter("ignore")  # some releases warn at loads; that is not what is measured
+    settings = Settings(3 if args.quick else args.rounds, tuple(args.columns), args.quick)
+    kernels = load_kernels()
+    ceiling, machine = measure_ceiling(kernels), describe(files.folder)
+    gc.freeze()  # so that the collections between rounds see what was loaded and not all of torch
+    lines: list[dict[str, Any]] = []
+    for case in cases:
+        print(f"{case.name}: {case.ours} against {case.peer}", file=sys.stderr, flush=True)
+        lines += run_case(case, files, kernels, settings)
+    print(_heading(machine), ceiling_text(ceiling), f"readers: {kernels.name}", "", sep="\n")
+    print(table(lines, ceiling), checks_text(lines), sep="\n\n")
+    if args.out:
+        about = {
+            "environment": machine,
+            "ceiling_gb_s": ceiling,
+            "readers": kernels.name,
+            "quick": args.quick,
+        }
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_json(args.out / "results.json", about | {"lines": lines})
+        print("", f"JSON: {args.out / 'results.json'}", sep="\n")
+        print(write_plot(args.out / "results.svg", lines, _heading(machine)))
+    return int(args.strict and any(line["met"] is False for line in lines))
+
+
+def _heading(machine: dict[str, Any]) -> str:
+    return (
+        f"zerocopy {machine['zerocopy']}, torch {machine['torch']}, Python {machine['python']}, "
+        f"Linux {machine['kernel']}, {machine['processor']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, {machine['file_system']}"
+    )
+
+
+def _skipped(case: TimeCase | MemoryCase) -> bool:
+    reason = missing(case)
+    if reason:
+        print(f"{case.name}: skipped, {reason}", file=sys.stderr)
+    return bool(reason)
+
+
+def _list(cases: list[TimeCase | MemoryCase]) -> None:
+    for case in cases:
+        goals = ", ".join(f"{goal.column} {goal}" for goal in case.goals) or "no goal"
+        print(f"{case.name:24}{case.ours} against {case.peer} ({goals})")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure zerocopy and its peers."
+    )
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="cases to run, * and ? allowed (default: all)")
+    add("--list", action="store_true", help="list the cases and stop")
+    add("--rounds", type=int, default=MIN_ROUNDS, help="rounds at least (default: %(default)s)")
+    add("--columns", nargs="+", choices=COLUMNS, default=COLUMNS, help="columns to time (default: all)")
+    add("--out", type=Path, metavar="DIR", help="write results.json and results.svg there")
+    add(
+        "--files", type=Path, metavar="DIR", help="where the measured files lie (default: a temporary folder)"
+    )
+    add("--keep", action="store_true", help="leave the files made for the next run (about 3 GB)")
+    add("--quick", action="store_true", help="small files, 3 rounds, goals not judged: a smoke test")
+    add("--strict", action="store_true", help="exit with 1 when a goal is missed")
+    args = parser.parse_args()
+    if args.rounds < MIN_ROUNDS:
+        parser.error(f"fewer than {MIN_ROUNDS} rounds say little; --quick is the smoke test")
+    return args
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The timing core: two loaders in turn, round by round, the same for every row.
+
+A round is A B. Timed is the call that returns the object ("ready"), or that and the reading of one byte of
+each page ("touch"), or that and the reading of every byte ("consume"). Each column has loads of its own, so
+that none finds pages that another one mapped. Finding the storages lies between the two timed parts and is
+not timed. The collector is off while timing; the result dies after it.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+from .kernels import Kernels
+from .objects import spans_of
+
+MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 9, 51, 1.0
+
+Call = Callable[[], Any]
+
+
+@dataclass
+class Series:
+    """The seconds of both sides, round by round, and what follows from them."""
+
+    ours: list[float] = field(default_factory=list)
+    peer: list[float] = field(default_factory=list)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Peer over ours, of each round."""
+        return [peer / ours for ours, peer in zip(self.ours, self.peer, strict=True)]
+
+    def summary(self) -> dict[str, Any]:
+        """Return everything the report and the JSON file need."""
+        ratios = self.ratios
+        return {
+            "ours": statistics.median(self.ours),
+            "ours_min": min(self.ours),
+            "peer": statistics.median(self.peer),
+            "peer_min": min(self.peer),
+            "ratio": statistics.median(ratios),
+            "ratio_min": min(ratios),
+            "ratio_max": max(ratios),
+            "rounds": len(ratios),
+            "ours_rounds": self.ours,
+            "peer_rounds": self.peer,
+        }
+
+
+def interleave(
+    ours: Call, peer: Call, column: str, kernels: Kernels | None, rounds: int = MIN_ROUNDS, more: bool = True
+) -> Series:
+    """Time two calls in turn.
+
+    Parameters
+    ----------
+    ours, peer : callable
+        Return the loaded object.
+    column : str
+        "ready", "touch" or "consume".
+    kernels : Kernels or None
+        The readers; not needed for "ready".
+    rounds : int
+        Rounds at least.
+    more : bool
+        Go on, up to 51 rounds, until a second was timed: short calls are noisy.
+    """
+    for call in (ours, peer):
+        once(call, column, kernels)  # imports, caches and lazy initialisation of either side
+    series = Series()
+    while len(series.ours) < rounds or (more and _wants_more(series)):
+        gc.collect()
+        series.ours.append(once(ours, column, kernels))
+        series.peer.append(once(peer, column, kernels))
+    return series
+
+
+def _wants_more(series: Series) -> bool:
+    return len(series.ours) < MAX_ROUNDS and sum(series.ours) + sum(series.peer) < ENOUGH_SECONDS
+
+
+def once(call: Call, column: str, kernels: Kernels | None) -> float:
+    """Time one call and the reading that the column asks for, in seconds."""
+    gc.disable()
+    try:
+        start = perf_counter_ns()
+        result = call()
+        elapsed = perf_counter_ns() - start
+        if column != "ready":
+            assert kernels is not None
+            read = getattr(kernels, column)
+            prepared = kernels.prepare(spans_of(result))
+            start = perf_counter_ns()
+            read(*prepared)
+            elapsed += perf_counter_ns() - start
+        return elapsed / 1e9
+    finally:
+        gc.enable()

@@ -1,0 +1,41 @@
+"""The picture: ratios on a logarithmic axis, with their goals. Only here does matplotlib load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+COLOURS = {"ready": "#1b6ca8", "touch": "#e08e0b", "consume": "#5a9367"}
+
+
+def write_plot(path: Path, lines: list[dict[str, Any]], subtitle: str) -> str:
+    """Draw the timed lines; return what became of it, in words."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return "no plot: matplotlib is not installed"
+    timed = [line for line in lines if line["column"] in COLOURS]
+    if not timed:
+        return "no plot: nothing was timed"
+    figure = Figure(figsize=(9, 1.4 + 0.32 * len(timed)), layout="constrained")
+    axes = figure.subplots()
+    for row, line in enumerate(timed):
+        _draw(axes, row, line)
+    axes.set_xscale("log")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(timed)), [f"{line['case']}  {line['column']}" for line in timed])
+    axes.set_ylim(len(timed) - 0.4, -0.6)
+    axes.set_xlabel("peer's time over zerocopy's: median of rounds; black: least to greatest; red: goal")
+    axes.set_title(subtitle, fontsize="small")
+    figure.savefig(path)
+    return f"plot: {path}"
+
+
+def _draw(axes: Any, row: int, line: dict[str, Any]) -> None:
+    ratio = line["ratio"]
+    axes.barh(row, ratio - 1, left=1, color=COLOURS[line["column"]], height=0.7)
+    axes.hlines(row, line["ratio_min"], line["ratio_max"], color="black", linewidth=0.8)
+    axes.annotate(f" {ratio:,.3g}x", (max(ratio, line["ratio_max"], 1), row), va="center", fontsize="small")
+    if line["goal"]:
+        bound = line["goal"]["at_least"] or line["goal"]["at_most"]
+        axes.vlines(bound, row - 0.42, row + 0.42, color="crimson", linewidth=2)

@@ -1,0 +1,43 @@
+# How our own code is compiled. Targets take it by linking zerocopy_options.
+set(CMAKE_CXX_STANDARD 20)  # torch 2.13's headers need it, 1.13's accept it
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)  # clang-tidy reads them
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, RelWithDebInfo or Debug" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+endif()
+
+add_library(zerocopy_options INTERFACE)
+
+# -Wconversion and -Wsign-conversion: sizes and offsets come from hostile files, so no number may
+# change its value on the way without a cast that says so.
+target_compile_options(zerocopy_options INTERFACE
+  -Wall -Wextra -Wpedantic
+  -Wshadow
+  -Wconversion -Wsign-conversion
+  -Wold-style-cast -Wcast-align -Wcast-qual
+  -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wformat=2 -Wundef
+  $<$<BOOL:${ZEROCOPY_WERROR}>:-Werror>
+)
+
+if(ZEROCOPY_SANITIZE)
+  set(sanitize -fsanitize=${ZEROCOPY_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  target_compile_options(zerocopy_options INTERFACE ${sanitize})
+  target_link_options(zerocopy_options INTERFACE ${sanitize})
+endif()
+
+# The standard library's own range checks cost little and turn an overrun into an abort with a line.
+if(ZEROCOPY_SANITIZE OR ZEROCOPY_BUILD_TESTS)
+  target_compile_definitions(zerocopy_options INTERFACE _GLIBCXX_ASSERTIONS)
+endif()

@@ -1,0 +1,353 @@
+#include "binding/builder.h"
+
+#include <array>
+#include <optional>
+
+#include "pickle/geometry.h"
+
+namespace py = pybind11;
+
+namespace zerocopy {
+namespace {
+
+// The machine bounds nesting as values are made; what is appended later through the memo can nest
+// deeper, and is stopped here, before the C++ stack is used up.
+constexpr int kMaxDepth = 1100;
+
+// Dict keys up to this length are interned: a thousand copies of a state dict then share its names.
+constexpr std::size_t kMaxInterned = 256;
+
+py::object steal(PyObject* made) {
+  if (made == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+void require(int status) {
+  if (status != 0) throw py::error_already_set();
+}
+
+class Builder {
+ public:
+  Builder(const Document& document, const Archive& archive, const std::vector<std::size_t>& records,
+          const BuildPolicy& policy)
+      : archive_(archive),
+        records_(records),
+        policy_(policy),
+        made_(document.slots()),
+        storages_(document.storages.size()) {}
+
+  py::object value(const Value& value);
+
+ private:
+  enum class State : std::uint8_t { absent, begun, done };
+  struct Slot {
+    py::object object;
+    State state = State::absent;
+  };
+  struct Stored {
+    TorchStorage native;
+    py::object moved;  // what map_location gave instead of it; else null
+  };
+
+  py::object node(const Node& node);
+  py::object make(const Node& node);
+  void finish(const Node& node, const py::object& made);
+
+  py::object text(const Blob& blob);
+  py::object byte_string(const Blob& blob);
+  py::object big_integer(const Blob& blob);
+  py::object tuple(const Sequence& sequence);
+  py::object set(const Sequence& sequence);
+  py::object global(const Global& global);
+  py::object device(const Device& device);
+  py::object tensor(const Tensor& tensor);
+  py::object moved_tensor(const Tensor& tensor, const py::object& storage);
+  py::object parameter(const Parameter& parameter);
+  py::object object(const Object& object);
+  void fill_list(const Sequence& sequence, const py::object& list);
+  void fill_mapping(const Mapping& mapping, const py::object& made);
+  void apply_steps(const Object& object, const py::object& made);
+
+  Stored& storage(const Storage& storage);
+  py::object untyped(const Storage& storage);
+  py::object dtype(const DType& dtype);
+  ScalarType scalar_type(const DType& dtype);
+  py::object construct(const char* name) { return policy_.construction.attr(name); }
+
+  const Archive& archive_;
+  const std::vector<std::size_t>& records_;
+  const BuildPolicy& policy_;
+  std::vector<Slot> made_;
+  std::vector<std::optional<Stored>> storages_;
+  std::vector<std::pair<const DType*, ScalarType>> scalar_types_;
+  int depth_ = 0;
+};
+
+// ------------------------------------------------------------------------------------- values
+
+py::object Builder::value(const Value& value) {
+  switch (value.kind) {
+    case Kind::none:
+      return py::none();
+    case Kind::boolean:
+      return py::bool_(value.boolean);
+    case Kind::integer:
+      return steal(PyLong_FromLongLong(value.integer));
+    case Kind::real:
+      return steal(PyFloat_FromDouble(value.real));
+    default:
+      return node(*value.node);
+  }
+}
+
+// Each node is made once. A container is known before it is filled, so it can hold itself.
+py::object Builder::node(const Node& node) {
+  Slot& slot = made_[node.slot];
+  if (slot.state == State::done) return slot.object;
+  if (slot.state == State::begun) {
+    throw UnsupportedError("pickle: a value that is needed to make itself");
+  }
+  if (++depth_ > kMaxDepth) throw FormatError("pickle: values nest deeper than 1000");
+  slot.state = State::begun;
+  slot.object = make(node);
+  slot.state = State::done;
+  finish(node, slot.object);
+  --depth_;
+  return slot.object;
+}
+
+py::object Builder::make(const Node& node) {
+  switch (node.kind) {
+    case Kind::text:
+      return text(static_cast<const Blob&>(node));
+    case Kind::byte_string:
+      return byte_string(static_cast<const Blob&>(node));
+    case Kind::big_integer:
+      return big_integer(static_cast<const Blob&>(node));
+    case Kind::bytes: {
+      const ByteSpan bytes = static_cast<const Blob&>(node).bytes;
+      return steal(PyBytes_FromStringAndSize(bytes.text().data(), static_cast<Py_ssize_t>(bytes.size())));
+    }
+    case Kind::byte_array: {
+      const ByteSpan bytes = static_cast<const Blob&>(node).bytes;
+      return steal(PyByteArray_FromStringAndSize(bytes.text().data(), static_cast<Py_ssize_t>(bytes.size())));
+    }
+    case Kind::tuple:
+      return tuple(static_cast<const Sequence&>(node));
+    case Kind::size:
+      return construct("Size")(tuple(static_cast<const Sequence&>(node)));
+    case Kind::list:
+      return steal(PyList_New(0));
+    case Kind::set:
+      return set(static_cast<const Sequence&>(node));
+    case Kind::frozenset:
+      return py::reinterpret_steal<py::object>(PyFrozenSet_New(set(static_cast<const Sequence&>(node)).ptr()));
+    case Kind::dict:
+      return steal(PyDict_New());
+    case Kind::ordered_dict:
+      return steal(PyODict_New());
+    case Kind::counter:
+      return construct("Counter")();
+    case Kind::complex: {
+      const auto& number = static_cast<const Complex&>(node);
+      return steal(PyComplex_FromDoubles(number.real, number.imaginary));
+    }
+    case Kind::device:
+      return device(static_cast<const Device&>(node));
+    case Kind::global:
+      return global(static_cast<const Global&>(node));
+    case Kind::storage:
+      return construct("typed_storage")(untyped(static_cast<const Storage&>(node)),
+                                        dtype(*static_cast<const Storage&>(node).dtype));
+    case Kind::tensor:
+      return tensor(static_cast<const Tensor&>(node));
+    case Kind::parameter:
+      return parameter(static_cast<const Parameter&>(node));
+    case Kind::object:
+      return object(static_cast<const Object&>(node));
+    default:
+      throw FormatError("pickle: a value of no kind");
+  }
+}
+
+void Builder::finish(const Node& node, const py::object& made) {
+  switch (node.kind) {
+    case Kind::list:
+      return fill_list(static_cast<const Sequence&>(node), made);
+    case Kind::dict:
+    case Kind::ordered_dict:
+    case Kind::counter:
+      return fill_mapping(static_cast<const Mapping&>(node), made);
+    case Kind::object:
+      return apply_steps(static_cast<const Object&>(node), made);
+    default:
+      return;
+  }
+}
+
+// -------------------------------------------------------------------------------- plain values
+
+py::object Builder::text(const Blob& blob) {
+  const std::string_view utf8 = blob.bytes.text();
+  PyObject* made = PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "surrogatepass");
+  if (made != nullptr && utf8.size() <= kMaxInterned) PyUnicode_InternInPlace(&made);
+  return steal(made);
+}
+
+py::object Builder::byte_string(const Blob& blob) {
+  const std::string_view bytes = blob.bytes.text();
+  const auto size = static_cast<Py_ssize_t>(bytes.size());
+  if (policy_.encoding == "bytes") return steal(PyBytes_FromStringAndSize(bytes.data(), size));
+  PyObject* made = PyUnicode_Decode(bytes.data(), size, policy_.encoding.c_str(), "strict");
+  if (made == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError) != 0) {
+    PyErr_Clear();
+    throw FormatError("pickle: string " + quote(bytes) + " is not " + policy_.encoding +
+                      " (written by Python 2? try encoding='latin1')");
+  }
+  return steal(made);
+}
+
+py::object Builder::big_integer(const Blob& blob) {
+  const py::bytes bytes(blob.bytes.text().data(), blob.bytes.size());
+  const auto int_type = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyLong_Type));
+  return int_type.attr("from_bytes")(bytes, "little", py::arg("signed") = true);
+}
+
+py::object Builder::tuple(const Sequence& sequence) {
+  py::object made = steal(PyTuple_New(static_cast<Py_ssize_t>(sequence.items.size())));
+  Py_ssize_t i = 0;
+  for (const Value& item : sequence.items) PyTuple_SET_ITEM(made.ptr(), i++, value(item).release().ptr());
+  return made;
+}
+
+py::object Builder::set(const Sequence& sequence) {
+  py::object made = steal(PySet_New(nullptr));
+  for (const Value& item : sequence.items) require(PySet_Add(made.ptr(), value(item).ptr()));
+  return made;
+}
+
+void Builder::fill_list(const Sequence& sequence, const py::object& list) {
+  for (const Value& item : sequence.items) require(PyList_Append(list.ptr(), value(item).ptr()));
+}
+
+void Builder::fill_mapping(const Mapping& mapping, const py::object& made) {
+  const auto set_item = mapping.kind == Kind::ordered_dict ? &PyODict_SetItem : &PyDict_SetItem;
+  for (const auto& [key, item] : mapping.items) {
+    const py::object made_key = value(key);
+    require(set_item(made.ptr(), made_key.ptr(), value(item).ptr()));
+  }
+  if (!mapping.state.is(Kind::none)) construct("set_attributes")(made, value(mapping.state));
+}
+
+py::object Builder::global(const Global& global) {
+  switch (global.action) {
+    case Action::dtype:
+      return dtype(*global.dtype);
+    case Action::external:
+      return policy_.allowed[py::make_tuple(py::bytes(global.module.data(), global.module.size()),
+                                            py::bytes(global.name.data(), global.name.size()))];
+    default:
+      return construct("native_global")(global.module, global.name);
+  }
+}
+
+py::object Builder::device(const Device& device) {
+  return construct("device")(device.type, value(device.index));
+}
+
+// ------------------------------------------------------------------------------------- tensors
+
+py::object Builder::dtype(const DType& dtype) { return construct("dtype")(dtype.name); }
+
+ScalarType Builder::scalar_type(const DType& dtype) {
+  for (const auto& [known, type] : scalar_types_) {
+    if (known == &dtype) return type;
+  }
+  const ScalarType type = scalar_type_of(this->dtype(dtype).ptr());
+  scalar_types_.emplace_back(&dtype, type);
+  return type;
+}
+
+Builder::Stored& Builder::storage(const Storage& storage) {
+  std::optional<Stored>& stored = storages_[storage.index];
+  if (stored) return *stored;
+  stored.emplace(TorchStorage::over(archive_.storage(records_[storage.index], *storage.dtype)), py::object());
+  const bool asked = !policy_.restore.is_none() && !(policy_.cpu_as_is && storage.location == "cpu");
+  if (asked) {
+    const py::object here = steal(stored->native.wrap());
+    py::object there = policy_.restore(here, py::str(storage.location.data(), storage.location.size()));
+    if (!there.is(here)) stored->moved = std::move(there);
+  }
+  return *stored;
+}
+
+py::object Builder::untyped(const Storage& storage) {
+  const Stored& stored = this->storage(storage);
+  return stored.moved ? stored.moved : steal(stored.native.wrap());
+}
+
+py::object Builder::tensor(const Tensor& tensor) {
+  const Stored& stored = storage(*tensor.storage);
+  if (stored.moved) return moved_tensor(tensor, stored.moved);
+  std::array<std::int64_t, kMaxDimensions> sizes;
+  std::array<std::int64_t, kMaxDimensions> strides;
+  const std::size_t dimensions = tensor.size->items.size();
+  for (std::size_t i = 0; i < dimensions; ++i) {
+    sizes[i] = tensor.size->items[i].integer;
+    strides[i] = tensor.stride->items[i].integer;
+  }
+  return steal(stored.native.tensor({.dtype = scalar_type(*tensor.dtype),
+                                     .offset = tensor.offset,
+                                     .size = {sizes.data(), dimensions},
+                                     .stride = {strides.data(), dimensions},
+                                     .requires_grad = tensor.requires_grad,
+                                     .conjugate = tensor.conjugate,
+                                     .negative = tensor.negative}));
+}
+
+// On another device, or over memory that is not ours: torch lays the tensor, and checks it.
+py::object Builder::moved_tensor(const Tensor& tensor, const py::object& storage) {
+  py::object made = construct("tensor_over")(storage, dtype(*tensor.dtype), tensor.offset,
+                                             tuple(*tensor.size), tuple(*tensor.stride));
+  construct("set_flags")(made, tensor.requires_grad, tensor.conjugate, tensor.negative);
+  return made;
+}
+
+py::object Builder::parameter(const Parameter& parameter) {
+  py::object made = construct("Parameter")(value(parameter.data), parameter.requires_grad);
+  if (!parameter.state.is(Kind::none)) construct("set_attributes")(made, value(parameter.state));
+  return made;
+}
+
+// -------------------------------------------------------------------- globals of the allow-list
+
+py::object Builder::object(const Object& object) {
+  const py::object callable = global(*object.callable);
+  const char* how = object.call == Object::Call::reduce ? "call" : "create";
+  return construct(how)(callable, tuple(*object.arguments));
+}
+
+void Builder::apply_steps(const Object& object, const py::object& made) {
+  for (const Object::Step& step : object.steps) {
+    switch (step.effect) {
+      case Object::Effect::state:
+        construct("set_state")(made, value(step.value));
+        break;
+      case Object::Effect::append:
+        construct("append")(made, value(step.value));
+        break;
+      case Object::Effect::set_item:
+        construct("set_item")(made, value(step.key), value(step.value));
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+py::object build(const Document& document, const Archive& archive, const std::vector<std::size_t>& records,
+                 const BuildPolicy& policy) {
+  return Builder(document, archive, records, policy).value(document.root);
+}
+
+}  // namespace zerocopy

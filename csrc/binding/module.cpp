@@ -1,0 +1,194 @@
+// zerocopy._C: the names that the Python side sees.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "binding/buffer.h"
+#include "binding/builder.h"
+#include "binding/errors.h"
+#include "checkpoint/archive.h"
+#include "pickle/geometry.h"
+#include "pickle/machine.h"
+
+namespace py = pybind11;
+
+namespace zerocopy {
+namespace {
+
+using ArchivePointer = std::unique_ptr<Archive>;
+
+Mode mode_of(const std::string& letters) {
+  if (letters == "c") return Mode::copy_on_write;
+  if (letters == "r") return Mode::read_only;
+  if (letters == "r+") return Mode::shared;
+  throw py::value_error("mode must be 'c', 'r' or 'r+', not '" + letters + "'");
+}
+
+ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, bool map) {
+  Region mapping = map ? map_file(file, start, mode) : Region();
+  auto source = std::make_shared<const FileSource>(std::move(file), start);
+  return std::make_unique<Archive>(std::move(source), std::move(mapping), mode);
+}
+
+ArchivePointer open_path(const py::bytes& path, const std::string& letters, bool map) {
+  const std::string name = path;
+  const Mode mode = mode_of(letters);
+  const py::gil_scoped_release released;
+  const auto access = mode == Mode::shared ? File::Access::read_write : File::Access::read;
+  return archive_of_file(File::open(name, access), 0, mode, map);
+}
+
+ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const std::string& name,
+                               const std::string& letters, bool map) {
+  const Mode mode = mode_of(letters);
+  const py::gil_scoped_release released;
+  return archive_of_file(File::duplicate(descriptor, name), start, mode, map);
+}
+
+// A buffer cannot be mapped copy-on-write: mode "c" copies each storage, the others share it.
+ArchivePointer open_buffer(const py::object& buffer, const std::string& letters) {
+  const Mode mode = mode_of(letters);
+  Region region = region_of_buffer(buffer.ptr(), mode == Mode::shared ? Access::writable : Access::any);
+  const py::gil_scoped_release released;
+  auto source = std::make_shared<const MemorySource>(region);
+  return std::make_unique<Archive>(std::move(source), mode == Mode::copy_on_write ? Region() : region, mode);
+}
+
+struct Reading {
+  Document document;
+  std::vector<std::size_t> records;
+};
+
+Reading read_document(const Archive& archive, Region pickle) {
+  Reading reading{read_pickle(std::move(pickle)), {}};
+  reading.records.reserve(reading.document.storages.size());
+  for (const Storage* storage : reading.document.storages) {
+    reading.records.push_back(archive.storage_record(storage->key, storage->nbytes));
+  }
+  return reading;
+}
+
+// Names come from the file and need not be text: they cross as bytes.
+py::tuple name_of(std::string_view module, std::string_view name) {
+  return py::make_tuple(py::bytes(module.data(), module.size()), py::bytes(name.data(), name.size()));
+}
+
+py::list list_foreign_globals(ByteSpan pickle) {
+  py::list foreign;
+  for (const auto& [module, name] : list_globals(pickle)) {
+    if (known_global(module, name).action == Action::external) foreign.append(name_of(module, name));
+  }
+  return foreign;
+}
+
+py::list foreign_globals(const Document& document) {
+  py::list foreign;
+  for (const Global* global : document.externals) foreign.append(name_of(global->module, global->name));
+  return foreign;
+}
+
+// The safe load. `allow` gets every global that is not native and returns {(module, name): object},
+// or raises; it is asked before anything is built, and before a fault of the stream is reported.
+py::object load(const Archive& archive, const py::object& allow, const py::object& restore, bool cpu_as_is,
+                const std::string& encoding, const py::module_& construction) {
+  std::optional<Reading> reading;
+  std::exception_ptr fault;
+  Region pickle;
+  {
+    const py::gil_scoped_release released;
+    pickle = archive.pickle();
+    try {
+      reading = read_document(archive, pickle);
+    } catch (const Error&) {
+      fault = std::current_exception();
+    }
+  }
+  const py::dict allowed =
+      allow(fault ? list_foreign_globals(pickle.bytes()) : foreign_globals(reading->document));
+  if (fault) std::rethrow_exception(fault);
+  return build(reading->document, archive, reading->records, {allowed, restore, cpu_as_is, encoding, construction});
+}
+
+// One storage, for weights_only=False.
+py::object storage(const Archive& archive, const std::string& key, const std::string& dtype_name,
+                   std::int64_t numel) {
+  const DType* dtype = dtype_by_storage(dtype_name);
+  std::uint64_t nbytes = 0;
+  if (dtype == nullptr) throw FormatError("checkpoint: no storage class " + quote(dtype_name));
+  if (!byte_count(numel, dtype->size, nbytes)) {
+    throw FormatError("checkpoint: a storage of " + std::to_string(numel) + " elements");
+  }
+  Region region;
+  {
+    const py::gil_scoped_release released;
+    region = archive.storage(archive.storage_record(key, nbytes), *dtype);
+  }
+  return py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap());
+}
+
+py::bytes read_record(const Archive& archive, const std::string& name) {
+  const auto record = archive.find(name);
+  if (!record) throw py::key_error(name);
+  Region bytes;
+  {
+    const py::gil_scoped_release released;
+    bytes = archive.read(*record);
+  }
+  return {bytes.bytes().text().data(), bytes.size()};
+}
+
+std::vector<std::string> names(const Archive& archive) {
+  std::vector<std::string> names;
+  for (const Record& record : archive.records()) names.emplace_back(record.name);
+  return names;
+}
+
+py::object untyped_storage(const py::object& buffer, bool allow_readonly) {
+  const Region region = region_of_buffer(buffer.ptr(), allow_readonly ? Access::any : Access::writable);
+  return py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap());
+}
+
+// A tensor over an existing CPU storage, checked as the safe machine checks its own.
+py::object view(const py::object& storage, const py::object& dtype, std::int64_t offset, const std::vector<std::int64_t>& size,
+                const std::vector<std::int64_t>& stride) {
+  const TorchStorage native = TorchStorage::of(storage.ptr());
+  const ScalarType type = scalar_type_of(dtype.ptr());
+  const std::int64_t item_size = item_size_of(type);
+  const auto numel = static_cast<std::int64_t>(native.nbytes()) / item_size;
+  const std::string reason = why_not_a_view(numel, item_size, offset, size, stride);
+  if (!reason.empty()) throw FormatError("checkpoint: a tensor needs " + reason);
+  return py::reinterpret_steal<py::object>(native.tensor({.dtype = type,
+                                                          .offset = offset,
+                                                          .size = size,
+                                                          .stride = stride,
+                                                          .requires_grad = false,
+                                                          .conjugate = false,
+                                                          .negative = false}));
+}
+
+}  // namespace
+}  // namespace zerocopy
+
+PYBIND11_MODULE(_C, module) {
+  using namespace zerocopy;  // NOLINT(google-build-using-namespace): the module's own names
+  module.doc() = "The native part of zerocopy. Use the names of the package instead.";
+  register_exceptions();
+
+  py::class_<Archive>(module, "Archive")
+      .def_static("open", &open_path, py::arg("path"), py::arg("mode"), py::arg("map"))
+      .def_static("open_descriptor", &open_descriptor, py::arg("descriptor"), py::arg("start"),
+                  py::arg("name"), py::arg("mode"), py::arg("map"))
+      .def_static("open_buffer", &open_buffer, py::arg("buffer"), py::arg("mode"))
+      .def_property_readonly("is_torchscript", &Archive::is_torchscript)
+      .def_property_readonly("big_endian", &Archive::big_endian)
+      .def("names", &names)
+      .def("read", &read_record, py::arg("name"))
+      .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("encoding"), py::arg("construction"))
+      .def("storage", &storage, py::arg("key"), py::arg("storage_class"), py::arg("numel"));
+
+  module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));
+  module.def("foreign_globals", [](const py::bytes& pickle) {
+    return list_foreign_globals(ByteSpan(std::string_view(pickle)));
+  }, py::arg("pickle"));
+  module.def("view", &view, py::arg("storage"), py::arg("dtype"), py::arg("offset"),
+             py::arg("size"), py::arg("stride"));
+}

@@ -1,0 +1,78 @@
+#include "binding/torch_bridge.h"
+
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <stdexcept>
+#include <utility>
+
+namespace zerocopy {
+namespace {
+
+using Impl = c10::intrusive_ptr<c10::StorageImpl>;
+using Owner = std::shared_ptr<const void>;
+
+// Runs on any thread, with or without the GIL, perhaps after the interpreter is gone. The owner of
+// a mapping needs no Python; the owner of a Python buffer looks after itself (buffer.cpp).
+void release_owner(void* context) { delete static_cast<Owner*>(context); }
+
+c10::Storage share(void* impl) {
+  return c10::Storage(Impl::reclaim_copy(static_cast<c10::StorageImpl*>(impl)));
+}
+
+}  // namespace
+
+ScalarType scalar_type_of(PyObject* torch_dtype) {
+  const auto type = reinterpret_cast<const THPDtype*>(torch_dtype)->scalar_type;
+  return static_cast<ScalarType>(type);
+}
+
+std::int64_t item_size_of(ScalarType type) {
+  return static_cast<std::int64_t>(c10::elementSize(static_cast<c10::ScalarType>(type)));
+}
+
+TorchStorage TorchStorage::over(const Region& region) {
+  c10::DataPtr data(region.data(), new Owner(region.owner()), &release_owner, c10::DeviceType::CPU);
+  auto impl = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), static_cast<std::int64_t>(region.size()), std::move(data),
+      /*allocator=*/nullptr, /*resizable=*/false);
+  return TorchStorage(impl.release());
+}
+
+TorchStorage TorchStorage::of(PyObject* untyped_storage) {
+  if (!torch::isStorage(untyped_storage)) throw std::invalid_argument("not a storage");
+  c10::Storage storage = torch::createStorage(untyped_storage);
+  if (!storage.device().is_cpu()) throw std::invalid_argument("not a CPU storage");
+  return TorchStorage(storage.unsafeReleaseStorageImpl());
+}
+
+TorchStorage::TorchStorage(TorchStorage&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {}
+
+TorchStorage& TorchStorage::operator=(TorchStorage&& other) noexcept {
+  std::swap(impl_, other.impl_);
+  return *this;
+}
+
+TorchStorage::~TorchStorage() { Impl::reclaim(static_cast<c10::StorageImpl*>(impl_)); }
+
+std::uint64_t TorchStorage::nbytes() const { return static_cast<c10::StorageImpl*>(impl_)->nbytes(); }
+
+PyObject* TorchStorage::wrap() const { return torch::createPyObject(share(impl_)); }
+
+PyObject* TorchStorage::tensor(const View& view) const {
+  const auto type = static_cast<c10::ScalarType>(view.dtype);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      share(impl_), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(c10::IntArrayRef(view.size.data(), view.size.size()),
+                              c10::IntArrayRef(view.stride.data(), view.stride.size()), view.offset);
+  if (view.conjugate) impl->_set_conj(true);
+  if (view.negative) impl->_set_neg(true);
+  if (view.requires_grad) tensor.set_requires_grad(true);
+  return THPVariable_Wrap(std::move(tensor));
+}
+
+}  // namespace zerocopy

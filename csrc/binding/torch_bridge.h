@@ -1,0 +1,63 @@
+// Everything zerocopy asks of libtorch, in terms that need none of its headers.
+//
+// torch's headers cost up to 43 s to compile and change from release to release, so
+// torch_bridge.cpp is the one file that includes them. The calls it uses have one signature from
+// 1.13 to 2.14: see "Foreign things" in DESIGN.md.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <span>
+
+#include "memory/region.h"
+
+namespace zerocopy {
+
+// c10::ScalarType, the number behind a torch.dtype.
+enum class ScalarType : std::int8_t {};
+
+ScalarType scalar_type_of(PyObject* torch_dtype);
+std::int64_t item_size_of(ScalarType type);
+
+struct View {
+  ScalarType dtype;
+  std::int64_t offset;  // in elements, as the two below
+  std::span<const std::int64_t> size;
+  std::span<const std::int64_t> stride;
+  bool requires_grad;
+  bool conjugate;
+  bool negative;
+};
+
+// A share in a c10::StorageImpl.
+class TorchStorage {
+ public:
+  // A CPU storage over the region, which it keeps alive. It cannot be resized, as the storages of
+  // torch.load cannot.
+  static TorchStorage over(const Region& region);
+
+  // A share in an existing torch.UntypedStorage; it must be on the CPU.
+  static TorchStorage of(PyObject* untyped_storage);
+
+  TorchStorage() = default;
+  TorchStorage(TorchStorage&& other) noexcept;
+  TorchStorage& operator=(TorchStorage&& other) noexcept;
+  TorchStorage(const TorchStorage&) = delete;
+  TorchStorage& operator=(const TorchStorage&) = delete;
+  ~TorchStorage();
+
+  std::uint64_t nbytes() const;
+
+  // New references. wrap() gives a torch.UntypedStorage, tensor() a torch.Tensor. The view is not
+  // checked against the storage: pickle/geometry.h has done that.
+  PyObject* wrap() const;
+  PyObject* tensor(const View& view) const;
+
+ private:
+  explicit TorchStorage(void* impl) noexcept : impl_(impl) {}
+
+  void* impl_ = nullptr;  // c10::StorageImpl, one reference is ours
+};
+
+}  // namespace zerocopy

@@ -1,0 +1,67 @@
+// A torch.save zip archive: its records, and the Region of each storage.
+//
+//   <root>/data.pkl        the pickle
+//   <root>/data/<key>      one storage each, raw
+//   <root>/version         "3\n"; torch reads 1 to 10
+//   <root>/byteorder       "little" or "big"; absent before torch 2.1, which means little
+//   <root>/constants.pkl   only in TorchScript archives, which are programs and not ours
+//
+// Written by torch/csrc/serialization and caffe2/serialize/inline_container.cc.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "container/zip.h"
+#include "memory/mapping.h"
+#include "pickle/document.h"
+
+namespace zerocopy {
+
+// How a storage's bytes get into memory, and why not by mapping.
+struct Placement {
+  enum class How : std::uint8_t { mapped, copied, inflated };
+  How how;
+  const char* why;
+};
+
+class Archive {
+ public:
+  // `mapping` is the whole of `source` in memory, or empty: then every storage is read.
+  // Reads every local header, so that no byte of the file is left unexplained.
+  Archive(std::shared_ptr<const Source> source, Region mapping, Mode mode);
+
+  std::optional<std::size_t> find(std::string_view name) const { return zip_.find(name); }
+  const std::vector<Record>& records() const noexcept { return records_; }
+  bool big_endian() const noexcept { return big_endian_; }
+  bool is_torchscript() const { return find("constants.pkl").has_value(); }
+
+  // The bytes of a record, inflated where need be, in fresh memory.
+  Region read(std::size_t record) const;
+
+  // The record of storage `key`. Throws FormatError unless it is there and has `nbytes` bytes.
+  std::size_t storage_record(std::string_view key, std::uint64_t nbytes) const;
+
+  Placement placement(std::size_t record, const DType& dtype) const;
+
+  // What a storage is built over: a slice of the mapping, or fresh memory.
+  Region storage(std::size_t record, const DType& dtype) const;
+
+  // data.pkl.
+  Region pickle() const;
+
+ private:
+  void check_version() const;
+  void read_byteorder();
+  std::string read_text(std::size_t record) const;
+
+  std::shared_ptr<const Source> source_;
+  Region mapping_;
+  Mode mode_;
+  Zip zip_;
+  std::vector<Record> records_;
+  bool big_endian_ = false;
+};
+
+}  // namespace zerocopy

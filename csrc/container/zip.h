@@ -1,0 +1,72 @@
+// The zip container as torch.save writes it, read strictly.
+//
+//   ┌ local header │ data ┐ ┌ local header │ data │ descriptor ┐ …  records, back to back from 0
+//   ┌ central entry ┐ ┌ central entry ┐ …                           the central directory
+//   [zip64 end record] [zip64 locator] end of central directory │ comment, to the last byte
+//
+// Sizes, method and flags come from the central directory (torch's local headers hold no sizes:
+// they stand in data descriptors); where the data starts comes from the local header (its extra
+// field, torch's padding, differs from the central one). Format: PKWARE APPNOTE 6.3.10, §4.3-4.5.
+//
+// Stricter than torch's reader (miniz): every byte of the file belongs to exactly one record or
+// structure, names are unique also when case is ignored, and local headers must agree with the
+// directory. So there is one way to read an archive, and nothing can hide in it.
+#pragma once
+
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "container/record.h"
+#include "memory/cursor.h"
+#include "memory/name_hash.h"
+#include "memory/source.h"
+
+namespace zerocopy {
+
+class Zip {
+ public:
+  // Reads the directory. Throws FormatError or UnsupportedError.
+  explicit Zip(std::shared_ptr<const Source> source);
+
+  // The folder that holds every record: the first name up to its first '/'.
+  std::string_view root() const noexcept { return root_; }
+
+  std::size_t size() const noexcept { return entries_.size(); }
+  std::string_view name(std::size_t i) const noexcept { return relative(entries_[i]); }
+
+  // By name within the root folder, exact case.
+  std::optional<std::size_t> find(std::string_view name) const;
+
+  // Reads and checks the local header.
+  Record record(std::size_t i) const;
+
+ private:
+  struct Entry {
+    std::string_view name;
+    std::uint64_t header = 0;  // offset of the local header
+    std::uint64_t stored_size = 0;
+    std::uint64_t size = 0;
+    std::uint64_t end = 0;  // where the next record or the directory begins
+    std::uint16_t flags = 0;
+    std::uint16_t method = 0;
+  };
+
+  Entry read_entry(Cursor& cursor, std::uint64_t directory_offset) const;
+  void check_layout(std::uint64_t directory_offset);
+  void check_names();
+  void check_local_sizes(const Entry& entry, std::uint32_t stored_size, std::uint32_t size,
+                         std::uint16_t extra_size) const;
+
+  std::string_view relative(const Entry& entry) const noexcept {
+    return entry.name.substr(root_.size() + 1);
+  }
+
+  std::shared_ptr<const Source> source_;
+  Region directory_bytes_;  // every Entry's name points into this
+  std::string_view root_;
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string_view, std::size_t, FoldedHash, FoldedEqual> by_name_;
+};
+
+}  // namespace zerocopy

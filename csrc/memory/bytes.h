@@ -1,0 +1,54 @@
+// Where bytes are (Extent) and bytes at hand (ByteSpan): the two types every parser speaks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "memory/errors.h"
+
+namespace zerocopy {
+
+// A range of a file. Nothing says that the range lies inside the file: fits() does.
+struct Extent {
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+
+  // Written as a subtraction because offset and size may come from a hostile file: a sum wraps.
+  bool fits(std::uint64_t whole) const noexcept {
+    return offset <= whole && size <= whole - offset;
+  }
+};
+
+// A view of bytes that somebody else owns.
+class ByteSpan {
+ public:
+  ByteSpan() = default;
+  ByteSpan(const std::byte* data, std::size_t size) noexcept : data_(data), size_(size) {}
+  explicit ByteSpan(std::string_view text) noexcept
+      : data_(reinterpret_cast<const std::byte*>(text.data())), size_(text.size()) {}
+
+  const std::byte* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }
+  bool empty() const noexcept { return size_ == 0; }
+  std::byte operator[](std::size_t i) const noexcept { return data_[i]; }
+
+  ByteSpan subspan(Extent extent) const {
+    if (!extent.fits(size_)) {
+      throw FormatError("range of " + std::to_string(extent.size) + " bytes at " +
+                        hex(extent.offset) + " runs past the " + std::to_string(size_) +
+                        " bytes that are there");
+    }
+    return {data_ + extent.offset, static_cast<std::size_t>(extent.size)};
+  }
+
+  std::string_view text() const noexcept {
+    return {reinterpret_cast<const char*>(data_), size_};
+  }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace zerocopy

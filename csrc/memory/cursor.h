@@ -1,0 +1,72 @@
+// Reads a ByteSpan from front to back. Every read is checked; one that throws moves nothing.
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstring>
+
+#include "memory/bytes.h"
+
+namespace zerocopy {
+
+static_assert(std::endian::native == std::endian::little,
+              "values are loaded with memcpy: a big-endian machine needs byte swaps here");
+
+class Cursor {
+ public:
+  // `what` names the structure in error messages and must outlive the cursor.
+  Cursor(ByteSpan bytes, const char* what) noexcept : bytes_(bytes), what_(what) {}
+
+  std::size_t offset() const noexcept { return offset_; }
+  std::size_t remaining() const noexcept { return bytes_.size() - offset_; }
+
+  // A little-endian unsigned integer. memcpy, because files are unaligned.
+  template <std::unsigned_integral T>
+  T read() {
+    require(sizeof(T));
+    T value;
+    std::memcpy(&value, bytes_.data() + offset_, sizeof(T));
+    offset_ += sizeof(T);
+    return value;
+  }
+
+  ByteSpan take(std::uint64_t size) {
+    require(size);
+    const ByteSpan taken(bytes_.data() + offset_, static_cast<std::size_t>(size));
+    offset_ += static_cast<std::size_t>(size);
+    return taken;
+  }
+
+  void skip(std::uint64_t size) { take(size); }
+
+  // The bytes up to `end`, which is consumed and not returned.
+  ByteSpan take_until(std::byte end) {
+    const void* found = remaining() == 0
+                            ? nullptr
+                            : std::memchr(bytes_.data() + offset_, static_cast<int>(end), remaining());
+    if (found == nullptr) {
+      throw FormatError(std::string(what_) + ": truncated at " + hex(offset_) +
+                        ": a line does not end");
+    }
+    const auto size =
+        static_cast<std::size_t>(static_cast<const std::byte*>(found) - (bytes_.data() + offset_));
+    const ByteSpan taken(bytes_.data() + offset_, size);
+    offset_ += size + 1;
+    return taken;
+  }
+
+ private:
+  void require(std::uint64_t size) const {
+    if (size > remaining()) {
+      throw FormatError(std::string(what_) + ": truncated at " + hex(offset_) + ": " +
+                        std::to_string(size) + " bytes wanted, " + std::to_string(remaining()) +
+                        " left");
+    }
+  }
+
+  ByteSpan bytes_;
+  std::size_t offset_ = 0;
+  const char* what_;
+};
+
+}  // namespace zerocopy

@@ -1,0 +1,57 @@
+// The exceptions the core throws, and how a message quotes what a file says.
+//
+//   FormatError       the bytes contradict the format
+//   RefusedError      the safe pickle machine refuses by policy
+//   UnsupportedError  legal, but not ours
+//   FileError         the operating system refused (errno and path)
+//
+// binding/errors.cpp is the only place that turns them into Python exceptions.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace zerocopy {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class FormatError : public Error {
+ public:
+  using Error::Error;
+};
+
+class RefusedError : public Error {
+ public:
+  using Error::Error;
+};
+
+class UnsupportedError : public Error {
+ public:
+  using Error::Error;
+};
+
+class FileError : public std::system_error {
+ public:
+  FileError(int code, std::string path)
+      : std::system_error(code, std::generic_category(), path), path_(std::move(path)) {}
+
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// "0x1f40", the way every message names an offset.
+std::string hex(std::uint64_t value);
+
+// File bytes made safe to print: quoted, control and non-ASCII bytes escaped, at most 200 shown.
+// A hostile file must not be able to fill a log or drive a terminal.
+std::string quote(std::string_view text);
+
+}  // namespace zerocopy

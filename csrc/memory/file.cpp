@@ -1,0 +1,66 @@
+#include "memory/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace zerocopy {
+
+File File::open(const std::string& path, Access access) {
+  const int flags = access == Access::read ? O_RDONLY : O_RDWR;
+  const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) throw FileError(errno, path);
+  return {descriptor, path};
+}
+
+File File::duplicate(int descriptor, std::string name) {
+  const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) throw FileError(errno, std::move(name));
+  return {copy, std::move(name)};
+}
+
+// The members are set before anything can throw, so a refused file is closed by ~File.
+File::File(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {
+  struct stat status {};
+  const int failed = ::fstat(descriptor_, &status) != 0 ? errno
+                     : S_ISDIR(status.st_mode)          ? EISDIR
+                     : !S_ISREG(status.st_mode)         ? EINVAL
+                                                        : 0;
+  if (failed != 0) {
+    ::close(descriptor_);
+    throw FileError(failed, path_);
+  }
+  size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+File::File(File&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      size_(other.size_),
+      path_(std::move(other.path_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void File::read(std::uint64_t offset, std::span<std::byte> into) const {
+  while (!into.empty()) {
+    const ssize_t got = ::pread(descriptor_, into.data(), into.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw FileError(errno, path_);
+    if (got == 0) throw FormatError("file ends at " + hex(offset) + ": it became shorter");
+    into = into.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+}
+
+}  // namespace zerocopy

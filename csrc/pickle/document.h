@@ -1,0 +1,233 @@
+// What a pickle says, as data: a graph of values in which nothing has been called yet.
+//
+// The machine writes it, the binding turns it into Python objects, tools may just look at it. It
+// is complete before anything is built, so a file is refused whole or not at all.
+//
+//   Value ── none, bool, int, float: held in place
+//         └─ everything else: a pointer to a Node in the document's arena
+//
+// Nodes are shared where the pickle shared them (memo), so ties stay ties. Texts are views of the
+// pickle, which the document keeps.
+#pragma once
+
+#include <memory>
+#include <memory_resource>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "memory/region.h"
+#include "pickle/dtype.h"
+#include "pickle/globals.h"
+
+namespace zerocopy {
+
+enum class Kind : std::uint8_t {
+  none,
+  boolean,
+  integer,
+  real,
+  // Blob
+  big_integer,  // two's complement, little-endian, as LONG1 writes it
+  text,         // UTF-8
+  byte_string,  // Python 2's str: text or bytes, as the reader's `encoding` says
+  bytes,
+  byte_array,
+  // Sequence
+  tuple,
+  list,
+  set,
+  frozenset,
+  size,  // torch.Size
+  // Mapping
+  dict,
+  ordered_dict,
+  counter,
+  // one each
+  complex,
+  device,
+  global,
+  storage,
+  tensor,
+  parameter,
+  object,
+};
+
+struct Node {
+  Kind kind = Kind::none;
+  std::uint16_t depth = 0;  // of the values inside, as far as they were known when it was made
+  std::uint32_t slot = 0;   // numbers the nodes of a document from 0
+};
+
+struct Value {
+  Kind kind = Kind::none;
+  union {
+    bool boolean;
+    std::int64_t integer = 0;
+    double real;
+    Node* node;
+  };
+
+  template <typename T>
+  T& as() const {
+    return *static_cast<T*>(node);
+  }
+
+  static Value of(Node& made) {
+    Value value;
+    value.kind = made.kind;
+    value.node = &made;
+    return value;
+  }
+  static Value of(bool flag) {
+    Value value;
+    value.kind = Kind::boolean;
+    value.boolean = flag;
+    return value;
+  }
+  static Value of(std::int64_t number) {
+    Value value;
+    value.kind = Kind::integer;
+    value.integer = number;
+    return value;
+  }
+  static Value of(double number) {
+    Value value;
+    value.kind = Kind::real;
+    value.real = number;
+    return value;
+  }
+
+  bool is(Kind wanted) const noexcept { return kind == wanted; }
+  bool is_text() const noexcept { return kind == Kind::text || kind == Kind::byte_string; }
+  bool is_mapping() const noexcept {
+    return kind == Kind::dict || kind == Kind::ordered_dict || kind == Kind::counter;
+  }
+};
+
+struct Blob : Node {
+  ByteSpan bytes;
+};
+
+// Types that hold vectors name allocator_type, so that Document::make hands them the arena.
+using Arena = std::pmr::polymorphic_allocator<>;
+
+struct Sequence : Node {
+  using allocator_type = Arena;
+  explicit Sequence(Arena arena) : items(arena) {}
+
+  std::pmr::vector<Value> items;
+};
+
+struct Mapping : Node {
+  using allocator_type = Arena;
+  explicit Mapping(Arena arena) : items(arena) {}
+
+  std::pmr::vector<std::pair<Value, Value>> items;
+  Value state;  // an OrderedDict's attributes (state_dict's _metadata), or none
+};
+
+struct Complex : Node {
+  double real = 0;
+  double imaginary = 0;
+};
+
+struct Device : Node {
+  std::string_view type;
+  Value index;  // an integer or none
+};
+
+struct Global : Node {
+  std::string_view module;
+  std::string_view name;
+  Action action = Action::external;
+  const DType* dtype = nullptr;  // of a dtype or a storage class, else null
+};
+
+struct Storage : Node {
+  std::size_t index = 0;  // in Document::storages
+  std::string_view key;
+  std::string_view location;
+  const DType* dtype = nullptr;
+  std::int64_t numel = 0;
+  std::uint64_t nbytes = 0;
+};
+
+struct Tensor : Node {
+  const Storage* storage = nullptr;
+  const DType* dtype = nullptr;
+  std::int64_t offset = 0;  // in elements, as the two below
+  const Sequence* size = nullptr;
+  const Sequence* stride = nullptr;
+  bool requires_grad = false;
+  bool conjugate = false;
+  bool negative = false;
+};
+
+struct Parameter : Node {
+  Value data;
+  bool requires_grad = false;
+  Value state;  // attributes, or none
+};
+
+// A call of a global that is not native: made only if the allow-list has it.
+struct Object : Node {
+  using allocator_type = Arena;
+  explicit Object(Arena arena) : steps(arena) {}
+
+  enum class Call : std::uint8_t { reduce, create };  // f(*args) or f.__new__(f, *args)
+  enum class Effect : std::uint8_t { state, append, set_item };
+  struct Step {
+    Effect effect;
+    Value key;  // of set_item
+    Value value;
+  };
+
+  const Global* callable = nullptr;
+  Call call = Call::reduce;
+  const Sequence* arguments = nullptr;
+  std::pmr::vector<Step> steps;  // what the pickle then did to the result, in order
+};
+
+class Document {
+ public:
+  explicit Document(Region pickle) : pickle_(std::move(pickle)) {}
+
+  ByteSpan pickle() const noexcept { return pickle_.bytes(); }
+  std::uint32_t slots() const noexcept { return slots_; }
+
+  Value root;
+  std::vector<const Storage*> storages;  // one per key, in order of first use
+  std::vector<const Global*> externals;  // the globals that are not native
+
+  // Some calls copy their argument (set(list), encode(text)). An honest pickle spells each argument
+  // out, so all of them together are of the pickle's size; a hostile one passes the same long argument
+  // from the memo again and again. Throws FormatError when the sum is out of proportion.
+  void charge(std::uint64_t copied) {
+    constexpr std::uint64_t kCopies = 4;
+    charged_ += copied;
+    if (charged_ / kCopies > pickle_.size()) throw FormatError("pickle: calls copy more than the pickle holds");
+  }
+
+  std::span<std::byte> allocate(std::size_t size) {
+    return {static_cast<std::byte*>(arena_->allocate(size, 1)), size};
+  }
+
+  // Nodes are never destroyed one by one: the arena goes as a whole, whatever the graph's depth.
+  template <typename T>
+  T& make(Kind kind) {
+    T* node = Arena(arena_.get()).new_object<T>();
+    node->kind = kind;
+    node->slot = slots_++;
+    return *node;
+  }
+
+ private:
+  Region pickle_;
+  std::unique_ptr<std::pmr::monotonic_buffer_resource> arena_ =
+      std::make_unique<std::pmr::monotonic_buffer_resource>(std::size_t{64} * 1024);
+  std::uint32_t slots_ = 0;
+  std::uint64_t charged_ = 0;
+};
+
+}  // namespace zerocopy

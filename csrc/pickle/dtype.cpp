@@ -1,0 +1,62 @@
+#include "pickle/dtype.h"
+
+#include <algorithm>
+#include <array>
+
+namespace zerocopy {
+namespace {
+
+constexpr std::array kDTypes{
+    DType{"float64", "DoubleStorage", 8, 8, true, false},
+    DType{"float32", "FloatStorage", 4, 4, true, false},
+    DType{"float16", "HalfStorage", 2, 2, true, false},
+    DType{"bfloat16", "BFloat16Storage", 2, 2, true, false},
+    DType{"int64", "LongStorage", 8, 8, false, false},
+    DType{"int32", "IntStorage", 4, 4, false, false},
+    DType{"int16", "ShortStorage", 2, 2, false, false},
+    DType{"int8", "CharStorage", 1, 1, false, false},
+    DType{"uint8", "ByteStorage", 1, 1, false, false},
+    DType{"bool", "BoolStorage", 1, 1, false, false},
+    DType{"complex128", "ComplexDoubleStorage", 16, 8, true, false},
+    DType{"complex64", "ComplexFloatStorage", 8, 4, true, false},
+    DType{"qint8", "QInt8Storage", 1, 1, false, true},
+    DType{"qint32", "QInt32Storage", 4, 4, false, true},
+    DType{"quint8", "QUInt8Storage", 1, 1, false, true},
+    DType{"quint4x2", "QUInt4x2Storage", 1, 1, false, true},
+    DType{"quint2x4", "QUInt2x4Storage", 1, 1, false, true},
+    DType{"complex32", "", 4, 2, true, false},
+    DType{"float8_e5m2", "", 1, 1, true, false},
+    DType{"float8_e4m3fn", "", 1, 1, true, false},
+    DType{"float8_e5m2fnuz", "", 1, 1, true, false},
+    DType{"float8_e4m3fnuz", "", 1, 1, true, false},
+    DType{"float8_e8m0fnu", "", 1, 1, true, false},
+    DType{"float4_e2m1fn_x2", "", 1, 1, true, false},
+    DType{"uint16", "", 2, 2, false, false},
+    DType{"uint32", "", 4, 4, false, false},
+    DType{"uint64", "", 8, 8, false, false},
+    DType{"bits8", "", 1, 1, false, false},
+    DType{"bits16", "", 2, 2, false, false},
+    DType{"bits1x8", "", 1, 1, false, false},
+    DType{"bits2x4", "", 1, 1, false, false},
+    DType{"bits4x2", "", 1, 1, false, false},
+};
+
+constexpr DType kUntyped{"uint8", "UntypedStorage", 1, 1, false, false};
+
+const DType* find(std::string_view DType::* field, std::string_view wanted) {
+  const auto* found =
+      std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DType& d) { return d.*field == wanted; });
+  return found == kDTypes.end() || wanted.empty() ? nullptr : found;
+}
+
+}  // namespace
+
+const DType* dtype_by_name(std::string_view name) { return find(&DType::name, name); }
+
+const DType* dtype_by_storage(std::string_view storage_class) {
+  return storage_class == kUntyped.storage ? &kUntyped : find(&DType::storage, storage_class);
+}
+
+const DType* untyped() { return &kUntyped; }
+
+}  // namespace zerocopy

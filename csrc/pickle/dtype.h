@@ -1,0 +1,29 @@
+// Element types as checkpoints name them: the core's own list, which knows sizes and no torch.
+//
+// Names are those of torch.<name> in 1.13 to 2.14. Which of them the running release has is known
+// in binding/ alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace zerocopy {
+
+struct DType {
+  std::string_view name;     // "float32": torch.float32
+  std::string_view storage;  // "FloatStorage"; empty: written as UntypedStorage only
+  std::uint8_t size;         // bytes an element
+  std::uint8_t swap;         // bytes of the unit that byte order concerns (half of a complex)
+  bool differentiable;       // may require grad
+  bool quantized;
+};
+
+// Pointers into one static table: compare by address.
+const DType* dtype_by_name(std::string_view name);
+const DType* dtype_by_storage(std::string_view storage_class);
+
+// UntypedStorage: bytes without a type, sizes count bytes.
+const DType* untyped();
+
+}  // namespace zerocopy

@@ -1,0 +1,56 @@
+#include "pickle/keys.h"
+
+namespace zerocopy {
+namespace {
+
+constexpr int kMaxDepth = 8;
+constexpr int kMaxLeaves = 1024;
+
+class KeyCheck {
+ public:
+  explicit KeyCheck(std::uint64_t offset) : offset_(offset) {}
+
+  void visit(const Value& key, int depth) {
+    if (++seen_ > kMaxLeaves || depth > kMaxDepth) fail("a key of too many or too deep tuples");
+    switch (key.kind) {
+      case Kind::none:
+      case Kind::boolean:
+      case Kind::integer:
+      case Kind::real:
+      case Kind::big_integer:
+      case Kind::text:
+      case Kind::byte_string:
+      case Kind::bytes:
+        return;
+      case Kind::tuple:
+        for (const Value& item : key.as<Sequence>().items) visit(item, depth + 1);
+        return;
+      case Kind::list:
+      case Kind::dict:
+      case Kind::ordered_dict:
+      case Kind::counter:
+      case Kind::set:
+      case Kind::byte_array:
+        fail("a key that cannot be hashed");
+      case Kind::global:
+        if (key.as<Global>().action == Action::dtype) return;
+        break;
+      default:
+        break;
+    }
+    throw UnsupportedError("pickle: a key of an unusual type" + where());
+  }
+
+ private:
+  std::string where() const { return " (at " + hex(offset_) + ")"; }
+  [[noreturn]] void fail(const char* reason) const { throw FormatError("pickle: " + (reason + where())); }
+
+  std::uint64_t offset_;
+  int seen_ = 0;
+};
+
+}  // namespace
+
+void check_key(const Value& key, std::uint64_t offset) { KeyCheck(offset).visit(key, 0); }
+
+}  // namespace zerocopy

@@ -1,0 +1,57 @@
+// The pickle memo: values by index, in pages made when they are first written.
+//
+// The index comes from the file: an array as long as the largest one would let five bytes ask for
+// gigabytes. So an index beyond `limit` (the pickle's length: no pickler has more entries than
+// bytes) is refused, and below it only pages that are used exist.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace zerocopy {
+
+template <typename T>
+class Memo {
+ public:
+  explicit Memo(std::uint64_t limit) : limit_(limit) {}
+
+  // False when the index is beyond the limit.
+  [[nodiscard]] bool put(std::uint64_t index, const T& value) {
+    if (index > limit_) return false;
+    const auto number = static_cast<std::size_t>(index / kPage);
+    if (number >= pages_.size()) pages_.resize(number + 1);
+    if (!pages_[number]) pages_[number] = std::make_unique<Page>();
+    Slot& slot = (*pages_[number])[index % kPage];
+    if (!slot.used) ++size_;
+    slot = {value, true};
+    return true;
+  }
+
+  // MEMOIZE: under the number of entries so far.
+  [[nodiscard]] bool append(const T& value) { return put(size_, value); }
+
+  // Null when nothing was put there.
+  const T* get(std::uint64_t index) const {
+    const std::uint64_t number = index / kPage;
+    if (number >= pages_.size() || !pages_[number]) return nullptr;
+    const Slot& slot = (*pages_[number])[index % kPage];
+    return slot.used ? &slot.value : nullptr;
+  }
+
+ private:
+  struct Slot {
+    T value{};
+    bool used = false;
+  };
+
+  static constexpr std::uint64_t kPage = 64;
+  using Page = std::array<Slot, kPage>;
+
+  std::uint64_t limit_;
+  std::vector<std::unique_ptr<Page>> pages_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace zerocopy

@@ -1,0 +1,110 @@
+// The pickle instruction set (Python's Lib/pickletools.py), decoded and nothing more.
+//
+// Decoder turns bytes into Instructions: every argument is read and bounded here, so that the
+// machine that gives them meaning and the walk that only lists globals cannot disagree about where
+// an instruction ends.
+#pragma once
+
+#include <optional>
+
+#include "memory/cursor.h"
+
+namespace zerocopy {
+
+enum class Opcode : std::uint8_t {
+  mark = '(',
+  stop = '.',
+  pop = '0',
+  pop_mark = '1',
+  dup = '2',
+  text_float = 'F',
+  text_int = 'I',
+  binint = 'J',
+  binint1 = 'K',
+  text_long = 'L',
+  binint2 = 'M',
+  none = 'N',
+  text_persid = 'P',
+  binpersid = 'Q',
+  reduce = 'R',
+  text_string = 'S',
+  binstring = 'T',
+  short_binstring = 'U',
+  text_unicode = 'V',
+  binunicode = 'X',
+  append = 'a',
+  build = 'b',
+  global = 'c',
+  dict = 'd',
+  empty_dict = '}',
+  appends = 'e',
+  text_get = 'g',
+  binget = 'h',
+  inst = 'i',
+  long_binget = 'j',
+  list = 'l',
+  empty_list = ']',
+  obj = 'o',
+  text_put = 'p',
+  binput = 'q',
+  long_binput = 'r',
+  setitem = 's',
+  tuple = 't',
+  empty_tuple = ')',
+  setitems = 'u',
+  binfloat = 'G',
+  proto = 0x80,
+  newobj = 0x81,
+  ext1 = 0x82,
+  ext2 = 0x83,
+  ext4 = 0x84,
+  tuple1 = 0x85,
+  tuple2 = 0x86,
+  tuple3 = 0x87,
+  newtrue = 0x88,
+  newfalse = 0x89,
+  long1 = 0x8a,
+  long4 = 0x8b,
+  binbytes = 'B',
+  short_binbytes = 'C',
+  short_binunicode = 0x8c,
+  binunicode8 = 0x8d,
+  binbytes8 = 0x8e,
+  empty_set = 0x8f,
+  additems = 0x90,
+  frozenset = 0x91,
+  newobj_ex = 0x92,
+  stack_global = 0x93,
+  memoize = 0x94,
+  frame = 0x95,
+  bytearray8 = 0x96,
+  next_buffer = 0x97,
+  readonly_buffer = 0x98,
+};
+
+struct Instruction {
+  Opcode opcode;
+  std::uint64_t offset;      // of the opcode in the pickle
+  std::int64_t number = 0;   // integer argument
+  double real = 0;           // BINFLOAT
+  ByteSpan bytes;            // string or bytes argument; first line of GLOBAL and INST
+  ByteSpan more;             // their second line
+};
+
+class Decoder {
+ public:
+  explicit Decoder(ByteSpan pickle) : cursor_(pickle, "pickle") {}
+
+  // Throws FormatError on an undefined opcode, an argument that runs past the end, or an
+  // instruction that crosses the border of its frame.
+  Instruction next();
+
+ private:
+  void read_argument(Instruction& instruction);
+  void check_frame(const Instruction& instruction, std::uint64_t begin);
+
+  Cursor cursor_;
+  std::uint64_t frame_end_ = 0;
+};
+
+}  // namespace zerocopy

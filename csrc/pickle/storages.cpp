@@ -1,0 +1,67 @@
+#include "pickle/storages.h"
+
+#include "pickle/geometry.h"
+
+namespace zerocopy {
+namespace {
+
+constexpr std::size_t kIdSize = 5;
+constexpr std::size_t kMaxLocation = 200;
+
+[[noreturn]] void fail(const std::string& reason, std::uint64_t offset) {
+  throw FormatError("pickle: persistent id: " + reason + " (at " + hex(offset) + ")");
+}
+
+const Global* storage_class(const Value& value) {
+  if (!value.is(Kind::global)) return nullptr;
+  const auto& global = value.as<Global>();
+  return global.action == Action::storage_class ? &global : nullptr;
+}
+
+}  // namespace
+
+Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t offset) {
+  if (!id.is(Kind::tuple)) fail("not a tuple", offset);
+  const auto& items = id.as<Sequence>().items;
+  if (items.empty() || !items[0].is_text()) fail("does not begin with a type name", offset);
+  const std::string_view type_name = items[0].as<Blob>().bytes.text();
+  if (type_name == "module") {
+    throw RefusedError("pickle: persistent id of a module (its source file would be read, at " +
+                       hex(offset) + ")");
+  }
+  if (type_name != "storage") fail("of type " + quote(type_name), offset);
+  if (items.size() != kIdSize) fail(std::to_string(items.size()) + " items instead of 5", offset);
+  const Global* type = storage_class(items[1]);
+  if (type == nullptr) fail("its second item is no storage class", offset);
+  if (!items[2].is_text()) fail("its key is no string", offset);
+  if (!items[3].is_text()) fail("its location is no string", offset);
+  if (!items[4].is(Kind::integer)) fail("its number of elements is no 64-bit integer", offset);
+  const std::string_view key = items[2].as<Blob>().bytes.text();
+  const std::string_view location = items[3].as<Blob>().bytes.text();
+  const std::int64_t numel = items[4].integer;
+  if (location.size() > kMaxLocation) fail("location " + quote(location) + " is too long", offset);
+  std::uint64_t nbytes = 0;
+  if (!byte_count(numel, type->dtype->size, nbytes)) {
+    fail(std::to_string(numel) + " elements of " + std::to_string(type->dtype->size) + " bytes", offset);
+  }
+
+  const auto [found, is_new] = by_key_.try_emplace(key, nullptr);
+  if (is_new) {
+    auto& storage = document.make<Storage>(Kind::storage);
+    storage.index = document.storages.size();
+    storage.key = key;
+    storage.location = location;
+    storage.dtype = type->dtype;
+    storage.numel = numel;
+    storage.nbytes = nbytes;
+    document.storages.push_back(&storage);
+    found->second = &storage;
+  }
+  Storage& storage = *found->second;
+  if (storage.dtype != type->dtype || storage.numel != numel || storage.location != location) {
+    fail("storage " + quote(key) + " is named twice, with another type, size or location", offset);
+  }
+  return storage;
+}
+
+}  // namespace zerocopy

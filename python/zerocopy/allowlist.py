@@ -1,0 +1,134 @@
+"""Which globals of a file the safe loader takes: the running release's list, then the user's.
+
+A global is a pair (module, name). It is looked up, never imported; one that is in no list is refused, together with
+all others of the same file, before anything has been built.
+"""
+
+from __future__ import annotations
+
+import _compat_pickle
+import contextlib
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from zerocopy import _torch, rebuild
+
+Name = tuple[bytes, bytes]
+
+# As torch: never allowed, whoever asks.
+BLOCKED_MODULES = frozenset({"sys", "os", "posix", "nt"})
+
+_MAX_ECHO = 200
+
+_safe: ContextVar[tuple[Any, ...]] = ContextVar("zerocopy_safe_globals", default=())
+
+
+@contextlib.contextmanager
+def safe_globals(globals: Iterable[Any]) -> Iterator[None]:
+    """Let ``zerocopy.load`` take these classes and functions from a file, within a ``with`` block.
+
+    Works on every release of PyTorch, also where ``torch.serialization.safe_globals`` does not exist; what is given
+    to that one, or to ``add_safe_globals``, counts too. Applies to the current thread or task.
+
+    Parameters
+    ----------
+    globals : iterable
+        Classes or functions, or pairs ``(object, "full.path.in.the.file")``.
+
+    Examples
+    --------
+    >>> import argparse, io, torch, zerocopy
+    >>> file = io.BytesIO()
+    >>> torch.save({"config": argparse.Namespace(layers=2), "weight": torch.ones(2)}, file)
+    >>> with zerocopy.safe_globals([argparse.Namespace]):
+    ...     zerocopy.load(file.getvalue())["config"]
+    Namespace(layers=2)
+    """
+    token = _safe.set((*_safe.get(), *globals))
+    try:
+        yield
+    finally:
+        _safe.reset(token)
+
+
+def resolve(names: Iterable[Name]) -> dict[Name, Any]:
+    """Return what each global of a file stands for.
+
+    Raises
+    ------
+    pickle.UnpicklingError
+        If one of them, or several, are on no list. All are named.
+    """
+    names = list(dict.fromkeys(names))
+    if not names:
+        return {}
+    by_user = dict(_user_globals())
+    found: dict[Name, Any] = {}
+    refused: list[str] = []
+    for name in names:
+        pair = _modern(name)
+        if pair is not None and pair[0] not in BLOCKED_MODULES:
+            if pair in by_user:
+                found[name] = by_user[pair]
+                continue
+            # torch's list is keyed by the joined path; a dot in the name would let another pair join to the same.
+            path = ".".join(pair)
+            if "." not in pair[1] and path in _torch.release_allow_list():
+                found[name] = rebuild.SAFE.get(path, _torch.release_allow_list()[path])
+                continue
+        refused.append(_printable(name))
+    if refused:
+        raise pickle.UnpicklingError(_refusal(sorted(refused)))
+    return found
+
+
+def callee(allowed: Any) -> Callable[..., Any]:
+    """Return `allowed` if a file may call it: a function of :mod:`zerocopy.rebuild`, or one of the user's.
+
+    The rest of torch's list is good as a value only: ``torch.Tensor(2**38)`` from a file would allocate, and
+    ``torch.Tensor(64)`` return uninitialised memory.
+    """
+    if any(allowed is known for known in rebuild.SAFE.values()):
+        return allowed  # type: ignore[no-any-return]
+    if any(allowed is known for _, known in _user_globals()):
+        return allowed  # type: ignore[no-any-return]
+    name = getattr(allowed, "__qualname__", repr(allowed))
+    raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
+
+
+def _user_globals() -> Iterator[tuple[tuple[str, str], Any]]:
+    for entry in (*_torch.user_safe_globals(), *_safe.get()):
+        if isinstance(entry, tuple):
+            allowed, path = entry
+            module, _, name = path.rpartition(".")
+            yield (module, name), allowed
+        else:
+            yield (entry.__module__, entry.__qualname__), entry
+
+
+def _modern(name: Name) -> tuple[str, str] | None:
+    """Return the name in Python 3's spelling (protocol 2 writes Python 2's); None if it is not text."""
+    try:
+        module, attribute = (part.decode("utf-8") for part in name)
+    except UnicodeDecodeError:
+        return None
+    if (module, attribute) in _compat_pickle.NAME_MAPPING:
+        return _compat_pickle.NAME_MAPPING[(module, attribute)]
+    return _compat_pickle.IMPORT_MAPPING.get(module, module), attribute
+
+
+def _printable(name: Name) -> str:
+    joined = b".".join(name).decode("utf-8", "backslashreplace")
+    safe = joined if joined.isprintable() else joined.encode("unicode_escape").decode("ascii")
+    return safe if len(safe) <= _MAX_ECHO else safe[:_MAX_ECHO] + "..."
+
+
+def _refusal(names: list[str]) -> str:
+    what = "a global" if len(names) == 1 else f"{len(names)} globals"
+    return (
+        f"weights_only refuses {what} of this file: {', '.join(names)}. "
+        "Nothing was imported or run. If you trust the file: allow each with zerocopy.safe_globals([...]), "
+        "or load it with weights_only=False, which lets it run any code."
+    )

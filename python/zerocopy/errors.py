@@ -1,0 +1,13 @@
+"""The exceptions that zerocopy raises, apart from ``OSError`` and ``pickle.UnpicklingError``."""
+
+
+class Error(Exception):
+    """Base of zerocopy's own exceptions."""
+
+
+class FormatError(Error, ValueError):
+    """The bytes contradict the format: truncated, overlapping, out of range, absurd."""
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """Legal, but not something that zerocopy, or the running PyTorch, can do."""

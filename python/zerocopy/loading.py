@@ -1,0 +1,127 @@
+"""``zerocopy.load``."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from typing import Any
+
+from zerocopy import _C, _torch, allowlist, construction, opening, unpickler
+from zerocopy.errors import Error, UnsupportedError
+
+
+def load(
+    f: Any,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: bool = True,
+    mmap: bool | None = None,
+    backend: str = "auto",
+    mode: str = "c",
+    **pickle_load_args: Any,
+) -> Any:
+    """Load what ``torch.save`` wrote, without reading the data until it is touched.
+
+    The result equals that of ``torch.load``: structure, values, dtypes, strides, ties, classes. Its tensors are
+    ordinary ``torch.Tensor`` objects whose storages lie in one mapping of the file.
+
+    Parameters
+    ----------
+    f : str, PathLike, binary file object or buffer
+        A file object is read from its current position. A file object that is not simply a file on disk is read
+        to its end, and the storages of a buffer are copied unless `mode` says otherwise.
+    map_location : optional
+        As in ``torch.load``: None, str, ``torch.device``, dict or callable.
+    pickle_module : module, optional
+        Where ``Unpickler`` comes from if `weights_only` is false; default ``pickle``.
+    weights_only : bool
+        True, on every release: the file is read by a machine that has no way to call what the file names, other
+        than the running release's allow-list and the user's (``zerocopy.safe_globals``,
+        ``torch.serialization.add_safe_globals``). False: the file may run any code.
+    mmap : bool, optional
+        True for ``backend="mmap"``, False for ``backend="pread"``.
+    backend : {"auto", "mmap", "pread"}
+        How storages come to memory: mapped, or read into private memory. Default from ``ZEROCOPY_BACKEND``.
+    mode : {"c", "r", "r+"}
+        "c": copy-on-write; in-place writes work, and neither the file nor anybody else sees them. "r": read-only
+        pages; a write kills the process. "r+": writes reach the file.
+    **pickle_load_args
+        ``encoding`` (default "utf-8") for files that Python 2 wrote; others for `weights_only` false only.
+
+    Raises
+    ------
+    OSError
+        The operating system refused: no such file, no permission, a directory, ...
+    zerocopy.FormatError
+        The bytes contradict the format: truncated, overlapping, out of range.
+    pickle.UnpicklingError
+        The file names globals that are on no allow-list. All are listed, nothing was imported or run.
+    zerocopy.UnsupportedError
+        Legal, but not supported: TorchScript, encryption, a dtype that this release of PyTorch lacks, ...
+
+    Notes
+    -----
+    Truncating a file while its tensors are alive makes touching them a bus error, as with every mapping. Programs
+    that replace a file should write another one and rename it; ``backend="pread"`` is immune.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save({"weight": torch.arange(4.0)}, file.name)
+    ...     state = zerocopy.load(file.name)
+    >>> state
+    {'weight': tensor([0., 1., 2., 3.])}
+    """
+    backend = _backend(backend, mmap)
+    if weights_only is None:
+        weights_only = True
+    if weights_only and pickle_module is not None:
+        raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
+    pickle_load_args.setdefault("encoding", "utf-8")
+    try:
+        archive = opening.open_archive(f, mode, backend)
+        if weights_only:
+            return _load_safely(archive, map_location, **pickle_load_args)
+        return _load_trusting(archive, map_location, pickle_module or pickle, pickle_load_args)
+    except Error as error:
+        raise type(error)(f"{opening.name_of(f)}: {error}") from error.__cause__
+
+
+def _backend(backend: str, mmap: bool | None) -> str:
+    """Argument over environment over default."""
+    if backend not in opening.BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(opening.BACKENDS)}, not {backend!r}")
+    if backend == "direct":
+        raise UnsupportedError("backend='direct' is not there yet; use 'pread'")
+    if mmap is None:
+        chosen = backend if backend != "auto" else os.environ.get("ZEROCOPY_BACKEND") or "auto"
+        if chosen not in opening.BACKENDS:
+            raise ValueError(f"ZEROCOPY_BACKEND must be one of {', '.join(opening.BACKENDS)}, not {chosen!r}")
+        return chosen
+    wanted = "mmap" if mmap else "pread"
+    if backend not in ("auto", wanted):
+        raise ValueError(f"mmap={mmap} and backend={backend!r} contradict each other")
+    return wanted
+
+
+def _load_safely(archive: _C.Archive, map_location: Any, *, encoding: str) -> Any:
+    if archive.is_torchscript:
+        raise UnsupportedError(
+            "this is a TorchScript archive, which is a program: weights_only refuses it. If you trust the file, "
+            "load it with torch.jit.load (zerocopy.jit.load is to come)"
+        )
+    restore, cpu_as_is = _torch.restore_function(map_location)
+    return archive.load(allowlist.resolve, restore, cpu_as_is, encoding, construction)
+
+
+def _load_trusting(archive: _C.Archive, map_location: Any, pickle_module: Any, pickle_args: dict[str, Any]) -> Any:
+    if archive.is_torchscript:
+        raise UnsupportedError("this is a TorchScript archive; load it with torch.jit.load")
+    unpickler_class = unpickler.unpickler_of(pickle_module.Unpickler)
+    file = io.BytesIO(archive.read("data.pkl"))
+    result = unpickler_class(file, archive, map_location=map_location, **pickle_args).load()
+    _torch.validate_sparse_tensors()
+    return result

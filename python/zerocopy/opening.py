@@ -1,0 +1,80 @@
+"""From what the user gives (path, file object, buffer) to an archive."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from typing import Any
+
+from zerocopy import _C, diagnosis
+from zerocopy.errors import Error
+
+Backend = str
+
+BACKENDS = ("auto", "mmap", "pread", "direct")
+
+
+def open_archive(f: Any, mode: str = "c", backend: Backend = "auto") -> _C.Archive:
+    """Open a checkpoint without reading its data.
+
+    A path, or an unwrapped file object of a real file, is mapped. Other file objects are read to their end, and
+    buffers used as they are.
+    """
+    mapped = backend in ("auto", "mmap")
+    if isinstance(f, (str, os.PathLike)):
+        path = os.fsencode(f)
+        return _attempt(lambda: _C.Archive.open(path, mode, mapped), lambda: _head_of_path(path))
+    if not hasattr(f, "read"):
+        return _attempt(lambda: _C.Archive.open_buffer(f, mode), lambda: _head_of_buffer(f))
+    if _is_plain_file(f):
+        start, descriptor, name = f.tell(), f.fileno(), name_of(f)
+        archive = _attempt(
+            lambda: _C.Archive.open_descriptor(descriptor, start, name, mode, mapped),
+            lambda: (os.pread(descriptor, diagnosis.HEAD, start), os.fstat(descriptor).st_size - start),
+        )
+        f.seek(0, os.SEEK_END)
+        return archive
+    content = rest_of(f)
+    # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
+    return _attempt(lambda: _C.Archive.open_buffer(content, "c"), lambda: _head_of_buffer(content))
+
+
+def _attempt(opened: Callable[[], _C.Archive], head: Callable[[], tuple[bytes, int]]) -> _C.Archive:
+    """Open, and if that fails look at the file's head and size to say what the file is."""
+    try:
+        return opened()
+    except Error as error:
+        raise diagnosis.diagnose(*head(), error) from None
+
+
+def _head_of_path(path: bytes) -> tuple[bytes, int]:
+    with open(path, "rb") as file:
+        return file.read(diagnosis.HEAD), os.fstat(file.fileno()).st_size
+
+
+def _head_of_buffer(buffer: Any) -> tuple[bytes, int]:
+    with memoryview(buffer) as view, view.cast("B") as flat:
+        return bytes(flat[: diagnosis.HEAD]), flat.nbytes
+
+
+def rest_of(f: Any) -> Any:
+    """Return what is left to read in a file object."""
+    content = f.getbuffer()[f.tell() :] if type(f) is io.BytesIO else f.read()
+    if isinstance(content, str):
+        raise TypeError(f"{name_of(f)} is open in text mode; open it with 'rb'")
+    return content
+
+
+def name_of(f: Any) -> str:
+    """Return what messages call `f`."""
+    if isinstance(f, (str, os.PathLike)):
+        return os.fsdecode(f)
+    name = getattr(f, "name", None)
+    return name if isinstance(name, str) else f"<{type(f).__name__}>"
+
+
+def _is_plain_file(f: Any) -> bool:
+    """Whether the bytes of `f` are those of its descriptor: not so for gzip files and other wrappers."""
+    raw = f.raw if type(f) in (io.BufferedReader, io.BufferedRandom) else f
+    return type(raw) is io.FileIO and f.seekable() and os.path.isfile(raw.fileno())

@@ -1,0 +1,3 @@
+#include "pickle/geometry.h"
+
+#include <gtest/gtest.h>
