@@ -14,9 +14,6 @@ namespace {
 // deeper, and is stopped here, before the C++ stack is used up.
 constexpr int kMaxDepth = 1100;
 
-// Dict keys up to this length are interned: a thousand copies of a state dict then share its names.
-constexpr std::size_t kMaxInterned = 256;
-
 py::object steal(PyObject* made) {
   if (made == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(made);
@@ -189,9 +186,7 @@ void Builder::finish(const Node& node, const py::object& made) {
 
 py::object Builder::text(const Blob& blob) {
   const std::string_view utf8 = blob.bytes.text();
-  PyObject* made = PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "surrogatepass");
-  if (made != nullptr && utf8.size() <= kMaxInterned) PyUnicode_InternInPlace(&made);
-  return steal(made);
+  return steal(PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "surrogatepass"));
 }
 
 py::object Builder::byte_string(const Blob& blob) {

@@ -98,6 +98,7 @@ py::object load(const Archive& archive, const py::object& allow, const py::objec
     pickle = archive.pickle();
     try {
       reading = read_document(archive, pickle);
+      archive.records();
     } catch (const Error&) {
       fault = std::current_exception();
     }
@@ -122,7 +123,7 @@ py::object storage(const Archive& archive, const std::string& key, const std::st
     const py::gil_scoped_release released;
     region = archive.storage(archive.storage_record(key, nbytes), *dtype);
   }
-  return py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap());
+  return py::reinterpret_steal<py::object>(TorchStorage::over(std::move(region)).wrap());
 }
 
 py::bytes read_record(const Archive& archive, const std::string& name) {
@@ -138,13 +139,13 @@ py::bytes read_record(const Archive& archive, const std::string& name) {
 
 std::vector<std::string> names(const Archive& archive) {
   std::vector<std::string> names;
-  for (const Record& record : archive.records()) names.emplace_back(record.name);
+  for (std::size_t i = 0; i < archive.size(); ++i) names.emplace_back(archive.name(i));
   return names;
 }
 
 py::object untyped_storage(const py::object& buffer, bool allow_readonly) {
-  const Region region = region_of_buffer(buffer.ptr(), allow_readonly ? Access::any : Access::writable);
-  return py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap());
+  Region region = region_of_buffer(buffer.ptr(), allow_readonly ? Access::any : Access::writable);
+  return py::reinterpret_steal<py::object>(TorchStorage::over(std::move(region)).wrap());
 }
 
 // A tensor over an existing CPU storage, checked as the safe machine checks its own.

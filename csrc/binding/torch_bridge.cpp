@@ -34,8 +34,8 @@ std::int64_t item_size_of(ScalarType type) {
   return static_cast<std::int64_t>(c10::elementSize(static_cast<c10::ScalarType>(type)));
 }
 
-TorchStorage TorchStorage::over(const Region& region) {
-  c10::DataPtr data(region.data(), new Owner(region.owner()), &release_owner, c10::DeviceType::CPU);
+TorchStorage TorchStorage::over(Region region) {
+  c10::DataPtr data(region.data(), new Owner(std::move(region).owner()), &release_owner, c10::DeviceType::CPU);
   auto impl = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), static_cast<std::int64_t>(region.size()), std::move(data),
       /*allocator=*/nullptr, /*resizable=*/false);

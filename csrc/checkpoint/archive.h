@@ -9,6 +9,7 @@
 // Written by torch/csrc/serialization and caffe2/serialize/inline_container.cc.
 #pragma once
 
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,16 +30,24 @@ struct Placement {
 class Archive {
  public:
   // `mapping` is the whole of `source` in memory, or empty: then every storage is read.
-  // Reads every local header, so that no byte of the file is left unexplained.
   Archive(std::shared_ptr<const Source> source, Region mapping, Mode mode);
+  Archive(const Archive&) = delete;
+  Archive& operator=(const Archive&) = delete;
 
   std::optional<std::size_t> find(std::string_view name) const { return zip_.find(name); }
-  const std::vector<Record>& records() const noexcept { return records_; }
+  std::string_view name(std::size_t record) const noexcept { return zip_.name(record); }
+  std::size_t size() const noexcept { return zip_.size(); }
+
+  // Every record, its local header read and checked, so that no byte of the file is left
+  // unexplained. Where there are many a thread of its own reads them meanwhile, and the first call
+  // waits for it. Throws what Zip::record throws.
+  const std::vector<Record>& records() const { return records_.get(); }
+
   bool big_endian() const noexcept { return big_endian_; }
   bool is_torchscript() const { return find("constants.pkl").has_value(); }
 
   // The bytes of a record, inflated where need be, in fresh memory.
-  Region read(std::size_t record) const;
+  Region read(std::size_t record) const { return read(zip_.record(record)); }
 
   // The record of storage `key`. Throws FormatError unless it is there and has `nbytes` bytes.
   std::size_t storage_record(std::string_view key, std::uint64_t nbytes) const;
@@ -52,6 +61,7 @@ class Archive {
   Region pickle() const;
 
  private:
+  Region read(const Record& record) const;
   void check_version() const;
   void read_byteorder();
   std::string read_text(std::size_t record) const;
@@ -60,7 +70,7 @@ class Archive {
   Region mapping_;
   Mode mode_;
   Zip zip_;
-  std::vector<Record> records_;
+  std::shared_future<std::vector<Record>> records_;  // its thread reads zip_: an Archive stays put
   bool big_endian_ = false;
 };
 

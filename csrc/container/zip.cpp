@@ -169,8 +169,8 @@ void Zip::check_layout(std::uint64_t directory_offset) {
 }
 
 void Zip::check_names() {
-  root_ = entries_.front().name.substr(0, entries_.front().name.find('/'));
   by_name_.reserve(entries_.size());
+  root_ = entries_.front().name.substr(0, entries_.front().name.find('/'));
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
     const std::string_view name = entry.name;

@@ -35,6 +35,9 @@ class Zip {
   std::size_t size() const noexcept { return entries_.size(); }
   std::string_view name(std::size_t i) const noexcept { return relative(entries_[i]); }
 
+  // Of the record's content, as the directory gives it.
+  std::uint64_t inflated_size(std::size_t i) const noexcept { return entries_[i].size; }
+
   // By name within the root folder, exact case.
   std::optional<std::size_t> find(std::string_view name) const;
 

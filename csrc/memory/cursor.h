@@ -57,12 +57,11 @@ class Cursor {
 
  private:
   void require(std::uint64_t size) const {
-    if (size > remaining()) {
-      throw FormatError(std::string(what_) + ": truncated at " + hex(offset_) + ": " +
-                        std::to_string(size) + " bytes wanted, " + std::to_string(remaining()) +
-                        " left");
-    }
+    if (size > remaining()) fail(size);
   }
+
+  // Out of line: what builds a message must not weigh on what reads a byte.
+  [[noreturn]] void fail(std::uint64_t size) const;
 
   ByteSpan bytes_;
   std::size_t offset_ = 0;

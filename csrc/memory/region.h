@@ -22,7 +22,8 @@ class Region {
   std::byte* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return size_; }
   ByteSpan bytes() const noexcept { return {data_, size_}; }
-  const std::shared_ptr<const void>& owner() const noexcept { return owner_; }
+  const std::shared_ptr<const void>& owner() const& noexcept { return owner_; }
+  std::shared_ptr<const void> owner() && noexcept { return std::move(owner_); }
 
   // The same owner, fewer bytes. Throws FormatError when the extent leaves the region.
   Region slice(Extent extent) const {

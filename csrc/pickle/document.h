@@ -11,11 +11,12 @@
 #pragma once
 
 #include <memory>
-#include <memory_resource>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "memory/arena.h"
 #include "memory/region.h"
 #include "pickle/dtype.h"
 #include "pickle/globals.h"
@@ -109,21 +110,17 @@ struct Blob : Node {
   ByteSpan bytes;
 };
 
-// Types that hold vectors name allocator_type, so that Document::make hands them the arena.
-using Arena = std::pmr::polymorphic_allocator<>;
-
 struct Sequence : Node {
-  using allocator_type = Arena;
-  explicit Sequence(Arena arena) : items(arena) {}
-
-  std::pmr::vector<Value> items;
+  ArenaList<Value> items;
 };
 
 struct Mapping : Node {
-  using allocator_type = Arena;
-  explicit Mapping(Arena arena) : items(arena) {}
+  struct Item {
+    Value key;
+    Value value;
+  };
 
-  std::pmr::vector<std::pair<Value, Value>> items;
+  ArenaList<Item> items;
   Value state;  // an OrderedDict's attributes (state_dict's _metadata), or none
 };
 
@@ -172,9 +169,6 @@ struct Parameter : Node {
 
 // A call of a global that is not native: made only if the allow-list has it.
 struct Object : Node {
-  using allocator_type = Arena;
-  explicit Object(Arena arena) : steps(arena) {}
-
   enum class Call : std::uint8_t { reduce, create };  // f(*args) or f.__new__(f, *args)
   enum class Effect : std::uint8_t { state, append, set_item };
   struct Step {
@@ -186,7 +180,7 @@ struct Object : Node {
   const Global* callable = nullptr;
   Call call = Call::reduce;
   const Sequence* arguments = nullptr;
-  std::pmr::vector<Step> steps;  // what the pickle then did to the result, in order
+  ArenaList<Step> steps;  // what the pickle then did to the result, in order
 };
 
 class Document {
@@ -209,14 +203,13 @@ class Document {
     if (charged_ / kCopies > pickle_.size()) throw FormatError("pickle: calls copy more than the pickle holds");
   }
 
-  std::span<std::byte> allocate(std::size_t size) {
-    return {static_cast<std::byte*>(arena_->allocate(size, 1)), size};
-  }
+  Arena& arena() noexcept { return *arena_; }
 
   // Nodes are never destroyed one by one: the arena goes as a whole, whatever the graph's depth.
   template <typename T>
   T& make(Kind kind) {
-    T* node = Arena(arena_.get()).new_object<T>();
+    void* room = arena_->allocate(sizeof(T), alignof(T));
+    T* node = new (room) T();
     node->kind = kind;
     node->slot = slots_++;
     return *node;
@@ -224,8 +217,7 @@ class Document {
 
  private:
   Region pickle_;
-  std::unique_ptr<std::pmr::monotonic_buffer_resource> arena_ =
-      std::make_unique<std::pmr::monotonic_buffer_resource>(std::size_t{64} * 1024);
+  std::unique_ptr<Arena> arena_ = std::make_unique<Arena>();  // its address outlives a move
   std::uint32_t slots_ = 0;
   std::uint64_t charged_ = 0;
 };

@@ -146,8 +146,8 @@ std::vector<GlobalName> list_globals(ByteSpan pickle) {
   StringTrail strings(pickle);
   Decoder decoder(pickle);
   try {
-    for (Instruction instruction = decoder.next(); instruction.opcode != Opcode::stop;
-         instruction = decoder.next()) {
+    Instruction instruction;
+    for (decoder.next(instruction); instruction.opcode != Opcode::stop; decoder.next(instruction)) {
       strings.follow(instruction);
       if (instruction.opcode == Opcode::global || instruction.opcode == Opcode::inst) {
         found.insert({std::string(instruction.bytes.text()), std::string(instruction.more.text())});

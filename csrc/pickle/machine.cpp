@@ -21,35 +21,31 @@ class Machine {
       : document_(std::move(pickle)), decoder_(document_.pickle()), memo_(document_.pickle().size()) {}
 
   Document run() {
-    do {
-      instruction_ = decoder_.next();
-    } while (step());
+    for (decoder_.next(instruction_); instruction_.opcode != Opcode::stop; decoder_.next(instruction_)) {
+      step();
+    }
     document_.root = pop();
     return std::move(document_);
   }
 
  private:
-  // One instruction: those that move values, those that make them, those that change or call.
-  // Each returns false when the opcode is not one of its own; step() only at STOP.
-  bool step();
-  bool move();
-  bool make();
-  bool change();
+  void step();
   [[noreturn]] void reject() const;
 
   void push(const Value& value) {
-    if (stack_.size() >= kMaxStack) fail("more than a million values on the stack");
-    stack_.push_back(value);
+    if (height_ == stack_.size()) grow();
+    stack_[height_++] = value;
   }
+  void grow();
   Value pop() {
     const Value value = top();
-    stack_.pop_back();
+    --height_;
     return value;
   }
   // Values below the last mark are out of reach.
   const Value& top() const {
-    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("stack underflow");
-    return stack_.back();
+    if (reachable() == 0) fail("stack underflow");
+    return stack_[height_ - 1];
   }
   std::size_t pop_mark() {
     if (marks_.empty()) fail("no mark on the stack");
@@ -57,13 +53,24 @@ class Machine {
     marks_.pop_back();
     return mark;
   }
-  std::span<const Value> above(std::size_t mark) const { return std::span(stack_).subspan(mark); }
+  // The topmost values, no longer on the stack; good until the next push.
+  std::span<const Value> take(std::size_t count) {
+    if (count > reachable()) fail("stack underflow");
+    height_ -= count;
+    return {stack_.data() + height_, count};
+  }
+  std::span<const Value> take_since_mark() { return take(height_ - pop_mark()); }
+  std::size_t reachable() const { return height_ - (marks_.empty() ? 0 : marks_.back()); }
+  std::uint64_t index() const { return static_cast<std::uint64_t>(instruction_.number); }
+
+  void mark();
+  void memoize(bool stored) const;
+  void recall();
 
   void make_blob(Kind kind);
-  void make_text(Kind kind);
+  void make_text();
   void make_integer();
-  void make_sequence(Kind kind, std::size_t begin);
-  void make_tuple(std::size_t count);
+  void make_sequence(Kind kind, std::span<const Value> items);
   void make_global(std::string_view module, std::string_view name);
   void make_stack_global();
 
@@ -73,148 +80,144 @@ class Machine {
   void build(const Value& state);
   void call(Object::Call how);
 
-  // Items above the last mark go to the value below it.
-  template <typename Apply>
-  void apply_since_mark(Apply apply) {
-    const std::size_t begin = pop_mark();
-    const std::vector<Value> items(stack_.begin() + static_cast<std::ptrdiff_t>(begin), stack_.end());
-    stack_.resize(begin);
-    apply(items);
-  }
-
   Object::Step& add_step(Object& object, Object::Effect effect, const Value& value);
   void contain(Node& outer, const Value& inner) const;
-  [[noreturn]] void fail(const std::string& reason) const {
-    throw FormatError("pickle: " + reason + where());
-  }
-  [[noreturn]] void refuse(const std::string& reason) const {
-    throw RefusedError("pickle: " + reason + where());
-  }
+  [[noreturn]] void fail(const std::string& reason) const;
+  [[noreturn]] void refuse(const std::string& reason) const;
   std::string where() const { return " (at " + hex(instruction_.offset) + ")"; }
 
   Document document_;
   Decoder decoder_;
   Instruction instruction_{};
   Memo<Value> memo_;
-  std::vector<Value> stack_;
+  std::vector<Value> stack_ = std::vector<Value>(64);  // never shrinks: height_ says what counts
+  std::size_t height_ = 0;
   std::vector<std::size_t> marks_;
   StorageTable storages_;
 };
 
-bool Machine::step() {
-  if (instruction_.opcode == Opcode::stop) return false;
-  if (!move() && !make() && !change()) reject();
-  return true;
+void Machine::fail(const std::string& reason) const { throw FormatError("pickle: " + reason + where()); }
+
+void Machine::refuse(const std::string& reason) const { throw RefusedError("pickle: " + reason + where()); }
+
+void Machine::step() {
+  switch (instruction_.opcode) {
+    case Opcode::proto:  // the number is not believed: opcodes speak for themselves
+    case Opcode::frame:
+      return;
+
+    // Values that are there
+    case Opcode::mark:
+      return mark();
+    case Opcode::binput:
+    case Opcode::long_binput:
+      return memoize(memo_.put(index(), top()));
+    case Opcode::memoize:
+      return memoize(memo_.append(top()));
+    case Opcode::binget:
+    case Opcode::long_binget:
+      return recall();
+
+    // New values
+    case Opcode::none:
+      return push(Value{});
+    case Opcode::newtrue:
+      return push(Value::of(true));
+    case Opcode::newfalse:
+      return push(Value::of(false));
+    case Opcode::binint:
+    case Opcode::binint1:
+    case Opcode::binint2:
+      return push(Value::of(instruction_.number));
+    case Opcode::binfloat:
+      return push(Value::of(instruction_.real));
+    case Opcode::long1:
+    case Opcode::long4:
+      return make_integer();
+    case Opcode::binunicode:
+    case Opcode::short_binunicode:
+    case Opcode::binunicode8:
+      return make_text();
+    case Opcode::binstring:
+    case Opcode::short_binstring:
+      return make_blob(Kind::byte_string);
+    case Opcode::binbytes:
+    case Opcode::short_binbytes:
+    case Opcode::binbytes8:
+      return make_blob(Kind::bytes);
+    case Opcode::bytearray8:
+      return make_blob(Kind::byte_array);
+    case Opcode::empty_tuple:
+      return make_sequence(Kind::tuple, take(0));
+    case Opcode::tuple1:
+      return make_sequence(Kind::tuple, take(1));
+    case Opcode::tuple2:
+      return make_sequence(Kind::tuple, take(2));
+    case Opcode::tuple3:
+      return make_sequence(Kind::tuple, take(3));
+    case Opcode::tuple:
+      return make_sequence(Kind::tuple, take_since_mark());
+    case Opcode::frozenset:
+      return make_sequence(Kind::frozenset, take_since_mark());
+    case Opcode::empty_list:
+      return push(Value::of(document_.make<Sequence>(Kind::list)));
+    case Opcode::empty_set:
+      return push(Value::of(document_.make<Sequence>(Kind::set)));
+    case Opcode::empty_dict:
+      return push(Value::of(document_.make<Mapping>(Kind::dict)));
+    case Opcode::global:
+      return make_global(instruction_.bytes.text(), instruction_.more.text());
+    case Opcode::stack_global:
+      return make_stack_global();
+    case Opcode::binpersid:
+      return push(Value::of(storages_.load(document_, pop(), instruction_.offset)));
+
+    // Changes of values, and calls
+    case Opcode::append:
+      return append(take(1));
+    case Opcode::appends:
+      return append(take_since_mark());
+    case Opcode::additems:
+      return add_items(take_since_mark());
+    case Opcode::setitem:
+      return set_items(take(2));
+    case Opcode::setitems:
+      return set_items(take_since_mark());
+    case Opcode::build:
+      return build(pop());
+    case Opcode::reduce:
+      return call(Object::Call::reduce);
+    case Opcode::newobj:
+      return call(Object::Call::create);
+
+    default:
+      reject();
+  }
 }
 
 // ----------------------------------------------------------------------- values already there
 
-bool Machine::move() {
-  const auto index = static_cast<std::uint64_t>(instruction_.number);
-  switch (instruction_.opcode) {
-    case Opcode::proto:  // the number is not believed: opcodes speak for themselves
-    case Opcode::frame:
-      return true;
-    case Opcode::mark:
-      if (marks_.size() >= kMaxStack) fail("more than a million marks");
-      marks_.push_back(stack_.size());
-      return true;
-    case Opcode::binput:
-    case Opcode::long_binput:
-      if (!memo_.put(index, top())) fail("memo index " + std::to_string(index) + " is absurd");
-      return true;
-    case Opcode::memoize:
-      if (!memo_.append(top())) fail("the memo is too large");
-      return true;
-    case Opcode::binget:
-    case Opcode::long_binget: {
-      const Value* value = memo_.get(index);
-      if (value == nullptr) fail("memo entry " + std::to_string(index) + " was never put");
-      push(*value);
-      return true;
-    }
-    default:
-      return false;
-  }
+void Machine::mark() {
+  if (marks_.size() >= kMaxStack) fail("more than a million marks");
+  marks_.push_back(height_);
+}
+
+void Machine::grow() {
+  if (height_ >= kMaxStack) fail("more than a million values on the stack");
+  stack_.resize(std::min(2 * stack_.size(), kMaxStack));
+}
+
+void Machine::memoize(bool stored) const {
+  if (!stored) fail("memo index " + std::to_string(index()) + " is absurd");
+}
+
+void Machine::recall() {
+  const Value* value = memo_.get(index());
+  if (value == nullptr) fail("memo entry " + std::to_string(index()) + " was never put");
+  push(*value);
 }
 
 // -------------------------------------------------------------------------------- new values
-
-bool Machine::make() {
-  switch (instruction_.opcode) {
-    case Opcode::none:
-      push(Value{});
-      return true;
-    case Opcode::newtrue:
-    case Opcode::newfalse:
-      push(Value::of(instruction_.opcode == Opcode::newtrue));
-      return true;
-    case Opcode::binint:
-    case Opcode::binint1:
-    case Opcode::binint2:
-      push(Value::of(instruction_.number));
-      return true;
-    case Opcode::binfloat:
-      push(Value::of(instruction_.real));
-      return true;
-    case Opcode::long1:
-    case Opcode::long4:
-      make_integer();
-      return true;
-    case Opcode::binunicode:
-    case Opcode::short_binunicode:
-    case Opcode::binunicode8:
-      make_text(Kind::text);
-      return true;
-    case Opcode::binstring:
-    case Opcode::short_binstring:
-      make_blob(Kind::byte_string);
-      return true;
-    case Opcode::binbytes:
-    case Opcode::short_binbytes:
-    case Opcode::binbytes8:
-      make_blob(Kind::bytes);
-      return true;
-    case Opcode::bytearray8:
-      make_blob(Kind::byte_array);
-      return true;
-    case Opcode::empty_tuple:
-      make_tuple(0);
-      return true;
-    case Opcode::tuple1:
-      make_tuple(1);
-      return true;
-    case Opcode::tuple2:
-      make_tuple(2);
-      return true;
-    case Opcode::tuple3:
-      make_tuple(3);
-      return true;
-    case Opcode::tuple:
-      make_sequence(Kind::tuple, pop_mark());
-      return true;
-    case Opcode::frozenset:
-      make_sequence(Kind::frozenset, pop_mark());
-      return true;
-    case Opcode::empty_list:
-      push(Value::of(document_.make<Sequence>(Kind::list)));
-      return true;
-    case Opcode::empty_set:
-      push(Value::of(document_.make<Sequence>(Kind::set)));
-      return true;
-    case Opcode::empty_dict:
-      push(Value::of(document_.make<Mapping>(Kind::dict)));
-      return true;
-    case Opcode::global:
-      make_global(instruction_.bytes.text(), instruction_.more.text());
-      return true;
-    case Opcode::stack_global:
-      make_stack_global();
-      return true;
-    default:
-      return false;
-  }
-}
 
 void Machine::make_blob(Kind kind) {
   auto& blob = document_.make<Blob>(kind);
@@ -222,9 +225,9 @@ void Machine::make_blob(Kind kind) {
   push(Value::of(blob));
 }
 
-void Machine::make_text(Kind kind) {
+void Machine::make_text() {
   if (!is_utf8(instruction_.bytes, Surrogates::accept)) fail("a string that is not UTF-8");
-  make_blob(kind);
+  make_blob(Kind::text);
 }
 
 void Machine::make_integer() {
@@ -242,22 +245,14 @@ void Machine::make_integer() {
   push(Value::of(static_cast<std::int64_t>(number)));
 }
 
-void Machine::make_sequence(Kind kind, std::size_t begin) {
+void Machine::make_sequence(Kind kind, std::span<const Value> items) {
   auto& sequence = document_.make<Sequence>(kind);
-  const auto items = above(begin);
-  sequence.items.assign(items.begin(), items.end());
+  sequence.items.assign(document_.arena(), items);
   for (const Value& item : items) {
     if (kind == Kind::frozenset) check_key(item, instruction_.offset);
     contain(sequence, item);
   }
-  stack_.resize(begin);
   push(Value::of(sequence));
-}
-
-void Machine::make_tuple(std::size_t count) {
-  const std::size_t reachable = stack_.size() - (marks_.empty() ? 0 : marks_.back());
-  if (count > reachable) fail("stack underflow");
-  make_sequence(Kind::tuple, stack_.size() - count);
 }
 
 void Machine::make_global(std::string_view module, std::string_view name) {
@@ -280,45 +275,6 @@ void Machine::make_stack_global() {
 
 // -------------------------------------------------------------------------- changes and calls
 
-bool Machine::change() {
-  switch (instruction_.opcode) {
-    case Opcode::append: {
-      const Value item = pop();
-      append({&item, 1});
-      return true;
-    }
-    case Opcode::appends:
-      apply_since_mark([this](std::span<const Value> items) { append(items); });
-      return true;
-    case Opcode::additems:
-      apply_since_mark([this](std::span<const Value> items) { add_items(items); });
-      return true;
-    case Opcode::setitem: {
-      const Value value = pop();
-      const Value key = pop();
-      set_items(std::array{key, value});
-      return true;
-    }
-    case Opcode::setitems:
-      apply_since_mark([this](std::span<const Value> items) { set_items(items); });
-      return true;
-    case Opcode::build:
-      build(pop());
-      return true;
-    case Opcode::reduce:
-      call(Object::Call::reduce);
-      return true;
-    case Opcode::newobj:
-      call(Object::Call::create);
-      return true;
-    case Opcode::binpersid:
-      push(Value::of(storages_.load(document_, pop(), instruction_.offset)));
-      return true;
-    default:
-      return false;
-  }
-}
-
 void Machine::append(std::span<const Value> items) {
   const Value target = top();
   if (target.is(Kind::object)) {
@@ -328,7 +284,7 @@ void Machine::append(std::span<const Value> items) {
   if (!target.is(Kind::list)) refuse("items appended to something that is no list");
   auto& list = target.as<Sequence>();
   for (const Value& item : items) {
-    list.items.push_back(item);
+    list.items.push_back(document_.arena(), item);
     contain(list, item);
   }
 }
@@ -338,7 +294,7 @@ void Machine::add_items(std::span<const Value> items) {
   if (!target.is(Kind::set)) refuse("items added to something that is no set");
   for (const Value& item : items) {
     check_key(item, instruction_.offset);
-    target.as<Sequence>().items.push_back(item);
+    target.as<Sequence>().items.push_back(document_.arena(), item);
     contain(*target.node, item);
   }
 }
@@ -355,7 +311,7 @@ void Machine::set_items(std::span<const Value> items) {
       add_step(target.as<Object>(), Object::Effect::set_item, items[i + 1]).key = items[i];
       continue;
     }
-    target.as<Mapping>().items.emplace_back(items[i], items[i + 1]);
+    target.as<Mapping>().items.push_back(document_.arena(), {items[i], items[i + 1]});
     contain(*target.node, items[i]);
     contain(*target.node, items[i + 1]);
   }
@@ -398,7 +354,7 @@ void Machine::call(Object::Call how) {
 
 Object::Step& Machine::add_step(Object& object, Object::Effect effect, const Value& value) {
   contain(object, value);
-  return object.steps.emplace_back(effect, Value{}, value);
+  return object.steps.push_back(document_.arena(), {effect, Value{}, value});
 }
 
 void Machine::contain(Node& outer, const Value& inner) const {

@@ -1,28 +1,9 @@
 #include "pickle/opcode.h"
 
-#include <algorithm>
-#include <array>
 #include <bit>
 
 namespace zerocopy {
 namespace {
-
-enum class Argument : std::uint8_t {
-  undefined,  // no such opcode
-  none,
-  u1,
-  u2,
-  u4,
-  i4,
-  u8,
-  real_big_endian,
-  bytes1,  // length of 1, 4 or 8 bytes, then the bytes
-  bytes4,
-  bytes8,
-  signed_bytes4,  // LONG4 and BINSTRING count with a signed length
-  line,
-  two_lines,
-};
 
 constexpr std::array<Argument, 256> make_arguments() {
   std::array<Argument, 256> table{};
@@ -52,22 +33,12 @@ constexpr std::array<Argument, 256> make_arguments() {
   return table;
 }
 
-constexpr std::array<Argument, 256> kArguments = make_arguments();
-
 }  // namespace
 
-Instruction Decoder::next() {
-  const std::uint64_t begin = cursor_.offset();
-  Instruction instruction{};
-  instruction.offset = begin;
-  instruction.opcode = static_cast<Opcode>(cursor_.read<std::uint8_t>());
-  read_argument(instruction);
-  check_frame(instruction, begin);
-  return instruction;
-}
+constexpr std::array<Argument, 256> kArguments = make_arguments();
 
-void Decoder::read_argument(Instruction& instruction) {
-  switch (kArguments[static_cast<std::uint8_t>(instruction.opcode)]) {
+void Decoder::read_argument(Argument argument, Instruction& instruction) {
+  switch (argument) {
     case Argument::none:
       return;
     case Argument::u1:
@@ -82,8 +53,9 @@ void Decoder::read_argument(Instruction& instruction) {
     case Argument::i4:
       instruction.number = static_cast<std::int32_t>(cursor_.read<std::uint32_t>());
       return;
-    case Argument::u8:
+    case Argument::u8:  // FRAME alone
       instruction.number = static_cast<std::int64_t>(cursor_.read<std::uint64_t>());
+      enter_frame(instruction);
       return;
     case Argument::real_big_endian:
       instruction.real = std::bit_cast<double>(__builtin_bswap64(cursor_.read<std::uint64_t>()));
@@ -119,17 +91,16 @@ void Decoder::read_argument(Instruction& instruction) {
 }
 
 // PEP 3154: a frame holds whole instructions, and frames do not nest.
-void Decoder::check_frame(const Instruction& instruction, std::uint64_t begin) {
-  const bool inside = begin < frame_end_;
-  if (inside && cursor_.offset() > frame_end_) {
-    throw FormatError("pickle: instruction at " + hex(begin) + " crosses the end of its frame");
-  }
-  if (instruction.opcode != Opcode::frame) return;
+void Decoder::enter_frame(const Instruction& instruction) {
   const auto size = static_cast<std::uint64_t>(instruction.number);
-  if (inside || size > cursor_.remaining()) {
-    throw FormatError("pickle: frame at " + hex(begin) + " runs past what holds it");
+  if (instruction.offset < frame_end_ || size > cursor_.remaining()) {
+    throw FormatError("pickle: frame at " + hex(instruction.offset) + " runs past what holds it");
   }
   frame_end_ = cursor_.offset() + size;
+}
+
+void Decoder::leave_frame(const Instruction& instruction) {
+  throw FormatError("pickle: instruction at " + hex(instruction.offset) + " crosses the end of its frame");
 }
 
 }  // namespace zerocopy

@@ -5,7 +5,7 @@
 // an instruction ends.
 #pragma once
 
-#include <optional>
+#include <array>
 
 #include "memory/cursor.h"
 
@@ -82,9 +82,31 @@ enum class Opcode : std::uint8_t {
   readonly_buffer = 0x98,
 };
 
+// What follows an opcode in the stream.
+enum class Argument : std::uint8_t {
+  undefined,  // no such opcode
+  none,
+  u1,
+  u2,
+  u4,
+  i4,
+  u8,
+  real_big_endian,
+  bytes1,  // length of 1, 4 or 8 bytes, then the bytes
+  bytes4,
+  bytes8,
+  signed_bytes4,  // LONG4 and BINSTRING count with a signed length
+  line,
+  two_lines,
+};
+
+extern const std::array<Argument, 256> kArguments;
+
+// Fields that an opcode has no argument for keep what they held: filling them costs as much as the
+// rest of the decoding.
 struct Instruction {
-  Opcode opcode;
-  std::uint64_t offset;      // of the opcode in the pickle
+  Opcode opcode{};
+  std::uint64_t offset = 0;  // of the opcode in the pickle
   std::int64_t number = 0;   // integer argument
   double real = 0;           // BINFLOAT
   ByteSpan bytes;            // string or bytes argument; first line of GLOBAL and INST
@@ -97,11 +119,23 @@ class Decoder {
 
   // Throws FormatError on an undefined opcode, an argument that runs past the end, or an
   // instruction that crosses the border of its frame.
-  Instruction next();
+  void next(Instruction& instruction) {
+    instruction.offset = cursor_.offset();
+    const auto opcode = cursor_.read<std::uint8_t>();
+    instruction.opcode = static_cast<Opcode>(opcode);
+    const Argument argument = kArguments[opcode];
+    if (argument == Argument::u1) {  // half of all instructions: BINPUT, BINGET, BININT1
+      instruction.number = cursor_.read<std::uint8_t>();
+    } else if (argument != Argument::none) {
+      read_argument(argument, instruction);
+    }
+    if (instruction.offset < frame_end_ && cursor_.offset() > frame_end_) leave_frame(instruction);
+  }
 
  private:
-  void read_argument(Instruction& instruction);
-  void check_frame(const Instruction& instruction, std::uint64_t begin);
+  void read_argument(Argument argument, Instruction& instruction);
+  void enter_frame(const Instruction& instruction);
+  [[noreturn]] static void leave_frame(const Instruction& instruction);
 
   Cursor cursor_;
   std::uint64_t frame_end_ = 0;

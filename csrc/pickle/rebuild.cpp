@@ -60,14 +60,10 @@ class Arguments {
     return *global->dtype;
   }
 
-  // A tuple (or torch.Size) of 64-bit integers.
-  const Sequence& integers(std::size_t i) const {
+  // A tuple or torch.Size.
+  const Sequence& sequence(std::size_t i) const {
     if (!items_[i].is(Kind::tuple) && !items_[i].is(Kind::size)) fail("is no tuple", i);
-    const auto& sequence = items_[i].as<Sequence>();
-    for (const Value& item : sequence.items) {
-      if (!item.is(Kind::integer)) fail("holds something else than 64-bit integers", i);
-    }
-    return sequence;
+    return items_[i].as<Sequence>();
   }
 
   void require_key(const Value& key) const { check_key(key, offset_); }
@@ -100,26 +96,30 @@ class Arguments {
   std::string where() const { return " (at " + hex(offset_) + ")"; }
 
   const Global& callable_;
-  const std::pmr::vector<Value>& items_;
+  const ArenaList<Value>& items_;
   std::uint64_t offset_;
 };
 
-struct Integers {
-  std::array<std::int64_t, kMaxDimensions> values;
-  std::size_t count = 0;
-
-  std::span<const std::int64_t> span() const { return {values.data(), count}; }
-};
-
-Integers to_integers(const Arguments& arguments, std::size_t i) {
-  const Sequence& sequence = arguments.integers(i);
-  if (sequence.items.size() > kMaxDimensions) {
-    arguments.fail(std::to_string(sequence.items.size()) + " dimensions");
+// Sizes or strides, out of their tuple.
+class Integers {
+ public:
+  Integers(const Arguments& arguments, std::size_t i) : sequence_(arguments.sequence(i)) {
+    count_ = sequence_.items.size();
+    if (count_ > kMaxDimensions) arguments.fail(std::to_string(count_) + " dimensions");
+    for (std::size_t k = 0; k < count_; ++k) {
+      if (!sequence_.items[k].is(Kind::integer)) arguments.fail("holds something else than 64-bit integers", i);
+      values_[k] = sequence_.items[k].integer;
+    }
   }
-  Integers integers;
-  for (const Value& item : sequence.items) integers.values[integers.count++] = item.integer;
-  return integers;
-}
+
+  const Sequence* sequence() const noexcept { return &sequence_; }
+  std::span<const std::int64_t> values() const noexcept { return {values_.data(), count_}; }
+
+ private:
+  const Sequence& sequence_;
+  std::array<std::int64_t, kMaxDimensions> values_;
+  std::size_t count_;
+};
 
 // {'conj': bool, 'neg': bool}: the lazy bits of a complex view.
 void set_metadata(const Arguments& arguments, std::size_t i, Tensor& tensor) {
@@ -136,17 +136,18 @@ void set_metadata(const Arguments& arguments, std::size_t i, Tensor& tensor) {
 // (storage, offset, size, stride), the part that all versions share.
 Tensor& make_tensor(Document& document, const Arguments& arguments, const DType& dtype) {
   const Storage& storage = arguments.storage(0);
+  const Integers size(arguments, 2);
+  const Integers stride(arguments, 3);
   auto& tensor = document.make<Tensor>(Kind::tensor);
   tensor.storage = &storage;
   tensor.dtype = &dtype;
   tensor.offset = arguments.integer(1);
-  tensor.size = &arguments.integers(2);
-  tensor.stride = &arguments.integers(3);
+  tensor.size = size.sequence();
+  tensor.stride = stride.sequence();
   if (dtype.quantized) arguments.fail("a plain tensor over quantized elements");
   const auto numel = static_cast<std::int64_t>(storage.nbytes / dtype.size);
   const std::string reason =
-      why_not_a_view(numel, dtype.size, tensor.offset, to_integers(arguments, 2).span(),
-                     to_integers(arguments, 3).span());
+      why_not_a_view(numel, dtype.size, tensor.offset, size.values(), stride.values());
   if (!reason.empty()) arguments.fail(reason);
   return tensor;
 }
@@ -213,7 +214,7 @@ Value make_ordered_dict(Document& document, const Arguments& arguments) {
     if (!is_pair) arguments.fail("holds something else than pairs", 0);
     const auto& items = pair.as<Sequence>().items;
     arguments.require_key(items[0]);
-    mapping.items.emplace_back(items[0], items[1]);
+    mapping.items.push_back(document.arena(), {items[0], items[1]});
   }
   return Value::of(mapping);
 }
@@ -226,7 +227,7 @@ Value make_counter(Document& document, const Arguments& arguments) {
   const auto& counts = arguments[0].as<Mapping>();
   document.charge(counts.items.size());
   mapping.depth = counts.depth;
-  mapping.items.assign(counts.items.begin(), counts.items.end());
+  mapping.items.assign(document.arena(), counts.items);
   return Value::of(mapping);
 }
 
@@ -234,7 +235,7 @@ Value copy_sequence(Document& document, Kind kind, const Sequence& from) {
   document.charge(from.items.size());
   auto& sequence = document.make<Sequence>(kind);
   sequence.depth = from.depth;
-  sequence.items.assign(from.items.begin(), from.items.end());
+  sequence.items.assign(document.arena(), from.items);
   return Value::of(sequence);
 }
 
@@ -249,7 +250,7 @@ Value make_set(Document& document, const Arguments& arguments) {
 
 Value make_size(Document& document, const Arguments& arguments) {
   arguments.require_count(1, 1);
-  return copy_sequence(document, Kind::size, arguments.integers(0));
+  return copy_sequence(document, Kind::size, *Integers(arguments, 0).sequence());
 }
 
 Value make_device(Document& document, const Arguments& arguments) {
@@ -276,7 +277,7 @@ Value make_complex(Document& document, const Arguments& arguments) {
 // The bytes of a text in latin-1: how protocol 2 carries bytes.
 ByteSpan to_latin1(Document& document, const Arguments& arguments, std::string_view utf8) {
   document.charge(utf8.size());
-  const auto room = document.allocate(utf8.size());
+  auto* room = static_cast<std::byte*>(document.arena().allocate(utf8.size(), 1));
   std::size_t size = 0;
   for (std::size_t i = 0; i < utf8.size(); ++i) {
     auto code = static_cast<unsigned char>(utf8[i]);
@@ -287,7 +288,7 @@ ByteSpan to_latin1(Document& document, const Arguments& arguments, std::string_v
     }
     room[size++] = std::byte{code};
   }
-  return {room.data(), size};
+  return {room, size};
 }
 
 bool is_latin1(std::string_view codec) { return codec == "latin1" || codec == "latin-1"; }

@@ -1,0 +1,84 @@
+// Memory for many small things that die together: allocation moves a pointer, nothing is freed
+// before the arena, and no destructor runs.
+//
+// std::pmr::monotonic_buffer_resource does the same behind a virtual call that is not inlined; a
+// pickle of 20 000 tensors makes half a million of them, and it was a sixth of the time.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+namespace zerocopy {
+
+class Arena {
+ public:
+  void* allocate(std::size_t size, std::size_t alignment) {
+    const std::size_t begin = (used_ + alignment - 1) & ~(alignment - 1);
+    if (begin > room_ || size > room_ - begin) return allocate_in_new_block(size);
+    used_ = begin + size;
+    return block_ + begin;
+  }
+
+ private:
+  static constexpr std::size_t kFirstBlock = std::size_t{16} * 1024;
+  static constexpr std::size_t kLargestBlock = std::size_t{1024} * 1024;
+
+  void* allocate_in_new_block(std::size_t size) {
+    room_ = std::max(size, std::min(kFirstBlock << blocks_.size(), kLargestBlock));
+    blocks_.push_back(std::make_unique_for_overwrite<std::byte[]>(room_));
+    block_ = blocks_.back().get();
+    used_ = size;
+    return block_;
+  }
+
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  std::byte* block_ = nullptr;
+  std::size_t room_ = 0;
+  std::size_t used_ = 0;
+};
+
+// A vector in an arena: the items move to a larger place when it is full, and the old place is left
+// behind. Trivial items only. Half the size of a std::vector with an allocator, and half its work.
+template <typename T>
+class ArenaList {
+ public:
+  static_assert(std::is_trivially_copyable_v<T>);
+
+  std::size_t size() const noexcept { return size_; }
+  bool empty() const noexcept { return size_ == 0; }
+  const T* begin() const noexcept { return items_; }
+  const T* end() const noexcept { return items_ + size_; }
+  const T& operator[](std::size_t i) const noexcept { return items_[i]; }
+
+  void assign(Arena& arena, std::span<const T> items) {
+    reserve(arena, items.size());
+    std::copy(items.begin(), items.end(), items_);
+    size_ = static_cast<std::uint32_t>(items.size());
+  }
+
+  T& push_back(Arena& arena, const T& item) {
+    if (size_ == capacity_) reserve(arena, std::max<std::size_t>(4, 2 * std::size_t{capacity_}));
+    return *::new (static_cast<void*>(items_ + size_++)) T(item);
+  }
+
+ private:
+  void reserve(Arena& arena, std::size_t capacity) {
+    if (capacity <= capacity_) return;
+    auto* larger = static_cast<T*>(arena.allocate(capacity * sizeof(T), alignof(T)));
+    std::uninitialized_copy(items_, items_ + size_, larger);
+    items_ = larger;
+    capacity_ = static_cast<std::uint32_t>(capacity);
+  }
+
+  T* items_ = nullptr;
+  std::uint32_t size_ = 0;  // items come one an opcode at most, and pickles are shorter than 4 GiB
+  std::uint32_t capacity_ = 0;
+};
+
+}  // namespace zerocopy
