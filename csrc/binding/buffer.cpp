@@ -2,7 +2,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include <memory>
+#include <utility>
 
 namespace py = pybind11;
 
@@ -20,33 +20,41 @@ bool interpreter_is_ending() {
 // The last share may die on any thread, without the GIL, or in a static destructor after the
 // interpreter. Then taking the GIL would hang or crash the process, so the buffer is leaked: the
 // process is about to end.
-void release_buffer(Py_buffer* view) {
-  if (interpreter_is_ending()) return;
-  const py::gil_scoped_acquire gil;
-  PyBuffer_Release(view);
-  delete view;
-}
+class PythonBuffer final : public Owner {
+ public:
+  explicit PythonBuffer(PyObject* object) {
+    if (PyObject_GetBuffer(object, &view_, PyBUF_FULL_RO) != 0) throw py::error_already_set();
+  }
+  ~PythonBuffer() override {
+    if (interpreter_is_ending()) return;
+    const py::gil_scoped_acquire gil;
+    PyBuffer_Release(&view_);
+  }
+
+  const Py_buffer& view() const noexcept { return view_; }
+
+ private:
+  Py_buffer view_{};
+};
 
 }  // namespace
 
 Region region_of_buffer(PyObject* object, Access access) {
-  auto view = std::make_unique<Py_buffer>();
-  if (PyObject_GetBuffer(object, view.get(), PyBUF_FULL_RO) != 0) throw py::error_already_set();
-  std::shared_ptr<Py_buffer> held(view.release(), &release_buffer);
-  if (PyBuffer_IsContiguous(held.get(), 'C') == 0) {
+  auto* buffer = new PythonBuffer(object);
+  Share share(buffer);
+  const Py_buffer& view = buffer->view();
+  if (PyBuffer_IsContiguous(&view, 'C') == 0) {
     PyErr_SetString(PyExc_BufferError,
                     "the buffer is not C-contiguous; a storage is one run of bytes (copy it first)");
     throw py::error_already_set();
   }
-  if (held->readonly != 0 && access == Access::writable) {
+  if (view.readonly != 0 && access == Access::writable) {
     PyErr_SetString(PyExc_ValueError,
                     "the buffer is read-only and tensors can be written to: pass allow_readonly=True "
                     "to take it all the same (a write then corrupts it or kills the process)");
     throw py::error_already_set();
   }
-  auto* data = static_cast<std::byte*>(held->buf);
-  const auto size = static_cast<std::size_t>(held->len);
-  return {data, size, std::move(held)};
+  return {static_cast<std::byte*>(view.buf), static_cast<std::size_t>(view.len), std::move(share)};
 }
 
 }  // namespace zerocopy

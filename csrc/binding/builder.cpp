@@ -36,11 +36,6 @@ class Builder {
   py::object value(const Value& value);
 
  private:
-  enum class State : std::uint8_t { absent, begun, done };
-  struct Slot {
-    py::object object;
-    State state = State::absent;
-  };
   struct Stored {
     TorchStorage native;
     py::object moved;  // what map_location gave instead of it; else null
@@ -74,7 +69,8 @@ class Builder {
   const Archive& archive_;
   const std::vector<std::size_t>& records_;
   const BuildPolicy& policy_;
-  std::vector<Slot> made_;
+  std::vector<py::object> made_;
+  const py::object begun_ = py::reinterpret_borrow<py::object>(Py_Ellipsis);  // no pickle makes one
   std::vector<std::optional<Stored>> storages_;
   std::vector<std::pair<const DType*, ScalarType>> scalar_types_;
   int depth_ = 0;
@@ -83,38 +79,35 @@ class Builder {
 // ------------------------------------------------------------------------------------- values
 
 py::object Builder::value(const Value& value) {
-  switch (value.kind) {
+  switch (value.kind()) {
     case Kind::none:
       return py::none();
     case Kind::boolean:
-      return py::bool_(value.boolean);
+      return py::bool_(value.boolean());
     case Kind::integer:
-      return steal(PyLong_FromLongLong(value.integer));
-    case Kind::real:
-      return steal(PyFloat_FromDouble(value.real));
+      return steal(PyLong_FromLongLong(value.integer()));
     default:
-      return node(*value.node);
+      return node(value.node());
   }
 }
 
 // Each node is made once. A container is known before it is filled, so it can hold itself.
 py::object Builder::node(const Node& node) {
-  Slot& slot = made_[node.slot];
-  if (slot.state == State::done) return slot.object;
-  if (slot.state == State::begun) {
-    throw UnsupportedError("pickle: a value that is needed to make itself");
-  }
+  py::object& slot = made_[node.slot];
+  if (slot.is(begun_)) throw UnsupportedError("pickle: a value that is needed to make itself");
+  if (slot) return slot;
   if (++depth_ > kMaxDepth) throw FormatError("pickle: values nest deeper than 1000");
-  slot.state = State::begun;
-  slot.object = make(node);
-  slot.state = State::done;
-  finish(node, slot.object);
+  slot = begun_;
+  slot = make(node);
+  finish(node, slot);
   --depth_;
-  return slot.object;
+  return slot;
 }
 
 py::object Builder::make(const Node& node) {
   switch (node.kind) {
+    case Kind::real:
+      return steal(PyFloat_FromDouble(static_cast<const Real&>(node).number));
     case Kind::text:
       return text(static_cast<const Blob&>(node));
     case Kind::byte_string:
@@ -266,7 +259,7 @@ ScalarType Builder::scalar_type(const DType& dtype) {
 Builder::Stored& Builder::storage(const Storage& storage) {
   std::optional<Stored>& stored = storages_[storage.index];
   if (stored) return *stored;
-  stored.emplace(TorchStorage::over(archive_.storage(records_[storage.index], *storage.dtype)), py::object());
+  stored.emplace(TorchStorage::over(archive_.storage(records_[storage.index], *storage.element)), py::object());
   const bool asked = !policy_.restore.is_none() && !(policy_.cpu_as_is && storage.location == "cpu");
   if (asked) {
     const py::object here = steal(stored->native.wrap());
@@ -288,8 +281,8 @@ py::object Builder::tensor(const Tensor& tensor) {
   std::array<std::int64_t, kMaxDimensions> strides;
   const std::size_t dimensions = tensor.size->items.size();
   for (std::size_t i = 0; i < dimensions; ++i) {
-    sizes[i] = tensor.size->items[i].integer;
-    strides[i] = tensor.stride->items[i].integer;
+    sizes[i] = tensor.size->items[i].integer();
+    strides[i] = tensor.stride->items[i].integer();
   }
   return steal(stored.native.tensor({.dtype = scalar_type(*tensor.dtype),
                                      .offset = tensor.offset,
@@ -300,16 +293,15 @@ py::object Builder::tensor(const Tensor& tensor) {
                                      .negative = tensor.negative}));
 }
 
-// On another device, or over memory that is not ours: torch lays the tensor, and checks it.
+// On another device, or over memory that is not ours.
 py::object Builder::moved_tensor(const Tensor& tensor, const py::object& storage) {
-  py::object made = construct("tensor_over")(storage, dtype(*tensor.dtype), tensor.offset,
-                                             tuple(*tensor.size), tuple(*tensor.stride));
-  construct("set_flags")(made, tensor.requires_grad, tensor.conjugate, tensor.negative);
-  return made;
+  return construct("tensor_over")(storage, dtype(*tensor.dtype), tensor.offset, tuple(*tensor.size),
+                                  tuple(*tensor.stride), tensor.requires_grad, tensor.conjugate,
+                                  tensor.negative);
 }
 
 py::object Builder::parameter(const Parameter& parameter) {
-  py::object made = construct("Parameter")(value(parameter.data), parameter.requires_grad);
+  py::object made = construct("parameter")(value(parameter.data), parameter.requires_grad);
   if (!parameter.state.is(Kind::none)) construct("set_attributes")(made, value(parameter.state));
   return made;
 }

@@ -123,7 +123,7 @@ py::object storage(const Archive& archive, const std::string& key, const std::st
     const py::gil_scoped_release released;
     region = archive.storage(archive.storage_record(key, nbytes), *dtype);
   }
-  return py::reinterpret_steal<py::object>(TorchStorage::over(std::move(region)).wrap());
+  return py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap());
 }
 
 py::bytes read_record(const Archive& archive, const std::string& name) {
@@ -144,8 +144,8 @@ std::vector<std::string> names(const Archive& archive) {
 }
 
 py::object untyped_storage(const py::object& buffer, bool allow_readonly) {
-  Region region = region_of_buffer(buffer.ptr(), allow_readonly ? Access::any : Access::writable);
-  return py::reinterpret_steal<py::object>(TorchStorage::over(std::move(region)).wrap());
+  const Region region = region_of_buffer(buffer.ptr(), allow_readonly ? Access::any : Access::writable);
+  return py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap());
 }
 
 // A tensor over an existing CPU storage, checked as the safe machine checks its own.

@@ -13,11 +13,10 @@ namespace zerocopy {
 namespace {
 
 using Impl = c10::intrusive_ptr<c10::StorageImpl>;
-using Owner = std::shared_ptr<const void>;
 
 // Runs on any thread, with or without the GIL, perhaps after the interpreter is gone. The owner of
 // a mapping needs no Python; the owner of a Python buffer looks after itself (buffer.cpp).
-void release_owner(void* context) { delete static_cast<Owner*>(context); }
+void release_share(void* context) { Share::adopt(static_cast<Owner*>(context)); }
 
 c10::Storage share(void* impl) {
   return c10::Storage(Impl::reclaim_copy(static_cast<c10::StorageImpl*>(impl)));
@@ -34,8 +33,8 @@ std::int64_t item_size_of(ScalarType type) {
   return static_cast<std::int64_t>(c10::elementSize(static_cast<c10::ScalarType>(type)));
 }
 
-TorchStorage TorchStorage::over(Region region) {
-  c10::DataPtr data(region.data(), new Owner(std::move(region).owner()), &release_owner, c10::DeviceType::CPU);
+TorchStorage TorchStorage::over(const Region& region) {
+  c10::DataPtr data(region.data(), Share(region.owner()).release(), &release_share, c10::DeviceType::CPU);
   auto impl = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), static_cast<std::int64_t>(region.size()), std::move(data),
       /*allocator=*/nullptr, /*resizable=*/false);

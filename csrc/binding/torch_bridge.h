@@ -35,7 +35,7 @@ class TorchStorage {
  public:
   // A CPU storage over the region, which it keeps alive. It cannot be resized, as the storages of
   // torch.load cannot.
-  static TorchStorage over(Region region);
+  static TorchStorage over(const Region& region);
 
   // A share in an existing torch.UntypedStorage; it must be on the CPU.
   static TorchStorage of(PyObject* untyped_storage);

@@ -46,6 +46,12 @@ Archive::Archive(std::shared_ptr<const Source> source, Region mapping, Mode mode
   read_byteorder();
 }
 
+const std::vector<Record>& Archive::wait_for_records() const {
+  const std::vector<Record>& records = records_.get();
+  checked_.store(&records, std::memory_order_release);
+  return records;
+}
+
 void Archive::check_version() const {
   const auto record = find("version");
   if (!record) throw FormatError("checkpoint: record 'version' is missing");
@@ -92,7 +98,8 @@ Region Archive::pickle() const {
 }
 
 std::size_t Archive::storage_record(std::string_view key, std::uint64_t nbytes) const {
-  const std::string name = "data/" + std::string(key);
+  std::string name("data/");
+  name += key;
   const auto record = find(name);
   if (!record) throw FormatError("checkpoint: record " + quote(name) + " is missing");
   const std::uint64_t size = zip_.inflated_size(*record);

@@ -9,6 +9,7 @@
 // Written by torch/csrc/serialization and caffe2/serialize/inline_container.cc.
 #pragma once
 
+#include <atomic>
 #include <future>
 #include <optional>
 #include <string>
@@ -41,7 +42,10 @@ class Archive {
   // Every record, its local header read and checked, so that no byte of the file is left
   // unexplained. Where there are many a thread of its own reads them meanwhile, and the first call
   // waits for it. Throws what Zip::record throws.
-  const std::vector<Record>& records() const { return records_.get(); }
+  const std::vector<Record>& records() const {
+    const std::vector<Record>* checked = checked_.load(std::memory_order_acquire);
+    return checked != nullptr ? *checked : wait_for_records();
+  }
 
   bool big_endian() const noexcept { return big_endian_; }
   bool is_torchscript() const { return find("constants.pkl").has_value(); }
@@ -61,6 +65,7 @@ class Archive {
   Region pickle() const;
 
  private:
+  const std::vector<Record>& wait_for_records() const;
   Region read(const Record& record) const;
   void check_version() const;
   void read_byteorder();
@@ -71,6 +76,7 @@ class Archive {
   Mode mode_;
   Zip zip_;
   std::shared_future<std::vector<Record>> records_;  // its thread reads zip_: an Archive stays put
+  mutable std::atomic<const std::vector<Record>*> checked_{nullptr};  // what records_ holds, once it does
   bool big_endian_ = false;
 };
 

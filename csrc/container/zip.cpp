@@ -169,7 +169,7 @@ void Zip::check_layout(std::uint64_t directory_offset) {
 }
 
 void Zip::check_names() {
-  by_name_.reserve(entries_.size());
+  by_name_ = NameTable<FoldedHash, FoldedEqual>(entries_.size());
   root_ = entries_.front().name.substr(0, entries_.front().name.find('/'));
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
@@ -182,18 +182,16 @@ void Zip::check_names() {
         !is_utf8(ByteSpan(name), Surrogates::refuse)) {
       fail(name, entry.header, "has a name with NUL, backslash or bytes that are not UTF-8");
     }
-    if (!by_name_.emplace(relative(entry), i).second) {
+    if (!by_name_.insert(relative(entry), i).second) {
       fail(name, entry.header, "has a name that is there twice (names are compared without case)");
     }
   }
 }
 
 std::optional<std::size_t> Zip::find(std::string_view name) const {
-  const auto found = by_name_.find(name);
-  if (found == by_name_.end() || found->first != name || name.empty() || is_folder(name)) {
-    return std::nullopt;
-  }
-  return found->second;
+  const auto* found = by_name_.find(name);
+  if (found == nullptr || found->name != name || name.empty() || is_folder(name)) return std::nullopt;
+  return found->value;
 }
 
 Record Zip::record(std::size_t i) const {

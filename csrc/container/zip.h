@@ -14,12 +14,11 @@
 #pragma once
 
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "container/record.h"
 #include "memory/cursor.h"
-#include "memory/name_hash.h"
+#include "memory/name_table.h"
 #include "memory/source.h"
 
 namespace zerocopy {
@@ -69,7 +68,7 @@ class Zip {
   Region directory_bytes_;  // every Entry's name points into this
   std::string_view root_;
   std::vector<Entry> entries_;
-  std::unordered_map<std::string_view, std::size_t, FoldedHash, FoldedEqual> by_name_;
+  NameTable<FoldedHash, FoldedEqual> by_name_;
 };
 
 }  // namespace zerocopy

@@ -25,6 +25,16 @@ Protection protection_of(Mode mode) {
   return {PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE};
 }
 
+class Mapping final : public Owner {
+ public:
+  Mapping(void* base, std::size_t length) noexcept : base_(base), length_(length) {}
+  ~Mapping() override { ::munmap(base_, length_); }
+
+ private:
+  void* base_;
+  std::size_t length_;
+};
+
 }  // namespace
 
 Region map_file(const File& file, std::uint64_t offset, Mode mode) {
@@ -38,10 +48,8 @@ Region map_file(const File& file, std::uint64_t offset, Mode mode) {
   void* base = ::mmap(nullptr, length, access, flags, file.descriptor(),
                       static_cast<off_t>(offset - lead));
   if (base == MAP_FAILED) throw FileError(errno, file.path());
-  std::shared_ptr<const void> owner(
-      base, [length](const void* start) { ::munmap(const_cast<void*>(start), length); });
   return {static_cast<std::byte*>(base) + lead, static_cast<std::size_t>(wanted.size),
-          std::move(owner)};
+          Share(new Mapping(base, length))};
 }
 
 }  // namespace zerocopy

@@ -4,16 +4,15 @@
 // Region is the only thing a storage is built over. Copying one shares the owner, never the bytes.
 #pragma once
 
-#include <memory>
-
 #include "memory/bytes.h"
+#include "memory/owner.h"
 
 namespace zerocopy {
 
 class Region {
  public:
   Region() = default;
-  Region(std::byte* data, std::size_t size, std::shared_ptr<const void> owner) noexcept
+  Region(std::byte* data, std::size_t size, Share owner) noexcept
       : data_(data), size_(size), owner_(std::move(owner)) {}
 
   // Fresh memory, not initialised, aligned for any dtype (and for AVX-512 loads).
@@ -22,8 +21,7 @@ class Region {
   std::byte* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return size_; }
   ByteSpan bytes() const noexcept { return {data_, size_}; }
-  const std::shared_ptr<const void>& owner() const& noexcept { return owner_; }
-  std::shared_ptr<const void> owner() && noexcept { return std::move(owner_); }
+  const Share& owner() const noexcept { return owner_; }
 
   // The same owner, fewer bytes. Throws FormatError when the extent leaves the region.
   Region slice(Extent extent) const {
@@ -34,7 +32,7 @@ class Region {
  private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
-  std::shared_ptr<const void> owner_;
+  Share owner_;
 };
 
 }  // namespace zerocopy

@@ -3,7 +3,7 @@
 // The machine writes it, the binding turns it into Python objects, tools may just look at it. It
 // is complete before anything is built, so a file is refused whole or not at all.
 //
-//   Value ── none, bool, int, float: held in place
+//   Value ── None, bool, int: held in place
 //         └─ everything else: a pointer to a Node in the document's arena
 //
 // Nodes are shared where the pickle shared them (memo), so ties stay ties. Texts are views of the
@@ -27,6 +27,7 @@ enum class Kind : std::uint8_t {
   none,
   boolean,
   integer,
+  // one each
   real,
   // Blob
   big_integer,  // two's complement, little-endian, as LONG1 writes it
@@ -60,50 +61,67 @@ struct Node {
   std::uint32_t slot = 0;   // numbers the nodes of a document from 0
 };
 
-struct Value {
-  Kind kind = Kind::none;
-  union {
-    bool boolean;
-    std::int64_t integer = 0;
-    double real;
-    Node* node;
-  };
+// One word: a small integer, None, a bool, or a pointer to a node. Documents are made of these, a
+// dozen a tensor, and what they weigh is what a cold load waits for.
+//
+//   ...01  integer of 62 bits      ..0010 None   ..0110 False   ..1010 True      ...00  Node*
+class Value {
+ public:
+  Value() = default;  // None
 
-  template <typename T>
-  T& as() const {
-    return *static_cast<T*>(node);
+  static Value of(Node& node) noexcept { return Value(reinterpret_cast<std::uintptr_t>(&node)); }
+  static Value of(bool flag) noexcept { return Value(flag ? kTrue : kFalse); }
+  // `number` fits(): others are Integer nodes, see Document::integer.
+  static Value of_small(std::int64_t number) noexcept {
+    return Value((static_cast<std::uint64_t>(number) << kTagBits) | kIntegerTag);
   }
+  static bool fits(std::int64_t number) noexcept { return of_small(number).small() == number; }
 
-  static Value of(Node& made) {
-    Value value;
-    value.kind = made.kind;
-    value.node = &made;
-    return value;
+  Kind kind() const noexcept {
+    if (is_node()) return node().kind;
+    if ((bits_ & kTagMask) == kIntegerTag) return Kind::integer;
+    return bits_ == kNone ? Kind::none : Kind::boolean;
   }
-  static Value of(bool flag) {
-    Value value;
-    value.kind = Kind::boolean;
-    value.boolean = flag;
-    return value;
-  }
-  static Value of(std::int64_t number) {
-    Value value;
-    value.kind = Kind::integer;
-    value.integer = number;
-    return value;
-  }
-  static Value of(double number) {
-    Value value;
-    value.kind = Kind::real;
-    value.real = number;
-    return value;
-  }
-
-  bool is(Kind wanted) const noexcept { return kind == wanted; }
-  bool is_text() const noexcept { return kind == Kind::text || kind == Kind::byte_string; }
+  bool is(Kind wanted) const noexcept { return kind() == wanted; }
+  bool is_text() const noexcept { return is(Kind::text) || is(Kind::byte_string); }
   bool is_mapping() const noexcept {
-    return kind == Kind::dict || kind == Kind::ordered_dict || kind == Kind::counter;
+    return is(Kind::dict) || is(Kind::ordered_dict) || is(Kind::counter);
   }
+  bool is_node() const noexcept { return (bits_ & kTagMask) == 0; }
+
+  // Each for its kind only.
+  bool boolean() const noexcept { return bits_ == kTrue; }
+  inline std::int64_t integer() const noexcept;
+  Node& node() const noexcept {
+    return *reinterpret_cast<Node*>(bits_);  // NOLINT: set from a Node& by of()
+  }
+  template <typename T>
+  T& as() const noexcept {
+    return static_cast<T&>(node());
+  }
+
+ private:
+  static constexpr unsigned kTagBits = 2;
+  static constexpr std::uint64_t kTagMask = 3;
+  static constexpr std::uint64_t kIntegerTag = 1;
+  static constexpr std::uint64_t kNone = 0b0010;
+  static constexpr std::uint64_t kFalse = 0b0110;
+  static constexpr std::uint64_t kTrue = 0b1010;
+
+  explicit Value(std::uint64_t bits) noexcept : bits_(bits) {}
+  std::int64_t small() const noexcept { return static_cast<std::int64_t>(bits_) >> kTagBits; }
+
+  std::uint64_t bits_ = kNone;
+};
+
+struct Integer : Node {
+  std::int64_t number = 0;
+};
+
+inline std::int64_t Value::integer() const noexcept { return is_node() ? as<Integer>().number : small(); }
+
+struct Real : Node {
+  double number = 0;
 };
 
 struct Blob : Node {
@@ -146,6 +164,9 @@ struct Storage : Node {
   std::string_view key;
   std::string_view location;
   const DType* dtype = nullptr;
+  // What lies in it: its dtype, or for untyped bytes the widest dtype of the tensors over them.
+  // Alignment and byte order go by this.
+  const DType* element = nullptr;
   std::int64_t numel = 0;
   std::uint64_t nbytes = 0;
 };
@@ -204,6 +225,13 @@ class Document {
   }
 
   Arena& arena() noexcept { return *arena_; }
+
+  Value integer(std::int64_t number) {
+    if (Value::fits(number)) return Value::of_small(number);
+    auto& node = make<Integer>(Kind::integer);
+    node.number = number;
+    return Value::of(node);
+  }
 
   // Nodes are never destroyed one by one: the arena goes as a whole, whatever the graph's depth.
   template <typename T>

@@ -17,6 +17,8 @@ struct DType {
   std::uint8_t swap;         // bytes of the unit that byte order concerns (half of a complex)
   bool differentiable;       // may require grad
   bool quantized;
+
+  bool is_complex() const noexcept { return swap != size; }
 };
 
 // Pointers into one static table: compare by address.

@@ -12,7 +12,7 @@ class KeyCheck {
 
   void visit(const Value& key, int depth) {
     if (++seen_ > kMaxLeaves || depth > kMaxDepth) fail("a key of too many or too deep tuples");
-    switch (key.kind) {
+    switch (key.kind()) {
       case Kind::none:
       case Kind::boolean:
       case Kind::integer:

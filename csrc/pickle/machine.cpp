@@ -69,6 +69,7 @@ class Machine {
 
   void make_blob(Kind kind);
   void make_text();
+  void make_real();
   void make_integer();
   void make_sequence(Kind kind, std::span<const Value> items);
   void make_global(std::string_view module, std::string_view name);
@@ -128,9 +129,9 @@ void Machine::step() {
     case Opcode::binint:
     case Opcode::binint1:
     case Opcode::binint2:
-      return push(Value::of(instruction_.number));
+      return push(document_.integer(instruction_.number));
     case Opcode::binfloat:
-      return push(Value::of(instruction_.real));
+      return make_real();
     case Opcode::long1:
     case Opcode::long4:
       return make_integer();
@@ -230,6 +231,12 @@ void Machine::make_text() {
   make_blob(Kind::text);
 }
 
+void Machine::make_real() {
+  auto& real = document_.make<Real>(Kind::real);
+  real.number = instruction_.real;
+  push(Value::of(real));
+}
+
 void Machine::make_integer() {
   const ByteSpan bytes = instruction_.bytes;
   if (bytes.size() > sizeof(std::int64_t)) {
@@ -242,7 +249,7 @@ void Machine::make_integer() {
   for (std::size_t i = bytes.size(); i-- > 0;) {
     number = (number << 8U) | std::to_integer<std::uint64_t>(bytes[i]);
   }
-  push(Value::of(static_cast<std::int64_t>(number)));
+  push(document_.integer(static_cast<std::int64_t>(number)));
 }
 
 void Machine::make_sequence(Kind kind, std::span<const Value> items) {
@@ -295,7 +302,7 @@ void Machine::add_items(std::span<const Value> items) {
   for (const Value& item : items) {
     check_key(item, instruction_.offset);
     target.as<Sequence>().items.push_back(document_.arena(), item);
-    contain(*target.node, item);
+    contain(target.node(), item);
   }
 }
 
@@ -312,8 +319,8 @@ void Machine::set_items(std::span<const Value> items) {
       continue;
     }
     target.as<Mapping>().items.push_back(document_.arena(), {items[i], items[i + 1]});
-    contain(*target.node, items[i]);
-    contain(*target.node, items[i + 1]);
+    contain(target.node(), items[i]);
+    contain(target.node(), items[i + 1]);
   }
 }
 
@@ -358,8 +365,8 @@ Object::Step& Machine::add_step(Object& object, Object::Effect effect, const Val
 }
 
 void Machine::contain(Node& outer, const Value& inner) const {
-  if (inner.kind <= Kind::real) return;
-  outer.depth = std::max(outer.depth, static_cast<std::uint16_t>(inner.node->depth + 1));
+  if (!inner.is_node()) return;
+  outer.depth = std::max(outer.depth, static_cast<std::uint16_t>(inner.node().depth + 1));
   if (outer.depth > kMaxDepth) fail("values nest deeper than 1000");
 }
 

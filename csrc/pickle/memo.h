@@ -23,9 +23,10 @@ class Memo {
     const auto number = static_cast<std::size_t>(index / kPage);
     if (number >= pages_.size()) pages_.resize(number + 1);
     if (!pages_[number]) pages_[number] = std::make_unique<Page>();
-    Slot& slot = (*pages_[number])[index % kPage];
-    if (!slot.used) ++size_;
-    slot = {value, true};
+    Page& page = *pages_[number];
+    if (!page.holds(index)) ++size_;
+    page.used |= bit(index);
+    page.values[index % kPage] = value;
     return true;
   }
 
@@ -36,18 +37,21 @@ class Memo {
   const T* get(std::uint64_t index) const {
     const std::uint64_t number = index / kPage;
     if (number >= pages_.size() || !pages_[number]) return nullptr;
-    const Slot& slot = (*pages_[number])[index % kPage];
-    return slot.used ? &slot.value : nullptr;
+    const Page& page = *pages_[number];
+    return page.holds(index) ? &page.values[index % kPage] : nullptr;
   }
 
  private:
-  struct Slot {
-    T value{};
-    bool used = false;
-  };
+  static constexpr std::uint64_t kPage = 64;  // one bit each in `used`
 
-  static constexpr std::uint64_t kPage = 64;
-  using Page = std::array<Slot, kPage>;
+  static std::uint64_t bit(std::uint64_t index) { return std::uint64_t{1} << (index % kPage); }
+
+  struct Page {
+    bool holds(std::uint64_t index) const { return (used & bit(index)) != 0; }
+
+    std::uint64_t used = 0;
+    std::array<T, kPage> values{};
+  };
 
   std::uint64_t limit_;
   std::vector<std::unique_ptr<Page>> pages_;

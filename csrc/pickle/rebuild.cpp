@@ -28,17 +28,17 @@ class Arguments {
 
   std::int64_t integer(std::size_t i) const {
     if (!items_[i].is(Kind::integer)) fail("is no 64-bit integer", i);
-    return items_[i].integer;
+    return items_[i].integer();
   }
 
   bool boolean(std::size_t i) const {
     if (!items_[i].is(Kind::boolean)) fail("is no bool", i);
-    return items_[i].boolean;
+    return items_[i].boolean();
   }
 
   double real(std::size_t i) const {
     if (!items_[i].is(Kind::real)) fail("is no float", i);
-    return items_[i].real;
+    return items_[i].as<Real>().number;
   }
 
   std::string_view text(std::size_t i) const {
@@ -46,7 +46,7 @@ class Arguments {
     return items_[i].as<Blob>().bytes.text();
   }
 
-  const Storage& storage(std::size_t i) const {
+  Storage& storage(std::size_t i) const {
     if (!items_[i].is(Kind::storage)) fail("is no storage", i);
     return items_[i].as<Storage>();
   }
@@ -108,7 +108,7 @@ class Integers {
     if (count_ > kMaxDimensions) arguments.fail(std::to_string(count_) + " dimensions");
     for (std::size_t k = 0; k < count_; ++k) {
       if (!sequence_.items[k].is(Kind::integer)) arguments.fail("holds something else than 64-bit integers", i);
-      values_[k] = sequence_.items[k].integer;
+      values_[k] = sequence_.items[k].integer();
     }
   }
 
@@ -129,13 +129,16 @@ void set_metadata(const Arguments& arguments, std::size_t i, Tensor& tensor) {
     const std::string_view name = key.is_text() ? key.as<Blob>().bytes.text() : std::string_view();
     if (name != "conj" && name != "neg") arguments.unsupported("metadata other than conj and neg");
     if (!value.is(Kind::boolean)) arguments.fail("metadata " + quote(name) + " is no bool");
-    (name == "conj" ? tensor.conjugate : tensor.negative) = value.boolean;
+    if (name == "conj" && value.boolean() && !tensor.dtype->is_complex()) {
+      arguments.fail("the conjugate of " + std::string(tensor.dtype->name));
+    }
+    (name == "conj" ? tensor.conjugate : tensor.negative) = value.boolean();
   }
 }
 
 // (storage, offset, size, stride), the part that all versions share.
 Tensor& make_tensor(Document& document, const Arguments& arguments, const DType& dtype) {
-  const Storage& storage = arguments.storage(0);
+  Storage& storage = arguments.storage(0);
   const Integers size(arguments, 2);
   const Integers stride(arguments, 3);
   auto& tensor = document.make<Tensor>(Kind::tensor);
@@ -149,6 +152,9 @@ Tensor& make_tensor(Document& document, const Arguments& arguments, const DType&
   const std::string reason =
       why_not_a_view(numel, dtype.size, tensor.offset, size.values(), stride.values());
   if (!reason.empty()) arguments.fail(reason);
+  if (storage.dtype == untyped() && (storage.element == untyped() || dtype.size > storage.element->size)) {
+    storage.element = &dtype;
+  }
   return tensor;
 }
 
@@ -191,7 +197,7 @@ Value rebuild_parameter(Document& document, const Arguments& arguments, bool wit
   if (!data.is(Kind::tensor) && !data.is(Kind::object)) arguments.fail("is no tensor", 0);
   auto& parameter = document.make<Parameter>(Kind::parameter);
   parameter.data = data;
-  parameter.depth = static_cast<std::uint16_t>(data.node->depth + 1);
+  parameter.depth = static_cast<std::uint16_t>(data.node().depth + 1);
   parameter.requires_grad = arguments.boolean(1);
   if (parameter.requires_grad && data.is(Kind::tensor) && !data.as<Tensor>().dtype->differentiable) {
     arguments.fail("a parameter that cannot require grad");
@@ -257,7 +263,7 @@ Value make_device(Document& document, const Arguments& arguments) {
   arguments.require_count(1, 2);
   auto& device = document.make<Device>(Kind::device);
   device.type = arguments.text(0);
-  if (device.type.size() > kMaxDeviceName) arguments.fail("device " + quote(device.type));
+  if (device.type.size() > kMaxDeviceName || !is_utf8(ByteSpan(device.type), Surrogates::refuse)) arguments.fail("device " + quote(device.type));
   if (arguments.count() == 2) {
     const std::int64_t index = arguments.integer(1);
     if (index < 0 || index > kMaxDeviceIndex) arguments.fail("device index " + std::to_string(index));

@@ -1,5 +1,6 @@
 #include "pickle/storages.h"
 
+#include "memory/utf8.h"
 #include "pickle/geometry.h"
 
 namespace zerocopy {
@@ -38,26 +39,29 @@ Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t o
   if (!items[4].is(Kind::integer)) fail("its number of elements is no 64-bit integer", offset);
   const std::string_view key = items[2].as<Blob>().bytes.text();
   const std::string_view location = items[3].as<Blob>().bytes.text();
-  const std::int64_t numel = items[4].integer;
-  if (location.size() > kMaxLocation) fail("location " + quote(location) + " is too long", offset);
+  const std::int64_t numel = items[4].integer();
+  if (location.size() > kMaxLocation || !is_utf8(ByteSpan(location), Surrogates::refuse)) {
+    fail("location " + quote(location), offset);
+  }
   std::uint64_t nbytes = 0;
   if (!byte_count(numel, type->dtype->size, nbytes)) {
     fail(std::to_string(numel) + " elements of " + std::to_string(type->dtype->size) + " bytes", offset);
   }
 
-  const auto [found, is_new] = by_key_.try_emplace(key, nullptr);
+  const auto [entry, is_new] = by_key_.insert(key, made_.size());
   if (is_new) {
     auto& storage = document.make<Storage>(Kind::storage);
-    storage.index = document.storages.size();
+    storage.index = made_.size();
     storage.key = key;
     storage.location = location;
     storage.dtype = type->dtype;
+    storage.element = type->dtype;
     storage.numel = numel;
     storage.nbytes = nbytes;
     document.storages.push_back(&storage);
-    found->second = &storage;
+    made_.push_back(&storage);
   }
-  Storage& storage = *found->second;
+  Storage& storage = *made_[entry->value];
   if (storage.dtype != type->dtype || storage.numel != numel || storage.location != location) {
     fail("storage " + quote(key) + " is named twice, with another type, size or location", offset);
   }

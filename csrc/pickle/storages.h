@@ -2,9 +2,9 @@
 #pragma once
 
 #include <string>
-#include <unordered_map>
+#include <vector>
 
-#include "memory/name_hash.h"
+#include "memory/name_table.h"
 #include "pickle/document.h"
 
 namespace zerocopy {
@@ -16,7 +16,8 @@ class StorageTable {
   Storage& load(Document& document, const Value& id, std::uint64_t offset);
 
  private:
-  std::unordered_map<std::string_view, Storage*, NameHash> by_key_;
+  NameTable<NameHash> by_key_;  // to indices of `made_`
+  std::vector<Storage*> made_;
 };
 
 }  // namespace zerocopy

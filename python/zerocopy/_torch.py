@@ -41,6 +41,12 @@ def untyped(storage: Any) -> torch.UntypedStorage:
     return found
 
 
+def storage_numel(tensor: torch.Tensor) -> int:
+    """Return how many elements the storage of a tensor has."""
+    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()._storage
+    return storage.nbytes() // tensor.element_size()
+
+
 def storage_type(name: str) -> Any:
     """Return what stands for a legacy storage class in a pickle; ``KeyError`` if there is no such class."""
     return _serialization.StorageType(name)

@@ -20,7 +20,10 @@ Name = tuple[bytes, bytes]
 # As torch: never allowed, whoever asks.
 BLOCKED_MODULES = frozenset({"sys", "os", "posix", "nt"})
 
+# A message names every global of an honest file; one made to fill a log is cut. `error.globals` has them all.
 _MAX_ECHO = 200
+_MAX_LISTED = 200
+_MAX_LISTING = 8000
 
 _safe: ContextVar[tuple[Any, ...]] = ContextVar("zerocopy_safe_globals", default=())
 
@@ -59,7 +62,7 @@ def resolve(names: Iterable[Name]) -> dict[Name, Any]:
     Raises
     ------
     pickle.UnpicklingError
-        If one of them, or several, are on no list. All are named.
+        If one of them, or several, are on no list. All are named, and in its attribute ``globals``.
     """
     names = list(dict.fromkeys(names))
     if not names:
@@ -80,7 +83,7 @@ def resolve(names: Iterable[Name]) -> dict[Name, Any]:
                 continue
         refused.append(_printable(name))
     if refused:
-        raise pickle.UnpicklingError(_refusal(sorted(refused)))
+        raise _refusal(sorted(refused))
     return found
 
 
@@ -92,10 +95,15 @@ def callee(allowed: Any) -> Callable[..., Any]:
     """
     if any(allowed is known for known in rebuild.SAFE.values()):
         return allowed  # type: ignore[no-any-return]
-    if any(allowed is known for _, known in _user_globals()):
+    if is_users(allowed):
         return allowed  # type: ignore[no-any-return]
     name = getattr(allowed, "__qualname__", repr(allowed))
     raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
+
+
+def is_users(allowed: Any) -> bool:
+    """Whether the user, rather than torch, has put this class or function on a list."""
+    return any(allowed is known for _, known in _user_globals())
 
 
 def _user_globals() -> Iterator[tuple[tuple[str, str], Any]]:
@@ -125,10 +133,16 @@ def _printable(name: Name) -> str:
     return safe if len(safe) <= _MAX_ECHO else safe[:_MAX_ECHO] + "..."
 
 
-def _refusal(names: list[str]) -> str:
+def _refusal(names: list[str]) -> pickle.UnpicklingError:
+    listed = names[:_MAX_LISTED]
+    while len(listed) > 1 and sum(map(len, listed)) > _MAX_LISTING:
+        listed.pop()
+    rest = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
     what = "a global" if len(names) == 1 else f"{len(names)} globals"
-    return (
-        f"weights_only refuses {what} of this file: {', '.join(names)}. "
+    error = pickle.UnpicklingError(
+        f"weights_only refuses {what} of this file: {', '.join(listed)}{rest}. "
         "Nothing was imported or run. If you trust the file: allow each with zerocopy.safe_globals([...]), "
         "or load it with weights_only=False, which lets it run any code."
     )
+    error.globals = names  # type: ignore[attr-defined]
+    return error

@@ -17,7 +17,6 @@ from zerocopy import _torch, allowlist, rebuild
 from zerocopy.errors import FormatError, UnsupportedError
 
 Counter = collections.Counter
-Parameter = torch.nn.Parameter
 Size = torch.Size
 set_attributes = rebuild.set_attributes
 tensor_over = rebuild.tensor_over
@@ -40,6 +39,12 @@ def device(kind: str, index: int | None) -> torch.device:
         raise FormatError(f"checkpoint: device {kind[:64]!r}: {str(error)[:200]}") from None
 
 
+def parameter(data: Any, requires_grad: bool) -> torch.nn.Parameter:
+    """Return ``torch.nn.Parameter(data, requires_grad)``."""
+    made: torch.nn.Parameter = rebuild.rebuild_parameter(data, requires_grad, None)
+    return made
+
+
 def native_global(module: str, name: str) -> Any:
     """Return a global of the machine's own table (``collections.OrderedDict``, ...) that is a value of the file."""
     twin = rebuild.SAFE.get(f"{module}.{name}")
@@ -56,11 +61,14 @@ def call(function: Any, arguments: tuple[Any, ...]) -> Any:
 def create(cls: Any, arguments: tuple[Any, ...]) -> Any:
     """Return ``cls.__new__(cls, *arguments)`` if files may call it (NEWOBJ)."""
     allowed: Any = allowlist.callee(cls)
+    if not isinstance(allowed, type):
+        raise pickle.UnpicklingError("checkpoint: a new object of something that is no class")
     return allowed.__new__(allowed, *arguments)
 
 
 def set_state(target: Any, state: Any) -> None:
-    """Give an object of an allowed class its state (BUILD), as pickle does."""
+    """Give an object of one of the user's classes its state (BUILD), as pickle does."""
+    _require_own(target, "state set on")
     if hasattr(target, "__setstate__"):
         target.__setstate__(state)
         return
@@ -72,14 +80,18 @@ def set_state(target: Any, state: Any) -> None:
 
 
 def append(target: Any, item: Any) -> None:
-    """Append to an object of an allowed class (APPEND): a subclass of list."""
-    if not isinstance(target, list):
-        raise pickle.UnpicklingError(f"checkpoint: items appended to a {type(target).__name__}")
+    """Append to an object of one of the user's classes (APPEND): a subclass of list."""
+    _require_own(target, "items appended to", list)
     target.append(item)
 
 
 def set_item(target: Any, key: Any, value: Any) -> None:
-    """Set an item of an object of an allowed class (SETITEM): a subclass of dict."""
-    if not isinstance(target, dict):
-        raise pickle.UnpicklingError(f"checkpoint: items set on a {type(target).__name__}")
+    """Set an item of an object of one of the user's classes (SETITEM): a subclass of dict."""
+    _require_own(target, "items set on", dict)
     target[key] = value
+
+
+def _require_own(target: Any, what: str, base: type = object) -> None:
+    """Refuse to change what torch's own functions have made: tensors, layouts, ..."""
+    if not isinstance(target, base) or not allowlist.is_users(type(target)):
+        raise pickle.UnpicklingError(f"checkpoint: {what} a {type(target).__name__}")

@@ -24,7 +24,7 @@ Function = Callable[..., Any]
 SAFE: dict[str, Function] = {}
 
 _TORCH_RAISES = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError)
-_MAX_ECHO = 300
+_MAX_ECHO = 200
 _MAX_DIMENSIONS = 64
 
 
@@ -65,8 +65,20 @@ def set_attributes(target: Any, state: Any) -> None:
         require(isinstance(attributes, dict), f"the state of {type(target).__name__} is no dict")
         for name, value in attributes.items():
             if not isinstance(name, str) or name.startswith("__") or hasattr(type(target), name):
-                raise pickle.UnpicklingError(f"checkpoint: attribute {str(name)[:200]!r} of {type(target).__name__}")
+                shown = repr(name[:_MAX_ECHO]) if isinstance(name, str) else f"of type {type(name).__name__}"
+                raise pickle.UnpicklingError(f"checkpoint: attribute {shown} of {type(target).__name__}")
             setattr(target, name, value)
+
+
+def _within_storage(*tensors: Any) -> None:
+    """Require tensors that are no larger than what they lie on.
+
+    A view repeated by a stride of 0 is a fine tensor, and terabytes as soon as a function copies or walks it.
+    """
+    for tensor in tensors:
+        require(isinstance(tensor, torch.Tensor), f"a tensor that is a {type(tensor).__name__}")
+        if tensor.layout is torch.strided and tensor.device.type == "cpu":
+            require(tensor.numel() <= _torch.storage_numel(tensor), "a tensor that repeats its storage")
 
 
 # ----------------------------------------------------------------------------------------- dense
@@ -98,7 +110,7 @@ def tensor_over(
 @_twin_of("torch._utils._rebuild_tensor")
 def rebuild_tensor(storage: Any, offset: int, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
     """Return a tensor over a ``TypedStorage``."""
-    return tensor_over(_torch.untyped(storage), storage.dtype, offset, size, stride)
+    return rebuild_tensor_v2(storage, offset, size, stride, False, None)  # type: ignore[no-any-return]
 
 
 @_twin_of("torch._utils._rebuild_tensor_v2")
@@ -130,24 +142,26 @@ def rebuild_tensor_v3(
 ) -> torch.Tensor:
     """Return a tensor of `dtype` over a storage of bytes."""
     require(not backward_hooks, "backward hooks")
+    require(isinstance(dtype, torch.dtype) and dtype not in _QUANTIZED, "a dense tensor's dtype")
+    require(type(offset) is int and _are_integers(size) and _are_integers(stride), "a tensor's shape")
     flags = metadata or {}
     require(set(flags) <= {"conj", "neg"}, "metadata other than conj and neg")
-    return tensor_over(
-        _torch.untyped(storage),
-        dtype,
-        offset,
-        size,
-        stride,
-        requires_grad,
-        bool(flags.get("conj")),
-        bool(flags.get("neg")),
-    )
+    require(all(type(flag) is bool for flag in (requires_grad, *flags.values())), "a flag that is no bool")
+    conjugate, negative = flags.get("conj", False), flags.get("neg", False)
+    require(not conjugate or dtype.is_complex, f"the conjugate of {dtype}")
+    untyped = _torch.untyped(storage)
+    return tensor_over(untyped, dtype, offset, size, stride, requires_grad, conjugate, negative)
+
+
+def _are_integers(values: Any) -> bool:
+    return isinstance(values, tuple) and all(type(value) is int for value in values)
 
 
 @_twin_of("torch._utils._rebuild_parameter")
 def rebuild_parameter(data: torch.Tensor, requires_grad: bool, backward_hooks: Any) -> torch.nn.Parameter:
     """Return a parameter."""
     require(not backward_hooks, "backward hooks")
+    require(isinstance(data, torch.Tensor), "a parameter of something that is no tensor")
     return torch.nn.Parameter(data, requires_grad)
 
 
@@ -167,7 +181,7 @@ def rebuild_parameter_with_state(
 @_twin_of("torch.serialization._get_layout")
 def get_layout(name: str) -> torch.layout:
     """Return the layout called ``"torch.sparse_coo"`` and the like."""
-    layout = getattr(torch, name.removeprefix("torch."), None)
+    layout = vars(torch).get(name.removeprefix("torch."))  # getattr would import some submodules
     require(isinstance(layout, torch.layout), f"layout {name[:64]!r}")
     return layout  # type: ignore[no-any-return]
 
@@ -179,8 +193,10 @@ def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.
     checks = {"check_invariants": True} if hasattr(torch.sparse, "check_sparse_tensor_invariants") else {}
     if layout is not torch.sparse_coo:
         compressed, plain, values, size = data
+        _within_storage(compressed, plain, values)
         return torch.sparse_compressed_tensor(compressed, plain, values, size, layout=layout, **checks)
     indices, values, size, *coalesced = data
+    _within_storage(indices, values)
     tensor = torch.sparse_coo_tensor(indices, values, size, **checks)
     if coalesced and coalesced[0]:
         require(torch.equal(tensor.coalesce()._indices(), indices), "a sparse tensor that claims to be coalesced")
@@ -204,7 +220,7 @@ def rebuild_qtensor(
     """Return a quantized tensor whose scales and zero points suit it."""
     require(not backward_hooks, "backward hooks")
     lowest, highest, plain = _QUANTIZED[storage.dtype]
-    tensor_over(_torch.untyped(storage), plain, offset, size, stride)  # for its checks
+    _within_storage(tensor_over(_torch.untyped(storage), plain, offset, size, stride))
     scheme = quantizer[0]
     if scheme is torch.per_tensor_affine:
         _, scale, zero_point = quantizer
@@ -212,6 +228,7 @@ def rebuild_qtensor(
     else:
         require(scheme in (torch.per_channel_affine, torch.per_channel_affine_float_qparams), "a quantizer scheme")
         _, scales, zero_points, axis = quantizer
+        _within_storage(*(values for values in (scales, zero_points) if isinstance(values, torch.Tensor)))
         scales, zero_points = torch.as_tensor(scales).tolist(), torch.as_tensor(zero_points).tolist()
         require(isinstance(axis, int) and 0 <= axis < len(size), f"quantizer axis {axis}")
         require(len(scales) == len(zero_points) == size[axis], "scales for another number of channels")
@@ -239,6 +256,7 @@ def rebuild_nested_tensor(
     buffer: torch.Tensor, sizes: torch.Tensor, strides: torch.Tensor, offsets: torch.Tensor
 ) -> torch.Tensor:
     """Return a nested tensor whose parts lie inside its buffer."""
+    _within_storage(buffer, sizes, strides, *(offsets,) * isinstance(offsets, torch.Tensor))
     starts = offsets.tolist() if isinstance(offsets, torch.Tensor) else list(offsets)
     require(len(starts) == len(sizes) == len(strides) and sizes.shape == strides.shape, "a nested tensor's shapes")
     for size, stride, start in zip(sizes.tolist(), strides.tolist(), starts, strict=True):
@@ -254,6 +272,7 @@ def rebuild_meta_tensor(
     dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], requires_grad: bool
 ) -> torch.Tensor:
     """Return a tensor that has a shape and no data."""
+    require(_are_integers(size) and _are_integers(stride) and min((0, *size, *stride)) >= 0, "a meta tensor's shape")
     require(len(size) <= _MAX_DIMENSIONS and math.prod(n or 1 for n in size) < 2**59, "a meta tensor's shape")
     return torch.empty_strided(size, stride, dtype=dtype, device="meta", requires_grad=requires_grad)
 
@@ -267,6 +286,7 @@ def rebuild_from_numpy(data: Any, dtype: torch.dtype, device: str, requires_grad
 @_twin_of("torch._utils._rebuild_device_tensor_from_cpu_tensor")
 def rebuild_from_cpu_tensor(data: torch.Tensor, dtype: torch.dtype, device: str, requires_grad: bool) -> torch.Tensor:
     """Return a tensor of a device whose data was written as a CPU tensor."""
+    _within_storage(data)
     return data.to(device=device, dtype=dtype).requires_grad_(requires_grad)
 
 

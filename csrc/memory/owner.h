@@ -1,0 +1,57 @@
+// What keeps bytes alive, counted in the object itself.
+//
+// torch keeps a storage's bytes alive through one pointer and one function. With std::shared_ptr
+// that pointer needs an allocation a storage; an Owner is the pointer.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <utility>
+
+namespace zerocopy {
+
+// Destroyed with its last share, on whichever thread that is.
+class Owner {
+ public:
+  Owner() = default;
+  Owner(const Owner&) = delete;
+  Owner& operator=(const Owner&) = delete;
+  virtual ~Owner() = default;
+
+ private:
+  friend class Share;
+
+  std::atomic<std::size_t> shares_{0};
+};
+
+class Share {
+ public:
+  Share() = default;
+  explicit Share(Owner* owner) noexcept : owner_(owner) { add(); }
+  Share(const Share& other) noexcept : owner_(other.owner_) { add(); }
+  Share(Share&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
+  Share& operator=(Share other) noexcept {
+    std::swap(owner_, other.owner_);
+    return *this;
+  }
+  ~Share() {
+    if (owner_ != nullptr && owner_->shares_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete owner_;
+  }
+
+  // For C interfaces: the pointer carries the share until adopt() takes it back.
+  Owner* release() noexcept { return std::exchange(owner_, nullptr); }
+  static Share adopt(Owner* released) noexcept {
+    Share share;
+    share.owner_ = released;
+    return share;
+  }
+
+ private:
+  void add() const noexcept {
+    if (owner_ != nullptr) owner_->shares_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  Owner* owner_ = nullptr;
+};
+
+}  // namespace zerocopy

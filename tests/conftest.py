@@ -1,0 +1,92 @@
+"""Fixtures: checkpoints that stock torch.save wrote, and Python in a process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+# What torch itself says about its own loading is not the subject here.
+warnings.filterwarnings(
+    "ignore", message=r"(?s).*(TypedStorage|weights_only|beta state|non-writable|quantiz)"
+)
+
+Saver = Callable[..., Path]
+Child = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Saver:
+    """Save an object with stock torch.save; arguments go to it. Return the path."""
+
+    def save(obj: Any, name: str = "checkpoint.pt", **kwargs: Any) -> Path:
+        path = tmp_path / name
+        torch.save(obj, path, **kwargs)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def child() -> Child:
+    """Run Python code in a process of its own; the arguments are its ``sys.argv[1:]``."""
+
+    def child(
+        code: str, *arguments: object, timeout: float = 60, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=timeout,
+            env={**os.environ, **environment},
+        )
+
+    return child
+
+
+def saved_bytes(obj: Any, **kwargs: Any) -> bytes:
+    """Return what stock torch.save writes."""
+    file = io.BytesIO()
+    torch.save(obj, file, **kwargs)
+    return file.getvalue()
+
+
+def digest(path: Path) -> str:
+    """Return a hash of a file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def stock_load(f: Any, **kwargs: Any) -> Any:
+    """Load with stock torch.load, trusting the file."""
+    return torch.load(f, weights_only=False, **kwargs)
+
+
+def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
+    """Return ``("value", result)``, or ``("error", type, text)``: for comparing two loaders."""
+    try:
+        return "value", call()
+    except Exception as error:
+        return "error", type(error), str(error)
+
+
+def maps_of(path: Path) -> list[str]:
+    """Return the lines of /proc/self/maps that belong to a file."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(path))]
+
+
+def lies_in_mapping(address: int, path: Path) -> bool:
+    """Whether an address lies in a mapping of a file."""
+    ranges = ([int(part, 16) for part in line.split()[0].split("-")] for line in maps_of(path))
+    return any(start <= address < end for start, end in ranges)

@@ -1,0 +1,171 @@
+#include "checkpoint/archive.h"
+
+#include "support.h"
+
+namespace zerocopy::test {
+namespace {
+
+const std::string kData = "\0\1\2\3\4\5\6\7\x8\x9\xa\xb\xc\xd\xe\xf"s;
+
+std::vector<ZipRecord> records(const std::string& version = "3\n") {
+  return {{"root/data.pkl", "\x80\2N."}, {"root/version", version}, {"root/data/0", kData}};
+}
+
+// A record whose data begins at a multiple of 64, or `shift` bytes after one.
+std::string aligned(std::vector<ZipRecord> list, std::size_t shift = 0) {
+  std::size_t at = 0;
+  for (ZipRecord& record : list) {
+    const std::size_t head = at + 30 + record.local.name.size() + 4;
+    const std::size_t padding = (64 - head % 64) % 64 + shift;
+    record.local.extra = "FB" + u16(padding) + std::string(padding, '\0');
+    at = head + padding + record.bytes.size();
+  }
+  return zip_of(std::move(list));
+}
+
+// An archive whose every local header has been read.
+class Opened {
+ public:
+  explicit Opened(const std::string& file, Mode mode = Mode::copy_on_write, bool map = true)
+      : whole_(region_of(file)),
+        archive_(std::make_shared<const MemorySource>(whole_), map ? whole_ : Region(), mode) {
+    archive_.records();
+  }
+
+  const Archive* operator->() const { return &archive_; }
+
+  std::size_t record() const { return archive_.storage_record("0", kData.size()); }
+  Placement placement(const char* dtype) const { return archive_.placement(record(), *dtype_by_name(dtype)); }
+  Region storage(const char* dtype) const { return archive_.storage(record(), *dtype_by_name(dtype)); }
+  bool is_mapped(const Region& region) const {
+    return region.data() >= whole_.data() && region.data() < whole_.data() + whole_.size();
+  }
+
+ private:
+  Region whole_;
+  Archive archive_;
+};
+
+using How = Placement::How;
+
+TEST(Archive, MapsStorages) {
+  const Opened archive(aligned(records()));
+  EXPECT_EQ(archive.placement("complex128").how, How::mapped);
+  EXPECT_TRUE(archive.is_mapped(archive.storage("float32")));
+  EXPECT_EQ(archive.storage("float32").bytes().text(), kData);
+  EXPECT_EQ(archive->pickle().bytes().text(), "\x80\2N.");
+  EXPECT_FALSE(archive->big_endian());
+  EXPECT_FALSE(archive->is_torchscript());
+}
+
+TEST(Archive, CopiesWhatIsMisaligned) {
+  for (const std::size_t shift : {1U, 2U, 4U, 8U}) {
+    const Opened archive(aligned(records(), shift));
+    EXPECT_EQ(archive.placement("uint8").how, How::mapped);
+    EXPECT_EQ(archive.placement("complex128").how, How::copied);
+    EXPECT_EQ(archive.placement("float64").how, shift == 8 ? How::mapped : How::copied);
+    EXPECT_EQ(archive.storage("complex128").bytes().text(), kData);
+    EXPECT_FALSE(archive.is_mapped(archive.storage("complex128")));
+  }
+}
+
+TEST(Archive, CopiesWithoutAMapping) {
+  const Opened archive(aligned(records()), Mode::copy_on_write, false);
+  EXPECT_EQ(archive.placement("uint8").how, How::copied);
+  EXPECT_EQ(archive.storage("uint8").bytes().text(), kData);
+}
+
+TEST(Archive, Inflates) {
+  std::vector<ZipRecord> list = records();
+  list[2] = ZipRecord("root/data/0", "\1\x10\0\xef\xff"s + kData, 8, kData.size());  // one stored block
+  const Opened archive(aligned(list));
+  EXPECT_EQ(archive.placement("uint8").how, How::inflated);
+  EXPECT_EQ(archive.storage("uint8").bytes().text(), kData);
+}
+
+TEST(Archive, SharedModeWritesInPlaceOrNotAtAll) {
+  EXPECT_TRUE(Opened(aligned(records()), Mode::shared).storage("float32").size() != 0);
+  EXPECT_THROW(Opened(aligned(records(), 1), Mode::shared).storage("float32"), UnsupportedError);
+}
+
+TEST(Archive, SwapsBigEndian) {
+  std::vector<ZipRecord> list = records();
+  list.emplace_back("root/byteorder", "big");
+  const Opened archive(aligned(list));
+  EXPECT_TRUE(archive->big_endian());
+  EXPECT_EQ(archive.placement("uint8").how, How::mapped);
+  EXPECT_EQ(archive.placement("float32").how, How::copied);
+  EXPECT_EQ(archive.storage("uint8").bytes().text(), kData);
+  EXPECT_EQ(archive.storage("int16").bytes().text().substr(0, 4), "\1\0\3\2"s);
+  EXPECT_EQ(archive.storage("complex64").bytes().text().substr(0, 8), "\3\2\1\0\7\6\5\4"s);
+}
+
+TEST(Archive, ByteOrders) {
+  for (const auto* order : {"middle", "", "Little", "little\n", "bigger"}) {
+    std::vector<ZipRecord> list = records();
+    list.emplace_back("root/byteorder", order);
+    EXPECT_THROW(Opened(zip_of(list)), FormatError) << order;
+  }
+  std::vector<ZipRecord> list = records();
+  list.emplace_back("root/byteorder", "little");
+  EXPECT_FALSE(Opened(zip_of(list))->big_endian());
+}
+
+TEST(Archive, Versions) {
+  for (const auto* good : {"1", "3", "3\n", "10", "03"})
+    EXPECT_NO_THROW(Opened(zip_of(records(good)))) << good;
+  for (const auto* bad : {"", "\n", "0", "-1", "+3", "three", "3x", " 3", "3.0", "111111111111111111111"}) {
+    EXPECT_THROW(Opened(zip_of(records(bad))), FormatError) << bad;
+  }
+  EXPECT_THROW(Opened(zip_of(records(std::string(100'000, '1')))), FormatError);
+  for (const auto* newer : {"11", "99999", "18446744073709551619", "99999999999999999999"}) {
+    EXPECT_THROW(Opened(zip_of(records(newer))), UnsupportedError) << newer;
+  }
+  std::vector<ZipRecord> list = records();
+  list.erase(list.begin() + 1);
+  EXPECT_THROW(Opened(zip_of(list)), FormatError);
+}
+
+TEST(Archive, StorageRecords) {
+  const Opened archive(zip_of(records()));
+  EXPECT_THROW(archive->storage_record("0", 15), FormatError);
+  EXPECT_THROW(archive->storage_record("0", 17), FormatError);
+  EXPECT_THROW(archive->storage_record("0", 0), FormatError);
+  for (const auto key : {""sv, "1"sv, " 0"sv, "../version"sv, "/etc/passwd"sv, "0\0"sv}) {
+    EXPECT_THROW(archive->storage_record(key, kData.size()), FormatError) << quote(key);
+  }
+  const std::string message =
+      message_of<FormatError>([&] { archive->storage_record(std::string(70'000, 'k'), 16); });
+  EXPECT_LT(message.size(), 400U);
+}
+
+TEST(Archive, TorchScript) {
+  std::vector<ZipRecord> list = records();
+  list.emplace_back("root/constants.pkl", "");
+  EXPECT_TRUE(Opened(zip_of(list))->is_torchscript());
+}
+
+TEST(Archive, NoPickle) {
+  std::vector<ZipRecord> list = records();
+  list.erase(list.begin());
+  EXPECT_THROW(Opened(zip_of(list))->pickle(), FormatError);
+}
+
+TEST(Archive, RefusesEveryCut) {
+  refuses_every_cut<FormatError>(aligned(records()),
+                                 [](std::string_view file) { Opened{std::string(file)}; });
+}
+
+// Enough records for a thread of its own; one of them is wrong, and the archive may go first.
+TEST(Archive, ManyRecords) {
+  std::vector<ZipRecord> list = records();
+  for (int i = 0; i < 3000; ++i) list.emplace_back("root/extra/" + std::to_string(i), "");
+  EXPECT_NO_THROW(Opened(zip_of(list)));
+  list.back().local.name.back() = 'x';
+  EXPECT_THROW(Opened(zip_of(list)), FormatError);
+  const std::string file = zip_of(list);
+  for (int i = 0; i < 20; ++i) const Archive abandoned(source_of(file), Region(), Mode::copy_on_write);
+}
+
+}  // namespace
+}  // namespace zerocopy::test

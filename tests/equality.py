@@ -1,0 +1,137 @@
+"""``assert_same(a, b)``: two loaded objects cannot be told apart, down to bits, ties and attributes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_STRIDED_PARTS = {
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def untyped(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """Return a tensor's storage on every release (1.13 has no ``Tensor.untyped_storage``)."""
+    return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage().untyped()
+
+
+def storage_bytes(storage: torch.UntypedStorage) -> bytes:
+    """Return all bytes of a CPU storage, whatever part of it a tensor shows."""
+    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy().tobytes()
+
+
+def assert_same(a: Any, b: Any, *, attributes: bool = True) -> None:
+    """Assert that `a` and `b` have the same structure, types, bits, tensor geometry, flags and ties.
+
+    With ``attributes=False`` Python attributes of tensors are not compared: some releases do not save them.
+    """
+    _Comparison(attributes).value(a, b, "root")
+
+
+class _Comparison:
+    def __init__(self, attributes: bool) -> None:
+        self.attributes = attributes
+        self.partners: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+        self.alive: list[Any] = []  # an id says nothing once its object is gone
+
+    def paired(self, a: Any, b: Any, where: str) -> bool:
+        """Note that `a` corresponds to `b`; say whether that was known. Neither may have another partner."""
+        forth, back = self.partners
+        known = a in forth or b in back
+        assert forth.setdefault(a, b) == b and back.setdefault(b, a) == a, f"{where}: tied differently"
+        return known
+
+    def value(self, a: Any, b: Any, where: str) -> None:
+        assert type(a) is type(b), f"{where}: {type(a)} and {type(b)}"
+        if isinstance(a, float):
+            assert struct.pack("d", a) == struct.pack("d", b), f"{where}: {a!r} and {b!r}"
+        elif isinstance(a, complex):
+            self.value((a.real, a.imag), (b.real, b.imag), where)
+        elif isinstance(a, tuple):
+            self.items(a, b, where)
+        elif isinstance(a, (set, frozenset)):
+            self.items(sorted(a, key=repr), sorted(b, key=repr), where)
+        elif isinstance(a, (int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, type)) or (
+            not hasattr(a, "__dict__") and not isinstance(a, (list, dict, bytearray))
+        ):
+            assert a == b, f"{where}: {a!r} and {b!r}"
+        else:
+            self.alive += (a, b)
+            if not self.paired(("object", id(a)), ("object", id(b)), where):
+                self.object(a, b, where)
+
+    def object(self, a: Any, b: Any, where: str) -> None:
+        if isinstance(a, torch.Tensor):
+            self.tensor(a, b, where)
+            if not self.attributes:
+                return
+        elif isinstance(a, bytearray):
+            assert a == b, where
+        elif isinstance(a, list):
+            self.items(a, b, where)
+        elif isinstance(a, Mapping):
+            self.items(list(a), list(b), f"{where}, keys")
+            for key, other in zip(a, b, strict=True):
+                self.value(a[key], b[other], f"{where}[{key!r}]")
+        elif isinstance(a, torch.storage.TypedStorage):
+            assert a.dtype == b.dtype, where
+            self.storage(a.untyped(), b.untyped(), where)
+            return
+        elif callable(a) and not isinstance(a, torch.nn.Module):
+            assert a == b, where
+            return
+        if hasattr(a, "__dict__"):
+            self.value(dict(vars(a)), dict(vars(b)), f"{where}, attributes")
+
+    def items(self, a: Any, b: Any, where: str) -> None:
+        assert len(a) == len(b), f"{where}: {len(a)} and {len(b)} items"
+        for i, (left, right) in enumerate(zip(a, b, strict=True)):
+            self.value(left, right, f"{where}[{i}]")
+
+    def tensor(self, a: torch.Tensor, b: torch.Tensor, where: str) -> None:
+        if getattr(a, "is_nested", False) and b.is_nested:
+            self.items(list(a.unbind()), list(b.unbind()), where)
+            return
+        for name in ("dtype", "layout", "device", "shape", "requires_grad", "is_leaf", "is_quantized"):
+            found = getattr(a, name), getattr(b, name)
+            assert found[0] == found[1], f"{where}: {name} {found}"
+        assert (a.is_conj(), a.is_neg()) == (b.is_conj(), b.is_neg()), f"{where}: conj or neg"
+        a, b = a.detach(), b.detach()
+        if a.layout is torch.sparse_coo:
+            assert a.is_coalesced() == b.is_coalesced(), where
+            self.items((a._indices(), a._values()), (b._indices(), b._values()), where)
+        elif a.layout in _STRIDED_PARTS:
+            for part in _STRIDED_PARTS[a.layout]:
+                self.tensor(getattr(a, part)(), getattr(b, part)(), f"{where}.{part}()")
+        else:
+            geometry = (a.stride(), a.storage_offset()), (b.stride(), b.storage_offset())
+            assert geometry[0] == geometry[1], f"{where}: {geometry}"
+            if not a.is_meta:
+                self.storage(untyped(a), untyped(b), where)
+        if a.is_quantized:
+            self.value(_quantizer(a), _quantizer(b), f"{where}, quantizer")
+
+    def storage(self, a: torch.UntypedStorage, b: torch.UntypedStorage, where: str) -> None:
+        assert a.nbytes() == b.nbytes(), f"{where}: storages of {a.nbytes()} and {b.nbytes()} bytes"
+        if a.nbytes() == 0:  # some releases load one shared empty storage as several
+            return
+        self.alive += (a, b)
+        if not self.paired(("storage", a._cdata), ("storage", b._cdata), where):
+            assert storage_bytes(a) == storage_bytes(b), f"{where}: bytes differ"
+
+
+def _quantizer(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return str(tensor.qscheme()), tensor.q_scale(), tensor.q_zero_point()
+    return (
+        str(tensor.qscheme()),
+        tensor.q_per_channel_scales(),
+        tensor.q_per_channel_zero_points(),
+        tensor.q_per_channel_axis(),
+    )

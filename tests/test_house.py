@@ -1,0 +1,155 @@
+"""The house rules of CONTRIBUTING.md that a program can check, by reading the sources."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CORE = sorted([*ROOT.glob("csrc/**/*.cpp"), *ROOT.glob("csrc/**/*.h")])
+PACKAGE = sorted(ROOT.glob("python/zerocopy/**/*.py"))
+MAX_LINES = 350
+
+# Each layer, and the layers it may include. An arrow that is not here points up.
+LAYERS = {
+    "memory": {"memory"},
+    "container": {"memory", "container"},
+    "pickle": {"memory", "pickle"},
+    "checkpoint": {"memory", "container", "pickle", "checkpoint"},
+    "binding": {"memory", "container", "pickle", "checkpoint", "binding"},
+}
+
+# Private names of torch outside of _torch.py: builders that rebuild.py has checked the arguments of.
+PRIVATE_NAMES = {
+    "rebuild.py": {
+        "torch._neg_view",
+        "torch._utils._rebuild_nested_tensor",
+        "torch._utils._rebuild_qtensor",
+        "torch._utils._rebuild_device_tensor_from_numpy",
+        "torch._utils._rebuild_wrapper_subclass",
+    },
+}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def code_of(path: Path) -> str:
+    """Return C++ without comments and strings."""
+    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', "", path.read_text(), flags=re.DOTALL)
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(), flags=re.MULTILINE)
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(ROOT / "csrc").parts[0]
+
+
+each_core_file = pytest.mark.parametrize("path", CORE, ids=name_of)
+each_module = pytest.mark.parametrize("path", PACKAGE, ids=name_of)
+
+
+def test_there_is_something_to_check() -> None:
+    assert {layer_of(path) for path in CORE} == set(LAYERS)
+    assert PACKAGE
+
+
+@each_core_file
+def test_arrows_point_down(path: Path) -> None:
+    layer = layer_of(path)
+    for included in includes(path):
+        folder, slash, _ = included.partition("/")
+        if slash and folder in LAYERS:
+            assert folder in LAYERS[layer], f"{layer} includes {included}"
+            assert (ROOT / "csrc" / included).is_file()
+
+
+@each_core_file
+def test_who_may_include_what_from_outside(path: Path) -> None:
+    name = str(path.relative_to(ROOT / "csrc"))
+    for included in includes(path):
+        if included.startswith(("torch/", "c10/", "ATen/", "caffe2/")):
+            assert name == "binding/torch_bridge.cpp", f"{name} sees torch"
+        elif included == "Python.h" or included.startswith("pybind11/"):
+            assert layer_of(path) == "binding", f"{name} sees Python"
+        elif included == "zlib.h":
+            assert name == "container/inflate.cpp"
+        elif included.endswith(".h") and included.partition("/")[0] not in LAYERS:
+            assert layer_of(path) in ("memory", "binding"), f"{name} sees the operating system: {included}"
+
+
+@each_core_file
+def test_only_one_file_maps(path: Path) -> None:
+    if path != ROOT / "csrc/memory/mapping.cpp":
+        assert not re.search(r"\b(mmap64|mmap|mremap|munmap)\s*\(", code_of(path))
+
+
+@each_core_file
+def test_a_header_opens_with_what_it_is_about(path: Path) -> None:
+    if path.suffix == ".h":
+        assert path.read_text().startswith("// ")
+        assert "#pragma once" in path.read_text()
+
+
+def test_every_source_is_built() -> None:
+    listed = (ROOT / "CMakeLists.txt").read_text()
+    for path in CORE:
+        assert path.suffix == ".h" or name_of(path) in listed, f"{name_of(path)} is not in CMakeLists.txt"
+
+
+@pytest.mark.parametrize("path", [*CORE, *PACKAGE], ids=name_of)
+def test_files_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+def dotted(node: ast.AST) -> str:
+    """Return ``"a.b.c"`` for such an expression, else an empty string."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and dotted(node.value):
+        return f"{dotted(node.value)}.{node.attr}"
+    return ""
+
+
+def is_private(name: str) -> bool:
+    return any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
+
+
+def private_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the private names of torch that a module imports or reads."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            found = [dotted(node)]
+        yield from (name for name in found if name.startswith("torch.") and is_private(name))
+
+
+@each_module
+def test_private_names_of_torch_are_in_one_file(path: Path) -> None:
+    if path.name == "_torch.py":
+        return
+    allowed = PRIVATE_NAMES.get(path.name, set())
+    for name in private_names(ast.parse(path.read_text())):
+        # torch._utils is a part of torch._utils._rebuild_qtensor
+        assert any(f"{long}.".startswith(f"{name}.") for long in allowed), f"{path.name} uses {name}"
+
+
+@each_module
+def test_the_library_never_prints(path: Path) -> None:
+    calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    assert not [call for call in calls if dotted(call) in ("print", "sys.stdout.write", "sys.stderr.write")]
+
+
+@each_module
+def test_every_module_has_a_docstring(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))

@@ -1,0 +1,172 @@
+"""What is said of files that cannot be loaded: the operating system's refusals, other kinds of file."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Child, Saver, saved_bytes
+from equality import assert_same
+
+import zerocopy
+
+STATE = {"weight": torch.arange(3.0)}
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 437951328\n"
+HTML = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body></body></html>"
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        zerocopy.load(tmp_path / "nowhere.pt")
+    assert (error.value.errno, error.value.filename) == (errno.ENOENT, str(tmp_path / "nowhere.pt"))
+
+
+def test_directory(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as error:
+        zerocopy.load(tmp_path)
+    assert error.value.filename == str(tmp_path)
+
+
+def test_component_that_is_no_directory(save: Saver) -> None:
+    with pytest.raises(NotADirectoryError):
+        zerocopy.load(save(STATE) / "inner.pt")
+
+
+def test_no_permission(save: Saver, child: Child) -> None:
+    path = save(STATE)
+    path.chmod(0)
+    code = """
+        import os, sys, zerocopy
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+        try:
+            zerocopy.load(sys.argv[1])
+        except PermissionError as error:
+            print(error.errno, error.filename)
+    """
+    done = child(code, path)
+    assert done.stdout.split() == [str(errno.EACCES), str(path)], done.stderr
+
+
+def test_fifo_is_refused_at_once(tmp_path: Path, child: Child) -> None:
+    """Nobody will ever write to it, so opening it must not wait."""
+    fifo = tmp_path / "fifo.pt"
+    os.mkfifo(fifo)
+    code = """
+        import sys, zerocopy
+        try:
+            zerocopy.load(sys.argv[1])
+        except OSError as error:
+            print(error.filename)
+    """
+    assert child(code, fifo, timeout=30).stdout.strip() == str(fifo)
+
+
+def test_device_file() -> None:
+    with pytest.raises(OSError):
+        zerocopy.load("/dev/null")
+
+
+def test_nul_in_path() -> None:
+    """Not the file before the NUL, which the C library would open."""
+    with pytest.raises((ValueError, OSError)):
+        zerocopy.load("/dev/null\0.pt")
+
+
+BY = pytest.mark.parametrize("by", ["path", "file", "buffer"])
+
+
+def load_by(by: str, content: bytes, tmp_path: Path) -> Any:
+    path = tmp_path / "strange.pt"
+    path.write_bytes(content)
+    if by == "path":
+        return zerocopy.load(path)
+    if by == "buffer":
+        return zerocopy.load(content)
+    with path.open("rb") as file:
+        return zerocopy.load(file)
+
+
+@BY
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (LFS, r"git-lfs pointer \(sha256:4d7a21, 437,951,328 bytes\).*git lfs pull"),
+        (HTML, "HTML page.*Sign in"),
+        (PNG, "not a checkpoint.*PNG"),
+        (pickle.dumps({"a": 1}), "plain pickle"),
+        (b"x", "not a checkpoint"),
+    ],
+    ids=["empty", "lfs", "html", "png", "pickle", "short"],
+)
+def test_files_of_other_kinds(tmp_path: Path, content: bytes, words: str, by: str) -> None:
+    with pytest.raises(zerocopy.FormatError, match=words) as error:
+        load_by(by, content, tmp_path)
+    assert "strange.pt" in str(error.value) or by == "buffer"
+    assert isinstance(error.value, ValueError) and isinstance(error.value, zerocopy.Error)
+
+
+@BY
+def test_plain_pickle_with_globals(tmp_path: Path, by: str) -> None:
+    with pytest.raises(pickle.UnpicklingError, match="pathlib"):
+        load_by(by, pickle.dumps(Path("x")), tmp_path)
+
+
+@BY
+def test_legacy_file(tmp_path: Path, by: str) -> None:
+    content = saved_bytes(STATE, _use_new_zipfile_serialization=False)
+    with pytest.raises(zerocopy.UnsupportedError, match=r"before PyTorch 1\.6"):
+        load_by(by, content, tmp_path)
+
+
+@BY
+def test_truncated_archive(tmp_path: Path, by: str) -> None:
+    content = saved_bytes(STATE)
+    for length in (4, 100, len(content) // 2, len(content) - 1):
+        with pytest.raises(zerocopy.FormatError):
+            load_by(by, content[:length], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["two words.pt", "t\u00fcr.pt", "\u4e2d.pt", "line\nbreak.pt", "-.pt", " .pt"]
+)
+def test_any_file_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(saved_bytes(STATE))
+    assert_same(zerocopy.load(tmp_path / name), STATE)
+
+
+LOAD_AND_FAIL = """
+    import os, sys, torch, zerocopy
+    path = sys.argv[1]
+    assert zerocopy.load(path)["weight"].tolist() == [0, 1, 2]
+    for strange in (path + "x", path + "empty"):
+        try:
+            zerocopy.load(strange)
+        except FileNotFoundError as error:
+            assert os.fsencode(error.filename) == os.fsencode(strange)
+        except zerocopy.FormatError as error:
+            assert "empty" in str(error)
+    print("fine", sys.getfilesystemencoding())
+"""
+
+
+@pytest.mark.parametrize(
+    "locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["utf-8", "C"]
+)
+def test_name_that_is_no_text(tmp_path: Path, child: Child, locale: dict[str, str]) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe \xc3\xa9.pt")
+    Path(path).write_bytes(saved_bytes(STATE))
+    Path(path + "empty").touch()
+    done = child(LOAD_AND_FAIL, path, **locale)
+    assert done.stdout.startswith("fine"), done.stderr
+    if locale:
+        assert "utf" not in done.stdout, "the child was to run without UTF-8"

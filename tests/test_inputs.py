@@ -1,0 +1,194 @@
+"""Where a checkpoint may come from: paths, file objects, buffers."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import mmap
+import os
+import pathlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import lies_in_mapping, saved_bytes
+from equality import assert_same
+
+import zerocopy
+
+BOTH = pytest.mark.parametrize("weights_only", [True, False])
+STATE = {"weight": torch.arange(5000.0), "bias": torch.arange(3), "tied": [torch.ones(2)] * 2}
+BEFORE = b"bytes before the archive: " * 3
+
+
+class Fspath:
+    """An ``os.PathLike`` that is no ``Path``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+class OnlyRead:
+    """A reader as a socket or a pipe gives: no seek, no tell, no fileno."""
+
+    def __init__(self, content: bytes) -> None:
+        self._file = io.BytesIO(content)
+
+    def read(self, size: int = -1) -> bytes:
+        return self._file.read(size)
+
+
+def at(file: Any, position: int) -> Any:
+    file.seek(position)
+    return file
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "checkpoint.pt"
+    torch.save(STATE, made)
+    return made
+
+
+@pytest.fixture
+def shifted(tmp_path: Path) -> Path:
+    """Return a file whose archive begins behind other bytes."""
+    made = tmp_path / "shifted.bin"
+    made.write_bytes(BEFORE + saved_bytes(STATE))
+    return made
+
+
+PATHS: dict[str, Callable[[Path], Any]] = {
+    "str": str,
+    "Path": lambda path: path,
+    "PurePath": lambda path: pathlib.PurePosixPath(path),
+    "PathLike": Fspath,
+    "relative": lambda path: os.path.relpath(path),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("kind", PATHS)
+def test_paths(path: Path, kind: str, weights_only: bool) -> None:
+    loaded = zerocopy.load(PATHS[kind](path), weights_only=weights_only)
+    assert_same(loaded, STATE)
+    assert lies_in_mapping(loaded["weight"].data_ptr(), path)
+
+
+@BOTH
+@pytest.mark.parametrize("buffering", [-1, 0], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("writable", [False, True], ids=["rb", "rb+"])
+def test_file_on_disk_is_mapped(path: Path, buffering: int, writable: bool, weights_only: bool) -> None:
+    with path.open("rb+" if writable else "rb", buffering=buffering) as file:
+        loaded = zerocopy.load(file, weights_only=weights_only)
+    assert_same(loaded, STATE)
+    assert lies_in_mapping(loaded["weight"].data_ptr(), path)
+
+
+@BOTH
+@pytest.mark.parametrize("buffering", [-1, 0], ids=["buffered", "unbuffered"])
+def test_file_on_disk_at_an_offset(shifted: Path, buffering: int, weights_only: bool) -> None:
+    with shifted.open("rb", buffering=buffering) as file:
+        assert file.read(len(BEFORE)) == BEFORE
+        assert_same(zerocopy.load(file, weights_only=weights_only), STATE)
+
+
+def test_archive_behind_a_page_of_other_bytes(tmp_path: Path) -> None:
+    """A multiple of 64 keeps the records aligned, so they are mapped."""
+    path = tmp_path / "a.bin"
+    path.write_bytes(bytes(4096 + 64) + saved_bytes(STATE))
+    with path.open("rb") as file:
+        loaded = zerocopy.load(at(file, 4096 + 64))
+    assert_same(loaded, STATE)
+    assert lies_in_mapping(loaded["weight"].data_ptr(), path)
+
+
+STREAMS: dict[str, Callable[[bytes, Path], Any]] = {
+    "BytesIO": lambda content, tmp: io.BytesIO(content),
+    "BytesIO-at-offset": lambda content, tmp: at(io.BytesIO(BEFORE + content), len(BEFORE)),
+    "only-read": lambda content, tmp: OnlyRead(content),
+    "BufferedReader-of-BytesIO": lambda content, tmp: io.BufferedReader(io.BytesIO(content)),
+    "gzip": lambda content, tmp: _gzip_file(content, tmp / "a.gz"),
+    "bytes": lambda content, tmp: content,
+    "bytearray": lambda content, tmp: bytearray(content),
+    "memoryview": lambda content, tmp: memoryview(BEFORE + content)[len(BEFORE) :],
+    "numpy": lambda content, tmp: np.frombuffer(content, np.uint8),
+    "mmap-of-nothing": lambda content, tmp: _anonymous_map(content),
+}
+
+
+def _gzip_file(content: bytes, path: Path) -> Any:
+    with gzip.open(path, "wb") as file:
+        file.write(content)
+    return gzip.open(path, "rb")
+
+
+def _anonymous_map(content: bytes) -> Any:
+    made = mmap.mmap(-1, len(content))
+    made.write(content)
+    return memoryview(made)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", STREAMS)
+def test_streams_and_buffers(tmp_path: Path, kind: str, weights_only: bool) -> None:
+    source = STREAMS[kind](saved_bytes(STATE), tmp_path)
+    assert_same(zerocopy.load(source, weights_only=weights_only), STATE)
+
+
+@BOTH
+def test_pipe(weights_only: bool) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as source, os.fdopen(writing, "wb") as sink:
+        sink.write(saved_bytes({"weight": torch.ones(3)}))  # fits in the pipe
+        sink.close()
+        assert_same(zerocopy.load(source, weights_only=weights_only), {"weight": torch.ones(3)})
+
+
+@BOTH
+def test_mmap_object(path: Path, weights_only: bool) -> None:
+    """A map object has ``read`` as a file does, and the buffer protocol."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        assert_same(zerocopy.load(content, weights_only=weights_only), STATE)
+
+
+@BOTH
+def test_a_subclass_that_decodes_is_read_through(path: Path, tmp_path: Path, weights_only: bool) -> None:
+    """A wrapper may change the bytes: only plain files are taken by their descriptor."""
+    masked = tmp_path / "masked.bin"
+    masked.write_bytes(bytes(byte ^ 0x55 for byte in path.read_bytes()))
+
+    class Unmasking(io.FileIO):
+        def readall(self) -> bytes:
+            return bytes(byte ^ 0x55 for byte in super().readall())
+
+        def read(self, size: int = -1) -> bytes:
+            return self.readall() if size < 0 else bytes(byte ^ 0x55 for byte in super().read(size))
+
+    with Unmasking(masked) as file:
+        assert_same(zerocopy.load(file, weights_only=weights_only), STATE)
+
+
+def test_the_file_object_is_left_open_and_at_the_end(path: Path) -> None:
+    with path.open("rb") as file:
+        zerocopy.load(file)
+        assert not file.closed and file.read() == b""
+
+
+@pytest.mark.parametrize("binary", [True, False], ids=["file", "StringIO"])
+def test_text_mode_is_a_type_error(path: Path, binary: bool) -> None:
+    source = path.open(encoding="latin-1") if binary else io.StringIO("text")
+    with source, pytest.raises(TypeError, match="text mode"):
+        zerocopy.load(source)
+
+
+@pytest.mark.parametrize("source", [None, 5, 1.5, [], object()], ids=repr)
+def test_other_objects_are_a_type_error(source: Any) -> None:
+    with pytest.raises(TypeError):
+        zerocopy.load(source)

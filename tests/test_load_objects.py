@@ -1,0 +1,156 @@
+"""Values beyond dense tensors and plain containers: sparse, quantized, counters, classes of the user's."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Saver, outcome, stock_load
+from equality import assert_same
+
+import zerocopy
+
+
+def check(path: Path) -> None:
+    """Compare with stock; weights_only takes at least the files that it takes in this release."""
+    expected = stock_load(path)
+    assert_same(zerocopy.load(path, weights_only=False), expected)
+    safe = outcome(lambda: zerocopy.load(path))
+    if safe[0] == "value":
+        assert_same(safe[1], expected)
+    else:
+        assert safe[1] is pickle.UnpicklingError, safe
+        stock = outcome(lambda: torch.load(path, weights_only=True))
+        assert stock[0] == "error", f"stock weights_only takes what is refused here: {safe}"
+
+
+def coo() -> torch.Tensor:
+    return torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 2]], [3.0, 4.0, 5.0], (2, 3))
+
+
+SPARSE: dict[str, Callable[[], Any]] = {
+    "coo": coo,
+    "coo-coalesced": lambda: coo().coalesce(),
+    "coo-uncoalesced": lambda: torch.sparse_coo_tensor([[0, 0], [2, 2]], [1.0, 2.0], (2, 3)),
+    "coo-hybrid": lambda: torch.sparse_coo_tensor([[0, 2]], torch.ones(2, 4), (3, 4)),
+    "coo-empty": lambda: torch.sparse_coo_tensor(size=(2, 0)),
+    "csr": lambda: torch.eye(3).to_sparse_csr(),
+    "csc": lambda: torch.eye(3).to_sparse_csc(),
+    "bsr": lambda: torch.eye(4).to_sparse_bsr((2, 2)),
+    "bsc": lambda: torch.eye(4).to_sparse_bsc((2, 2)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("layout", SPARSE)
+def test_sparse(save: Saver, layout: str) -> None:
+    made = outcome(SPARSE[layout])
+    saved = outcome(lambda: save({"weight": made[1], "again": made[1]})) if made[0] == "value" else made
+    if saved[0] == "error":
+        pytest.skip(f"this release has no such tensor, or cannot save it: {saved[2]}")
+    check(saved[1])
+
+
+QUANTIZED: dict[str, Callable[[], Any]] = {
+    "quint8": lambda: torch.quantize_per_tensor(torch.arange(6.0).view(2, 3), 0.5, 3, torch.quint8),
+    "qint8": lambda: torch.quantize_per_tensor(torch.arange(6.0).view(2, 3), 0.5, -3, torch.qint8),
+    "qint32": lambda: torch.quantize_per_tensor(torch.arange(6.0).view(2, 3), 0.5, 0, torch.qint32),
+    "transposed": lambda: torch.quantize_per_tensor(torch.arange(6.0).view(2, 3), 0.5, 0, torch.qint8).t(),
+    "per-channel": lambda: torch.quantize_per_channel(
+        torch.arange(6.0).view(2, 3), torch.tensor([0.5, 0.25]), torch.tensor([0, 1]), 0, torch.qint8
+    ),
+    "per-channel-of-axis-1": lambda: torch.quantize_per_channel(
+        torch.arange(6.0).view(2, 3), torch.tensor([0.5, 0.25, 1.0]), torch.tensor([0, 1, 2]), 1, torch.quint8
+    ),
+    "float-qparams": lambda: torch.quantize_per_channel(
+        torch.arange(6.0).view(2, 3), torch.tensor([0.5, 0.25]), torch.tensor([0.5, 1.0]), 0, torch.quint8
+    ),
+    "quint4x2": lambda: torch.quantize_per_channel(
+        torch.arange(8.0).view(2, 4), torch.tensor([0.5, 0.25]), torch.tensor([0.0, 1.0]), 0, torch.quint4x2
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_quantized(save: Saver, kind: str) -> None:
+    made = outcome(QUANTIZED[kind])
+    if made[0] == "error":
+        pytest.skip(f"this release has no such tensor: {made[2]}")
+    path = save({"weight": made[1], "again": made[1]})
+    check(path)
+    loaded = zerocopy.load(path, weights_only=False)["weight"]
+    assert torch.equal(loaded.dequantize(), made[1].dequantize())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_other_tensors(save: Saver) -> None:
+    """Meta, and nested where the release saves them."""
+    check(save(torch.empty(3, 2, device="meta").t()))
+    nested = outcome(lambda: save(torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(1, 3)])))
+    if nested[0] == "value":
+        check(nested[1])
+
+
+def test_counter(save: Saver) -> None:
+    path = save({"seen": collections.Counter("abracadabra"), "none": collections.Counter()})
+    assert_same(zerocopy.load(path), stock_load(path))
+
+
+def test_frozenset_and_other_classes_are_refused_unless_given(save: Saver) -> None:
+    path = save({"ids": frozenset({1}), "path": Path("x"), "weight": torch.ones(1)})
+    with pytest.raises(pickle.UnpicklingError, match=r"(?s)(?=.*frozenset)(?=.*pathlib)"):
+        zerocopy.load(path)
+    assert_same(zerocopy.load(path, weights_only=False), stock_load(path))
+
+
+def test_namespace_through_safe_globals(save: Saver) -> None:
+    path = save({"config": argparse.Namespace(layers=2, names=["a"]), "weight": torch.ones(1)})
+    with pytest.raises(pickle.UnpicklingError, match=r"argparse\.Namespace"):
+        zerocopy.load(path)
+    with zerocopy.safe_globals([argparse.Namespace]):
+        assert_same(zerocopy.load(path), stock_load(path))
+    with pytest.raises(pickle.UnpicklingError):
+        zerocopy.load(path)  # over with the block
+
+
+def test_namespace_through_torch_safe_globals(save: Saver) -> None:
+    if not hasattr(torch.serialization, "safe_globals"):
+        pytest.skip("this release has no torch.serialization.safe_globals")
+    path = save(argparse.Namespace(layers=2))
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        assert_same(zerocopy.load(path), stock_load(path))
+    with pytest.raises(pickle.UnpicklingError):
+        zerocopy.load(path)
+
+
+def test_safe_globals_nest_and_take_names(save: Saver) -> None:
+    path = save([argparse.Namespace(a=1), frozenset({1})])
+    with (
+        zerocopy.safe_globals([(argparse.Namespace, "argparse.Namespace")]),
+        zerocopy.safe_globals([frozenset]),
+    ):
+        assert_same(zerocopy.load(path), stock_load(path))
+
+
+class Tagged(torch.Tensor):
+    """A tensor subclass with an attribute."""
+
+
+def test_tensor_subclass(save: Saver) -> None:
+    tensor = torch.arange(3.0).as_subclass(Tagged)
+    tensor.unit = "metre"
+    path = save({"weight": tensor})
+    assert_same(zerocopy.load(path, weights_only=False), stock_load(path))
+    with zerocopy.safe_globals([Tagged]):
+        safe = outcome(lambda: zerocopy.load(path))
+    if safe[0] == "value":
+        assert_same(safe[1], stock_load(path))
+    else:  # releases whose list lacks the function that rebuilds subclasses
+        assert safe[1] is pickle.UnpicklingError and "_rebuild_from_type_v2" in safe[2]

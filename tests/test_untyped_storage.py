@@ -1,0 +1,198 @@
+"""zerocopy.untyped_storage: a storage over memory that Python has."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from equality import storage_bytes
+
+import zerocopy
+
+CONTENT = bytes(range(48))
+
+
+def memfd(content: bytes) -> mmap.mmap:
+    descriptor = os.memfd_create("weights")
+    os.write(descriptor, content)
+    made = mmap.mmap(descriptor, len(content))
+    os.close(descriptor)
+    return made
+
+
+WRITABLE: dict[str, Callable[[], Any]] = {
+    "bytearray": lambda: bytearray(CONTENT),
+    "memoryview": lambda: memoryview(bytearray(CONTENT)),
+    "memoryview-slice": lambda: memoryview(bytearray(b"xyz" + CONTENT))[3:],
+    "memoryview-2d": lambda: memoryview(bytearray(CONTENT)).cast("H", (4, 6)),
+    "mmap-memfd": lambda: memfd(CONTENT),
+    "array": lambda: array.array("i", CONTENT),
+    "ctypes": lambda: (ctypes.c_char * 48).from_buffer_copy(CONTENT),
+    "numpy-uint8": lambda: np.frombuffer(bytearray(CONTENT), np.uint8),
+    "numpy-float64": lambda: np.frombuffer(bytearray(CONTENT), np.float64),
+    "numpy-complex128": lambda: np.frombuffer(bytearray(CONTENT), np.complex128),
+    "numpy-big-endian": lambda: np.frombuffer(bytearray(CONTENT), ">i4"),
+    "numpy-record": lambda: np.frombuffer(bytearray(CONTENT), [("a", "u2"), ("b", "f4")]),
+    "numpy-2d": lambda: np.frombuffer(bytearray(CONTENT), np.int16).reshape(4, 6),
+    "numpy-0d": lambda: np.array(3.5),
+    "tensor-numpy": lambda: torch.arange(12, dtype=torch.int32).numpy(),
+}
+
+READ_ONLY: dict[str, Callable[[], Any]] = {
+    "bytes": lambda: CONTENT,
+    "memoryview": lambda: memoryview(CONTENT),
+    "read-only-view": lambda: memoryview(bytearray(CONTENT)).toreadonly(),
+    "numpy": lambda: np.frombuffer(CONTENT, np.float32),
+}
+
+
+def address_of(buffer: Any) -> int:
+    return np.frombuffer(buffer, np.uint8).ctypes.data if memoryview(buffer).ndim else buffer.ctypes.data
+
+
+@pytest.mark.parametrize("kind", WRITABLE)
+def test_is_the_buffers_memory(kind: str) -> None:
+    buffer = WRITABLE[kind]()
+    before = memoryview(buffer).tobytes()
+    storage = zerocopy.untyped_storage(buffer)
+    assert type(storage) is torch.UntypedStorage
+    assert storage.device == torch.device("cpu")
+    assert storage.nbytes() == len(before)
+    assert storage.data_ptr() == address_of(buffer), "no copy"
+    assert storage_bytes(storage) == before
+    torch.empty(0, dtype=torch.uint8).set_(storage)[1] = 0xEE
+    assert memoryview(buffer).tobytes() == before[:1] + b"\xee" + before[2:]
+
+
+@pytest.mark.parametrize("kind", READ_ONLY)
+def test_read_only_is_refused_unless_allowed(kind: str) -> None:
+    buffer = READ_ONLY[kind]()
+    with pytest.raises(ValueError, match="read-only"):
+        zerocopy.untyped_storage(buffer)
+    storage = zerocopy.untyped_storage(buffer, allow_readonly=True)
+    assert storage_bytes(storage) == CONTENT
+    assert storage.data_ptr() == address_of(buffer)
+
+
+def test_read_only_mapping(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(CONTENT)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+        with pytest.raises(ValueError, match="read-only"):
+            zerocopy.untyped_storage(mapping)
+        storage = zerocopy.untyped_storage(mapping, allow_readonly=True)
+        assert storage_bytes(storage) == CONTENT
+        del storage
+
+
+def test_private_mapping_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(CONTENT)
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    torch.empty(0, dtype=torch.uint8).set_(zerocopy.untyped_storage(mapping)).zero_()
+    assert mapping[:] == bytes(48) and path.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        bytearray(),
+        memoryview(bytearray()),
+        array.array("d"),
+        np.empty(0),
+        np.empty((3, 0)),
+        memoryview(bytearray(4))[2:2],
+        b"",
+    ],
+    ids=["bytearray", "memoryview", "array", "numpy", "numpy-2d", "slice", "bytes"],
+)
+def test_empty(empty: Any) -> None:
+    storage = zerocopy.untyped_storage(empty, allow_readonly=True)
+    assert storage.nbytes() == 0
+    assert torch.empty(0).set_(storage, 0, (0, 4), (4, 1)).sum() == 0
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        np.zeros((4, 4))[:, ::2],
+        np.zeros((4, 3)).T,
+        np.asfortranarray(np.zeros((4, 3))),
+        np.zeros(8)[::-1],
+        np.broadcast_to(np.zeros(1), (4,)),
+        memoryview(bytearray(8))[::2],
+    ],
+    ids=["columns", "transposed", "fortran", "reversed", "broadcast", "memoryview"],
+)
+def test_not_contiguous_is_a_buffer_error(buffer: Any) -> None:
+    with pytest.raises(BufferError, match="contiguous"):
+        zerocopy.untyped_storage(buffer, allow_readonly=True)
+
+
+@pytest.mark.parametrize("thing", [None, 5, "text", [1], object(), torch.ones(2), iter(b"")], ids=repr)
+def test_no_buffer_is_a_type_error(thing: Any) -> None:
+    with pytest.raises(TypeError):
+        zerocopy.untyped_storage(thing)
+
+
+def test_released_memoryview_is_a_value_error() -> None:
+    view = memoryview(bytearray(4))
+    view.release()
+    with pytest.raises(ValueError):
+        zerocopy.untyped_storage(view)
+
+
+def test_buffer_is_locked_while_it_is_used() -> None:
+    buffer = bytearray(CONTENT)
+    tensor = torch.empty(0, dtype=torch.uint8).set_(zerocopy.untyped_storage(buffer))
+    for change in (buffer.clear, lambda: buffer.extend(b"more"), lambda: buffer.pop()):
+        with pytest.raises(BufferError):
+            change()
+    mapping = memfd(CONTENT)
+    mapped = torch.empty(0, dtype=torch.uint8).set_(zerocopy.untyped_storage(mapping))[4:8]
+    with pytest.raises(BufferError):
+        mapping.close()
+    assert mapped.tolist() == [4, 5, 6, 7]
+    del tensor, mapped
+    buffer.clear()
+    mapping.close()
+
+
+def test_two_storages_over_one_buffer() -> None:
+    buffer = bytearray(8)
+    a, b = (torch.empty(0, dtype=torch.uint8).set_(zerocopy.untyped_storage(buffer)) for _ in range(2))
+    a.fill_(3)
+    del a
+    with pytest.raises(BufferError):
+        buffer.clear()
+    assert b.tolist() == [3] * 8
+    del b
+    buffer.clear()
+
+
+def test_every_way_from_a_storage_to_a_tensor() -> None:
+    buffer = array.array("f", [1, 2, 3, 4])
+    storage = zerocopy.untyped_storage(buffer)
+    tensor = torch.empty(0).set_(storage, 1, (2,), (2,))
+    assert tensor.tolist() == [2, 4]
+    typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.float32)
+    assert list(typed) == [1, 2, 3, 4]
+    assert bytes(storage.clone()) == bytes(storage)
+    with pytest.raises(RuntimeError):
+        torch.empty(0).set_(storage, 3, (2,), (1,))
+
+
+def test_is_not_resizable() -> None:
+    storage = zerocopy.untyped_storage(bytearray(8))
+    with pytest.raises(RuntimeError, match="resiz"):
+        storage.resize_(16)
+    assert storage.nbytes() == 8
