@@ -74,7 +74,7 @@ REFUSED = {
     "BUILD on OrderedDict's class": lambda: build(od(), {"items": 1}),
     "BUILD shadows .items": lambda: build(ordered_dict(), {"items": 1}),
     "BUILD shadows __class__": lambda: build(ordered_dict(), {"__class__": name("torch", "Tensor")}),
-    "BUILD of a huge integer": lambda: build(ordered_dict(), {10**5000: 1}),
+    "BUILD of a huge integer": lambda: build(ordered_dict(), {10**100: 1}),
     "BUILD twice": lambda: build(build(ordered_dict(), {"a": 1}), {"b": 1}),
     "parameter state __class__": lambda: parameter({"__class__": name("torch", "Tensor")}),
     "parameter state dunder": lambda: parameter({"__anything__": 1}),

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "binding/gil.h"
+
 namespace py = pybind11;
 
 namespace zerocopy {
@@ -27,7 +29,7 @@ class PythonBuffer final : public Owner {
   }
   ~PythonBuffer() override {
     if (interpreter_is_ending()) return;
-    const py::gil_scoped_acquire gil;
+    const GilTaken gil;
     PyBuffer_Release(&view_);
   }
 

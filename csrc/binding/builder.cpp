@@ -131,7 +131,8 @@ py::object Builder::make(const Node& node) {
     case Kind::set:
       return set(static_cast<const Sequence&>(node));
     case Kind::frozenset:
-      return py::reinterpret_steal<py::object>(PyFrozenSet_New(set(static_cast<const Sequence&>(node)).ptr()));
+      return py::reinterpret_steal<py::object>(
+          PyFrozenSet_New(set(static_cast<const Sequence&>(node)).ptr()));
     case Kind::dict:
       return steal(PyDict_New());
     case Kind::ordered_dict:
@@ -259,7 +260,8 @@ ScalarType Builder::scalar_type(const DType& dtype) {
 Builder::Stored& Builder::storage(const Storage& storage) {
   std::optional<Stored>& stored = storages_[storage.index];
   if (stored) return *stored;
-  stored.emplace(TorchStorage::over(archive_.storage(records_[storage.index], *storage.element)), py::object());
+  stored.emplace(TorchStorage::over(archive_.storage(records_[storage.index], *storage.element)),
+                 py::object());
   const bool asked = !policy_.restore.is_none() && !(policy_.cpu_as_is && storage.location == "cpu");
   if (asked) {
     const py::object here = steal(stored->native.wrap());

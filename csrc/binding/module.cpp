@@ -5,6 +5,7 @@
 #include "binding/buffer.h"
 #include "binding/builder.h"
 #include "binding/errors.h"
+#include "binding/gil.h"
 #include "checkpoint/archive.h"
 #include "pickle/geometry.h"
 #include "pickle/machine.h"
@@ -32,7 +33,7 @@ ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, bool m
 ArchivePointer open_path(const py::bytes& path, const std::string& letters, bool map) {
   const std::string name = path;
   const Mode mode = mode_of(letters);
-  const py::gil_scoped_release released;
+  const GilReleased released;
   const auto access = mode == Mode::shared ? File::Access::read_write : File::Access::read;
   return archive_of_file(File::open(name, access), 0, mode, map);
 }
@@ -40,7 +41,7 @@ ArchivePointer open_path(const py::bytes& path, const std::string& letters, bool
 ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const std::string& name,
                                const std::string& letters, bool map) {
   const Mode mode = mode_of(letters);
-  const py::gil_scoped_release released;
+  const GilReleased released;
   return archive_of_file(File::duplicate(descriptor, name), start, mode, map);
 }
 
@@ -48,7 +49,7 @@ ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const std::s
 ArchivePointer open_buffer(const py::object& buffer, const std::string& letters) {
   const Mode mode = mode_of(letters);
   Region region = region_of_buffer(buffer.ptr(), mode == Mode::shared ? Access::writable : Access::any);
-  const py::gil_scoped_release released;
+  const GilReleased released;
   auto source = std::make_shared<const MemorySource>(region);
   return std::make_unique<Archive>(std::move(source), mode == Mode::copy_on_write ? Region() : region, mode);
 }
@@ -94,7 +95,7 @@ py::object load(const Archive& archive, const py::object& allow, const py::objec
   std::exception_ptr fault;
   Region pickle;
   {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     pickle = archive.pickle();
     try {
       reading = read_document(archive, pickle);
@@ -106,7 +107,8 @@ py::object load(const Archive& archive, const py::object& allow, const py::objec
   const py::dict allowed =
       allow(fault ? list_foreign_globals(pickle.bytes()) : foreign_globals(reading->document));
   if (fault) std::rethrow_exception(fault);
-  return build(reading->document, archive, reading->records, {allowed, restore, cpu_as_is, encoding, construction});
+  return build(reading->document, archive, reading->records,
+               {allowed, restore, cpu_as_is, encoding, construction});
 }
 
 // One storage, for weights_only=False.
@@ -120,7 +122,7 @@ py::object storage(const Archive& archive, const std::string& key, const std::st
   }
   Region region;
   {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     region = archive.storage(archive.storage_record(key, nbytes), *dtype);
   }
   return py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap());
@@ -131,7 +133,7 @@ py::bytes read_record(const Archive& archive, const std::string& name) {
   if (!record) throw py::key_error(name);
   Region bytes;
   {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     bytes = archive.read(*record);
   }
   return {bytes.bytes().text().data(), bytes.size()};
@@ -149,8 +151,8 @@ py::object untyped_storage(const py::object& buffer, bool allow_readonly) {
 }
 
 // A tensor over an existing CPU storage, checked as the safe machine checks its own.
-py::object view(const py::object& storage, const py::object& dtype, std::int64_t offset, const std::vector<std::int64_t>& size,
-                const std::vector<std::int64_t>& stride) {
+py::object view(const py::object& storage, const py::object& dtype, std::int64_t offset,
+                const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride) {
   const TorchStorage native = TorchStorage::of(storage.ptr());
   const ScalarType type = scalar_type_of(dtype.ptr());
   const std::int64_t item_size = item_size_of(type);
@@ -183,13 +185,15 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("big_endian", &Archive::big_endian)
       .def("names", &names)
       .def("read", &read_record, py::arg("name"))
-      .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("encoding"), py::arg("construction"))
+      .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("encoding"),
+           py::arg("construction"))
       .def("storage", &storage, py::arg("key"), py::arg("storage_class"), py::arg("numel"));
 
   module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));
-  module.def("foreign_globals", [](const py::bytes& pickle) {
-    return list_foreign_globals(ByteSpan(std::string_view(pickle)));
-  }, py::arg("pickle"));
-  module.def("view", &view, py::arg("storage"), py::arg("dtype"), py::arg("offset"),
-             py::arg("size"), py::arg("stride"));
+  module.def(
+      "foreign_globals",
+      [](const py::bytes& pickle) { return list_foreign_globals(ByteSpan(std::string_view(pickle))); },
+      py::arg("pickle"));
+  module.def("view", &view, py::arg("storage"), py::arg("dtype"), py::arg("offset"), py::arg("size"),
+             py::arg("stride"));
 }

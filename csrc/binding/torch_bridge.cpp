@@ -25,6 +25,7 @@ c10::Storage share(void* impl) {
 }  // namespace
 
 ScalarType scalar_type_of(PyObject* torch_dtype) {
+  if (!THPDtype_Check(torch_dtype)) throw std::invalid_argument("not a torch.dtype");
   const auto type = reinterpret_cast<const THPDtype*>(torch_dtype)->scalar_type;
   return static_cast<ScalarType>(type);
 }
@@ -35,9 +36,9 @@ std::int64_t item_size_of(ScalarType type) {
 
 TorchStorage TorchStorage::over(const Region& region) {
   c10::DataPtr data(region.data(), Share(region.owner()).release(), &release_share, c10::DeviceType::CPU);
-  auto impl = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), static_cast<std::int64_t>(region.size()), std::move(data),
-      /*allocator=*/nullptr, /*resizable=*/false);
+  auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                    static_cast<std::int64_t>(region.size()), std::move(data),
+                                                    /*allocator=*/nullptr, /*resizable=*/false);
   return TorchStorage(impl.release());
 }
 

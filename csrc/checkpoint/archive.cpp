@@ -19,7 +19,7 @@ constexpr std::uint64_t kMaxVersion = 10;  // kMaxSupportedFileFormatVersion of 
 // A typed pointer into bytes of unknown type has to suit the widest element.
 constexpr std::uint64_t kWidestElement = 16;
 
-void reverse_units(Region bytes, std::size_t unit) {
+void reverse_units(const Region& bytes, std::size_t unit) {
   for (std::size_t at = 0; at + unit <= bytes.size(); at += unit) {
     std::reverse(bytes.data() + at, bytes.data() + at + unit);
   }
@@ -27,7 +27,7 @@ void reverse_units(Region bytes, std::size_t unit) {
 
 std::string_view trimmed(std::string_view text) {
   const auto last = text.find_last_not_of(" \n");
-  return last == text.npos ? std::string_view() : text.substr(0, last + 1);
+  return last == std::string_view::npos ? std::string_view() : text.substr(0, last + 1);
 }
 
 }  // namespace
@@ -35,7 +35,8 @@ std::string_view trimmed(std::string_view text) {
 Archive::Archive(std::shared_ptr<const Source> source, Region mapping, Mode mode)
     : source_(std::move(source)), mapping_(std::move(mapping)), mode_(mode), zip_(source_) {
   // With both policies a thread that cannot be had makes the call wait for records() instead.
-  const auto policy = zip_.size() < kWorthAThread ? std::launch::deferred : std::launch::async | std::launch::deferred;
+  const auto policy =
+      zip_.size() < kWorthAThread ? std::launch::deferred : std::launch::async | std::launch::deferred;
   records_ = std::async(policy, [this] {
                std::vector<Record> records;
                records.reserve(zip_.size());
@@ -117,6 +118,7 @@ Placement Archive::placement(std::size_t record, const DType& dtype) const {
   if (big_endian_ && dtype.swap > 1) return {copied, "the file is big-endian"};
   if (mapping_.data() == nullptr) return {copied, "the file is read, not mapped"};
   const std::uint64_t alignment = &dtype == untyped() ? kWidestElement : dtype.size;
+  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
   const auto address = reinterpret_cast<std::uintptr_t>(mapping_.data()) + wanted.extent.offset;
   if (address % alignment != 0) return {copied, "the record is not aligned for its elements"};
   return {mapped, ""};
@@ -126,8 +128,8 @@ Region Archive::storage(std::size_t record, const DType& dtype) const {
   const auto [how, why] = placement(record, dtype);
   if (how == Placement::How::mapped) return mapping_.slice(records()[record].extent);
   if (mode_ == Mode::shared) {
-    throw UnsupportedError("checkpoint: mode 'r+' cannot write to record " +
-                           quote(name(record)) + ": " + why);
+    throw UnsupportedError("checkpoint: mode 'r+' cannot write to record " + quote(name(record)) + ": " +
+                           why);
   }
   Region bytes = read(record);
   if (big_endian_ && dtype.swap > 1) reverse_units(bytes, dtype.swap);

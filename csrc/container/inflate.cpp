@@ -11,7 +11,7 @@
 namespace zerocopy {
 namespace {
 
-constexpr std::uint64_t kInputChunk = 256 * 1024;
+constexpr std::uint64_t kInputChunk = std::uint64_t{256} * 1024;
 constexpr int kRawDeflate = -MAX_WBITS;
 
 class Stream {
@@ -52,14 +52,14 @@ Region inflate(const Source& source, Extent deflated, std::uint64_t size) {
       const std::uint64_t chunk = std::min<std::uint64_t>(input.size(), deflated.size - consumed);
       if (chunk == 0) fail(deflated, "the stream is cut off");
       source.read(deflated.offset + consumed, {input.data(), static_cast<std::size_t>(chunk)});
-      stream->next_in = reinterpret_cast<Bytef*>(input.data());
+      stream->next_in = reinterpret_cast<Bytef*>(input.data());  // NOLINT: zlib's bytes
       stream->avail_in = static_cast<uInt>(chunk);
       consumed += chunk;
     }
     const std::uint64_t space =
         std::min<std::uint64_t>(size + 1 - produced, std::numeric_limits<uInt>::max());
     if (space == 0) fail(deflated, "gives more than the " + std::to_string(size) + " bytes promised");
-    stream->next_out = reinterpret_cast<Bytef*>(room.data() + produced);
+    stream->next_out = reinterpret_cast<Bytef*>(room.data() + produced);  // NOLINT: zlib's bytes
     stream->avail_out = static_cast<uInt>(space);
     status = ::inflate(&*stream, Z_NO_FLUSH);
     produced += space - stream->avail_out;

@@ -32,6 +32,8 @@ constexpr std::uint32_t kDosDirectory = 0x10;
 constexpr std::uint64_t kMaxExtra = std::numeric_limits<std::uint16_t>::max();
 constexpr std::uint64_t kMaxDescriptor = 24;
 
+constexpr std::string_view kForbidden("\0\\", 2);  // in names: others end or split them there
+
 template <typename T>
 bool deferred(T narrow) {
   return narrow == std::numeric_limits<T>::max();
@@ -81,7 +83,7 @@ Zip::Zip(std::shared_ptr<const Source> source) : source_(std::move(source)) {
   check_names();
 }
 
-Zip::Entry Zip::read_entry(Cursor& cursor, std::uint64_t directory_offset) const {
+Zip::Entry Zip::read_entry(Cursor& cursor, std::uint64_t directory_offset) {
   const std::uint64_t at = directory_offset + cursor.offset();
   if (cursor.read<std::uint32_t>() != kEntrySignature) {
     throw FormatError("zip: no central directory entry at " + hex(at));
@@ -119,15 +121,15 @@ Zip::Entry Zip::read_entry(Cursor& cursor, std::uint64_t directory_offset) const
                            ": encrypted or otherwise special (flags " + hex(entry.flags) + ")");
   }
   if (entry.method != kMethodStored && entry.method != kMethodDeflated) {
-    throw UnsupportedError("zip: entry " + quote(entry.name) + " at " + hex(at) +
-                           ": compression method " + std::to_string(entry.method));
+    throw UnsupportedError("zip: entry " + quote(entry.name) + " at " + hex(at) + ": compression method " +
+                           std::to_string(entry.method));
   }
   if (entry.method == kMethodStored && entry.size != entry.stored_size) {
     fail(entry.name, at, "stored, yet of two sizes");
   }
   if (entry.method == kMethodDeflated && !inflated_size_is_possible(entry.stored_size, entry.size)) {
-    fail(entry.name, at, std::to_string(entry.stored_size) + " bytes cannot inflate to " +
-                             std::to_string(entry.size));
+    fail(entry.name, at,
+         std::to_string(entry.stored_size) + " bytes cannot inflate to " + std::to_string(entry.size));
   }
   if (entry.name.empty()) fail(entry.name, at, "has no name");
   if (is_folder(entry.name) ? entry.size != 0 : (attributes & kDosDirectory) != 0) {
@@ -136,8 +138,9 @@ Zip::Entry Zip::read_entry(Cursor& cursor, std::uint64_t directory_offset) const
   const std::uint64_t head = kLocalSize + entry.name.size();
   if (!Extent{entry.header, head}.fits(directory_offset) ||
       !Extent{entry.header + head, entry.stored_size}.fits(directory_offset)) {
-    fail(entry.name, at, std::to_string(entry.stored_size) + " bytes at " + hex(entry.header) +
-                             " run into the central directory");
+    fail(entry.name, at,
+         std::to_string(entry.stored_size) + " bytes at " + hex(entry.header) +
+             " run into the central directory");
   }
   return entry;
 }
@@ -178,7 +181,7 @@ void Zip::check_names() {
         root_.empty()) {
       fail(name, entry.header, "is not in the folder " + quote(root_) + " of the first record");
     }
-    if (name.find('\0') != name.npos || name.find('\\') != name.npos ||
+    if (name.find_first_of(kForbidden) != std::string_view::npos ||
         !is_utf8(ByteSpan(name), Surrogates::refuse)) {
       fail(name, entry.header, "has a name with NUL, backslash or bytes that are not UTF-8");
     }
@@ -197,7 +200,7 @@ std::optional<std::size_t> Zip::find(std::string_view name) const {
 Record Zip::record(std::size_t i) const {
   const Entry& entry = entries_[i];
   // Header and name in one read; the array serves every name that torch writes.
-  std::array<std::byte, 256> near;
+  std::array<std::byte, 256> near;  // NOLINT(*-member-init): read() fills what is used
   std::vector<std::byte> far;
   std::span<std::byte> head(near);
   const std::size_t head_size = kLocalSize + entry.name.size();
@@ -248,8 +251,7 @@ void Zip::check_local_sizes(const Entry& entry, std::uint32_t stored_size, std::
   std::uint64_t wide_size = size;
   std::uint64_t wide_stored_size = stored_size;
   if (!descriptor && (deferred(size) || deferred(stored_size))) {
-    const Region extra =
-        source_->read(Extent{entry.header + kLocalSize + entry.name.size(), extra_size});
+    const Region extra = source_->read(Extent{entry.header + kLocalSize + entry.name.size(), extra_size});
     Cursor zip64(find_zip64_field(entry.name, entry.header, extra.bytes()), "zip64 field");
     if (deferred(size)) wide_size = zip64.read<std::uint64_t>();
     if (deferred(stored_size)) wide_stored_size = zip64.read<std::uint64_t>();

@@ -54,15 +54,13 @@ class Zip {
     std::uint16_t method = 0;
   };
 
-  Entry read_entry(Cursor& cursor, std::uint64_t directory_offset) const;
+  static Entry read_entry(Cursor& cursor, std::uint64_t directory_offset);
   void check_layout(std::uint64_t directory_offset);
   void check_names();
   void check_local_sizes(const Entry& entry, std::uint32_t stored_size, std::uint32_t size,
                          std::uint16_t extra_size) const;
 
-  std::string_view relative(const Entry& entry) const noexcept {
-    return entry.name.substr(root_.size() + 1);
-  }
+  std::string_view relative(const Entry& entry) const noexcept { return entry.name.substr(root_.size() + 1); }
 
   std::shared_ptr<const Source> source_;
   Region directory_bytes_;  // every Entry's name points into this

@@ -27,17 +27,19 @@ class Arena {
 
  private:
   static constexpr std::size_t kFirstBlock = std::size_t{16} * 1024;
-  static constexpr std::size_t kLargestBlock = std::size_t{1024} * 1024;
+  static constexpr std::size_t kDoublings = 6;  // up to 1 MiB
 
   void* allocate_in_new_block(std::size_t size) {
-    room_ = std::max(size, std::min(kFirstBlock << blocks_.size(), kLargestBlock));
+    const std::size_t doublings = std::min<std::size_t>(blocks_.size(), kDoublings);
+    room_ = std::max(size, kFirstBlock << doublings);
+    // NOLINTNEXTLINE(*-avoid-c-arrays): as blocks_
     blocks_.push_back(std::make_unique_for_overwrite<std::byte[]>(room_));
     block_ = blocks_.back().get();
     used_ = size;
     return block_;
   }
 
-  std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  std::vector<std::unique_ptr<std::byte[]>> blocks_;  // NOLINT(*-avoid-c-arrays): not initialised
   std::byte* block_ = nullptr;
   std::size_t room_ = 0;
   std::size_t used_ = 0;

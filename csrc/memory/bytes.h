@@ -15,9 +15,7 @@ struct Extent {
   std::uint64_t size = 0;
 
   // Written as a subtraction because offset and size may come from a hostile file: a sum wraps.
-  bool fits(std::uint64_t whole) const noexcept {
-    return offset <= whole && size <= whole - offset;
-  }
+  bool fits(std::uint64_t whole) const noexcept { return offset <= whole && size <= whole - offset; }
 };
 
 // A view of bytes that somebody else owns.
@@ -26,7 +24,8 @@ class ByteSpan {
   ByteSpan() = default;
   ByteSpan(const std::byte* data, std::size_t size) noexcept : data_(data), size_(size) {}
   explicit ByteSpan(std::string_view text) noexcept
-      : data_(reinterpret_cast<const std::byte*>(text.data())), size_(text.size()) {}
+      : data_(reinterpret_cast<const std::byte*>(text.data())),  // NOLINT: ... or as bytes
+        size_(text.size()) {}
 
   const std::byte* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return size_; }
@@ -35,15 +34,14 @@ class ByteSpan {
 
   ByteSpan subspan(Extent extent) const {
     if (!extent.fits(size_)) {
-      throw FormatError("range of " + std::to_string(extent.size) + " bytes at " +
-                        hex(extent.offset) + " runs past the " + std::to_string(size_) +
-                        " bytes that are there");
+      throw FormatError("range of " + std::to_string(extent.size) + " bytes at " + hex(extent.offset) +
+                        " runs past the " + std::to_string(size_) + " bytes that are there");
     }
     return {data_ + extent.offset, static_cast<std::size_t>(extent.size)};
   }
 
   std::string_view text() const noexcept {
-    return {reinterpret_cast<const char*>(data_), size_};
+    return {reinterpret_cast<const char*>(data_), size_};  // NOLINT: any object may be read as chars
   }
 
  private:

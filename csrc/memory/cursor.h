@@ -41,12 +41,10 @@ class Cursor {
 
   // The bytes up to `end`, which is consumed and not returned.
   ByteSpan take_until(std::byte end) {
-    const void* found = remaining() == 0
-                            ? nullptr
-                            : std::memchr(bytes_.data() + offset_, static_cast<int>(end), remaining());
+    const void* found =
+        remaining() == 0 ? nullptr : std::memchr(bytes_.data() + offset_, static_cast<int>(end), remaining());
     if (found == nullptr) {
-      throw FormatError(std::string(what_) + ": truncated at " + hex(offset_) +
-                        ": a line does not end");
+      throw FormatError(std::string(what_) + ": truncated at " + hex(offset_) + ": a line does not end");
     }
     const auto size =
         static_cast<std::size_t>(static_cast<const std::byte*>(found) - (bytes_.data() + offset_));

@@ -45,8 +45,7 @@ Region map_file(const File& file, std::uint64_t offset, Mode mode) {
   const std::uint64_t lead = offset % page;  // mmap starts at page borders only
   const std::size_t length = wanted.size + lead;
   const auto [access, flags] = protection_of(mode);
-  void* base = ::mmap(nullptr, length, access, flags, file.descriptor(),
-                      static_cast<off_t>(offset - lead));
+  void* base = ::mmap(nullptr, length, access, flags, file.descriptor(), static_cast<off_t>(offset - lead));
   if (base == MAP_FAILED) throw FileError(errno, file.path());
   return {static_cast<std::byte*>(base) + lead, static_cast<std::size_t>(wanted.size),
           Share(new Mapping(base, length))};

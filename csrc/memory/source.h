@@ -40,8 +40,8 @@ class Source {
 
   void require(Extent extent) const {
     if (extent.fits(size())) return;
-    throw FormatError("range of " + std::to_string(extent.size) + " bytes at " +
-                      hex(extent.offset) + " runs past the end of the file at " + hex(size()));
+    throw FormatError("range of " + std::to_string(extent.size) + " bytes at " + hex(extent.offset) +
+                      " runs past the end of the file at " + hex(size()));
   }
 };
 

@@ -69,7 +69,9 @@ class Value {
  public:
   Value() = default;  // None
 
-  static Value of(Node& node) noexcept { return Value(reinterpret_cast<std::uintptr_t>(&node)); }
+  static Value of(Node& node) noexcept {
+    return Value(reinterpret_cast<std::uintptr_t>(&node));  // NOLINT: node() turns it back
+  }
   static Value of(bool flag) noexcept { return Value(flag ? kTrue : kFalse); }
   // `number` fits(): others are Integer nodes, see Document::integer.
   static Value of_small(std::int64_t number) noexcept {
@@ -84,16 +86,14 @@ class Value {
   }
   bool is(Kind wanted) const noexcept { return kind() == wanted; }
   bool is_text() const noexcept { return is(Kind::text) || is(Kind::byte_string); }
-  bool is_mapping() const noexcept {
-    return is(Kind::dict) || is(Kind::ordered_dict) || is(Kind::counter);
-  }
+  bool is_mapping() const noexcept { return is(Kind::dict) || is(Kind::ordered_dict) || is(Kind::counter); }
   bool is_node() const noexcept { return (bits_ & kTagMask) == 0; }
 
   // Each for its kind only.
   bool boolean() const noexcept { return bits_ == kTrue; }
   inline std::int64_t integer() const noexcept;
   Node& node() const noexcept {
-    return *reinterpret_cast<Node*>(bits_);  // NOLINT: set from a Node& by of()
+    return *reinterpret_cast<Node*>(bits_);  // NOLINT: of() made it from a Node&
   }
   template <typename T>
   T& as() const noexcept {
@@ -193,7 +193,7 @@ struct Object : Node {
   enum class Call : std::uint8_t { reduce, create };  // f(*args) or f.__new__(f, *args)
   enum class Effect : std::uint8_t { state, append, set_item };
   struct Step {
-    Effect effect;
+    Effect effect = Effect::state;
     Value key;  // of set_item
     Value value;
   };
@@ -221,7 +221,8 @@ class Document {
   void charge(std::uint64_t copied) {
     constexpr std::uint64_t kCopies = 4;
     charged_ += copied;
-    if (charged_ / kCopies > pickle_.size()) throw FormatError("pickle: calls copy more than the pickle holds");
+    if (charged_ / kCopies > pickle_.size())
+      throw FormatError("pickle: calls copy more than the pickle holds");
   }
 
   Arena& arena() noexcept { return *arena_; }

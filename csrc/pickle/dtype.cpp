@@ -43,7 +43,7 @@ constexpr std::array kDTypes{
 
 constexpr DType kUntyped{"uint8", "UntypedStorage", 1, 1, false, false};
 
-const DType* find(std::string_view DType::* field, std::string_view wanted) {
+const DType* find(std::string_view DType::*field, std::string_view wanted) {
   const auto* found =
       std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DType& d) { return d.*field == wanted; });
   return found == kDTypes.end() || wanted.empty() ? nullptr : found;

@@ -31,6 +31,8 @@ constexpr std::array kTable{
     Entry{"collections", "Counter", Action::counter},
     Entry{"builtins", "set", Action::set},
     Entry{"__builtin__", "set", Action::set},
+    Entry{"builtins", "bytes", Action::bytes},
+    Entry{"__builtin__", "bytes", Action::bytes},
     Entry{"builtins", "bytearray", Action::byte_array},
     Entry{"__builtin__", "bytearray", Action::byte_array},
     Entry{"builtins", "complex", Action::complex},
@@ -38,6 +40,8 @@ constexpr std::array kTable{
     Entry{"_codecs", "encode", Action::encode},
     Entry{"torch.nn.parameter", "Parameter", Action::parameter_class},
 };
+
+std::string_view cut(std::string_view name) { return name.substr(0, kMaxGlobalName); }
 
 bool holds_storages(std::string_view module) {
   return module == "torch" || module == "torch.storage" || module == "torch.cuda";
@@ -142,7 +146,7 @@ Known known_global(std::string_view module, std::string_view name) {
 }
 
 std::vector<GlobalName> list_globals(ByteSpan pickle) {
-  std::set<GlobalName> found;
+  std::set<std::pair<std::string_view, std::string_view>> found;
   StringTrail strings(pickle);
   Decoder decoder(pickle);
   try {
@@ -150,15 +154,18 @@ std::vector<GlobalName> list_globals(ByteSpan pickle) {
     for (decoder.next(instruction); instruction.opcode != Opcode::stop; decoder.next(instruction)) {
       strings.follow(instruction);
       if (instruction.opcode == Opcode::global || instruction.opcode == Opcode::inst) {
-        found.insert({std::string(instruction.bytes.text()), std::string(instruction.more.text())});
-      } else if (instruction.opcode == Opcode::stack_global) {
-        found.insert({std::string(strings.before_last()), std::string(strings.last())});
+        found.insert({cut(instruction.bytes.text()), cut(instruction.more.text())});
+      } else if (instruction.opcode == Opcode::stack_global && !strings.last().empty()) {
+        found.insert({cut(strings.before_last()), cut(strings.last())});
       }
     }
   } catch (const FormatError&) {
     // What stands before the break is what the machine could have met.
   }
-  return {found.begin(), found.end()};
+  std::vector<GlobalName> names;
+  names.reserve(found.size());
+  for (const auto& [module, name] : found) names.push_back({std::string(module), std::string(name)});
+  return names;
 }
 
 }  // namespace zerocopy

@@ -23,6 +23,7 @@ enum class Action : std::uint8_t {
   ordered_dict,
   counter,
   set,
+  bytes,
   byte_array,
   complex,
   encode,
@@ -41,6 +42,9 @@ struct Known {
 
 Known known_global(std::string_view module, std::string_view name);
 
+// No Python name is longer. Each use of a longer one would cost its length.
+constexpr std::size_t kMaxGlobalName = 1000;
+
 struct GlobalName {
   std::string module;
   std::string name;
@@ -49,7 +53,7 @@ struct GlobalName {
 };
 
 // Every global that the pickle names, sorted, each once, by whichever opcode names it. Executes
-// nothing; reads up to STOP or to the first byte that cannot be decoded. O(length).
+// nothing; reads up to STOP or to the first byte that cannot be decoded. Longer names are cut.
 std::vector<GlobalName> list_globals(ByteSpan pickle);
 
 }  // namespace zerocopy

@@ -7,13 +7,13 @@
 #include "pickle/memo.h"
 #include "pickle/opcode.h"
 #include "pickle/rebuild.h"
+#include "pickle/stack.h"
 #include "pickle/storages.h"
 
 namespace zerocopy {
 namespace {
 
 constexpr std::uint16_t kMaxDepth = 1000;
-constexpr std::size_t kMaxStack = 1'000'000;
 
 class Machine {
  public:
@@ -21,10 +21,14 @@ class Machine {
       : document_(std::move(pickle)), decoder_(document_.pickle()), memo_(document_.pickle().size()) {}
 
   Document run() {
-    for (decoder_.next(instruction_); instruction_.opcode != Opcode::stop; decoder_.next(instruction_)) {
-      step();
+    try {
+      for (decoder_.next(instruction_); instruction_.opcode != Opcode::stop; decoder_.next(instruction_)) {
+        step();
+      }
+      document_.root = pop();
+    } catch (const StackError& error) {
+      fail(error.what());
     }
-    document_.root = pop();
     return std::move(document_);
   }
 
@@ -32,38 +36,10 @@ class Machine {
   void step();
   [[noreturn]] void reject() const;
 
-  void push(const Value& value) {
-    if (height_ == stack_.size()) grow();
-    stack_[height_++] = value;
-  }
-  void grow();
-  Value pop() {
-    const Value value = top();
-    --height_;
-    return value;
-  }
-  // Values below the last mark are out of reach.
-  const Value& top() const {
-    if (reachable() == 0) fail("stack underflow");
-    return stack_[height_ - 1];
-  }
-  std::size_t pop_mark() {
-    if (marks_.empty()) fail("no mark on the stack");
-    const std::size_t mark = marks_.back();
-    marks_.pop_back();
-    return mark;
-  }
-  // The topmost values, no longer on the stack; good until the next push.
-  std::span<const Value> take(std::size_t count) {
-    if (count > reachable()) fail("stack underflow");
-    height_ -= count;
-    return {stack_.data() + height_, count};
-  }
-  std::span<const Value> take_since_mark() { return take(height_ - pop_mark()); }
-  std::size_t reachable() const { return height_ - (marks_.empty() ? 0 : marks_.back()); }
+  void push(const Value& value) { stack_.push(value); }
+  Value pop() { return stack_.pop(); }
   std::uint64_t index() const { return static_cast<std::uint64_t>(instruction_.number); }
 
-  void mark();
   void memoize(bool stored) const;
   void recall();
 
@@ -91,9 +67,7 @@ class Machine {
   Decoder decoder_;
   Instruction instruction_{};
   Memo<Value> memo_;
-  std::vector<Value> stack_ = std::vector<Value>(64);  // never shrinks: height_ says what counts
-  std::size_t height_ = 0;
-  std::vector<std::size_t> marks_;
+  Stack stack_;
   StorageTable storages_;
 };
 
@@ -109,12 +83,12 @@ void Machine::step() {
 
     // Values that are there
     case Opcode::mark:
-      return mark();
+      return stack_.mark();
     case Opcode::binput:
     case Opcode::long_binput:
-      return memoize(memo_.put(index(), top()));
+      return memoize(memo_.put(index(), stack_.top()));
     case Opcode::memoize:
-      return memoize(memo_.append(top()));
+      return memoize(memo_.append(stack_.top()));
     case Opcode::binget:
     case Opcode::long_binget:
       return recall();
@@ -149,17 +123,17 @@ void Machine::step() {
     case Opcode::bytearray8:
       return make_blob(Kind::byte_array);
     case Opcode::empty_tuple:
-      return make_sequence(Kind::tuple, take(0));
+      return make_sequence(Kind::tuple, stack_.take(0));
     case Opcode::tuple1:
-      return make_sequence(Kind::tuple, take(1));
+      return make_sequence(Kind::tuple, stack_.take(1));
     case Opcode::tuple2:
-      return make_sequence(Kind::tuple, take(2));
+      return make_sequence(Kind::tuple, stack_.take(2));
     case Opcode::tuple3:
-      return make_sequence(Kind::tuple, take(3));
+      return make_sequence(Kind::tuple, stack_.take(3));
     case Opcode::tuple:
-      return make_sequence(Kind::tuple, take_since_mark());
+      return make_sequence(Kind::tuple, stack_.take_since_mark());
     case Opcode::frozenset:
-      return make_sequence(Kind::frozenset, take_since_mark());
+      return make_sequence(Kind::frozenset, stack_.take_since_mark());
     case Opcode::empty_list:
       return push(Value::of(document_.make<Sequence>(Kind::list)));
     case Opcode::empty_set:
@@ -175,15 +149,15 @@ void Machine::step() {
 
     // Changes of values, and calls
     case Opcode::append:
-      return append(take(1));
+      return append(stack_.take(1));
     case Opcode::appends:
-      return append(take_since_mark());
+      return append(stack_.take_since_mark());
     case Opcode::additems:
-      return add_items(take_since_mark());
+      return add_items(stack_.take_since_mark());
     case Opcode::setitem:
-      return set_items(take(2));
+      return set_items(stack_.take(2));
     case Opcode::setitems:
-      return set_items(take_since_mark());
+      return set_items(stack_.take_since_mark());
     case Opcode::build:
       return build(pop());
     case Opcode::reduce:
@@ -196,18 +170,6 @@ void Machine::step() {
   }
 }
 
-// ----------------------------------------------------------------------- values already there
-
-void Machine::mark() {
-  if (marks_.size() >= kMaxStack) fail("more than a million marks");
-  marks_.push_back(height_);
-}
-
-void Machine::grow() {
-  if (height_ >= kMaxStack) fail("more than a million values on the stack");
-  stack_.resize(std::min(2 * stack_.size(), kMaxStack));
-}
-
 void Machine::memoize(bool stored) const {
   if (!stored) fail("memo index " + std::to_string(index()) + " is absurd");
 }
@@ -217,8 +179,6 @@ void Machine::recall() {
   if (value == nullptr) fail("memo entry " + std::to_string(index()) + " was never put");
   push(*value);
 }
-
-// -------------------------------------------------------------------------------- new values
 
 void Machine::make_blob(Kind kind) {
   auto& blob = document_.make<Blob>(kind);
@@ -243,13 +203,7 @@ void Machine::make_integer() {
     make_blob(Kind::big_integer);
     return;
   }
-  // Two's complement of any length: start from the sign and shift the bytes in from the top.
-  const bool negative = !bytes.empty() && (bytes[bytes.size() - 1] & std::byte{0x80}) != std::byte{0};
-  std::uint64_t number = negative ? ~std::uint64_t{0} : 0;
-  for (std::size_t i = bytes.size(); i-- > 0;) {
-    number = (number << 8U) | std::to_integer<std::uint64_t>(bytes[i]);
-  }
-  push(document_.integer(static_cast<std::int64_t>(number)));
+  push(document_.integer(decode_long(bytes)));
 }
 
 void Machine::make_sequence(Kind kind, std::span<const Value> items) {
@@ -263,6 +217,7 @@ void Machine::make_sequence(Kind kind, std::span<const Value> items) {
 }
 
 void Machine::make_global(std::string_view module, std::string_view name) {
+  if (module.size() > kMaxGlobalName || name.size() > kMaxGlobalName) fail("a global of absurd length");
   auto& global = document_.make<Global>(Kind::global);
   const Known known = known_global(module, name);
   global.module = module;
@@ -280,10 +235,8 @@ void Machine::make_stack_global() {
   make_global(module.as<Blob>().bytes.text(), name.as<Blob>().bytes.text());
 }
 
-// -------------------------------------------------------------------------- changes and calls
-
 void Machine::append(std::span<const Value> items) {
-  const Value target = top();
+  const Value target = stack_.top();
   if (target.is(Kind::object)) {
     for (const Value& item : items) add_step(target.as<Object>(), Object::Effect::append, item);
     return;
@@ -297,7 +250,7 @@ void Machine::append(std::span<const Value> items) {
 }
 
 void Machine::add_items(std::span<const Value> items) {
-  const Value target = top();
+  const Value target = stack_.top();
   if (!target.is(Kind::set)) refuse("items added to something that is no set");
   for (const Value& item : items) {
     check_key(item, instruction_.offset);
@@ -307,7 +260,7 @@ void Machine::add_items(std::span<const Value> items) {
 }
 
 void Machine::set_items(std::span<const Value> items) {
-  const Value target = top();
+  const Value target = stack_.top();
   if (items.size() % 2 != 0) fail("a key without a value");
   if (!target.is_mapping() && !target.is(Kind::object)) {
     refuse("items set on something that is no dict");
@@ -326,7 +279,7 @@ void Machine::set_items(std::span<const Value> items) {
 
 // OrderedDict's attributes (state_dict puts _metadata there), or the state of an allowed class.
 void Machine::build(const Value& state) {
-  const Value target = top();
+  const Value target = stack_.top();
   if (target.is(Kind::object)) {
     add_step(target.as<Object>(), Object::Effect::state, state);
     return;

@@ -11,12 +11,11 @@ constexpr std::array<Argument, 256> make_arguments() {
     for (const Opcode opcode : opcodes) table[static_cast<std::uint8_t>(opcode)] = argument;
   };
   using enum Opcode;
-  set(Argument::none, {mark,      stop,       pop,        pop_mark, dup,          none,
-                       binpersid, reduce,     append,     build,    dict,         empty_dict,
-                       appends,   list,       empty_list, obj,      setitem,      tuple,
-                       empty_tuple, setitems, newobj,     tuple1,   tuple2,       tuple3,
-                       newtrue,   newfalse,   empty_set,  additems, frozenset,    newobj_ex,
-                       stack_global, memoize, next_buffer, readonly_buffer});
+  set(Argument::none, {mark,       stop,      pop,          pop_mark, dup,         none,           binpersid,
+                       reduce,     append,    build,        dict,     empty_dict,  appends,        list,
+                       empty_list, obj,       setitem,      tuple,    empty_tuple, setitems,       newobj,
+                       tuple1,     tuple2,    tuple3,       newtrue,  newfalse,    empty_set,      additems,
+                       frozenset,  newobj_ex, stack_global, memoize,  next_buffer, readonly_buffer});
   set(Argument::u1, {binint1, binget, binput, proto, ext1});
   set(Argument::u2, {binint2, ext2});
   set(Argument::u4, {long_binget, long_binput, ext4});
@@ -27,8 +26,8 @@ constexpr std::array<Argument, 256> make_arguments() {
   set(Argument::bytes4, {binunicode, binbytes});
   set(Argument::signed_bytes4, {binstring, long4});
   set(Argument::bytes8, {binunicode8, binbytes8, bytearray8});
-  set(Argument::line, {text_float, text_int, text_long, text_persid, text_string, text_unicode,
-                       text_get, text_put});
+  set(Argument::line,
+      {text_float, text_int, text_long, text_persid, text_string, text_unicode, text_get, text_put});
   set(Argument::two_lines, {global, inst});
   return table;
 }
@@ -85,8 +84,8 @@ void Decoder::read_argument(Argument argument, Instruction& instruction) {
       instruction.more = cursor_.take_until(std::byte{'\n'});
       return;
     case Argument::undefined:
-      throw FormatError("pickle: no opcode " + hex(static_cast<std::uint8_t>(instruction.opcode)) +
-                        " (at " + hex(instruction.offset) + ")");
+      throw FormatError("pickle: no opcode " + hex(static_cast<std::uint8_t>(instruction.opcode)) + " (at " +
+                        hex(instruction.offset) + ")");
   }
 }
 
@@ -101,6 +100,16 @@ void Decoder::enter_frame(const Instruction& instruction) {
 
 void Decoder::leave_frame(const Instruction& instruction) {
   throw FormatError("pickle: instruction at " + hex(instruction.offset) + " crosses the end of its frame");
+}
+
+std::int64_t decode_long(ByteSpan bytes) {
+  // Start from the sign and shift the bytes in from the top.
+  const bool negative = !bytes.empty() && (bytes[bytes.size() - 1] & std::byte{0x80}) != std::byte{0};
+  std::uint64_t number = negative ? ~std::uint64_t{0} : 0;
+  for (std::size_t i = bytes.size(); i-- > 0;) {
+    number = (number << 8U) | std::to_integer<std::uint64_t>(bytes[i]);
+  }
+  return static_cast<std::int64_t>(number);
 }
 
 }  // namespace zerocopy

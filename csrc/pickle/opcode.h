@@ -141,4 +141,7 @@ class Decoder {
   std::uint64_t frame_end_ = 0;
 };
 
+// The integer that LONG1 and LONG4 carry: two's complement, little-endian, at most 8 bytes of it.
+std::int64_t decode_long(ByteSpan bytes);
+
 }  // namespace zerocopy

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::size_t kIdSize = 5;
 constexpr std::size_t kMaxLocation = 200;
+constexpr std::size_t kMaxKey = 200;  // torch counts "0", "1", ...; each use of a key hashes it
 
 [[noreturn]] void fail(const std::string& reason, std::uint64_t offset) {
   throw FormatError("pickle: persistent id: " + reason + " (at " + hex(offset) + ")");
@@ -27,8 +28,8 @@ Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t o
   if (items.empty() || !items[0].is_text()) fail("does not begin with a type name", offset);
   const std::string_view type_name = items[0].as<Blob>().bytes.text();
   if (type_name == "module") {
-    throw RefusedError("pickle: persistent id of a module (its source file would be read, at " +
-                       hex(offset) + ")");
+    throw RefusedError("pickle: persistent id of a module (its source file would be read, at " + hex(offset) +
+                       ")");
   }
   if (type_name != "storage") fail("of type " + quote(type_name), offset);
   if (items.size() != kIdSize) fail(std::to_string(items.size()) + " items instead of 5", offset);
@@ -40,6 +41,7 @@ Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t o
   const std::string_view key = items[2].as<Blob>().bytes.text();
   const std::string_view location = items[3].as<Blob>().bytes.text();
   const std::int64_t numel = items[4].integer();
+  if (key.size() > kMaxKey) fail("key " + quote(key) + " is too long", offset);
   if (location.size() > kMaxLocation || !is_utf8(ByteSpan(location), Surrogates::refuse)) {
     fail("location " + quote(location), offset);
   }

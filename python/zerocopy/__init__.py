@@ -17,8 +17,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Error",
     "FormatError",
-    "UnsupportedError",
     "Unpickler",
+    "UnsupportedError",
     "load",
     "safe_globals",
     "untyped_storage",

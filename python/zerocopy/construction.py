@@ -50,7 +50,10 @@ def native_global(module: str, name: str) -> Any:
     twin = rebuild.SAFE.get(f"{module}.{name}")
     if twin is not None:
         return twin
-    return getattr(importlib.import_module(module.replace("__builtin__", "builtins")), name)
+    try:
+        return getattr(importlib.import_module(module.replace("__builtin__", "builtins")), name)
+    except AttributeError:
+        raise UnsupportedError(f"checkpoint: {module}.{name} is not in PyTorch {torch.__version__}") from None
 
 
 def call(function: Any, arguments: tuple[Any, ...]) -> Any:

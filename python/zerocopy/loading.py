@@ -88,6 +88,10 @@ def load(
         return _load_trusting(archive, map_location, pickle_module or pickle, pickle_load_args)
     except Error as error:
         raise type(error)(f"{opening.name_of(f)}: {error}") from error.__cause__
+    except pickle.UnpicklingError as error:
+        if weights_only:
+            error.args = (f"{opening.name_of(f)}: {error}",)
+        raise
 
 
 def _backend(backend: str, mmap: bool | None) -> str:
@@ -117,7 +121,9 @@ def _load_safely(archive: _C.Archive, map_location: Any, *, encoding: str) -> An
     return archive.load(allowlist.resolve, restore, cpu_as_is, encoding, construction)
 
 
-def _load_trusting(archive: _C.Archive, map_location: Any, pickle_module: Any, pickle_args: dict[str, Any]) -> Any:
+def _load_trusting(
+    archive: _C.Archive, map_location: Any, pickle_module: Any, pickle_args: dict[str, Any]
+) -> Any:
     if archive.is_torchscript:
         raise UnsupportedError("this is a TorchScript archive; load it with torch.jit.load")
     unpickler_class = unpickler.unpickler_of(pickle_module.Unpickler)

@@ -24,38 +24,49 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto") -> _C.Archi
     mapped = backend in ("auto", "mmap")
     if isinstance(f, (str, os.PathLike)):
         path = os.fsencode(f)
-        return _attempt(lambda: _C.Archive.open(path, mode, mapped), lambda: _head_of_path(path))
+        if b"\0" in path:
+            raise ValueError("embedded null byte in a path")
+        return _attempt(lambda: _C.Archive.open(path, mode, mapped), lambda: _glimpse_of_path(path))
     if not hasattr(f, "read"):
-        return _attempt(lambda: _C.Archive.open_buffer(f, mode), lambda: _head_of_buffer(f))
+        return _attempt(lambda: _C.Archive.open_buffer(f, mode), lambda: _glimpse_of_buffer(f))
     if _is_plain_file(f):
         start, descriptor, name = f.tell(), f.fileno(), name_of(f)
         archive = _attempt(
             lambda: _C.Archive.open_descriptor(descriptor, start, name, mode, mapped),
-            lambda: (os.pread(descriptor, diagnosis.HEAD, start), os.fstat(descriptor).st_size - start),
+            lambda: _glimpse_of_descriptor(descriptor, start),
         )
         f.seek(0, os.SEEK_END)
         return archive
     content = rest_of(f)
     # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
-    return _attempt(lambda: _C.Archive.open_buffer(content, "c"), lambda: _head_of_buffer(content))
+    return _attempt(lambda: _C.Archive.open_buffer(content, "c"), lambda: _glimpse_of_buffer(content))
 
 
-def _attempt(opened: Callable[[], _C.Archive], head: Callable[[], tuple[bytes, int]]) -> _C.Archive:
-    """Open, and if that fails look at the file's head and size to say what the file is."""
+def _attempt(opened: Callable[[], _C.Archive], glimpse: Callable[[], diagnosis.Glimpse]) -> _C.Archive:
+    """Open, and if that fails look at the file's ends to say what the file is."""
     try:
         return opened()
     except Error as error:
-        raise diagnosis.diagnose(*head(), error) from None
+        raise diagnosis.diagnose(glimpse(), error) from None
 
 
-def _head_of_path(path: bytes) -> tuple[bytes, int]:
-    with open(path, "rb") as file:
-        return file.read(diagnosis.HEAD), os.fstat(file.fileno()).st_size
+def _glimpse_of_path(path: bytes) -> diagnosis.Glimpse:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return _glimpse_of_descriptor(descriptor, 0)
+    finally:
+        os.close(descriptor)
 
 
-def _head_of_buffer(buffer: Any) -> tuple[bytes, int]:
+def _glimpse_of_descriptor(descriptor: int, start: int) -> diagnosis.Glimpse:
+    size = os.fstat(descriptor).st_size
+    tail = os.pread(descriptor, diagnosis.TAIL, max(start, size - diagnosis.TAIL))
+    return diagnosis.Glimpse(os.pread(descriptor, diagnosis.HEAD, start), tail, size - start)
+
+
+def _glimpse_of_buffer(buffer: Any) -> diagnosis.Glimpse:
     with memoryview(buffer) as view, view.cast("B") as flat:
-        return bytes(flat[: diagnosis.HEAD]), flat.nbytes
+        return diagnosis.Glimpse(bytes(flat[: diagnosis.HEAD]), bytes(flat[-diagnosis.TAIL :]), flat.nbytes)
 
 
 def rest_of(f: Any) -> Any:

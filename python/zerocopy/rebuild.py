@@ -81,6 +81,13 @@ def _within_storage(*tensors: Any) -> None:
             require(tensor.numel() <= _torch.storage_numel(tensor), "a tensor that repeats its storage")
 
 
+def _require_inside(elements: int, offset: int, size: Sequence[int], stride: Sequence[int]) -> None:
+    """Require that a view lies inside as many elements. Python's integers do not overflow."""
+    require(len(size) == len(stride) and min((0, offset, *size, *stride)) == 0, "a tensor's negative shape")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    require(0 in size or last < elements, f"a tensor needs element {last} of {elements}")
+
+
 # ----------------------------------------------------------------------------------------- dense
 
 
@@ -199,9 +206,15 @@ def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.
     _within_storage(indices, values)
     tensor = torch.sparse_coo_tensor(indices, values, size, **checks)
     if coalesced and coalesced[0]:
-        require(torch.equal(tensor.coalesce()._indices(), indices), "a sparse tensor that claims to be coalesced")
+        require(
+            torch.equal(tensor.coalesce()._indices(), indices), "a sparse tensor that claims to be coalesced"
+        )
         tensor._coalesced_(True)
     return tensor
+
+
+# What 1.13 wrote, and later releases no longer have.
+SAFE["torch._utils._rebuild_sparse_csr_tensor"] = rebuild_sparse_tensor
 
 
 # ------------------------------------------------------------------------------------- quantized
@@ -219,14 +232,21 @@ def rebuild_qtensor(
 ) -> torch.Tensor:
     """Return a quantized tensor whose scales and zero points suit it."""
     require(not backward_hooks, "backward hooks")
-    lowest, highest, plain = _QUANTIZED[storage.dtype]
-    _within_storage(tensor_over(_torch.untyped(storage), plain, offset, size, stride))
+    lowest, highest, bytes_each, packed = _QUANTIZED[storage.dtype]
+    require(
+        type(offset) is int and _are_integers(size) and _are_integers(stride), "a quantized tensor's shape"
+    )
+    elements = _torch.untyped(storage).nbytes() // bytes_each * packed
+    _require_inside(elements, offset, size, stride)
+    require(math.prod(size) <= elements, "a tensor that repeats its storage")
     scheme = quantizer[0]
     if scheme is torch.per_tensor_affine:
         _, scale, zero_point = quantizer
         scales, zero_points = [scale], [zero_point]
     else:
-        require(scheme in (torch.per_channel_affine, torch.per_channel_affine_float_qparams), "a quantizer scheme")
+        require(
+            scheme in (torch.per_channel_affine, torch.per_channel_affine_float_qparams), "a quantizer scheme"
+        )
         _, scales, zero_points, axis = quantizer
         _within_storage(*(values for values in (scales, zero_points) if isinstance(values, torch.Tensor)))
         scales, zero_points = torch.as_tensor(scales).tolist(), torch.as_tensor(zero_points).tolist()
@@ -238,13 +258,13 @@ def rebuild_qtensor(
     return torch._utils._rebuild_qtensor(storage, offset, size, stride, quantizer, requires_grad, {})  # type: ignore[no-any-return]
 
 
-#: dtype: range of a zero point, and a plain dtype of the same size. Packed types count in bytes.
+#: dtype: range of a zero point, bytes of one item of the storage, and how many elements that holds.
 _QUANTIZED = {
-    torch.quint8: (0, 255, torch.uint8),
-    torch.qint8: (-128, 127, torch.uint8),
-    torch.qint32: (-(2**31), 2**31 - 1, torch.int32),
-    torch.quint4x2: (0, 15, torch.uint8),
-    torch.quint2x4: (0, 3, torch.uint8),
+    torch.quint8: (0, 255, 1, 1),
+    torch.qint8: (-128, 127, 1, 1),
+    torch.qint32: (-(2**31), 2**31 - 1, 4, 1),
+    torch.quint4x2: (0, 15, 1, 2),
+    torch.quint2x4: (0, 3, 1, 4),
 }
 
 
@@ -258,12 +278,11 @@ def rebuild_nested_tensor(
     """Return a nested tensor whose parts lie inside its buffer."""
     _within_storage(buffer, sizes, strides, *(offsets,) * isinstance(offsets, torch.Tensor))
     starts = offsets.tolist() if isinstance(offsets, torch.Tensor) else list(offsets)
-    require(len(starts) == len(sizes) == len(strides) and sizes.shape == strides.shape, "a nested tensor's shapes")
+    require(
+        len(starts) == len(sizes) == len(strides) and sizes.shape == strides.shape, "a nested tensor's shapes"
+    )
     for size, stride, start in zip(sizes.tolist(), strides.tolist(), starts, strict=True):
-        # As a view of the buffer's own storage, for the checks.
-        require(min((start, *size, *stride)) >= 0, "a nested tensor's negative shape")
-        last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-        require(0 in size or last < buffer.numel(), "a nested tensor that leaves its buffer")
+        _require_inside(buffer.numel(), start, size, stride)
     return torch._utils._rebuild_nested_tensor(buffer, sizes, strides, offsets)  # type: ignore[no-any-return]
 
 
@@ -272,7 +291,10 @@ def rebuild_meta_tensor(
     dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], requires_grad: bool
 ) -> torch.Tensor:
     """Return a tensor that has a shape and no data."""
-    require(_are_integers(size) and _are_integers(stride) and min((0, *size, *stride)) >= 0, "a meta tensor's shape")
+    require(
+        _are_integers(size) and _are_integers(stride) and min((0, *size, *stride)) >= 0,
+        "a meta tensor's shape",
+    )
     require(len(size) <= _MAX_DIMENSIONS and math.prod(n or 1 for n in size) < 2**59, "a meta tensor's shape")
     return torch.empty_strided(size, stride, dtype=dtype, device="meta", requires_grad=requires_grad)
 
@@ -284,7 +306,9 @@ def rebuild_from_numpy(data: Any, dtype: torch.dtype, device: str, requires_grad
 
 
 @_twin_of("torch._utils._rebuild_device_tensor_from_cpu_tensor")
-def rebuild_from_cpu_tensor(data: torch.Tensor, dtype: torch.dtype, device: str, requires_grad: bool) -> torch.Tensor:
+def rebuild_from_cpu_tensor(
+    data: torch.Tensor, dtype: torch.dtype, device: str, requires_grad: bool
+) -> torch.Tensor:
     """Return a tensor of a device whose data was written as a CPU tensor."""
     _within_storage(data)
     return data.to(device=device, dtype=dtype).requires_grad_(requires_grad)
@@ -298,7 +322,9 @@ def rebuild_wrapper_subclass(cls: Any, *arguments: Any) -> torch.Tensor:
 
 
 @_twin_of("torch._tensor._rebuild_from_type_v2")
-def rebuild_from_type_v2(function: Function, cls: Any, arguments: tuple[Any, ...], state: Any) -> torch.Tensor:
+def rebuild_from_type_v2(
+    function: Function, cls: Any, arguments: tuple[Any, ...], state: Any
+) -> torch.Tensor:
     """Return an instance of a tensor subclass, or a tensor with Python attributes."""
     from zerocopy import allowlist
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from zerocopy import _C, _torch, opening, rebuild
+from zerocopy.errors import UnsupportedError
 
 
 class StorageUnpickling:
@@ -21,7 +22,9 @@ class StorageUnpickling:
 
     def __init__(self, file: Any, archive: Any, *, map_location: Any = None, **pickle_args: Any) -> None:
         super().__init__(file, **pickle_args)
-        self.archive: _C.Archive = archive if isinstance(archive, _C.Archive) else opening.open_archive(archive)
+        self.archive: _C.Archive = (
+            archive if isinstance(archive, _C.Archive) else opening.open_archive(archive)
+        )
         self._restore, self._cpu_as_is = _torch.restore_function(map_location)
         self._storages: dict[str, Any] = {}
 
@@ -35,6 +38,10 @@ class StorageUnpickling:
         storage_type, key, location, numel = pid[1:]
         key = _text(key)
         if key not in self._storages:
+            if storage_type is torch.UntypedStorage and self.archive.big_endian:
+                raise UnsupportedError(
+                    "a big-endian storage without a type, whose byte order only weights_only tells"
+                )
             dtype = torch.uint8 if storage_type is torch.UntypedStorage else storage_type.dtype
             storage = self.archive.storage(key, _torch.storage_class_name(storage_type), numel)
             if self._restore and not (self._cpu_as_is and _text(location) == "cpu"):
@@ -117,11 +124,19 @@ Builder = Callable[..., Any]
 
 def _faster_v2(stock: Builder) -> Builder:
     def rebuild_tensor_v2(
-        storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, metadata: Any = None
+        storage: Any,
+        offset: Any,
+        size: Any,
+        stride: Any,
+        requires_grad: Any,
+        hooks: Any,
+        metadata: Any = None,
     ) -> Any:
         if hooks or metadata:  # rare, and torch's business
             return stock(storage, offset, size, stride, requires_grad, hooks, metadata)
-        return rebuild.tensor_over(_torch.untyped(storage), storage.dtype, offset, size, stride, requires_grad)
+        return rebuild.tensor_over(
+            _torch.untyped(storage), storage.dtype, offset, size, stride, requires_grad
+        )
 
     return rebuild_tensor_v2
 

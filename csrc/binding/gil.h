@@ -1,0 +1,48 @@
+// The GIL, let go and taken, in threads that may outlive the interpreter.
+//
+// Before Python 3.14 a daemon thread that asks for the GIL while the interpreter ends is ended by
+// pthread_exit, which unwinds the stack as an exception does: through pybind11's guards, whose
+// destructors are noexcept, that aborts the process, and through ours it would drop references
+// without the GIL. As 3.14 does, such a thread sleeps until the process is gone.
+#pragma once
+
+#include <Python.h>
+#include <cxxabi.h>
+#include <unistd.h>
+
+namespace zerocopy {
+
+template <typename Take>
+auto take_gil(Take take) noexcept {
+  try {
+    return take();
+  } catch (const abi::__forced_unwind&) {
+    for (;;) ::pause();
+  }
+}
+
+class GilReleased {
+ public:
+  GilReleased() : state_(PyEval_SaveThread()) {}
+  GilReleased(const GilReleased&) = delete;
+  GilReleased& operator=(const GilReleased&) = delete;
+  ~GilReleased() {
+    take_gil([this] { PyEval_RestoreThread(state_); });
+  }
+
+ private:
+  PyThreadState* state_;
+};
+
+class GilTaken {
+ public:
+  GilTaken() : state_(take_gil([] { return PyGILState_Ensure(); })) {}
+  GilTaken(const GilTaken&) = delete;
+  GilTaken& operator=(const GilTaken&) = delete;
+  ~GilTaken() { PyGILState_Release(state_); }
+
+ private:
+  PyGILState_STATE state_;
+};
+
+}  // namespace zerocopy
