@@ -94,9 +94,9 @@ def callee(allowed: Any) -> Callable[..., Any]:
     ``torch.Tensor(64)`` return uninitialised memory.
     """
     if any(allowed is known for known in rebuild.SAFE.values()):
-        return allowed  # type: ignore[no-any-return]
+        return allowed
     if is_users(allowed):
-        return allowed  # type: ignore[no-any-return]
+        return allowed
     name = getattr(allowed, "__qualname__", repr(allowed))
     raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
 

@@ -16,7 +16,7 @@ def load(
     map_location: Any = None,
     pickle_module: Any = None,
     *,
-    weights_only: bool = True,
+    weights_only: bool | None = True,
     mmap: bool | None = None,
     backend: str = "auto",
     mode: str = "c",
@@ -37,7 +37,7 @@ def load(
     pickle_module : module, optional
         Where ``Unpickler`` comes from if `weights_only` is false; default ``pickle``.
     weights_only : bool
-        True, on every release: the file is read by a machine that has no way to call what the file names, other
+        True (and None), on every release: the file is read by a machine that has no way to call what it names, other
         than the running release's allow-list and the user's (``zerocopy.safe_globals``,
         ``torch.serialization.add_safe_globals``). False: the file may run any code.
     mmap : bool, optional

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from collections.abc import Callable
 from typing import Any
 
@@ -88,4 +89,4 @@ def name_of(f: Any) -> str:
 def _is_plain_file(f: Any) -> bool:
     """Whether the bytes of `f` are those of its descriptor: not so for gzip files and other wrappers."""
     raw = f.raw if type(f) in (io.BufferedReader, io.BufferedRandom) else f
-    return type(raw) is io.FileIO and f.seekable() and os.path.isfile(raw.fileno())
+    return type(raw) is io.FileIO and f.seekable() and stat.S_ISREG(os.fstat(raw.fileno()).st_mode)

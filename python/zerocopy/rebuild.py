@@ -11,7 +11,7 @@ import functools
 import math
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -103,7 +103,7 @@ def tensor_over(
 ) -> torch.Tensor:
     """Return a tensor over any storage: checked natively on the CPU, by torch elsewhere."""
     if storage.device.type == "cpu":
-        tensor = _C.view(storage, dtype, offset, size, stride)
+        tensor = _C.view(storage, dtype, offset, tuple(size), tuple(stride))
     else:
         tensor = torch.empty((0,), dtype=dtype, device=storage.device)
         tensor.set_(storage, offset, tuple(size), tuple(stride))
@@ -117,7 +117,7 @@ def tensor_over(
 @_twin_of("torch._utils._rebuild_tensor")
 def rebuild_tensor(storage: Any, offset: int, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
     """Return a tensor over a ``TypedStorage``."""
-    return rebuild_tensor_v2(storage, offset, size, stride, False, None)  # type: ignore[no-any-return]
+    return rebuild_tensor_v2(storage, offset, size, stride, False, None)
 
 
 @_twin_of("torch._utils._rebuild_tensor_v2")
@@ -133,7 +133,7 @@ def rebuild_tensor_v2(
     """Return a tensor over a ``TypedStorage``, with its flags."""
     return rebuild_tensor_v3(
         storage, offset, size, stride, requires_grad, backward_hooks, storage.dtype, metadata
-    )  # type: ignore[no-any-return]
+    )
 
 
 @_twin_of("torch._utils._rebuild_tensor_v3")
@@ -190,14 +190,15 @@ def get_layout(name: str) -> torch.layout:
     """Return the layout called ``"torch.sparse_coo"`` and the like."""
     layout = vars(torch).get(name.removeprefix("torch."))  # getattr would import some submodules
     require(isinstance(layout, torch.layout), f"layout {name[:64]!r}")
-    return layout  # type: ignore[no-any-return]
+    return cast(torch.layout, layout)
 
 
 @_twin_of("torch._utils._rebuild_sparse_tensor")
 def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.Tensor:
     """Return a sparse tensor whose indices have been checked: out of range, they write out of bounds later."""
     # 1.13 has no such argument and always checks.
-    checks = {"check_invariants": True} if hasattr(torch.sparse, "check_sparse_tensor_invariants") else {}
+    always = not hasattr(torch.sparse, "check_sparse_tensor_invariants")
+    checks: dict[str, Any] = {} if always else {"check_invariants": True}
     if layout is not torch.sparse_coo:
         compressed, plain, values, size = data
         _within_storage(compressed, plain, values)
@@ -255,7 +256,7 @@ def rebuild_qtensor(
     require(all(math.isfinite(s) and s > 0 for s in scales), "a quantizer scale that is not positive")
     if scheme is not torch.per_channel_affine_float_qparams:  # whose zero points are floats
         require(all(lowest <= z <= highest for z in zero_points), "a zero point out of range")
-    return torch._utils._rebuild_qtensor(storage, offset, size, stride, quantizer, requires_grad, {})  # type: ignore[no-any-return]
+    return torch._utils._rebuild_qtensor(storage, offset, size, stride, quantizer, requires_grad, {})
 
 
 #: dtype: range of a zero point, bytes of one item of the storage, and how many elements that holds.
@@ -283,7 +284,7 @@ def rebuild_nested_tensor(
     )
     for size, stride, start in zip(sizes.tolist(), strides.tolist(), starts, strict=True):
         _require_inside(buffer.numel(), start, size, stride)
-    return torch._utils._rebuild_nested_tensor(buffer, sizes, strides, offsets)  # type: ignore[no-any-return]
+    return torch._utils._rebuild_nested_tensor(buffer, sizes, strides, offsets)
 
 
 @_twin_of("torch._utils._rebuild_meta_tensor_no_storage")
@@ -302,7 +303,7 @@ def rebuild_meta_tensor(
 @_twin_of("torch._utils._rebuild_device_tensor_from_numpy")
 def rebuild_from_numpy(data: Any, dtype: torch.dtype, device: str, requires_grad: bool) -> torch.Tensor:
     """Return a tensor of a device whose data was written as a NumPy array."""
-    return torch._utils._rebuild_device_tensor_from_numpy(data, dtype, device, requires_grad)  # type: ignore[no-any-return]
+    return torch._utils._rebuild_device_tensor_from_numpy(data, dtype, device, requires_grad)
 
 
 @_twin_of("torch._utils._rebuild_device_tensor_from_cpu_tensor")
@@ -318,7 +319,7 @@ def rebuild_from_cpu_tensor(
 def rebuild_wrapper_subclass(cls: Any, *arguments: Any) -> torch.Tensor:
     """Return a wrapper subclass, which has a shape and, outside of what the file says, no data."""
     require(isinstance(cls, type) and issubclass(cls, torch.Tensor), "a wrapper subclass that is no tensor")
-    return torch._utils._rebuild_wrapper_subclass(cls, *arguments)  # type: ignore[no-any-return]
+    return torch._utils._rebuild_wrapper_subclass(cls, *arguments)
 
 
 @_twin_of("torch._tensor._rebuild_from_type_v2")

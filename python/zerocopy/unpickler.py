@@ -21,7 +21,7 @@ class StorageUnpickling:
     """
 
     def __init__(self, file: Any, archive: Any, *, map_location: Any = None, **pickle_args: Any) -> None:
-        super().__init__(file, **pickle_args)
+        super().__init__(file, **pickle_args)  # type: ignore[call-arg]
         self.archive: _C.Archive = (
             archive if isinstance(archive, _C.Archive) else opening.open_archive(archive)
         )
