@@ -113,10 +113,9 @@ def test_location_cuda_with_map_location(tmp_path):
 
 def test_location_meta(tmp_path):
     (tmp_path / "x.pt").write_bytes(checkpoint(a.pickle(over(location="meta"))))
-    try:
-        assert zerocopy.load(tmp_path / "x.pt").device.type == "meta"
-    except (*hostile.CLEAN, RuntimeError):
-        pass
+    loaded = zerocopy.load(tmp_path / "x.pt")
+    assert loaded.device.type == "meta"
+    assert loaded.shape == (16,)
 
 
 def test_module_id_opens_nothing(tmp_path):
