@@ -2,7 +2,7 @@
 // before the arena, and no destructor runs.
 //
 // std::pmr::monotonic_buffer_resource does the same behind a virtual call that is not inlined; a
-// pickle of 20 000 tensors makes half a million of them, and it was a sixth of the time.
+// pickle of 20 000 tensors makes half a million of them, and it was a twelfth of the instructions.
 #pragma once
 
 #include <algorithm>
