@@ -68,6 +68,7 @@ class Machine {
   Instruction instruction_{};
   Memo<Value> memo_;
   Stack stack_;
+  const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // one, as in Python
   StorageTable storages_;
 };
 
@@ -123,7 +124,7 @@ void Machine::step() {
     case Opcode::bytearray8:
       return make_blob(Kind::byte_array);
     case Opcode::empty_tuple:
-      return make_sequence(Kind::tuple, stack_.take(0));
+      return push(empty_tuple_);
     case Opcode::tuple1:
       return make_sequence(Kind::tuple, stack_.take(1));
     case Opcode::tuple2:
