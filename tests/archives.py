@@ -13,19 +13,20 @@ from conftest import saved_bytes
 from equality import storage_bytes, untyped
 
 
-def rezip(content: bytes, compression: int = zipfile.ZIP_STORED, **changes: bytes) -> bytes:
+def rezip(content: bytes, compression: int = zipfile.ZIP_STORED, **changes: bytes | None) -> bytes:
     """Return a torch archive written anew by Python's zipfile, which aligns nothing.
 
-    `changes` are contents of records (``byteorder=b"big"``), given or added.
+    `changes` are contents of records (``byteorder=b"big"``), given or added; None leaves one out.
     """
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(out, "w", compression) as target:
         names = source.namelist()
         root = names[0].partition("/")[0]
-        for name in names:
-            target.writestr(name, changes.pop(name.removeprefix(f"{root}/"), None) or source.read(name))
-        for name, data in changes.items():
-            target.writestr(f"{root}/{name}", data)
+        contents = {name: source.read(name) for name in names}
+        contents.update((f"{root}/{name}", data) for name, data in changes.items())
+        for name, data in contents.items():
+            if data is not None:
+                target.writestr(name, data)
     return out.getvalue()
 
 

@@ -122,13 +122,6 @@ def test_plain_pickle_with_globals(tmp_path: Path, by: str) -> None:
 
 
 @BY
-def test_legacy_file(tmp_path: Path, by: str) -> None:
-    content = saved_bytes(STATE, _use_new_zipfile_serialization=False)
-    with pytest.raises(zerocopy.UnsupportedError, match=r"before PyTorch 1\.6"):
-        load_by(by, content, tmp_path)
-
-
-@BY
 def test_truncated_archive(tmp_path: Path, by: str) -> None:
     content = saved_bytes(STATE)
     for length in (4, 100, len(content) // 2, len(content) - 1):

@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 
+#include "binding/python.h"
 #include "pickle/geometry.h"
 
 namespace py = pybind11;
@@ -14,31 +15,23 @@ namespace {
 // deeper, and is stopped here, before the C++ stack is used up.
 constexpr int kMaxDepth = 1100;
 
-py::object steal(PyObject* made) {
-  if (made == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(made);
-}
-
-void require(int status) {
-  if (status != 0) throw py::error_already_set();
-}
-
 class Builder {
  public:
-  Builder(const Document& document, const Archive& archive, const std::vector<std::size_t>& records,
+  Builder(const Document& document, const Content& content, const std::vector<Record>& records,
           const BuildPolicy& policy)
-      : archive_(archive),
+      : content_(content),
         records_(records),
         policy_(policy),
         made_(document.slots()),
-        storages_(document.storages.size()) {}
+        storages_(document.storages.size()),
+        views_(document.views.size()) {}
 
   py::object value(const Value& value);
 
  private:
   struct Stored {
     TorchStorage native;
-    py::object moved;  // what map_location gave instead of it; else null
+    py::object moved;  // what is used instead of it, from map_location or a part of another; else null
   };
 
   py::object node(const Node& node);
@@ -51,7 +44,6 @@ class Builder {
   py::object tuple(const Sequence& sequence);
   py::object set(const Sequence& sequence);
   py::object global(const Global& global);
-  py::object device(const Device& device);
   py::object tensor(const Tensor& tensor);
   py::object moved_tensor(const Tensor& tensor, const py::object& storage);
   py::object parameter(const Parameter& parameter);
@@ -61,17 +53,19 @@ class Builder {
   void apply_steps(const Object& object, const py::object& made);
 
   Stored& storage(const Storage& storage);
+  Stored& view(const Storage& view);
   py::object untyped(const Storage& storage);
   py::object dtype(const DType& dtype);
   ScalarType scalar_type(const DType& dtype);
   py::object construct(const char* name) { return policy_.construction.attr(name); }
 
-  const Archive& archive_;
-  const std::vector<std::size_t>& records_;
+  const Content& content_;
+  const std::vector<Record>& records_;
   const BuildPolicy& policy_;
   std::vector<py::object> made_;
   const py::object begun_ = py::reinterpret_borrow<py::object>(Py_Ellipsis);  // no pickle makes one
   std::vector<std::optional<Stored>> storages_;
+  std::vector<std::optional<Stored>> views_;
   std::vector<std::pair<const DType*, ScalarType>> scalar_types_;
   int depth_ = 0;
 };
@@ -114,14 +108,10 @@ py::object Builder::make(const Node& node) {
       return byte_string(static_cast<const Blob&>(node));
     case Kind::big_integer:
       return big_integer(static_cast<const Blob&>(node));
-    case Kind::bytes: {
-      const ByteSpan bytes = static_cast<const Blob&>(node).bytes;
-      return steal(PyBytes_FromStringAndSize(bytes.text().data(), static_cast<Py_ssize_t>(bytes.size())));
-    }
-    case Kind::byte_array: {
-      const ByteSpan bytes = static_cast<const Blob&>(node).bytes;
-      return steal(PyByteArray_FromStringAndSize(bytes.text().data(), static_cast<Py_ssize_t>(bytes.size())));
-    }
+    case Kind::bytes:
+      return copied(&PyBytes_FromStringAndSize, static_cast<const Blob&>(node).bytes);
+    case Kind::byte_array:
+      return copied(&PyByteArray_FromStringAndSize, static_cast<const Blob&>(node).bytes);
     case Kind::tuple:
       return tuple(static_cast<const Sequence&>(node));
     case Kind::size:
@@ -144,7 +134,8 @@ py::object Builder::make(const Node& node) {
       return steal(PyComplex_FromDoubles(number.real, number.imaginary));
     }
     case Kind::device:
-      return device(static_cast<const Device&>(node));
+      return construct("device")(static_cast<const Device&>(node).type,
+                                 value(static_cast<const Device&>(node).index));
     case Kind::global:
       return global(static_cast<const Global&>(node));
     case Kind::storage:
@@ -240,10 +231,6 @@ py::object Builder::global(const Global& global) {
   }
 }
 
-py::object Builder::device(const Device& device) {
-  return construct("device")(device.type, value(device.index));
-}
-
 // ------------------------------------------------------------------------------------- tensors
 
 py::object Builder::dtype(const DType& dtype) { return construct("dtype")(dtype.name); }
@@ -258,15 +245,26 @@ ScalarType Builder::scalar_type(const DType& dtype) {
 }
 
 Builder::Stored& Builder::storage(const Storage& storage) {
+  if (storage.root != nullptr) return view(storage);
   std::optional<Stored>& stored = storages_[storage.index];
   if (stored) return *stored;
-  stored.emplace(TorchStorage::over(archive_.storage(records_[storage.index], *storage.element)),
+  stored.emplace(TorchStorage::over(content_.storage(records_[storage.index], *storage.element)),
                  py::object());
   const bool asked = !policy_.restore.is_none() && !(policy_.cpu_as_is && storage.location == "cpu");
   if (asked) {
     const py::object here = steal(stored->native.wrap());
     py::object there = policy_.restore(here, py::str(storage.location.data(), storage.location.size()));
     if (!there.is(here)) stored->moved = std::move(there);
+  }
+  return *stored;
+}
+
+Builder::Stored& Builder::view(const Storage& view) {
+  std::optional<Stored>& stored = views_[view.index];
+  if (!stored) {
+    stored.emplace(TorchStorage(),
+                   untyped(*view.root)[py::slice(static_cast<py::ssize_t>(view.begin),
+                                                 static_cast<py::ssize_t>(view.begin + view.nbytes), 1)]);
   }
   return *stored;
 }
@@ -334,9 +332,9 @@ void Builder::apply_steps(const Object& object, const py::object& made) {
 
 }  // namespace
 
-py::object build(const Document& document, const Archive& archive, const std::vector<std::size_t>& records,
+py::object build(const Document& document, const Content& content, const std::vector<Record>& records,
                  const BuildPolicy& policy) {
-  return Builder(document, archive, records, policy).value(document.root);
+  return Builder(document, content, records, policy).value(document.root);
 }
 
 }  // namespace zerocopy

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "binding/torch_bridge.h"
-#include "checkpoint/archive.h"
+#include "checkpoint/content.h"
 #include "pickle/document.h"
 
 namespace zerocopy {
@@ -27,8 +27,8 @@ struct BuildPolicy {
   pybind11::module_ construction;
 };
 
-// `records` gives the archive's record of each of the document's storages.
-pybind11::object build(const Document& document, const Archive& archive,
-                       const std::vector<std::size_t>& records, const BuildPolicy& policy);
+// `records` are those of the document's storages, by their index.
+pybind11::object build(const Document& document, const Content& content, const std::vector<Record>& records,
+                       const BuildPolicy& policy);
 
 }  // namespace zerocopy

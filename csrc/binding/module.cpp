@@ -27,7 +27,7 @@ Mode mode_of(const std::string& letters) {
 ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, bool map) {
   Region mapping = map ? map_file(file, start, mode) : Region();
   auto source = std::make_shared<const FileSource>(std::move(file), start);
-  return std::make_unique<Archive>(std::move(source), std::move(mapping), mode);
+  return Archive::open(std::move(source), std::move(mapping), mode);
 }
 
 ArchivePointer open_path(const py::bytes& path, const std::string& letters, bool map) {
@@ -51,21 +51,18 @@ ArchivePointer open_buffer(const py::object& buffer, const std::string& letters)
   Region region = region_of_buffer(buffer.ptr(), mode == Mode::shared ? Access::writable : Access::any);
   const GilReleased released;
   auto source = std::make_shared<const MemorySource>(region);
-  return std::make_unique<Archive>(std::move(source), mode == Mode::copy_on_write ? Region() : region, mode);
+  return Archive::open(std::move(source), mode == Mode::copy_on_write ? Region() : region, mode);
 }
 
 struct Reading {
   Document document;
-  std::vector<std::size_t> records;
+  std::vector<Record> records;  // of the document's storages, by their index
 };
 
-Reading read_document(const Archive& archive, Region pickle) {
-  Reading reading{read_pickle(std::move(pickle)), {}};
-  reading.records.reserve(reading.document.storages.size());
-  for (const Storage* storage : reading.document.storages) {
-    reading.records.push_back(archive.storage_record(storage->key, storage->nbytes));
-  }
-  return reading;
+Reading read_document(Archive& archive, Region pickle) {
+  Document document = read_pickle(std::move(pickle), archive.id_form());
+  std::vector<Record> records = archive.records(wanted_by(document));
+  return {std::move(document), std::move(records)};
 }
 
 // Names come from the file and need not be text: they cross as bytes.
@@ -89,7 +86,7 @@ py::list foreign_globals(const Document& document) {
 
 // The safe load. `allow` gets every global that is not native and returns {(module, name): object},
 // or raises; it is asked before anything is built, and before a fault of the stream is reported.
-py::object load(const Archive& archive, const py::object& allow, const py::object& restore, bool cpu_as_is,
+py::object load(Archive& archive, const py::object& allow, const py::object& restore, bool cpu_as_is,
                 const std::string& encoding, const py::module_& construction) {
   std::optional<Reading> reading;
   std::exception_ptr fault;
@@ -99,7 +96,6 @@ py::object load(const Archive& archive, const py::object& allow, const py::objec
     pickle = archive.pickle();
     try {
       reading = read_document(archive, pickle);
-      archive.records();
     } catch (const Error&) {
       fault = std::current_exception();
     }
@@ -107,42 +103,76 @@ py::object load(const Archive& archive, const py::object& allow, const py::objec
   const py::dict allowed =
       allow(fault ? list_foreign_globals(pickle.bytes()) : foreign_globals(reading->document));
   if (fault) std::rethrow_exception(fault);
-  return build(reading->document, archive, reading->records,
+  return build(reading->document, archive.content(), reading->records,
                {allowed, restore, cpu_as_is, encoding, construction});
 }
 
-// One storage, for weights_only=False.
-py::object storage(const Archive& archive, const std::string& key, const std::string& dtype_name,
-                   std::int64_t numel) {
-  const DType* dtype = dtype_by_storage(dtype_name);
-  std::uint64_t nbytes = 0;
-  if (dtype == nullptr) throw FormatError("checkpoint: no storage class " + quote(dtype_name));
-  if (!byte_count(numel, dtype->size, nbytes)) {
-    throw FormatError("checkpoint: a storage of " + std::to_string(numel) + " elements");
+// For weights_only=False: the storages of (key, class name, number of elements), in that order.
+py::list storages(Archive& archive,
+                  const std::vector<std::tuple<std::string, std::string, std::int64_t>>& named) {
+  std::vector<Wanted> wanted;
+  for (const auto& [key, storage_class, numel] : named) {
+    const DType* dtype = dtype_by_storage(storage_class);
+    std::uint64_t nbytes = 0;
+    if (dtype == nullptr) throw FormatError("checkpoint: no storage class " + quote(storage_class));
+    if (!byte_count(numel, dtype->size, nbytes)) {
+      throw FormatError("checkpoint: a storage of " + std::to_string(numel) + " elements");
+    }
+    wanted.push_back({key, dtype, nbytes});
   }
-  Region region;
+  std::vector<Region> regions;
   {
     const GilReleased released;
-    region = archive.storage(archive.storage_record(key, nbytes), *dtype);
+    const std::vector<Record> records = archive.records(wanted);
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      regions.push_back(archive.content().storage(records[i], *wanted[i].dtype));
+    }
   }
-  return py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap());
+  py::list made;
+  for (const Region& region : regions) {
+    made.append(py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap()));
+  }
+  return made;
 }
 
-py::bytes read_record(const Archive& archive, const std::string& name) {
-  const auto record = archive.find(name);
-  if (!record) throw py::key_error(name);
-  Region bytes;
+const char* name_of(Placement::How how) {
+  switch (how) {
+    case Placement::How::mapped:
+      return "mapped";
+    case Placement::How::copied:
+      return "copied";
+    case Placement::How::inflated:
+      return "inflated";
+  }
+  return "";
+}
+
+// (key, dtype, nbytes, location, offset, how, why) of each storage. Nothing is built or read.
+py::list explain(Archive& archive) {
+  std::optional<Reading> reading;
   {
     const GilReleased released;
-    bytes = archive.read(*record);
+    reading = read_document(archive, archive.pickle());
   }
-  return {bytes.bytes().text().data(), bytes.size()};
+  py::list explained;
+  for (const Storage* storage : reading->document.storages) {
+    const Record& record = reading->records[storage->index];
+    const auto [how, why] = archive.content().placement(record, *storage->element);
+    explained.append(py::make_tuple(py::str(storage->key.data(), storage->key.size()), storage->element->name,
+                                    storage->nbytes,
+                                    py::str(storage->location.data(), storage->location.size()),
+                                    record.extent.offset, name_of(how), why));
+  }
+  return explained;
 }
 
-std::vector<std::string> names(const Archive& archive) {
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < archive.size(); ++i) names.emplace_back(archive.name(i));
-  return names;
+py::bytes pickle_of(const Archive& archive) {
+  Region pickle;
+  {
+    const GilReleased released;
+    pickle = archive.pickle();
+  }
+  return {pickle.bytes().text().data(), pickle.size()};
 }
 
 py::object untyped_storage(const py::object& buffer, bool allow_readonly) {
@@ -181,13 +211,15 @@ PYBIND11_MODULE(_C, module) {
       .def_static("open_descriptor", &open_descriptor, py::arg("descriptor"), py::arg("start"),
                   py::arg("name"), py::arg("mode"), py::arg("map"))
       .def_static("open_buffer", &open_buffer, py::arg("buffer"), py::arg("mode"))
+      .def_property_readonly("container", &Archive::container)
       .def_property_readonly("is_torchscript", &Archive::is_torchscript)
-      .def_property_readonly("big_endian", &Archive::big_endian)
-      .def("names", &names)
-      .def("read", &read_record, py::arg("name"))
+      .def_property_readonly("big_endian", [](const Archive& self) { return self.content().big_endian(); })
+      .def_property_readonly("end", &Archive::end)
+      .def("pickle", &pickle_of)
+      .def("explain", &explain)
       .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("encoding"),
            py::arg("construction"))
-      .def("storage", &storage, py::arg("key"), py::arg("storage_class"), py::arg("numel"));
+      .def("storages", &storages, py::arg("named"));
 
   module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));
   module.def(

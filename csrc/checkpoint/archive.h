@@ -1,83 +1,59 @@
-// A torch.save zip archive: its records, and the Region of each storage.
+// A checkpoint: the pickle of an object, and the records that its storages lie in.
 //
-//   <root>/data.pkl        the pickle
-//   <root>/data/<key>      one storage each, raw
-//   <root>/version         "3\n"; torch reads 1 to 10
-//   <root>/byteorder       "little" or "big"; absent before torch 2.1, which means little
-//   <root>/constants.pkl   only in TorchScript archives, which are programs and not ours
-//
-// Written by torch/csrc/serialization and caffe2/serialize/inline_container.cc.
+//   Archive ─┬─ ZipArchive      torch.save since 1.6, TorchScript
+//            └─ LegacyArchive   torch.save before, and since with _use_new_zipfile_serialization=False
 #pragma once
 
-#include <atomic>
-#include <future>
-#include <optional>
-#include <string>
+#include <memory>
+#include <span>
 #include <vector>
 
-#include "container/zip.h"
-#include "memory/mapping.h"
+#include "checkpoint/content.h"
 #include "pickle/document.h"
+#include "pickle/storages.h"
 
 namespace zerocopy {
 
-// How a storage's bytes get into memory, and why not by mapping.
-struct Placement {
-  enum class How : std::uint8_t { mapped, copied, inflated };
-  How how;
-  const char* why;
+// What a pickle says about one of its storages: enough to find it and to check its record.
+struct Wanted {
+  std::string_view key;
+  const DType* dtype;
+  std::uint64_t nbytes;
 };
 
 class Archive {
  public:
-  // `mapping` is the whole of `source` in memory, or empty: then every storage is read.
-  Archive(std::shared_ptr<const Source> source, Region mapping, Mode mode);
+  // Tells the container by its first bytes. Throws FormatError or UnsupportedError.
+  static std::unique_ptr<Archive> open(std::shared_ptr<const Source> source, Region mapping, Mode mode);
+
   Archive(const Archive&) = delete;
   Archive& operator=(const Archive&) = delete;
+  virtual ~Archive() = default;
 
-  std::optional<std::size_t> find(std::string_view name) const { return zip_.find(name); }
-  std::string_view name(std::size_t record) const noexcept { return zip_.name(record); }
-  std::size_t size() const noexcept { return zip_.size(); }
+  const Content& content() const noexcept { return content_; }
 
-  // Every record, its local header read and checked, so that no byte of the file is left
-  // unexplained. Where there are many a thread of its own reads them meanwhile, and the first call
-  // waits for it. Throws what Zip::record throws.
-  const std::vector<Record>& records() const {
-    const std::vector<Record>* checked = checked_.load(std::memory_order_acquire);
-    return checked != nullptr ? *checked : wait_for_records();
-  }
+  virtual const char* container() const noexcept = 0;
+  virtual bool is_torchscript() const { return false; }
 
-  bool big_endian() const noexcept { return big_endian_; }
-  bool is_torchscript() const { return find("constants.pkl").has_value(); }
+  // The form of the persistent ids in the pickle.
+  virtual PersistentId id_form() const noexcept = 0;
 
-  // The bytes of a record, inflated where need be, in fresh memory.
-  Region read(std::size_t record) const { return read(zip_.record(record)); }
+  virtual Region pickle() const = 0;
 
-  // The record of storage `key`. Throws FormatError unless it is there and has `nbytes` bytes.
-  std::size_t storage_record(std::string_view key, std::uint64_t nbytes) const;
+  // The record of each storage: it is there and has its size. A legacy file can only tell when it is
+  // asked for all storages at once. Throws FormatError.
+  virtual std::vector<Record> records(std::span<const Wanted> storages) = 0;
 
-  Placement placement(std::size_t record, const DType& dtype) const;
+  // Where the checkpoint ends in its source, once its records are known.
+  virtual std::uint64_t end() const noexcept = 0;
 
-  // What a storage is built over: a slice of the mapping, or fresh memory.
-  Region storage(std::size_t record, const DType& dtype) const;
+ protected:
+  explicit Archive(Content content) : content_(std::move(content)) {}
 
-  // data.pkl.
-  Region pickle() const;
-
- private:
-  const std::vector<Record>& wait_for_records() const;
-  Region read(const Record& record) const;
-  void check_version() const;
-  void read_byteorder();
-  std::string read_text(std::size_t record) const;
-
-  std::shared_ptr<const Source> source_;
-  Region mapping_;
-  Mode mode_;
-  Zip zip_;
-  std::shared_future<std::vector<Record>> records_;  // its thread reads zip_: an Archive stays put
-  mutable std::atomic<const std::vector<Record>*> checked_{nullptr};  // what records_ holds, once it does
-  bool big_endian_ = false;
+  Content content_;
 };
+
+// The storages that a document needs records of, by their index.
+std::vector<Wanted> wanted_by(const Document& document);
 
 }  // namespace zerocopy

@@ -47,7 +47,7 @@ bool deferred(T narrow) {
 
 // The end record is found from behind, by its signature and by a comment that ends with the file.
 // Two of them would mean two archives to choose from.
-std::uint64_t find_end_record(ByteSpan tail, std::uint64_t file_size) {
+std::optional<std::uint64_t> find_end_record(ByteSpan tail) {
   std::optional<std::uint64_t> found;
   // The signature's last byte is rarer than its first, and memrchr passes 30 bytes a cycle.
   constexpr std::size_t kLast = sizeof(kEndSignature) - 1;
@@ -62,11 +62,13 @@ std::uint64_t find_end_record(ByteSpan tail, std::uint64_t file_size) {
     if (found) fail("two end-of-directory records");
     found = left;
   }
-  if (!found) {
-    fail("the file is truncated: it begins like a zip archive and the directory at its end is missing (" +
-         std::to_string(file_size) + " bytes are there; incomplete download?)");
-  }
-  return *found;
+  return found;
+}
+
+// Where an end record can be, with the longest comment and the locator before it.
+Region tail_of(const Source& source) {
+  const std::uint64_t size = std::min(source.size(), kEndSize + kMaxComment + kLocatorSize);
+  return source.read({source.size() - size, size});
 }
 
 Claims read_zip64_end(const Source& source, std::uint64_t locator_at, ByteSpan locator_bytes) {
@@ -132,15 +134,26 @@ Claims read_end(const Source& source, ByteSpan tail, std::uint64_t at) {
 
 }  // namespace
 
+bool ends_like_a_zip(const Source& source) {
+  if (source.size() < kEndSize) return false;
+  try {
+    return find_end_record(tail_of(source).bytes()).has_value();
+  } catch (const FormatError&) {  // two of them
+    return true;
+  }
+}
+
 ZipEnd find_zip_end(const Source& source) {
   if (source.size() < kEndSize) {
     fail("the file is truncated: " + std::to_string(source.size()) + " bytes are less than an empty archive");
   }
-  const std::uint64_t reach = kEndSize + kMaxComment + kLocatorSize;
-  const std::uint64_t tail_size = std::min(source.size(), reach);
-  const Region tail = source.read(Extent{source.size() - tail_size, tail_size});
-  const std::uint64_t at = find_end_record(tail.bytes(), source.size());
-  const Claims claims = read_end(source, tail.bytes(), at);
+  const Region tail = tail_of(source);
+  const std::optional<std::uint64_t> at = find_end_record(tail.bytes());
+  if (!at) {
+    fail("the file is truncated: it begins like a zip archive and the directory at its end is missing (" +
+         std::to_string(source.size()) + " bytes are there; incomplete download?)");
+  }
+  const Claims claims = read_end(source, tail.bytes(), *at);
 
   if (claims.disk != 0 || claims.directory_disk != 0 || claims.entries_here != claims.entries) {
     fail("archive of several disks");

@@ -14,4 +14,7 @@ struct ZipEnd {
 // end do not follow one another to the last byte.
 ZipEnd find_zip_end(const Source& source);
 
+// Whether something that looks for a zip archive from behind, as scanners do, would find one.
+bool ends_like_a_zip(const Source& source);
+
 }  // namespace zerocopy

@@ -1,6 +1,6 @@
 // The exceptions the core throws, and how a message quotes what a file says.
 //
-//   FormatError       the bytes contradict the format
+//   FormatError       the bytes contradict the format (TruncatedError: they end too early)
 //   RefusedError      the safe pickle machine refuses by policy
 //   UnsupportedError  legal, but not ours
 //   FileError         the operating system refused (errno and path)
@@ -24,6 +24,12 @@ class Error : public std::runtime_error {
 class FormatError : public Error {
  public:
   using Error::Error;
+};
+
+// ... because it ends too early: more of it may mend that.
+class TruncatedError : public FormatError {
+ public:
+  using FormatError::FormatError;
 };
 
 class RefusedError : public Error {

@@ -160,7 +160,7 @@ struct Global : Node {
 };
 
 struct Storage : Node {
-  std::size_t index = 0;  // in Document::storages
+  std::size_t index = 0;  // in Document::storages, of a view in Document::views
   std::string_view key;
   std::string_view location;
   const DType* dtype = nullptr;
@@ -169,6 +169,9 @@ struct Storage : Node {
   const DType* element = nullptr;
   std::int64_t numel = 0;
   std::uint64_t nbytes = 0;
+  // Files of before torch 0.4 know storages that are a part of another.
+  const Storage* root = nullptr;
+  std::uint64_t begin = 0;  // first byte in the root
 };
 
 struct Tensor : Node {
@@ -213,6 +216,7 @@ class Document {
 
   Value root;
   std::vector<const Storage*> storages;  // one per key, in order of first use
+  std::vector<const Storage*> views;     // those that lie in another storage
   std::vector<const Global*> externals;  // the globals that are not native
 
   // Some calls copy their argument (set(list), encode(text)). An honest pickle spells each argument

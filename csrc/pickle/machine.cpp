@@ -17,8 +17,7 @@ constexpr std::uint16_t kMaxDepth = 1000;
 
 class Machine {
  public:
-  explicit Machine(Region pickle)
-      : document_(std::move(pickle)), decoder_(document_.pickle()), memo_(document_.pickle().size()) {}
+  Machine(Region pickle, PersistentId ids) : document_(std::move(pickle)), storages_(ids) {}
 
   Document run() {
     try {
@@ -64,9 +63,9 @@ class Machine {
   std::string where() const { return " (at " + hex(instruction_.offset) + ")"; }
 
   Document document_;
-  Decoder decoder_;
+  Decoder decoder_{document_.pickle()};
   Instruction instruction_{};
-  Memo<Value> memo_;
+  Memo<Value> memo_{document_.pickle().size()};
   Stack stack_;
   const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // one, as in Python
   StorageTable storages_;
@@ -346,6 +345,6 @@ void Machine::reject() const {
 
 }  // namespace
 
-Document read_pickle(Region pickle) { return Machine(std::move(pickle)).run(); }
+Document read_pickle(Region pickle, PersistentId ids) { return Machine(std::move(pickle), ids).run(); }
 
 }  // namespace zerocopy

@@ -9,11 +9,12 @@
 #pragma once
 
 #include "pickle/document.h"
+#include "pickle/storages.h"
 
 namespace zerocopy {
 
 // Throws FormatError (the bytes contradict the format), RefusedError (an opcode or a target that is
 // refused by policy) or UnsupportedError (legal, and never written by torch.save).
-Document read_pickle(Region pickle);
+Document read_pickle(Region pickle, PersistentId ids = PersistentId::storage);
 
 }  // namespace zerocopy

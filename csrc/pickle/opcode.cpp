@@ -92,14 +92,25 @@ void Decoder::read_argument(Argument argument, Instruction& instruction) {
 // PEP 3154: a frame holds whole instructions, and frames do not nest.
 void Decoder::enter_frame(const Instruction& instruction) {
   const auto size = static_cast<std::uint64_t>(instruction.number);
-  if (instruction.offset < frame_end_ || size > cursor_.remaining()) {
-    throw FormatError("pickle: frame at " + hex(instruction.offset) + " runs past what holds it");
+  if (instruction.offset < frame_end_) {
+    throw FormatError("pickle: frame at " + hex(instruction.offset) + " inside another");
+  }
+  if (size > cursor_.remaining()) {
+    throw TruncatedError("pickle: frame at " + hex(instruction.offset) + " runs past what holds it");
   }
   frame_end_ = cursor_.offset() + size;
 }
 
 void Decoder::leave_frame(const Instruction& instruction) {
   throw FormatError("pickle: instruction at " + hex(instruction.offset) + " crosses the end of its frame");
+}
+
+std::size_t pickle_size(ByteSpan bytes) {
+  Decoder decoder(bytes);
+  Instruction instruction;
+  do decoder.next(instruction);
+  while (instruction.opcode != Opcode::stop);
+  return static_cast<std::size_t>(instruction.offset) + 1;
 }
 
 std::int64_t decode_long(ByteSpan bytes) {

@@ -141,6 +141,10 @@ class Decoder {
   std::uint64_t frame_end_ = 0;
 };
 
+// The length of the pickle that `bytes` begin with. Throws as Decoder does: TruncatedError when its
+// end is not among them.
+std::size_t pickle_size(ByteSpan bytes);
+
 // The integer that LONG1 and LONG4 carry: two's complement, little-endian, at most 8 bytes of it.
 std::int64_t decode_long(ByteSpan bytes);
 

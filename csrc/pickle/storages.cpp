@@ -6,7 +6,6 @@
 namespace zerocopy {
 namespace {
 
-constexpr std::size_t kIdSize = 5;
 constexpr std::size_t kMaxLocation = 200;
 constexpr std::size_t kMaxKey = 200;  // torch counts "0", "1", ...; each use of a key hashes it
 
@@ -20,9 +19,14 @@ const Global* storage_class(const Value& value) {
   return global.action == Action::storage_class ? &global : nullptr;
 }
 
-}  // namespace
+std::string_view key_of(const Value& value, std::uint64_t offset) {
+  if (!value.is_text()) fail("its key is no string", offset);
+  const std::string_view key = value.as<Blob>().bytes.text();
+  if (key.size() > kMaxKey) fail("key " + quote(key) + " is too long", offset);
+  return key;
+}
 
-Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t offset) {
+const ArenaList<Value>& items_of(const Value& id, std::size_t count, std::uint64_t offset) {
   if (!id.is(Kind::tuple)) fail("not a tuple", offset);
   const auto& items = id.as<Sequence>().items;
   if (items.empty() || !items[0].is_text()) fail("does not begin with a type name", offset);
@@ -32,40 +36,81 @@ Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t o
                        ")");
   }
   if (type_name != "storage") fail("of type " + quote(type_name), offset);
-  if (items.size() != kIdSize) fail(std::to_string(items.size()) + " items instead of 5", offset);
+  if (items.size() != count) {
+    fail(std::to_string(items.size()) + " items instead of " + std::to_string(count), offset);
+  }
+  return items;
+}
+
+}  // namespace
+
+Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t offset) {
+  const bool with_view = form_ == PersistentId::storage_with_view;
+  const auto& items = items_of(id, with_view ? 6 : 5, offset);
   const Global* type = storage_class(items[1]);
   if (type == nullptr) fail("its second item is no storage class", offset);
-  if (!items[2].is_text()) fail("its key is no string", offset);
+  Storage wanted;
+  wanted.dtype = type->dtype;
+  wanted.key = key_of(items[2], offset);
   if (!items[3].is_text()) fail("its location is no string", offset);
+  wanted.location = items[3].as<Blob>().bytes.text();
+  if (wanted.location.size() > kMaxLocation || !is_utf8(ByteSpan(wanted.location), Surrogates::refuse)) {
+    fail("location " + quote(wanted.location), offset);
+  }
   if (!items[4].is(Kind::integer)) fail("its number of elements is no 64-bit integer", offset);
-  const std::string_view key = items[2].as<Blob>().bytes.text();
-  const std::string_view location = items[3].as<Blob>().bytes.text();
-  const std::int64_t numel = items[4].integer();
-  if (key.size() > kMaxKey) fail("key " + quote(key) + " is too long", offset);
-  if (location.size() > kMaxLocation || !is_utf8(ByteSpan(location), Surrogates::refuse)) {
-    fail("location " + quote(location), offset);
+  wanted.numel = items[4].integer();
+  if (!byte_count(wanted.numel, wanted.dtype->size, wanted.nbytes)) {
+    fail(std::to_string(wanted.numel) + " elements of " + std::to_string(wanted.dtype->size) + " bytes",
+         offset);
   }
-  std::uint64_t nbytes = 0;
-  if (!byte_count(numel, type->dtype->size, nbytes)) {
-    fail(std::to_string(numel) + " elements of " + std::to_string(type->dtype->size) + " bytes", offset);
-  }
+  Storage& storage = by_key(document, wanted, offset);
+  return with_view && !items[5].is(Kind::none) ? view(document, storage, items[5], offset) : storage;
+}
 
-  const auto [entry, is_new] = by_key_.insert(key, made_.size());
+// (view key, offset, size)
+Storage& StorageTable::view(Document& document, Storage& root, const Value& metadata, std::uint64_t offset) {
+  if (!metadata.is(Kind::tuple) || metadata.as<Sequence>().items.size() != 3) {
+    fail("a view that is not described by three items", offset);
+  }
+  const auto& items = metadata.as<Sequence>().items;
+  if (!items[1].is(Kind::integer) || !items[2].is(Kind::integer)) fail("a view of no integers", offset);
+  const std::int64_t begin = items[1].integer();
+  const std::int64_t numel = items[2].integer();
+  if (begin < 0 || numel < 0 || begin > root.numel || numel > root.numel - begin) {
+    fail("a view that leaves its storage", offset);
+  }
+  Storage wanted;
+  wanted.dtype = root.dtype;
+  wanted.key = key_of(items[0], offset);
+  wanted.location = root.location;
+  wanted.numel = numel;
+  wanted.nbytes = static_cast<std::uint64_t>(numel) * root.dtype->size;
+  wanted.root = &root;
+  wanted.begin = static_cast<std::uint64_t>(begin) * root.dtype->size;
+  return by_key(document, wanted, offset);
+}
+
+Storage& StorageTable::by_key(Document& document, const Storage& wanted, std::uint64_t offset) {
+  const auto [entry, is_new] = by_key_.insert(wanted.key, made_.size());
   if (is_new) {
-    auto& storage = document.make<Storage>(Kind::storage);
-    storage.index = made_.size();
-    storage.key = key;
-    storage.location = location;
-    storage.dtype = type->dtype;
-    storage.element = type->dtype;
-    storage.numel = numel;
-    storage.nbytes = nbytes;
-    document.storages.push_back(&storage);
-    made_.push_back(&storage);
+    auto& kin = wanted.root == nullptr ? document.storages : document.views;
+    auto& made = document.make<Storage>(Kind::storage);
+    made.index = kin.size();
+    made.key = wanted.key;
+    made.location = wanted.location;
+    made.dtype = wanted.dtype;
+    made.element = wanted.dtype;
+    made.numel = wanted.numel;
+    made.nbytes = wanted.nbytes;
+    made.root = wanted.root;
+    made.begin = wanted.begin;
+    kin.push_back(&made);
+    made_.push_back(&made);
   }
   Storage& storage = *made_[entry->value];
-  if (storage.dtype != type->dtype || storage.numel != numel || storage.location != location) {
-    fail("storage " + quote(key) + " is named twice, with another type, size or location", offset);
+  if (storage.dtype != wanted.dtype || storage.numel != wanted.numel || storage.location != wanted.location ||
+      storage.root != wanted.root || storage.begin != wanted.begin) {
+    fail("storage " + quote(wanted.key) + " is named twice, with another type, size or location", offset);
   }
   return storage;
 }

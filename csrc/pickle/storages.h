@@ -1,4 +1,7 @@
 // Persistent ids: ('storage', torch.FloatStorage, '0', 'cpu', 1024) becomes one Storage a key.
+//
+// Legacy files add a sixth item, None or (view key, offset, size) in elements: the storage meant is
+// then that part of the one named by the first five.
 #pragma once
 
 #include <string>
@@ -9,13 +12,21 @@
 
 namespace zerocopy {
 
+enum class PersistentId : std::uint8_t { storage, storage_with_view };
+
 class StorageTable {
  public:
+  explicit StorageTable(PersistentId form) noexcept : form_(form) {}
+
   // The storage that a persistent id names. Throws FormatError unless the id has the form above,
   // and unless every use of a key agrees on type, location and number of elements.
   Storage& load(Document& document, const Value& id, std::uint64_t offset);
 
  private:
+  Storage& view(Document& document, Storage& root, const Value& metadata, std::uint64_t offset);
+  Storage& by_key(Document& document, const Storage& wanted, std::uint64_t offset);
+
+  PersistentId form_;
   NameTable<NameHash> by_key_;  // to indices of `made_`
   std::vector<Storage*> made_;
 };

@@ -8,7 +8,9 @@ import torch as _torch_first  # noqa: F401  (its libraries have to be there befo
 
 from zerocopy.allowlist import safe_globals
 from zerocopy.errors import Error, FormatError, UnsupportedError
+from zerocopy.explanation import Explanation, explain
 from zerocopy.loading import load
+from zerocopy.patching import is_patched, patch, patched, unpatch
 from zerocopy.storage import untyped_storage
 from zerocopy.unpickler import Unpickler
 
@@ -16,10 +18,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Error",
+    "Explanation",
     "FormatError",
     "Unpickler",
     "UnsupportedError",
+    "explain",
+    "is_patched",
     "load",
+    "patch",
+    "patched",
     "safe_globals",
+    "unpatch",
     "untyped_storage",
 ]

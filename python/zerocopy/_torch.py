@@ -5,12 +5,17 @@ What a release has is asked of the release, not of its number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import mmap
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 import torch._weights_only_unpickler as _weights_only
 import torch.serialization as _serialization
+
+from zerocopy.errors import FormatError
 
 Restore = Callable[[torch.UntypedStorage, str], Any]
 
@@ -47,9 +52,33 @@ def storage_numel(tensor: torch.Tensor) -> int:
     return storage.nbytes() // tensor.element_size()
 
 
-def storage_type(name: str) -> Any:
-    """Return what stands for a legacy storage class in a pickle; ``KeyError`` if there is no such class."""
-    return _serialization.StorageType(name)
+def element_size(dtype: torch.dtype) -> int:
+    """Return the bytes of an element."""
+    return torch._utils._element_size(dtype)
+
+
+def storage_view(storage: Any, offset: int, numel: int) -> Any:
+    """Return the ``TypedStorage`` of a part of another, in elements. ``FormatError`` if it leaves that."""
+    size = element_size(storage.dtype)
+    whole = untyped(storage).nbytes() // size
+    if not (0 <= offset <= whole and 0 <= numel <= whole - offset):
+        raise FormatError(f"a view of {numel} elements at {offset} of a storage of {whole}")
+    return typed_storage(untyped(storage)[offset * size : (offset + numel) * size], storage.dtype)
+
+
+def storage_type_or_none(name: str) -> Any:
+    """Return what stands for a typed storage class in a pickle, or None if `name` is not that of one."""
+    if "Storage" not in name:
+        return None
+    try:
+        return _serialization.StorageType(name)
+    except KeyError:
+        return None
+
+
+def text(value: Any) -> str:
+    """Return a string of torch's own that Python 2 may have written as bytes."""
+    return value.decode("ascii") if isinstance(value, bytes) else str(value)
 
 
 def storage_class_name(storage_type: Any) -> str:
@@ -71,6 +100,64 @@ def restore_function(map_location: Any) -> tuple[Restore | None, bool]:
         return None, True
     restore: Restore = _serialization._get_restore_location(map_location)
     return restore, untouched and map_location is None
+
+
+@contextlib.contextmanager
+def loading_to(map_location: Any) -> Iterator[None]:
+    """Tell torch's own rebuild functions where tensors that have no storage are wanted (2.6 and later)."""
+    state: Any = getattr(_serialization, "_serialization_tls", None)
+    if not hasattr(state, "map_location"):
+        yield
+        return
+    before = state.map_location
+    state.map_location = map_location
+    try:
+        yield
+    finally:
+        state.map_location = before
+
+
+def log_load() -> None:
+    """Tell torch's usage log of a load, as torch.load does."""
+    torch._C._log_api_usage_once("torch.load")
+
+
+def safe_by_default() -> bool:
+    """Return whether torch.load of this release means weights_only=True when it is not told (2.6 and later)."""
+    return hasattr(_serialization, "_default_to_weights_only")
+
+
+def maps_privately() -> bool:
+    """Return whether ``mmap=True`` means copy-on-write, which ``set_default_mmap_options`` can change."""
+    options = getattr(_serialization, "get_default_mmap_options", None)
+    return options is None or options() == mmap.MAP_PRIVATE
+
+
+def maps_by_default() -> bool:
+    """Return whether ``torch.utils.serialization.config`` asks for ``mmap=True`` (2.7 and later)."""
+    config = sys.modules.get("torch.utils.serialization.config")
+    return bool(config is not None and config.load.mmap)
+
+
+def why_load_is_special(map_location: Any) -> str:
+    """Return which state of torch makes a load something else than loading, or an empty string."""
+    state = getattr(_serialization, "_serialization_tls", None)
+    if getattr(state, "skip_data", False):
+        return "skip_data is set"
+    if _dispatch_modes():
+        return "a dispatch mode (fake tensors, ...) is active"
+    if map_location in ("meta", torch.device("meta")):
+        return "meta tensors are wanted"
+    endianness = getattr(_serialization, "get_default_load_endianness", None)
+    if endianness is not None and endianness() is not None:
+        return "a default byte order is set"
+    return ""
+
+
+def _dispatch_modes() -> int:
+    if hasattr(torch._C, "_len_torch_dispatch_stack"):
+        return int(torch._C._len_torch_dispatch_stack())
+    return int(getattr(torch._C, "_get_torch_dispatch_mode", lambda: None)() is not None)  # 1.13
 
 
 def release_allow_list() -> dict[str, Any]:

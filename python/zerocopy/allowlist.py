@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import _compat_pickle
 import contextlib
+import importlib
+import inspect
 import pickle
+import types
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -24,6 +27,24 @@ BLOCKED_MODULES = frozenset({"sys", "os", "posix", "nt"})
 _MAX_ECHO = 200
 _MAX_LISTED = 200
 _MAX_LISTING = 8000
+
+
+def _is_lacking(path: str) -> bool:
+    module, _, name = path.rpartition(".")
+    return not hasattr(importlib.import_module(module), name)
+
+
+#: torch's functions that other releases write into files and this one lacks: their checked twins need no original.
+OF_OTHER_RELEASES = {
+    path: rebuild.SAFE[path]
+    for path in (
+        "torch._utils._rebuild_tensor_v3",
+        "torch._utils._rebuild_parameter_with_state",
+        "torch._utils._rebuild_sparse_csr_tensor",
+        "torch._utils._rebuild_device_tensor_from_cpu_tensor",
+    )
+    if _is_lacking(path)
+}
 
 _safe: ContextVar[tuple[Any, ...]] = ContextVar("zerocopy_safe_globals", default=())
 
@@ -69,7 +90,7 @@ def resolve(names: Iterable[Name]) -> dict[Name, Any]:
         return {}
     by_user = dict(_user_globals())
     found: dict[Name, Any] = {}
-    refused: list[str] = []
+    refused: list[Name] = []
     for name in names:
         pair = _modern(name)
         if pair is not None and pair[0] not in BLOCKED_MODULES:
@@ -81,9 +102,12 @@ def resolve(names: Iterable[Name]) -> dict[Name, Any]:
             if "." not in pair[1] and path in _torch.release_allow_list():
                 found[name] = rebuild.SAFE.get(path, _torch.release_allow_list()[path])
                 continue
-        refused.append(_printable(name))
+            if "." not in pair[1] and path in OF_OTHER_RELEASES:
+                found[name] = OF_OTHER_RELEASES[path]
+                continue
+        refused.append(name)
     if refused:
-        raise _refusal(sorted(refused))
+        raise _refusal(refused)
     return found
 
 
@@ -99,6 +123,20 @@ def callee(allowed: Any) -> Callable[..., Any]:
         return allowed
     name = getattr(allowed, "__qualname__", repr(allowed))
     raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
+
+
+def may_be_set(cls: type, name: str) -> bool:
+    """Whether a file may give a tensor or an ``OrderedDict`` of class `cls` an attribute `name`.
+
+    Not if the class gives the name a meaning. A slot is a place for an attribute as any other; and in a class that the
+    user has allowed, attributes may hide methods and defaults, as jagged tensors do with ``_values``.
+    """
+    found = inspect.getattr_static(cls, name, cls)
+    if name.startswith("__"):
+        return False
+    if found is cls or isinstance(found, types.MemberDescriptorType):
+        return True
+    return is_users(cls) and not hasattr(type(found), "__set__")
 
 
 def is_users(allowed: Any) -> bool:
@@ -133,7 +171,8 @@ def _printable(name: Name) -> str:
     return safe if len(safe) <= _MAX_ECHO else safe[:_MAX_ECHO] + "..."
 
 
-def _refusal(names: list[str]) -> pickle.UnpicklingError:
+def _refusal(refused: list[Name]) -> pickle.UnpicklingError:
+    names = sorted(map(_printable, refused))
     listed = names[:_MAX_LISTED]
     while len(listed) > 1 and sum(map(len, listed)) > _MAX_LISTING:
         listed.pop()
@@ -145,4 +184,5 @@ def _refusal(names: list[str]) -> pickle.UnpicklingError:
         "or load it with weights_only=False, which lets it run any code."
     )
     error.globals = names  # type: ignore[attr-defined]
+    error.first = refused[0]  # type: ignore[attr-defined]
     return error

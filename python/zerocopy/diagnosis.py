@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import tarfile
 from typing import NamedTuple
 
 from zerocopy import _C, allowlist
@@ -11,6 +13,34 @@ from zerocopy.errors import Error, FormatError, UnsupportedError
 #: How many bytes of the file's ends are looked at.
 HEAD = 4096
 TAIL = 22
+
+
+class TarError(UnsupportedError):
+    """The file is a tar archive, the format of before PyTorch 0.1.10."""
+
+
+class TorchScriptError(UnsupportedError):
+    """The file is a TorchScript archive, and weights_only was asked for."""
+
+
+class UnknownFormatError(FormatError):
+    """The file is nothing that torch ever wrote."""
+
+
+class UnknownPickleError(pickle.UnpicklingError):
+    """The file is a bare pickle, of things that are on no list."""
+
+
+UNKNOWN = (UnknownFormatError, UnknownPickleError)
+DIAGNOSES = (TarError, TorchScriptError, *UNKNOWN)
+
+
+def undiagnosed(error: Exception) -> Exception:
+    """Return one of :data:`DIAGNOSES` as the exception that users know."""
+    public = type(error).__base__ or Exception
+    known: Exception = public(*error.args)
+    known.__dict__.update(error.__dict__)
+    return known
 
 
 class Glimpse(NamedTuple):
@@ -24,8 +54,6 @@ class Glimpse(NamedTuple):
 _ZIP = b"PK\x03\x04"
 _ZIP_END = b"PK\x05\x06"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_LEGACY = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # LONG1 of the magic number, then STOP
-_TAR = (257, b"ustar")
 _LFS = b"version https://git-lfs.github.com/spec/"
 _HTML = re.compile(rb"\s*(<!doctype\s+html|<html|<head|<\?xml[^>]*>\s*<!doctype\s+html)", re.IGNORECASE)
 
@@ -34,24 +62,23 @@ def diagnose(glimpse: Glimpse, error: Error) -> Exception:
     """Return the exception to raise for a file that could not be opened because of `error`."""
     head, tail, size = glimpse
     if size == 0:
-        return FormatError("the file is empty")
+        return UnknownFormatError("the file is empty")
     if head.startswith(_ZIP) or tail.startswith(_ZIP_END):  # the latter: two formats in one file
         return error
+    if str(error).startswith("legacy file"):
+        return error
     if head.startswith(_LFS):
-        return FormatError(
+        return UnknownFormatError(
             f"this is a git-lfs pointer{_lfs_details(head)}, not the weights. Run 'git lfs pull'."
         )
     if _HTML.match(head):
-        return FormatError(
+        return UnknownFormatError(
             f"this is an HTML page{_html_title(head)}. The download needed a login or a confirm step."
         )
-    if head[1:].lstrip(b"\x02\x03\x04\x05").startswith(_LEGACY) or _LEGACY in head[:32]:
-        return UnsupportedError(
-            "this file has the format of before PyTorch 1.6, which zerocopy does not read yet"
-        )
-    if head[_TAR[0] :].startswith(_TAR[1]):
-        return UnsupportedError(
-            "this file is a tar archive of before PyTorch 0.1.10, which zerocopy does not read yet"
+    if _is_tar(head):
+        return TarError(
+            "this file is a tar archive of before PyTorch 0.1.10, which only weights_only=False can load: "
+            "it lets the file run any code"
         )
     if head.startswith(_HDF5):
         return UnsupportedError("this is an HDF5 file, which zerocopy does not read yet")
@@ -59,15 +86,26 @@ def diagnose(glimpse: Glimpse, error: Error) -> Exception:
         return UnsupportedError("this is a safetensors file, which zerocopy does not read yet")
     if head[:1] == b"\x80" and head[1:2] <= b"\x05":
         return _bare_pickle(head)
-    return FormatError(f"not a checkpoint that zerocopy knows: it begins with {head[:16]!r}")
+    return UnknownFormatError(f"not a checkpoint that zerocopy knows: it begins with {head[:16]!r}")
+
+
+def _is_tar(head: bytes) -> bool:
+    # By its checksum: the oldest tars have no magic, and torch.load opens them as well.
+    try:
+        tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
 
 
 def _bare_pickle(head: bytes) -> Exception:
     try:
         allowlist.resolve(_C.foreign_globals(head))
-    except Exception as refusal:
-        return refusal
-    return FormatError("this is a plain pickle, not a file that torch.save wrote")
+    except pickle.UnpicklingError as refusal:
+        unknown = UnknownPickleError(*refusal.args)
+        unknown.__dict__.update(refusal.__dict__)
+        return unknown
+    return UnknownFormatError("this is a plain pickle, not a file that torch.save wrote")
 
 
 def _lfs_details(head: bytes) -> str:

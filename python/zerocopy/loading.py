@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import warnings
 from typing import Any
 
-from zerocopy import _C, _torch, allowlist, construction, opening, unpickler
-from zerocopy.errors import Error, UnsupportedError
+import torch
+
+from zerocopy import _C, _torch, allowlist, construction, diagnosis, opening, tar, unpickler
+from zerocopy.errors import Error, FormatError, UnsupportedError
 
 
 def load(
@@ -75,19 +78,53 @@ def load(
     >>> state
     {'weight': tensor([0., 1., 2., 3.])}
     """
-    backend = _backend(backend, mmap)
     if weights_only is None:
         weights_only = True
+    try:
+        return load_diagnosed(
+            f, map_location, pickle_module, weights_only, mmap, backend, mode, pickle_load_args
+        )
+    except diagnosis.DIAGNOSES as error:
+        raise diagnosis.undiagnosed(error) from error.__cause__
+
+
+def load_diagnosed(
+    f: Any,
+    map_location: Any,
+    pickle_module: Any,
+    weights_only: bool,
+    mmap: bool | None,
+    backend: str,
+    mode: str,
+    pickle_load_args: dict[str, Any],
+) -> Any:
+    """Load, or say what the file is instead: raises one of ``diagnosis.DIAGNOSES`` too."""
+    backend = _backend(backend, mmap)
     if weights_only and pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
-    pickle_load_args.setdefault("encoding", "utf-8")
+    pickle_load_args = {"encoding": "utf-8", **pickle_load_args}
+    begin = opening.position_of(f)
     try:
-        archive = opening.open_archive(f, mode, backend)
+        try:
+            archive = opening.open_archive(f, mode, backend)
+        except diagnosis.TarError:
+            if weights_only:
+                raise
+            with opening.binary_file(f, begin) as file:
+                return tar.load(file, map_location, pickle_module or pickle, pickle_load_args)
+        if archive.is_torchscript:
+            return _load_torchscript(f, begin, weights_only, map_location)
         if weights_only:
-            return _load_safely(archive, map_location, **pickle_load_args)
-        return _load_trusting(archive, map_location, pickle_module or pickle, pickle_load_args)
+            result = _load_safely(archive, map_location, **pickle_load_args)
+        else:
+            result = _load_trusting(archive, map_location, pickle_module or pickle, pickle_load_args)
+        if begin is not None:
+            f.seek(begin + archive.end)
+        return result
     except Error as error:
         raise type(error)(f"{opening.name_of(f)}: {error}") from error.__cause__
+    except EOFError as error:
+        raise FormatError(f"{opening.name_of(f)}: truncated: {error}") from error
     except pickle.UnpicklingError as error:
         if weights_only:
             error.args = (f"{opening.name_of(f)}: {error}",)
@@ -112,11 +149,6 @@ def _backend(backend: str, mmap: bool | None) -> str:
 
 
 def _load_safely(archive: _C.Archive, map_location: Any, *, encoding: str) -> Any:
-    if archive.is_torchscript:
-        raise UnsupportedError(
-            "this is a TorchScript archive, which is a program: weights_only refuses it. If you trust the file, "
-            "load it with torch.jit.load (zerocopy.jit.load is to come)"
-        )
     restore, cpu_as_is = _torch.restore_function(map_location)
     return archive.load(allowlist.resolve, restore, cpu_as_is, encoding, construction)
 
@@ -124,10 +156,28 @@ def _load_safely(archive: _C.Archive, map_location: Any, *, encoding: str) -> An
 def _load_trusting(
     archive: _C.Archive, map_location: Any, pickle_module: Any, pickle_args: dict[str, Any]
 ) -> Any:
-    if archive.is_torchscript:
-        raise UnsupportedError("this is a TorchScript archive; load it with torch.jit.load")
     unpickler_class = unpickler.unpickler_of(pickle_module.Unpickler)
-    file = io.BytesIO(archive.read("data.pkl"))
-    result = unpickler_class(file, archive, map_location=map_location, **pickle_args).load()
+    file = io.BytesIO(archive.pickle())
+    with _torch.loading_to(map_location):
+        result = unpickler_class(file, archive, map_location=map_location, **pickle_args).load()
     _torch.validate_sparse_tensors()
     return result
+
+
+def _load_torchscript(f: Any, begin: int | None, weights_only: bool, map_location: Any) -> Any:
+    """Do what torch.load does with such an archive, on releases that know better than to run it unasked."""
+    if weights_only:
+        raise diagnosis.TorchScriptError(
+            "this is a TorchScript archive, which is a program: weights_only refuses it. If you trust the file, "
+            "load it with torch.jit.load (zerocopy.jit.load is to come)"
+        )
+    warnings.warn(
+        "'torch.load' received a zip file that looks like a TorchScript archive dispatching to 'torch.jit.load' "
+        "(call 'torch.jit.load' directly to silence this warning)",
+        UserWarning,
+        stacklevel=3,
+    )
+    if isinstance(f, (str, os.PathLike)):
+        return torch.jit.load(os.fspath(f), map_location=map_location)
+    with opening.binary_file(f, begin) as file:
+        return torch.jit.load(file, map_location=map_location)

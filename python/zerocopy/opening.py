@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import stat
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from zerocopy import _C, diagnosis
-from zerocopy.errors import Error
+from zerocopy.errors import Error, UnsupportedError
 
 Backend = str
 
@@ -26,18 +28,16 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto") -> _C.Archi
     if isinstance(f, (str, os.PathLike)):
         path = os.fsencode(f)
         if b"\0" in path:
-            raise ValueError("embedded null byte in a path")
+            raise ValueError("embedded null byte")
         return _attempt(lambda: _C.Archive.open(path, mode, mapped), lambda: _glimpse_of_path(path))
     if not hasattr(f, "read"):
         return _attempt(lambda: _C.Archive.open_buffer(f, mode), lambda: _glimpse_of_buffer(f))
     if _is_plain_file(f):
         start, descriptor, name = f.tell(), f.fileno(), name_of(f)
-        archive = _attempt(
+        return _attempt(
             lambda: _C.Archive.open_descriptor(descriptor, start, name, mode, mapped),
             lambda: _glimpse_of_descriptor(descriptor, start),
         )
-        f.seek(0, os.SEEK_END)
-        return archive
     content = rest_of(f)
     # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
     return _attempt(lambda: _C.Archive.open_buffer(content, "c"), lambda: _glimpse_of_buffer(content))
@@ -68,6 +68,31 @@ def _glimpse_of_descriptor(descriptor: int, start: int) -> diagnosis.Glimpse:
 def _glimpse_of_buffer(buffer: Any) -> diagnosis.Glimpse:
     with memoryview(buffer) as view, view.cast("B") as flat:
         return diagnosis.Glimpse(bytes(flat[: diagnosis.HEAD]), bytes(flat[-diagnosis.TAIL :]), flat.nbytes)
+
+
+def position_of(f: Any) -> int | None:
+    """Return where a file object stands; None for a path, a buffer, a pipe, a socket."""
+    if not (hasattr(f, "tell") and hasattr(f, "seek")):
+        return None
+    try:
+        return int(f.tell())
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def binary_file(f: Any, begin: int | None) -> Iterator[BinaryIO]:
+    """Give what the user gave as a binary file object, at `begin` if it has been read from."""
+    if isinstance(f, (str, os.PathLike)):
+        with Path(f).open("rb") as file:
+            yield file
+    elif not hasattr(f, "read"):
+        yield io.BytesIO(f)
+    elif begin is None:
+        raise UnsupportedError("this format takes a file object that can seek")
+    else:
+        f.seek(begin)
+        yield f
 
 
 def rest_of(f: Any) -> Any:

@@ -25,7 +25,7 @@ SAFE: dict[str, Function] = {}
 
 _TORCH_RAISES = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError)
 _MAX_ECHO = 200
-_MAX_DIMENSIONS = 64
+MAX_DIMENSIONS = 64
 
 
 def _twin_of(path: str) -> Callable[[Function], Function]:
@@ -59,12 +59,14 @@ def set_attributes(target: Any, state: Any) -> None:
     A name that the class gives a meaning to (``__class__``, ``items``) is refused: the file must not be able to
     change what the object is.
     """
+    from zerocopy import allowlist
+
     for attributes in state if isinstance(state, tuple) and len(state) == 2 else (state,):
         if attributes is None:
             continue
         require(isinstance(attributes, dict), f"the state of {type(target).__name__} is no dict")
         for name, value in attributes.items():
-            if not isinstance(name, str) or name.startswith("__") or hasattr(type(target), name):
+            if not isinstance(name, str) or not allowlist.may_be_set(type(target), name):
                 shown = repr(name[:_MAX_ECHO]) if isinstance(name, str) else f"of type {type(name).__name__}"
                 raise pickle.UnpicklingError(f"checkpoint: attribute {shown} of {type(target).__name__}")
             setattr(target, name, value)
@@ -296,7 +298,7 @@ def rebuild_meta_tensor(
         _are_integers(size) and _are_integers(stride) and min((0, *size, *stride)) >= 0,
         "a meta tensor's shape",
     )
-    require(len(size) <= _MAX_DIMENSIONS and math.prod(n or 1 for n in size) < 2**59, "a meta tensor's shape")
+    require(len(size) <= MAX_DIMENSIONS and math.prod(n or 1 for n in size) < 2**59, "a meta tensor's shape")
     return torch.empty_strided(size, stride, dtype=dtype, device="meta", requires_grad=requires_grad)
 
 

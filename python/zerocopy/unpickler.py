@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import pickle
 from collections.abc import Callable
@@ -10,11 +11,26 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, opening, rebuild
+from zerocopy import _C, _torch, allowlist, legacy, opening, rebuild
 from zerocopy.errors import UnsupportedError
 
 
-class StorageUnpickling:
+class FindingClasses:
+    """``find_class`` for any ``Unpickler`` class."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the class or function a file names; torch's tensor builders are replaced by faster ones."""
+        storage_type = _torch.storage_type_or_none(name)
+        if storage_type is not None:
+            return storage_type
+        module = "torch._tensor" if module == "torch.tensor" else module  # renamed after 1.7
+        if f"{module}.{name}" in allowlist.OF_OTHER_RELEASES:
+            return allowlist.OF_OTHER_RELEASES[f"{module}.{name}"]
+        found = super().find_class(module, name)  # type: ignore[misc]
+        return _FASTER[name](found) if module == "torch._utils" and name in _FASTER else found
+
+
+class StorageUnpickling(FindingClasses):
     """``persistent_load`` and ``find_class`` for any ``Unpickler`` class: storages come from an archive.
 
     Mixed into ``pickle.Unpickler`` this is :class:`Unpickler`; into another module's, what ``pickle_module=`` asks for.
@@ -26,39 +42,53 @@ class StorageUnpickling:
             archive if isinstance(archive, _C.Archive) else opening.open_archive(archive)
         )
         self._restore, self._cpu_as_is = _torch.restore_function(map_location)
+        self._pickle_args = pickle_args
         self._storages: dict[str, Any] = {}
 
     def persistent_load(self, pid: Any) -> Any:
         """Return the ``TypedStorage`` that a persistent id ``('storage', type, key, location, numel)`` names.
 
-        Its bytes lie in the file's mapping wherever they are stored as they are.
+        Its bytes lie in the file's mapping wherever they are stored as they are. Legacy files add a sixth item, None
+        or the part of the storage that is meant, and ids of modules: the class and its source, which is not compared.
         """
-        if not isinstance(pid, tuple) or not pid or _text(pid[0]) != "storage" or len(pid) != 5:
+        is_legacy = self.archive.container == "legacy"
+        kind, *rest = pid if isinstance(pid, tuple) and pid else (None,)
+        if is_legacy and _torch.text(kind) == "module" and rest:
+            return rest[0]
+        if _torch.text(kind) != "storage" or len(rest) != (5 if is_legacy else 4):
             raise pickle.UnpicklingError(f"persistent id {str(pid)[:200]} is not that of a storage")
-        storage_type, key, location, numel = pid[1:]
-        key = _text(key)
+        storage_type, key, location, numel, *view = rest
+        storage = self._storage(storage_type, _torch.text(key), _torch.text(location), numel)
+        if view and view[0] is not None:
+            view_key, offset, size = view[0]
+            return self._storages.setdefault(
+                _torch.text(view_key), _torch.storage_view(storage, offset, size)
+            )
+        return storage
+
+    def _storage(self, storage_type: Any, key: str, location: str, numel: int) -> Any:
         if key not in self._storages:
-            if storage_type is torch.UntypedStorage and self.archive.big_endian:
+            untyped = storage_type is torch.UntypedStorage
+            if untyped and self.archive.big_endian:
                 raise UnsupportedError(
                     "a big-endian storage without a type, whose byte order only weights_only tells"
                 )
-            dtype = torch.uint8 if storage_type is torch.UntypedStorage else storage_type.dtype
-            storage = self.archive.storage(key, _torch.storage_class_name(storage_type), numel)
-            if self._restore and not (self._cpu_as_is and _text(location) == "cpu"):
-                storage = self._restore(storage, _text(location))
-            self._storages[key] = _torch.typed_storage(storage, dtype)
+            storage = self._stored(key, _torch.storage_class_name(storage_type), numel)
+            if self._restore and not (self._cpu_as_is and location == "cpu"):
+                storage = self._restore(storage, location)
+            self._storages[key] = _torch.typed_storage(
+                storage, torch.uint8 if untyped else storage_type.dtype
+            )
         return self._storages[key]
 
-    def find_class(self, module: str, name: str) -> Any:
-        """Return the class or function a file names; torch's tensor builders are replaced by faster ones."""
-        if "Storage" in name:
-            try:
-                return _torch.storage_type(name)
-            except KeyError:
-                pass
-        module = "torch._tensor" if module == "torch.tensor" else module  # renamed after 1.7
-        found = super().find_class(module, name)  # type: ignore[misc]
-        return _FASTER[name](found) if module == "torch._utils" and name in _FASTER else found
+    def _stored(self, key: str, storage_class: str, numel: int) -> torch.UntypedStorage:
+        if self.archive.container == "legacy":
+            return self._legacy_storages[key]
+        return self.archive.storages([(key, storage_class, numel)])[0]
+
+    @functools.cached_property
+    def _legacy_storages(self) -> dict[str, torch.UntypedStorage]:
+        return legacy.storages_of(self.archive, **self._pickle_args)
 
 
 class Unpickler(StorageUnpickling, pickle.Unpickler):
@@ -115,14 +145,17 @@ def unpickler_of(base: type) -> type:
     return Unpickler if base is pickle.Unpickler else type("Unpickler", (StorageUnpickling, base), {})
 
 
-def _text(value: Any) -> str:
-    return value.decode("ascii") if isinstance(value, bytes) else str(value)
+def find_class_of(base: type) -> type:
+    """Return `base` with torch's ``find_class``."""
+    return type("Unpickler", (FindingClasses, base), {})
 
 
 Builder = Callable[..., Any]
 
 
 def _faster_v2(stock: Builder) -> Builder:
+    takes_metadata = "metadata" in inspect.signature(stock).parameters  # from 2.0
+
     def rebuild_tensor_v2(
         storage: Any,
         offset: Any,
@@ -132,13 +165,43 @@ def _faster_v2(stock: Builder) -> Builder:
         hooks: Any,
         metadata: Any = None,
     ) -> Any:
-        if hooks or metadata:  # rare, and torch's business
-            return stock(storage, offset, size, stride, requires_grad, hooks, metadata)
+        if hooks or (metadata and takes_metadata):  # rare, and torch's business
+            more = (metadata,) if takes_metadata else ()
+            return stock(storage, offset, size, stride, requires_grad, hooks, *more)
+        flags = metadata or {}  # torch does not look at their values either
+        untyped = _torch.untyped(storage)
         return rebuild.tensor_over(
-            _torch.untyped(storage), storage.dtype, offset, size, stride, requires_grad
+            untyped, storage.dtype, offset, size, stride, requires_grad, "conj" in flags, "neg" in flags
         )
 
     return rebuild_tensor_v2
 
 
-_FASTER: dict[str, Callable[[Builder], Builder]] = {"_rebuild_tensor_v2": _faster_v2}
+def _faster_v3(stock: Builder) -> Builder:
+    def rebuild_tensor_v3(
+        storage: Any,
+        offset: Any,
+        size: Any,
+        stride: Any,
+        requires_grad: Any,
+        hooks: Any,
+        dtype: Any,
+        metadata: Any = None,
+    ) -> Any:
+        if hooks or metadata:
+            return stock(storage, offset, size, stride, requires_grad, hooks, dtype, metadata)
+        return rebuild.tensor_over(_torch.untyped(storage), dtype, offset, size, stride, requires_grad)
+
+    return rebuild_tensor_v3
+
+
+def _any_sparse(stock: Builder) -> Builder:
+    """Return what also builds the layouts, and the flag, that 2.x writes and 1.13 does not know."""
+    return stock if hasattr(torch.sparse, "check_sparse_tensor_invariants") else rebuild.rebuild_sparse_tensor
+
+
+_FASTER: dict[str, Callable[[Builder], Builder]] = {
+    "_rebuild_tensor_v2": _faster_v2,
+    "_rebuild_tensor_v3": _faster_v3,
+    "_rebuild_sparse_tensor": _any_sparse,
+}

@@ -1,0 +1,49 @@
+// The bytes of a checkpoint in memory: where each storage's record becomes a Region.
+//
+//   Record (extent in the file)  ──┬─ stored, aligned, native byte order, mapped ─→ slice of the mapping
+//                                  └─ anything else ─→ fresh memory, read, inflated, swapped as needed
+#pragma once
+
+#include <memory>
+
+#include "container/record.h"
+#include "memory/mapping.h"
+#include "memory/source.h"
+#include "pickle/dtype.h"
+
+namespace zerocopy {
+
+// How a storage's bytes get into memory, and why not by mapping.
+struct Placement {
+  enum class How : std::uint8_t { mapped, copied, inflated };
+  How how;
+  const char* why;
+};
+
+class Content {
+ public:
+  // `mapping` is the whole of `source` in memory, or empty: then every record is read.
+  Content(std::shared_ptr<const Source> source, Region mapping, Mode mode)
+      : source_(std::move(source)), mapping_(std::move(mapping)), mode_(mode) {}
+
+  const std::shared_ptr<const Source>& source() const noexcept { return source_; }
+
+  bool big_endian() const noexcept { return big_endian_; }
+  void set_big_endian(bool big_endian) noexcept { big_endian_ = big_endian; }
+
+  Placement placement(const Record& record, const DType& element) const;
+
+  // What a storage is built over. Throws UnsupportedError when it cannot be where `mode` wants it.
+  Region storage(const Record& record, const DType& element) const;
+
+  // The bytes of a record, inflated where need be, in fresh memory.
+  Region read(const Record& record) const;
+
+ private:
+  std::shared_ptr<const Source> source_;
+  Region mapping_;
+  Mode mode_;
+  bool big_endian_ = false;
+};
+
+}  // namespace zerocopy

@@ -1,0 +1,149 @@
+#include "checkpoint/legacy_archive.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "container/zip_end.h"
+#include "memory/name_table.h"
+#include "pickle/globals.h"
+#include "pickle/machine.h"
+#include "pickle/opcode.h"
+
+namespace zerocopy {
+namespace {
+
+// How a pickle spells an integer: the bytes of LONG1, or decimal digits.
+struct Spelling {
+  std::string_view bytes;
+  std::string_view digits;
+};
+constexpr Spelling kMagic{"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", "119547037146038801333356"};
+constexpr Spelling kVersion{"\xe9\x03", "1001"};
+
+constexpr std::uint64_t kFirstWindow = std::uint64_t{64} << 10U;
+constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30U;
+constexpr std::uint64_t kLongestMagic = 64;
+
+[[noreturn]] void fail(const std::string& reason) { throw FormatError("legacy file: " + reason); }
+
+bool spells(const Instruction& instruction, const Spelling& wanted) {
+  switch (instruction.opcode) {
+    case Opcode::binint:
+    case Opcode::binint1:
+    case Opcode::binint2:
+      return std::to_string(instruction.number) == wanted.digits;
+    case Opcode::long1:
+    case Opcode::long4:
+      return instruction.bytes.text() == wanted.bytes;
+    case Opcode::text_int:
+      return instruction.bytes.text() == wanted.digits;
+    case Opcode::text_long:
+      return instruction.bytes.text() == std::string(wanted.digits) + "L";
+    default:
+      return false;
+  }
+}
+
+// Whether a pickle is that integer and nothing else.
+bool is_integer(ByteSpan pickle, const Spelling& wanted) {
+  Decoder decoder(pickle);
+  Instruction instruction;
+  decoder.next(instruction);
+  while (instruction.opcode == Opcode::proto || instruction.opcode == Opcode::frame)
+    decoder.next(instruction);
+  if (!spells(instruction, wanted)) return false;
+  decoder.next(instruction);
+  return instruction.opcode == Opcode::stop;
+}
+
+}  // namespace
+
+bool LegacyArchive::recognises(const Source& source) {
+  const Region head = source.read({0, std::min(kLongestMagic, source.size())});
+  try {
+    return is_integer(head.bytes(), kMagic);
+  } catch (const FormatError&) {
+    return false;
+  }
+}
+
+LegacyArchive::LegacyArchive(Content content) : Archive(std::move(content)) {
+  if (!is_integer(next_pickle().bytes(), kMagic)) fail("wrong magic number");
+  if (!is_integer(next_pickle().bytes(), kVersion)) fail("wrong protocol version");
+  const Region sys_info = next_pickle();
+  for (const auto& [module, name] : list_globals(sys_info.bytes())) {
+    throw RefusedError("legacy file: sys_info names " + quote(module) + "." + quote(name));
+  }
+  object_ = next_pickle();
+}
+
+// The pickle at end_. One that has no end is given as far as it goes: who reads it will say so, and
+// knows by then what it names.
+Region LegacyArchive::next_pickle() {
+  const std::uint64_t left = std::min(source().size() - end_, kMaxPickle);
+  for (std::uint64_t window = kFirstWindow;; window *= 4) {
+    const Region bytes = source().read({end_, std::min(window, left)});
+    try {
+      const std::size_t size = pickle_size(bytes.bytes());
+      end_ += size;
+      return bytes.slice({0, size});
+    } catch (const TruncatedError&) {
+      if (window >= left) return bytes;
+    } catch (const FormatError&) {
+      return bytes;
+    }
+  }
+}
+
+std::vector<std::string> LegacyArchive::read_keys() {
+  const Document document = read_pickle(next_pickle());
+  if (!document.externals.empty()) throw RefusedError("legacy file: the list of keys names globals");
+  if (!document.root.is(Kind::list)) fail("the list of keys is no list");
+  std::vector<std::string> keys;
+  for (const Value& key : document.root.as<Sequence>().items) {
+    if (!key.is_text()) fail("a key that is no string");
+    keys.emplace_back(key.as<Blob>().bytes.text());
+  }
+  return keys;
+}
+
+std::vector<Record> LegacyArchive::records(std::span<const Wanted> storages) {
+  keys_ = read_keys();
+  NameTable<NameHash> wanted;
+  for (std::size_t i = 0; i < storages.size(); ++i) wanted.insert(storages[i].key, i);
+  std::vector<Record> records(storages.size());
+  std::vector<bool> found(storages.size());
+  for (const std::string& key : keys_) {
+    const auto* entry = wanted.find(key);
+    if (entry == nullptr) fail("data of storage " + quote(key) + ", which the object does not have");
+    if (found[entry->value]) fail("data of storage " + quote(key) + " twice");
+    found[entry->value] = true;
+    records[entry->value] = next_record(storages[entry->value]);
+    records[entry->value].name = key;
+  }
+  const auto missing = std::find(found.begin(), found.end(), false);
+  if (missing != found.end()) {
+    fail("no data of storage " + quote(storages[static_cast<std::size_t>(missing - found.begin())].key));
+  }
+  if (ends_like_a_zip(source())) fail("it ends as a zip archive: two checkpoints in one file");
+  return records;
+}
+
+Record LegacyArchive::next_record(const Wanted& storage) {
+  std::uint64_t count = 0;
+  source().read(end_, std::as_writable_bytes(std::span(&count, 1)));
+  if (count != storage.nbytes / storage.dtype->size) {
+    fail("storage " + quote(storage.key) + " has " + std::to_string(storage.nbytes / storage.dtype->size) +
+         " elements, its data " + std::to_string(count) + " (at " + hex(end_) + ")");
+  }
+  const Extent extent{end_ + sizeof(count), storage.nbytes};
+  if (!extent.fits(source().size())) {
+    fail("truncated: the data of storage " + quote(storage.key) + " at " + hex(extent.offset) + " needs " +
+         std::to_string(extent.size) + " bytes, " + std::to_string(source().size() - extent.offset) +
+         " are left");
+  }
+  end_ = extent.offset + extent.size;
+  return {.name = {}, .extent = extent, .encoding = Encoding::stored, .size = extent.size};
+}
+
+}  // namespace zerocopy

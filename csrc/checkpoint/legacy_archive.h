@@ -1,0 +1,40 @@
+// A checkpoint of before PyTorch 1.6: pickles back to back, then the storages' bytes.
+//
+//   magic │ 1001 │ {sys_info} │ the object │ [keys] │ count │ bytes │ count │ bytes │ …
+//
+// `count` is a little-endian int64, of elements: only the object's pickle tells their size, so where
+// a storage lies is known when all of them are. Data are little-endian whatever sys_info says.
+// Written by torch.serialization._legacy_save.
+#pragma once
+
+#include "checkpoint/archive.h"
+
+namespace zerocopy {
+
+class LegacyArchive final : public Archive {
+ public:
+  // By the magic number, which is the first pickle of the file.
+  static bool recognises(const Source& source);
+
+  // Reads the first three pickles. They are compared and walked, never run.
+  explicit LegacyArchive(Content content);
+
+  const char* container() const noexcept override { return "legacy"; }
+  PersistentId id_form() const noexcept override { return PersistentId::storage_with_view; }
+  Region pickle() const override { return object_; }
+  std::vector<Record> records(std::span<const Wanted> storages) override;
+  std::uint64_t end() const noexcept override { return end_; }
+
+ private:
+  Region next_pickle();
+  std::vector<std::string> read_keys();
+  Record next_record(const Wanted& storage);
+
+  const Source& source() const noexcept { return *content_.source(); }
+
+  Region object_;
+  std::vector<std::string> keys_;  // the records' names point into these
+  std::uint64_t end_ = 0;          // of what has been read
+};
+
+}  // namespace zerocopy

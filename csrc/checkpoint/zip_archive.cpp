@@ -1,0 +1,101 @@
+#include "checkpoint/zip_archive.h"
+
+#include <charconv>
+
+namespace zerocopy {
+namespace {
+
+// A local header takes half a microsecond, a thread thirty; the machine has as much to do meanwhile.
+constexpr std::size_t kWorthAThread = 100;
+
+constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30U;
+constexpr std::uint64_t kMaxSmallRecord = 64;  // version and byteorder
+constexpr std::uint64_t kMaxVersionDigits = 20;
+constexpr std::uint64_t kMaxVersion = 10;  // kMaxSupportedFileFormatVersion of torch 1.13 to 2.14
+
+std::string_view trimmed(std::string_view text) {
+  const auto last = text.find_last_not_of(" \n");
+  return last == std::string_view::npos ? std::string_view() : text.substr(0, last + 1);
+}
+
+}  // namespace
+
+ZipArchive::ZipArchive(Content content) : Archive(std::move(content)), zip_(content_.source()) {
+  // With both policies a thread that cannot be had makes the call wait for records() instead.
+  const auto policy =
+      zip_.size() < kWorthAThread ? std::launch::deferred : std::launch::async | std::launch::deferred;
+  records_ = std::async(policy, [this] {
+               std::vector<Record> records;
+               records.reserve(zip_.size());
+               for (std::size_t i = 0; i < zip_.size(); ++i) records.push_back(zip_.record(i));
+               return records;
+             }).share();
+  check_version();
+  content_.set_big_endian(read_byteorder());
+}
+
+void ZipArchive::check_version() const {
+  const auto record = find("version");
+  if (!record) throw FormatError("checkpoint: record 'version' is missing");
+  const std::string content = read_text(*record);
+  const std::string_view digits = trimmed(content);
+  std::uint64_t version = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), version);
+  const bool numeric = error != std::errc::invalid_argument && end == digits.data() + digits.size();
+  if (digits.size() > kMaxVersionDigits || !numeric || (error == std::errc() && version == 0)) {
+    throw FormatError("checkpoint: version " + quote(digits) + " is no version");
+  }
+  if (error == std::errc::result_out_of_range || version > kMaxVersion) {
+    throw UnsupportedError("checkpoint: file format version " + quote(digits) + ", newer than 10");
+  }
+}
+
+bool ZipArchive::read_byteorder() const {
+  const auto record = find("byteorder");
+  if (!record) return false;
+  const std::string order = read_text(*record);
+  if (order != "little" && order != "big") {
+    throw FormatError("checkpoint: byte order " + quote(order));
+  }
+  return order == "big";
+}
+
+std::string ZipArchive::read_text(std::size_t record) const {
+  if (zip_.inflated_size(record) > kMaxSmallRecord) {
+    throw FormatError("checkpoint: record " + quote(zip_.name(record)) + " is too long");
+  }
+  return std::string(content_.read(zip_.record(record)).bytes().text());
+}
+
+Region ZipArchive::pickle() const {
+  const auto record = find("data.pkl");
+  if (!record) throw FormatError("checkpoint: record 'data.pkl' is missing");
+  if (zip_.inflated_size(*record) > kMaxPickle) throw FormatError("checkpoint: data.pkl of more than 1 GiB");
+  return content_.read(zip_.record(*record));
+}
+
+std::vector<Record> ZipArchive::records(std::span<const Wanted> storages) {
+  std::vector<std::size_t> found;
+  found.reserve(storages.size());
+  for (const Wanted& storage : storages) found.push_back(find_storage(storage));
+  const std::vector<Record>& all = all_records();
+  std::vector<Record> records;
+  records.reserve(found.size());
+  for (const std::size_t i : found) records.push_back(all[i]);
+  return records;
+}
+
+std::size_t ZipArchive::find_storage(const Wanted& storage) const {
+  std::string name("data/");
+  name += storage.key;
+  const auto record = find(name);
+  if (!record) throw FormatError("checkpoint: record " + quote(name) + " is missing");
+  const std::uint64_t size = zip_.inflated_size(*record);
+  if (size != storage.nbytes) {
+    throw FormatError("checkpoint: record " + quote(name) + " holds " + std::to_string(size) +
+                      " bytes, its storage needs " + std::to_string(storage.nbytes));
+  }
+  return *record;
+}
+
+}  // namespace zerocopy

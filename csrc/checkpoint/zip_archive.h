@@ -1,0 +1,49 @@
+// A torch.save zip archive: its records, and which of them each storage is.
+//
+//   <root>/data.pkl        the pickle
+//   <root>/data/<key>      one storage each, raw
+//   <root>/version         "3\n"; torch reads 1 to 10
+//   <root>/byteorder       "little" or "big"; absent before torch 2.1, which means little
+//   <root>/constants.pkl   only in TorchScript archives, which are programs and not ours
+//
+// Written by torch/csrc/serialization and caffe2/serialize/inline_container.cc.
+#pragma once
+
+#include <future>
+#include <optional>
+#include <string>
+
+#include "checkpoint/archive.h"
+#include "container/zip.h"
+
+namespace zerocopy {
+
+class ZipArchive final : public Archive {
+ public:
+  // Reads the directory, the version and the byte order.
+  explicit ZipArchive(Content content);
+
+  const char* container() const noexcept override { return is_torchscript() ? "torchscript" : "zip"; }
+  bool is_torchscript() const override { return find("constants.pkl").has_value(); }
+  PersistentId id_form() const noexcept override { return PersistentId::storage; }
+  Region pickle() const override;
+  std::vector<Record> records(std::span<const Wanted> storages) override;
+  std::uint64_t end() const noexcept override { return content_.source()->size(); }
+
+  // Every record, its local header read and checked, so that no byte of the file is left
+  // unexplained. Where there are many a thread of its own reads them meanwhile, and this waits for
+  // it. Throws what Zip::record throws.
+  const std::vector<Record>& all_records() const { return records_.get(); }
+
+ private:
+  std::optional<std::size_t> find(std::string_view name) const { return zip_.find(name); }
+  std::size_t find_storage(const Wanted& storage) const;
+  void check_version() const;
+  bool read_byteorder() const;
+  std::string read_text(std::size_t record) const;
+
+  Zip zip_;
+  std::shared_future<std::vector<Record>> records_;  // its thread reads zip_: an Archive stays put
+};
+
+}  // namespace zerocopy

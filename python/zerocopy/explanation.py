@@ -1,0 +1,148 @@
+"""``zerocopy.explain``: how the bytes of each storage of a checkpoint come to memory, and why."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from zerocopy import diagnosis, opening
+from zerocopy.errors import Error
+
+_SHOWN = 4  # storages named for each reason
+
+
+class StorageExplanation(NamedTuple):
+    """One storage of a checkpoint.
+
+    Attributes
+    ----------
+    key : str
+        Its name in the file.
+    dtype : str
+        Element type; for untyped bytes the widest of the tensors over them.
+    nbytes : int
+        Its size, in bytes.
+    location : str
+        The device it was saved from.
+    offset : int
+        Where its bytes begin, from where the checkpoint begins in the file.
+    how : {"mapped", "copied", "inflated"}
+        Shared with the file, or read into private memory, or decompressed into it.
+    why : str
+        Why it is not mapped; empty if it is.
+    """
+
+    key: str
+    dtype: str
+    nbytes: int
+    location: str
+    offset: int
+    how: str
+    why: str
+
+
+class Explanation(NamedTuple):
+    """What :func:`explain` returns. ``str()`` of it is a short report.
+
+    Attributes
+    ----------
+    name : str
+        The file.
+    container : {"zip", "legacy", "tar", "torchscript"}
+        Its format.
+    storages : tuple of StorageExplanation
+        In the order of first use.
+    note : str
+        What else there is to say, or empty.
+    """
+
+    name: str
+    container: str
+    storages: tuple[StorageExplanation, ...]
+    note: str = ""
+
+    def nbytes(self, how: str) -> int:
+        """Return the bytes that are "mapped", "copied" or "inflated"."""
+        return sum(storage.nbytes for storage in self.storages if storage.how == how)
+
+    def __str__(self) -> str:
+        groups: dict[tuple[str, str], list[StorageExplanation]] = defaultdict(list)
+        for storage in self.storages:
+            groups[storage.how, storage.why].append(storage)
+        whole = sum(storage.nbytes for storage in self.storages)
+        lines = [f"{self.name}: {self.container}, {_count(self.storages)}, {_size(whole)}"]
+        for (how, why), storages in sorted(groups.items(), reverse=True):
+            size = _size(sum(storage.nbytes for storage in storages))
+            lines.append(f"  {how:<8}  {_count(storages):>15}  {size:>9}" + (f"  {why}" if why else ""))
+            if why:
+                named = ", ".join(f"{storage.key} ({storage.dtype})" for storage in storages[:_SHOWN])
+                more = ", ..." if len(storages) > _SHOWN else ""
+                lines.append(f"            {named}{more}")
+        if self.note:
+            lines.append(f"  {self.note}")
+        return "\n".join(lines)
+
+
+def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
+    """Say for each storage of a checkpoint whether ``load`` maps it, copies it or inflates it, and why.
+
+    Nothing is loaded, no class of the file is imported, no data is read.
+
+    Parameters
+    ----------
+    f : str, PathLike, binary file object or buffer
+        As for ``load``.
+    backend, mode : str
+        As for ``load``.
+
+    Returns
+    -------
+    Explanation
+
+    Raises
+    ------
+    OSError, zerocopy.FormatError, zerocopy.UnsupportedError
+        As ``load``.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save({"weight": torch.ones(256, 256), "bias": torch.ones(256)}, file.name)
+    ...     explanation = zerocopy.explain(file.name)
+    >>> print(explanation)
+    /...: zip, 2 storages, 263.2 kB
+      mapped         2 storages   263.2 kB
+    >>> explanation.storages[1].nbytes
+    1024
+    """
+    begin = opening.position_of(f)
+    try:
+        archive = opening.open_archive(f, mode, backend)
+        if archive.is_torchscript:
+            note = "a program: weights_only refuses it, else torch.jit.load loads it, which copies"
+            return Explanation(opening.name_of(f), "torchscript", (), note)
+        storages = tuple(StorageExplanation(*entry) for entry in archive.explain())
+    except diagnosis.TarError:
+        note = "every storage is copied; weights_only refuses the format, which lets a file run any code"
+        return Explanation(opening.name_of(f), "tar", (), note)
+    except (Error, *diagnosis.UNKNOWN) as error:
+        public = diagnosis.undiagnosed(error) if isinstance(error, diagnosis.DIAGNOSES) else error
+        raise type(public)(f"{opening.name_of(f)}: {public}") from error.__cause__
+    finally:
+        if begin is not None:
+            f.seek(begin)
+    return Explanation(opening.name_of(f), archive.container, storages)
+
+
+def _count(storages: Any) -> str:
+    return f"{len(storages)} storage" + ("" if len(storages) == 1 else "s")
+
+
+def _size(nbytes: int) -> str:
+    size = float(nbytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{nbytes} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,73 @@
+"""Storages of the legacy format (before PyTorch 1.6), for ``weights_only=False``.
+
+Their bytes follow the pickle, each storage's behind the one before, counted in elements whose size only the pickle
+tells. torch unpickles over uninitialised storages and fills them afterwards. Here the pickle is run twice: first over
+stand-ins that do nothing, to learn of every storage, then for real, over storages that are there.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import torch
+
+from zerocopy import _C, _torch
+from zerocopy.errors import FormatError
+
+_PICKLE_ARGS = {"fix_imports", "encoding", "errors", "buffers"}
+
+
+def storages_of(archive: _C.Archive, **pickle_args: Any) -> dict[str, torch.UntypedStorage]:
+    """Return every storage of a legacy archive by its key."""
+    rehearsal = _Rehearsal(io.BytesIO(archive.pickle()), **pickle_args)
+    rehearsal.load()
+    named = [(key, name, numel) for key, (name, numel) in rehearsal.storages.items()]
+    return dict(zip(rehearsal.storages, archive.storages(named), strict=True))
+
+
+class _TakesItems(type):
+    def __setitem__(cls, key: Any, value: Any) -> None: ...
+
+
+class _Inert(metaclass=_TakesItems):
+    """What every class, function and object of the file is in the rehearsal: it takes whatever pickle does to it.
+
+    A class whose instances are the class, because a pickle may call the result of a call, or make a new one of it.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls
+
+    @staticmethod
+    def _ignore(*args: Any) -> None: ...
+
+    __setstate__ = append = extend = add = _ignore
+
+
+class _Rehearsal(pickle.Unpickler):
+    """Runs a pickle without anything that it names, and notes its storages."""
+
+    def __init__(self, file: io.BytesIO, **pickle_args: Any) -> None:
+        # Another module's Unpickler may take more arguments than pickle's.
+        super().__init__(file, **{name: pickle_args[name] for name in _PICKLE_ARGS & pickle_args.keys()})
+        self.storages: dict[str, tuple[str, int]] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith("torch") and name == "UntypedStorage":
+            return torch.UntypedStorage
+        storage_type = _torch.storage_type_or_none(name)
+        return _Inert if storage_type is None else storage_type
+
+    def persistent_load(self, pid: Any) -> Any:
+        kind, *rest = pid if isinstance(pid, tuple) and pid else (None,)
+        if _torch.text(kind) == "storage" and len(rest) == 5:
+            storage_type, key, _, numel, _ = rest
+            if type(numel) is not int or not 0 <= numel < 2**63:
+                raise FormatError(f"legacy file: a storage of {str(numel)[:200]} elements")
+            known = (_torch.storage_class_name(storage_type), numel)
+            first = self.storages.setdefault(_torch.text(key), known)
+            if first != known and (numel or first[1]):  # tensors of any types share an empty storage
+                raise FormatError(f"legacy file: storage {_torch.text(key)[:200]!r} has two types or sizes")
+        return _Inert
