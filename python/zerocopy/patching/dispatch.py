@@ -1,0 +1,159 @@
+"""One call of the patched ``torch.load``: zerocopy's, or the original's."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from zerocopy import _torch, diagnosis, loading, opening
+from zerocopy.errors import Error, UnsupportedError
+from zerocopy.patching import wording
+
+Function = Callable[..., Any]
+
+log = logging.getLogger("zerocopy")
+
+_TRUE = frozenset({"1", "y", "yes", "true"})
+_UNSET: Any = object()
+
+
+class Call(NamedTuple):
+    """The arguments of a call of torch.load."""
+
+    f: Any
+    map_location: Any
+    pickle_module: Any
+    weights_only: Any
+    mmap: Any
+    pickle_load_args: dict[str, Any]
+
+
+def is_disabled() -> bool:
+    """Return whether the environment turns zerocopy's patches off."""
+    return _is_true("ZEROCOPY_DISABLE")
+
+
+def load_for(original: Function) -> Function:
+    """Return what replaces `original`, a release's torch.load."""
+    parameters = inspect.signature(original).parameters
+    default = parameters["weights_only"].default if "weights_only" in parameters else False
+    takes_mmap = "mmap" in parameters
+
+    def load(*args: Any, **kwargs: Any) -> Any:
+        _torch.log_load()
+        try:
+            call = _call(*args, **kwargs)
+        except TypeError:  # the original says it in its own words
+            return original(*args, **kwargs)
+        weights_only = _weights_only(call, default)
+        if weights_only is None:
+            reason = "the release decides about weights_only, with a warning or an error"
+            return _hand_over(original, reason, *args, **kwargs)
+        reason = _why_not_ours(call, weights_only, takes_mmap)
+        if reason:
+            return _hand_over(original, reason, *args, **kwargs)
+        return _load(original, call, weights_only)
+
+    return load
+
+
+def _call(
+    f: Any,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: Any = _UNSET,
+    mmap: Any = _UNSET,
+    **pickle_load_args: Any,
+) -> Call:
+    return Call(f, map_location, pickle_module, weights_only, mmap, pickle_load_args)
+
+
+def _weights_only(call: Call, default: Any) -> bool | None:
+    """Return what the call comes to in this release; None if that takes a warning or an error."""
+    given = default if call.weights_only is _UNSET else call.weights_only
+    forced, unforced = _is_true("TORCH_FORCE_WEIGHTS_ONLY_LOAD"), _is_true("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    if not _torch.safe_by_default():
+        return True if forced else None if default is None and given is None else bool(given)
+    if unforced and (forced or given is None):
+        return None
+    if forced:
+        return True
+    return call.pickle_module is None if given is None else bool(given)
+
+
+def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
+    """Return why a call goes to the original by its arguments, or an empty string."""
+    is_path = isinstance(call.f, (str, os.PathLike))
+    if not is_path and not all(hasattr(call.f, name) for name in ("read", "seek", "tell", "readline")):
+        return "neither a path nor a file object that can seek"
+    if isinstance(call.f, io.TextIOBase):
+        return "a file open in text mode"
+    if is_path and os.fsdecode(call.f).endswith(".safetensors"):
+        return "a safetensors file"
+    if weights_only and (call.pickle_module is not None or call.pickle_load_args):
+        return "arguments for pickle, under weights_only"
+    if call.mmap is not _UNSET and not takes_mmap:
+        return "mmap=, which this release does not know"
+    if call.mmap not in (_UNSET, None, False) and not (is_path and _torch.maps_privately()):
+        return "mmap=True of something else than a path, or shared"
+    return _torch.why_load_is_special(call.map_location)
+
+
+def _load(original: Function, call: Call, weights_only: bool) -> Any:
+    f, begin = call.f, opening.position_of(call.f)
+
+    def hand_over(reason: str) -> Any:
+        if begin is not None:
+            f.seek(begin)
+        mmap = {} if call.mmap is _UNSET else {"mmap": call.mmap}
+        return _hand_over(
+            original,
+            reason,
+            f,
+            call.map_location,
+            call.pickle_module,
+            weights_only=weights_only,
+            **mmap,
+            **call.pickle_load_args,
+        )
+
+    try:
+        mmap = None if call.mmap is _UNSET else call.mmap
+        return loading.load_diagnosed(
+            f, call.map_location, call.pickle_module, weights_only, mmap, "auto", "c", call.pickle_load_args
+        )
+    except diagnosis.UNKNOWN as error:  # the original says what it thinks of such a file
+        reason = str(error)
+    except (diagnosis.TarError, diagnosis.TorchScriptError) as error:
+        # Under weights_only. Releases before 2.6 do not refuse: they extract the one and run the other.
+        if not _torch.safe_by_default():
+            raise
+        raise wording.in_torch_words(original, error, f, weights_only) from error
+    except UnsupportedError as error:
+        reason = str(error)
+    except Error as error:
+        raise wording.in_torch_words(original, error, f, weights_only) from error
+    except pickle.UnpicklingError as error:
+        if not weights_only:  # pickle's own words
+            raise
+        raise wording.in_torch_words(original, error, f, weights_only) from error
+    except RuntimeError as error:  # from map_location
+        if not weights_only:
+            raise
+        raise wording.of_weights_only(original, error) from error
+    return hand_over(reason)
+
+
+def _hand_over(original: Function, reason: str, *args: Any, **kwargs: Any) -> Any:
+    log.debug("%s goes to torch.load: %s", opening.name_of(args[0] if args else kwargs.get("f")), reason)
+    return original(*args, **kwargs)
+
+
+def _is_true(variable: str) -> bool:
+    return os.environ.get(variable, "0").lower() in _TRUE

@@ -1,0 +1,296 @@
+"""``zerocopy.patch``: what is swapped, for whom, and that everything comes back."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import pickle
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Child, Saver, lies_in_mapping
+from equality import assert_same
+
+import zerocopy
+
+PLACES = ((torch, "load"), (torch.serialization, "load"), (torch, "save"), (torch.serialization, "save"))
+ORIGINALS = [getattr(module, name) for module, name in PLACES]
+STATE = {"weight": torch.arange(6.0).view(2, 3), "step": 7}
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_patched() -> Iterator[None]:
+    yield
+    zerocopy.unpatch()
+    assert untouched()
+
+
+def untouched() -> bool:
+    current = [getattr(module, name) for module, name in PLACES]
+    return all(a is b for a, b in zip(current, ORIGINALS, strict=True))
+
+
+def is_served(path: Path) -> bool:
+    """Whether torch.load maps."""
+    return maps(torch.load, path)
+
+
+def maps(load: Any, path: Path) -> bool:
+    state = load(path)
+    return lies_in_mapping(state["weight"].data_ptr(), path)
+
+
+def in_thread(call: Any) -> Any:
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(call()))
+    thread.start()
+    thread.join()
+    return result[0]
+
+
+# ------------------------------------------------------------------------------ on and off
+
+
+def test_import_changes_nothing(child: Child) -> None:
+    code = """
+        import pickle, torch
+        modules = (torch, torch.serialization, torch.jit, pickle)
+        before = {(m.__name__, n): v for m in modules for n, v in vars(m).items()}
+        import zerocopy
+        for m in modules:
+            for n, v in vars(m).items():
+                assert before[m.__name__, n] is v, (m, n)
+        print("same")
+    """
+    done = child(code)
+    assert done.stdout == "same\n", done.stderr
+    assert not done.stderr
+
+
+def test_patch_and_unpatch(save: Saver) -> None:
+    path = save(STATE)
+    assert not zerocopy.is_patched() and not is_served(path)
+    zerocopy.patch()
+    assert zerocopy.is_patched() and is_served(path)
+    assert torch.load is torch.serialization.load is not ORIGINALS[0]
+    zerocopy.unpatch()
+    assert not zerocopy.is_patched() and untouched() and not is_served(path)
+
+
+def test_patching_again_changes_nothing() -> None:
+    zerocopy.patch()
+    once = [getattr(module, name) for module, name in PLACES]
+    zerocopy.patch()
+    assert all(getattr(module, name) is known for (module, name), known in zip(PLACES, once, strict=True))
+    zerocopy.unpatch()
+    assert untouched()
+    zerocopy.unpatch()
+    assert untouched()
+
+
+def test_blocks_nest() -> None:
+    with zerocopy.patched():
+        with zerocopy.patched():
+            assert zerocopy.is_patched()
+        assert zerocopy.is_patched()
+        zerocopy.patch()
+        zerocopy.unpatch()
+        assert zerocopy.is_patched()
+        zerocopy.patch()
+    assert zerocopy.is_patched()
+
+
+def test_a_block_ends_with_an_exception() -> None:
+    with pytest.raises(KeyError), zerocopy.patched():
+        raise KeyError
+    assert untouched()
+
+
+def test_for_one_thread(save: Saver) -> None:
+    path = save(STATE)
+    with zerocopy.patched(thread_local=True):
+        assert zerocopy.is_patched() and is_served(path)
+        assert not in_thread(zerocopy.is_patched)
+        assert not in_thread(lambda: is_served(path))
+        with zerocopy.patched():
+            assert in_thread(zerocopy.is_patched)
+    assert untouched()
+
+
+def test_threads_come_and_go_in_any_order(save: Saver) -> None:
+    path, both_in, first_out = save(STATE), threading.Barrier(2), threading.Event()
+
+    def other() -> bool:
+        with zerocopy.patched(thread_local=True):
+            both_in.wait(10)
+            first_out.wait(10)
+            return zerocopy.is_patched() and is_served(path)
+
+    result: list[bool] = []
+    thread = threading.Thread(target=lambda: result.append(other()))
+    thread.start()
+    with zerocopy.patched(thread_local=True):
+        both_in.wait(10)
+    assert not zerocopy.is_patched()
+    first_out.set()
+    thread.join()
+    assert result == [True]
+    assert untouched()
+
+
+def test_many_threads_patch_and_load(save: Saver) -> None:
+    path, failures = save(STATE), []
+
+    def work() -> None:
+        try:
+            for _ in range(50):
+                with zerocopy.patched(thread_local=True):
+                    assert is_served(path)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert untouched()
+
+
+def test_somebody_patches_over_it(save: Saver) -> None:
+    path = save(STATE)
+    zerocopy.patch()
+    ours = torch.load
+    theirs = torch.load = lambda *args, **kwargs: ours(*args, **kwargs)
+    try:
+        zerocopy.patch()
+        zerocopy.unpatch()
+        assert torch.load is theirs
+        assert not is_served(path)
+    finally:
+        torch.load = ORIGINALS[0]
+
+
+def test_over_somebody_elses(save: Saver) -> None:
+    calls: list[Any] = []
+
+    def theirs(f: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(f)
+        return ORIGINALS[0](f, *args, **kwargs)
+
+    torch.load = theirs
+    try:
+        with zerocopy.patched():
+            with pytest.raises(AttributeError):
+                torch.load(3)
+            assert calls == [3]
+        assert torch.load is theirs
+    finally:
+        torch.load = ORIGINALS[0]
+
+
+def test_disabled(save: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZEROCOPY_DISABLE", "1")
+    zerocopy.patch()
+    assert not zerocopy.is_patched() and untouched()
+    with zerocopy.patched():
+        assert not zerocopy.is_patched() and untouched()
+    monkeypatch.delenv("ZEROCOPY_DISABLE")
+    path = save(STATE)
+    with zerocopy.patched():
+        monkeypatch.setenv("ZEROCOPY_DISABLE", "1")
+        assert not zerocopy.is_patched() and not is_served(path)
+
+
+@pytest.mark.parametrize("option", ["jit", "safetensors"])
+def test_options_that_are_not_there_yet(option: str) -> None:
+    with pytest.raises(zerocopy.UnsupportedError, match=option):
+        zerocopy.patch(**{option: True})
+    with pytest.raises(zerocopy.UnsupportedError, match=option), zerocopy.patched(**{option: True}):
+        pass
+    assert untouched()
+
+
+# ------------------------------------------------------------------------- early references
+
+
+def test_rebind(save: Saver) -> None:
+    path = save(STATE)
+    module = types.ModuleType("early_bird")
+    module.load, module.write, module.other = torch.load, torch.save, print  # type: ignore[attr-defined]
+    sys.modules["early_bird"] = module
+    try:
+        with zerocopy.patched():
+            assert module.load is ORIGINALS[0]
+        with zerocopy.patched(rebind=True):
+            assert module.load is torch.load and module.write is torch.save and module.other is print
+            assert maps(module.load, path)
+        assert module.load is ORIGINALS[0] and module.write is ORIGINALS[2]
+    finally:
+        del sys.modules["early_bird"]
+
+
+def test_rebinding_later() -> None:
+    module = types.ModuleType("early_bird")
+    module.load = torch.load  # type: ignore[attr-defined]
+    sys.modules["early_bird"] = module
+    try:
+        zerocopy.patch()
+        zerocopy.patch(rebind=True)
+        assert module.load is torch.load
+        zerocopy.unpatch()
+        assert module.load is ORIGINALS[0]
+    finally:
+        del sys.modules["early_bird"]
+
+
+# ------------------------------------------------------------------------- what is kept
+
+
+def test_signature_name_and_documentation() -> None:
+    before = [(inspect.signature(f), f.__name__, f.__module__, f.__doc__) for f in ORIGINALS]
+    with zerocopy.patched():
+        after = [getattr(module, name) for module, name in PLACES]
+        assert [(inspect.signature(f), f.__name__, f.__module__, f.__doc__) for f in after] == before
+        assert [inspect.unwrap(f) for f in after] == ORIGINALS
+        assert pickle.loads(pickle.dumps(torch.load)) is torch.load
+
+
+def test_what_goes_to_the_original_is_said_once(
+    save: Saver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "scalar.txt"
+    path.write_bytes(b"hello")
+    with zerocopy.patched(), caplog.at_level(logging.DEBUG, "zerocopy"):
+        torch.load(save(STATE))
+        assert not caplog.records
+        with pytest.raises(Exception):  # noqa: B017  (as stock)
+            torch.load(path)
+    (record,) = caplog.records
+    assert record.levelno == logging.DEBUG
+    assert "goes to torch.load" in record.getMessage() and str(path) in record.getMessage()
+
+
+def test_pickled_storages_go_through_it() -> None:
+    """``torch.storage._load_from_bytes`` calls torch.load on a BytesIO."""
+    tensor = torch.arange(5)
+    with zerocopy.patched():
+        assert_same(pickle.loads(pickle.dumps(tensor)), tensor)
+
+
+def test_position_of_a_file_object(save: Saver) -> None:
+    """Two legacy checkpoints in one file: the second load begins where the first ended."""
+    file = io.BytesIO()
+    for number in (1, 2):
+        torch.save({"n": torch.tensor(number)}, file, _use_new_zipfile_serialization=False)
+    file.seek(0)
+    with zerocopy.patched():
+        assert [int(torch.load(file)["n"]) for _ in range(2)] == [1, 2]

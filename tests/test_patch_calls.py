@@ -1,0 +1,297 @@
+"""A patched ``torch.load`` means what it means in the running release: arguments, environment, errors, warnings."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from archives import rezip
+from conftest import Saver, lies_in_mapping, saved_bytes
+from equality import assert_same
+
+import zerocopy
+
+HAS_SAFE_DEFAULT = hasattr(torch.serialization, "_default_to_weights_only")
+TAKES_MMAP = "mmap" in (torch.load.__kwdefaults__ or {})
+STATE = {"weight": torch.arange(6.0).view(2, 3), "step": 7}
+LARGE = {"weight": torch.arange(20_000.0)}
+
+
+def outcome(load: Callable[[], Any]) -> tuple[Any, ...]:
+    """Return the value, or the type and first line of the error; and the warnings' categories and first lines."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result: tuple[Any, ...] = ("value", load())
+        except Exception as error:
+            result = ("error", type(error), (str(error).splitlines() or [""])[0])
+    said = {
+        (w.category, str(w.message).splitlines()[0]) for w in caught if "TypedStorage" not in str(w.message)
+    }
+    return *result, said
+
+
+def check(load: Callable[[], Any]) -> tuple[Any, ...]:
+    """Assert that `load` comes to the same stock and patched; return that."""
+    stock = outcome(load)
+    with zerocopy.patched():
+        ours = outcome(load)
+    assert stock[0] == ours[0], (stock, ours)
+    if stock[0] == "value":
+        assert_same(ours[1], stock[1])
+        assert ours[2:] == stock[2:]
+    else:
+        assert ours[1:] == stock[1:]
+    return ours
+
+
+# --------------------------------------------------------------------------- weights_only
+
+
+@pytest.mark.parametrize("weights_only", ["unset", None, True, False])
+@pytest.mark.parametrize("force", [None, "1", "y", "yes", "true", "True", "0", "no"])
+@pytest.mark.parametrize("force_no", [None, "1"])
+@pytest.mark.parametrize("safe", [True, False])
+def test_weights_only_and_environment(
+    weights_only: Any, force: str | None, force_no: str | None, safe: bool, save: Saver, monkeypatch: Any
+) -> None:
+    if force == "True" and HAS_SAFE_DEFAULT and torch.__version__ < "2.7":
+        pytest.skip("2.6 compares with case")
+    for name, value in (("", force), ("_NO", force_no)):
+        if value is not None:
+            monkeypatch.setenv(f"TORCH_FORCE{name}_WEIGHTS_ONLY_LOAD", value)
+    path = save(STATE if safe else {"config": argparse.Namespace(x=1)})
+    arguments = {} if weights_only == "unset" else {"weights_only": weights_only}
+    check(lambda: torch.load(path, **arguments))
+
+
+def test_the_users_list_counts(save: Saver) -> None:
+    path = save({"config": argparse.Namespace(x=1)})
+    with zerocopy.patched(), zerocopy.safe_globals([argparse.Namespace]):
+        assert torch.load(path, weights_only=True) == {"config": argparse.Namespace(x=1)}
+    if hasattr(torch.serialization, "safe_globals"):
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            check(lambda: torch.load(path, weights_only=True))
+
+
+# ------------------------------------------------------------------------------ arguments
+
+
+class Grumpy(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name == "Namespace":
+            raise pickle.UnpicklingError("no namespaces here")
+        return super().find_class(module, name)
+
+
+class GrumpyPickle:
+    Unpickler = Grumpy
+    load = staticmethod(pickle.load)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"weights_only": True, "pickle_module": pickle},
+        {"weights_only": False, "pickle_module": pickle},
+        {"weights_only": False, "encoding": "latin1"},
+        {"weights_only": True, "encoding": "latin1"},
+        {"weights_only": False, "foo": 1},
+        {"weights_only": True, "foo": 1},
+        {"nonsense": 1},
+        {"mmap": True},
+        {"mmap": False},
+        {"mmap": None},
+        {"map_location": "cpu"},
+        {"map_location": torch.device("cpu")},
+        {"map_location": {"cpu": "cpu"}},
+        {"map_location": lambda storage, tag: storage},
+        {"map_location": lambda storage, tag: None},
+        {"map_location": "meta"},
+        {"map_location": 5},
+        {"map_location": "nowhere"},
+        {"map_location": "cuda"},
+        {"map_location": {"cpu": "cuda:1"}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("as_file", [False, True])
+def test_arguments(arguments: dict[str, Any], as_file: bool, save: Saver) -> None:
+    path = save(STATE)
+    for more in ({}, {"weights_only": True}, {"weights_only": False}):
+        check(
+            lambda more=more: torch.load(
+                io.BytesIO(path.read_bytes()) if as_file else path, **{**more, **arguments}
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    "f", [3, None, b"/nowhere", [], memoryview(b""), "/nowhere.pt", "/", "", "nul\0"], ids=repr
+)
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_things_that_are_no_file(f: Any, weights_only: bool) -> None:
+    check(lambda: torch.load(f, weights_only=weights_only))
+
+
+def test_wrong_calls() -> None:
+    check(lambda: torch.load())
+    check(lambda: torch.load("a", "b", "c", "d"))
+    check(lambda: torch.load("a", f="a"))
+
+
+def test_text_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text("text")
+    for weights_only in (True, False):
+        with path.open() as file:
+            check(lambda file=file, weights_only=weights_only: torch.load(file, weights_only=weights_only))
+
+
+def test_pickle_module_is_honoured(save: Saver) -> None:
+    """1.13 ignores it, silently."""
+    path = save({"config": argparse.Namespace(x=1)})
+    with zerocopy.patched(), pytest.raises(pickle.UnpicklingError, match="no namespaces"):
+        torch.load(path, pickle_module=GrumpyPickle, weights_only=False)
+
+
+@pytest.mark.skipif(not TAKES_MMAP, reason="needs torch.load(mmap=)")
+def test_mmap_means_what_it_says(save: Saver) -> None:
+    path = save(STATE)
+    with zerocopy.patched():
+        for mmap, mapped in ((True, True), (False, False), (None, True)):
+            state = torch.load(path, mmap=mmap)
+            assert lies_in_mapping(state["weight"].data_ptr(), path) == mapped
+
+
+def test_position_on_hand_over(save: Saver) -> None:
+    """The original finds the file where the caller left it."""
+    file = io.BytesIO(b"12" + saved_bytes(STATE))
+    file.seek(2)
+    with zerocopy.patched():
+        result = (
+            torch.load(file, weights_only=True, map_location="meta") if HAS_SAFE_DEFAULT else torch.load(file)
+        )
+    assert result["step"] == 7
+
+
+# --------------------------------------------------------------------------------- bad files
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("exit 7",)
+
+
+BAD: dict[str, Callable[[], bytes]] = {
+    "empty": lambda: b"",
+    "HTML": lambda: b"<!doctype html><title>Sign in</title>",
+    "git-lfs": lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n",
+    "text": lambda: b"hello, world\n" * 50,
+    "JSON": lambda: b'{"a": 1}',
+    "zeros": lambda: bytes(1000),
+    "plain pickle": lambda: pickle.dumps(STATE["step"], 2),
+    "only a signature": lambda: b"PK\3\4",
+    "signature and junk": lambda: b"PK\3\4" + b"x" * 300,
+    "cut small": lambda: saved_bytes(STATE)[:-30],
+    "cut in half": lambda: saved_bytes(STATE)[:700],
+    "cut large": lambda: saved_bytes(LARGE)[:-3000],
+    "cut large in half": lambda: saved_bytes(LARGE)[:40_000],
+    "no pickle": lambda: rezip(saved_bytes(STATE), **{"data.pkl": None}),
+    "no version": lambda: rezip(saved_bytes(STATE), version=None),
+    "no storage": lambda: rezip(saved_bytes(STATE), **{"data/0": None}),
+    "strange version": lambda: rezip(saved_bytes(STATE), version=b"99\n"),
+    "a class that is not allowed": lambda: saved_bytes({"config": argparse.Namespace(x=1)}),
+    "legacy, cut in the data": lambda: saved_bytes(LARGE, _use_new_zipfile_serialization=False)[:-1000],
+    "legacy, not allowed": lambda: saved_bytes(argparse.Namespace(x=1), _use_new_zipfile_serialization=False),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("as_file", [False, True])
+def test_bad_files(case: str, weights_only: bool, as_file: bool, tmp_path: Path) -> None:
+    path = tmp_path / "bad.pt"
+    path.write_bytes(BAD[case]())
+    check(lambda: torch.load(io.BytesIO(path.read_bytes()) if as_file else path, weights_only=weights_only))
+
+
+def test_the_cause_is_ours(tmp_path: Path) -> None:
+    path = tmp_path / "bad.pt"
+    path.write_bytes(saved_bytes(LARGE)[:-3000])
+    with zerocopy.patched(), pytest.raises(Exception) as error:
+        torch.load(path, weights_only=True)
+    assert isinstance(error.value.__cause__, zerocopy.FormatError)
+
+
+def test_nothing_that_zerocopy_refuses_is_tried_again(tmp_path: Path) -> None:
+    """Stock torch loads what has bytes behind the archive; scanners may see another one there."""
+    path = tmp_path / "trailing.pt"
+    path.write_bytes(saved_bytes(STATE) + b"trailing")
+    for weights_only in (True, False):
+        with zerocopy.patched(), pytest.raises((RuntimeError, OSError)):
+            torch.load(path, weights_only=weights_only)
+
+
+def test_code_does_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "evil.pt"
+    torch.save({"x": Evil()}, path)
+    check(lambda: torch.load(path, weights_only=True))
+    path.write_bytes(saved_bytes({"x": Evil()})[:-40])
+    with zerocopy.patched(), pytest.raises((RuntimeError, OSError)):
+        torch.load(path, weights_only=True)
+
+
+# ------------------------------------------------------------------------------ TorchScript
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Path:
+    path = tmp_path / "scripted.pt"
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 3)), str(path))
+    return path
+
+
+def test_torchscript_trusted(scripted: Path) -> None:
+    for source in (lambda: scripted, lambda: io.BytesIO(scripted.read_bytes())):
+        with zerocopy.patched(), pytest.warns(UserWarning, match="TorchScript archive"):
+            module = torch.load(source(), weights_only=False)
+        stock = torch.jit.load(str(scripted))
+        assert_same(dict(module.state_dict()), dict(stock.state_dict()))
+        assert isinstance(module, torch.jit.ScriptModule)
+
+
+def test_torchscript_under_weights_only(scripted: Path) -> None:
+    """1.13 would run it."""
+    with zerocopy.patched(), pytest.raises(RuntimeError, match="TorchScript"):
+        torch.load(scripted, weights_only=True)
+    if HAS_SAFE_DEFAULT:
+        assert check(lambda: torch.load(scripted, weights_only=True))[0] == "error"
+
+
+# ------------------------------------------------------------------------ state of torch
+
+
+@pytest.mark.skipif(not hasattr(torch.serialization, "skip_data"), reason="needs skip_data")
+def test_skip_data_goes_to_the_original(save: Saver) -> None:
+    path = save(STATE)
+    with zerocopy.patched(), torch.serialization.skip_data():
+        state = torch.load(path)
+    assert not lies_in_mapping(state["weight"].data_ptr(), path)
+
+
+@pytest.mark.skipif(not HAS_SAFE_DEFAULT, reason="1.13 cannot load under fake tensors")
+def test_fake_tensors(save: Saver) -> None:
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    path = save(STATE)
+    with zerocopy.patched(), FakeTensorMode():
+        assert isinstance(torch.load(path)["weight"], FakeTensor)

@@ -1,0 +1,130 @@
+"""``torch.save`` over a file that is mapped, while patched: live tensors keep their bytes."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Child, Saver, lies_in_mapping
+from equality import assert_same
+
+import zerocopy
+
+SIZE = 100_000
+STATE = {"weight": torch.arange(float(SIZE)), "epoch": 1}
+
+
+def test_resume_and_save(save: Saver) -> None:
+    path = save(STATE)
+    with zerocopy.patched():
+        resumed = torch.load(path)
+        assert lies_in_mapping(resumed["weight"].data_ptr(), path)
+        for epoch in range(2, 5):
+            torch.save({"weight": resumed["weight"] + epoch, "epoch": epoch}, path)
+            assert torch.equal(resumed["weight"], STATE["weight"])
+            assert_same(torch.load(path), {"weight": STATE["weight"] + epoch, "epoch": epoch})
+    assert list(path.parent.iterdir()) == [path]
+    assert_same(torch.load(path)["weight"], STATE["weight"] + 4)
+
+
+def test_smaller_than_what_was_mapped(save: Saver, child: Child) -> None:
+    """The recipe that ends in SIGBUS otherwise."""
+    code = """
+        import sys, torch, zerocopy
+        zerocopy.patch()
+        state = torch.load(sys.argv[1])
+        torch.save({"weight": state["weight"][:3].clone()}, sys.argv[1])
+        print(int(state["weight"].sum()), torch.load(sys.argv[1])["weight"].tolist())
+    """
+    done = child(code, save(STATE))
+    assert done.stdout == f"{int(STATE['weight'].sum())} [0.0, 1.0, 2.0]\n", done.stderr
+
+
+def test_saving_what_is_mapped_over_itself(save: Saver) -> None:
+    path = save(STATE)
+    with zerocopy.patched():
+        state = torch.load(path)
+        state["weight"][0] = 5
+        torch.save(state, path)
+        assert torch.load(path)["weight"][:2].tolist() == [5, 1]
+
+
+def test_same_bytes_as_stock(save: Saver, tmp_path: Path) -> None:
+    """The archive's root folder has the file's name, as stock torch.save names it."""
+    (tmp_path / "stock").mkdir()
+    stock = tmp_path / "stock" / "checkpoint.pt"
+    torch.save(STATE, stock)
+    path = save(STATE)
+    with zerocopy.patched():
+        state = torch.load(path)
+        torch.save(STATE, path)
+    assert path.read_bytes() == stock.read_bytes()
+    del state
+
+
+def test_mode_bits_and_links_are_kept(save: Saver) -> None:
+    path = save(STATE)
+    path.chmod(0o640)
+    link = path.with_name("latest.pt")
+    link.symlink_to(path.name)
+    with zerocopy.patched():
+        state = torch.load(link)
+        torch.save({"weight": torch.zeros(1)}, link)
+    assert link.is_symlink() and stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert torch.load(path)["weight"].tolist() == [0]
+    assert state["weight"][1] == 1
+
+
+def test_failure_leaves_the_old_file(save: Saver) -> None:
+    class Unpicklable:
+        def __reduce__(self) -> Any:
+            raise RuntimeError("not this one")
+
+    path = save(STATE)
+    before = path.read_bytes()
+    with zerocopy.patched():
+        state = torch.load(path)
+        with pytest.raises(RuntimeError, match="not this one"):
+            torch.save({"a": torch.ones(1000), "b": Unpicklable()}, path)
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+    del state
+
+
+def test_other_files_are_written_in_place(save: Saver) -> None:
+    path = save(STATE)
+    inode = path.stat().st_ino
+    with zerocopy.patched():
+        torch.save(STATE, path)
+        assert path.stat().st_ino == inode
+        torch.save(STATE, path.with_name("new.pt"))
+        with path.with_name("file.pt").open("wb") as file:
+            torch.save(STATE, file)
+    for name in ("new.pt", "file.pt"):
+        assert_same(torch.load(path.with_name(name)), STATE)
+
+
+def test_arguments_and_errors_are_the_originals(save: Saver, tmp_path: Path) -> None:
+    path = save(STATE)
+    with zerocopy.patched():
+        state = torch.load(path)
+        torch.save(STATE, f=path, _use_new_zipfile_serialization=False)
+        assert path.read_bytes()[:2] != b"PK"
+        assert_same(torch.load(path), STATE)
+        for wrong in ((), (STATE,)):
+            with pytest.raises(TypeError):
+                torch.save(*wrong)
+        with pytest.raises((RuntimeError, OSError)):
+            torch.save(STATE, tmp_path / "nowhere" / "x.pt")
+    del state
+
+
+def test_a_stock_mapping_counts(save: Saver) -> None:
+    """Whoever has mapped the file."""
+    path = save(STATE)
+    storage = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)
+    with zerocopy.patched():
+        torch.save({"weight": torch.zeros(1)}, path)
+    assert bytes(storage[:2].tolist()) == b"PK" and storage[-1] is not None
