@@ -94,6 +94,16 @@ CASES: tuple[TimeCase | MemoryCase, ...] = (
     _against("torch-mmap", "moe.pt", Goal("ready", at_least=40)),
     _against("torch", "lora.pt", Goal("ready", at_least=60, since=(2, 13))),
     _against("torch-mmap", "lora.pt"),
+    *(
+        TimeCase(
+            f"memory/{file.partition('.')[0]}",
+            Side("patched-memory", file),
+            Side("torch-memory", file),
+            (Goal("ready", at_least=1),),
+            columns=("ready",),
+        )
+        for file in ("storage.pt", "small.pt")
+    ),
     TimeCase(
         "size/16GiB-over-1GiB",
         Side("zerocopy", "sparse-1GiB.pt"),

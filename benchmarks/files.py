@@ -55,12 +55,23 @@ def _write_bert_h5(path: Path, files: Files) -> None:
     convert_to_hdf5(files.path("bert.pt"), path)
 
 
+def _write_storage(path: Path, _: Files) -> None:
+    """Save what pickling a tensor saves of it: see ``TypedStorage.__reduce__``."""
+    torch.save(torch.arange(1024.0).storage(), path, _use_new_zipfile_serialization=False)
+
+
+def _write_small(path: Path, _: Files) -> None:
+    torch.save({f"layer{i}": torch.full((16, 16), float(i)) for i in range(50)}, path)
+
+
 MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "bert.pt": _write_bert,
     "bert.h5": _write_bert_h5,
     "llm.pt": _write_llm,
     "moe.pt": _write_moe,
     "lora.pt": _write_lora,
+    "storage.pt": _write_storage,
+    "small.pt": _write_small,
     "sparse-1GiB.pt": lambda path, _: write_sparse_checkpoint(path, 1 * GIB),
     "sparse-16GiB.pt": lambda path, _: write_sparse_checkpoint(path, 16 * GIB),
 }

@@ -20,7 +20,7 @@ struct Spelling {
 constexpr Spelling kMagic{"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", "119547037146038801333356"};
 constexpr Spelling kVersion{"\xe9\x03", "1001"};
 
-constexpr std::uint64_t kFirstWindow = std::uint64_t{64} << 10U;
+constexpr std::uint64_t kFirstWindow = 1024;  // four of the five pickles are shorter
 constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30U;
 constexpr std::uint64_t kLongestMagic = 64;
 
@@ -75,6 +75,7 @@ LegacyArchive::LegacyArchive(Content content) : Archive(std::move(content)) {
     throw RefusedError("legacy file: sys_info names " + quote(module) + "." + quote(name));
   }
   object_ = next_pickle();
+  keys_at_ = end_;
 }
 
 // The pickle at end_. One that has no end is given as far as it goes: who reads it will say so, and
@@ -108,6 +109,7 @@ std::vector<std::string> LegacyArchive::read_keys() {
 }
 
 std::vector<Record> LegacyArchive::records(std::span<const Wanted> storages) {
+  end_ = keys_at_;
   keys_ = read_keys();
   NameTable<NameHash> wanted;
   for (std::size_t i = 0; i < storages.size(); ++i) wanted.insert(storages[i].key, i);
@@ -121,9 +123,10 @@ std::vector<Record> LegacyArchive::records(std::span<const Wanted> storages) {
     records[entry->value] = next_record(storages[entry->value]);
     records[entry->value].name = key;
   }
-  const auto missing = std::find(found.begin(), found.end(), false);
-  if (missing != found.end()) {
-    fail("no data of storage " + quote(storages[static_cast<std::size_t>(missing - found.begin())].key));
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    const std::size_t first = wanted.find(storages[i].key)->value;  // empty ones of several types share a key
+    if (!found[first]) fail("no data of storage " + quote(storages[i].key));
+    records[i] = records[first];
   }
   if (ends_like_a_zip(source())) fail("it ends as a zip archive: two checkpoints in one file");
   return records;

@@ -33,6 +33,7 @@ class LegacyArchive final : public Archive {
   const Source& source() const noexcept { return *content_.source(); }
 
   Region object_;
+  std::uint64_t keys_at_ = 0;
   std::vector<std::string> keys_;  // the records' names point into these
   std::uint64_t end_ = 0;          // of what has been read
 };

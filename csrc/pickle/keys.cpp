@@ -12,7 +12,7 @@ class KeyCheck {
   explicit KeyCheck(std::uint64_t offset) : offset_(offset) {}
 
   void visit(const Value& key, int depth) {
-    if (++seen_ > kMaxLeaves || depth > kMaxDepth) fail("a key of too many or too deep tuples");
+    count(depth);
     switch (key.kind()) {
       case Kind::none:
       case Kind::boolean:
@@ -25,8 +25,16 @@ class KeyCheck {
       case Kind::big_integer:  // Python hashes all of it each time
         if (key.as<Blob>().bytes.size() > kMaxInteger) fail("a key of too large an integer");
         return;
+      case Kind::complex:
+      case Kind::device:
+        return;
       case Kind::tuple:
+      case Kind::size:
+      case Kind::frozenset:
         for (const Value& item : key.as<Sequence>().items) visit(item, depth + 1);
+        return;
+      case Kind::object:  // hashed as its class does, by what it was made of
+        weigh(key.as<Object>(), depth);
         return;
       case Kind::list:
       case Kind::dict:
@@ -45,6 +53,26 @@ class KeyCheck {
   }
 
  private:
+  void weigh(const Object& object, int depth) {
+    for (const Value& item : object.arguments->items) weigh(item, depth + 1);
+    for (const Object::Step& step : object.steps) weigh(step.value, depth + 1);
+  }
+
+  void weigh(const Value& part, int depth) {
+    count(depth);
+    if (part.is(Kind::object)) weigh(part.as<Object>(), depth);
+    if (part.is(Kind::tuple) || part.is(Kind::list)) {
+      for (const Value& item : part.as<Sequence>().items) weigh(item, depth + 1);
+    }
+    if (part.is_mapping()) {
+      for (const auto& [name, value] : part.as<Mapping>().items) weigh(value, depth + 1);
+    }
+  }
+
+  void count(int depth) {
+    if (++seen_ > kMaxLeaves || depth > kMaxDepth) fail("a key of too many or too deep tuples");
+  }
+
   std::string where() const { return " (at " + hex(offset_) + ")"; }
   [[noreturn]] void fail(const char* reason) const { throw FormatError("pickle: " + (reason + where())); }
 

@@ -339,7 +339,7 @@ void Machine::reject() const {
       fail("an out-of-band buffer, and there are none");
     default:
       throw UnsupportedError("pickle: opcode " + hex(static_cast<std::uint8_t>(instruction_.opcode)) +
-                             ", which torch.save never writes" + where());
+                             ", which this reader does not know" + where());
   }
 }
 

@@ -22,7 +22,7 @@ const Global* storage_class(const Value& value) {
 std::string_view key_of(const Value& value, std::uint64_t offset) {
   if (!value.is_text()) fail("its key is no string", offset);
   const std::string_view key = value.as<Blob>().bytes.text();
-  if (key.size() > kMaxKey) fail("key " + quote(key) + " is too long", offset);
+  if (key.size() > kMaxKey || !is_utf8(ByteSpan(key), Surrogates::refuse)) fail("key " + quote(key), offset);
   return key;
 }
 
@@ -92,27 +92,32 @@ Storage& StorageTable::view(Document& document, Storage& root, const Value& meta
 
 Storage& StorageTable::by_key(Document& document, const Storage& wanted, std::uint64_t offset) {
   const auto [entry, is_new] = by_key_.insert(wanted.key, made_.size());
-  if (is_new) {
-    auto& kin = wanted.root == nullptr ? document.storages : document.views;
-    auto& made = document.make<Storage>(Kind::storage);
-    made.index = kin.size();
-    made.key = wanted.key;
-    made.location = wanted.location;
-    made.dtype = wanted.dtype;
-    made.element = wanted.dtype;
-    made.numel = wanted.numel;
-    made.nbytes = wanted.nbytes;
-    made.root = wanted.root;
-    made.begin = wanted.begin;
-    kin.push_back(&made);
-    made_.push_back(&made);
-  }
+  if (is_new) made_.push_back(&add(document, wanted));
   Storage& storage = *made_[entry->value];
+  if (storage.dtype != wanted.dtype && storage.nbytes == 0 && wanted.nbytes == 0) {
+    return add(document, wanted);
+  }
   if (storage.dtype != wanted.dtype || storage.numel != wanted.numel || storage.location != wanted.location ||
       storage.root != wanted.root || storage.begin != wanted.begin) {
     fail("storage " + quote(wanted.key) + " is named twice, with another type, size or location", offset);
   }
   return storage;
+}
+
+Storage& StorageTable::add(Document& document, const Storage& wanted) {
+  auto& kin = wanted.root == nullptr ? document.storages : document.views;
+  auto& made = document.make<Storage>(Kind::storage);
+  made.index = kin.size();
+  made.key = wanted.key;
+  made.location = wanted.location;
+  made.dtype = wanted.dtype;
+  made.element = wanted.dtype;
+  made.numel = wanted.numel;
+  made.nbytes = wanted.nbytes;
+  made.root = wanted.root;
+  made.begin = wanted.begin;
+  kin.push_back(&made);
+  return made;
 }
 
 }  // namespace zerocopy

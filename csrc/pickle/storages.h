@@ -19,12 +19,14 @@ class StorageTable {
   explicit StorageTable(PersistentId form) noexcept : form_(form) {}
 
   // The storage that a persistent id names. Throws FormatError unless the id has the form above,
-  // and unless every use of a key agrees on type, location and number of elements.
+  // and unless every use of a key agrees on type, location and number of elements. Empty storages
+  // may differ in type: torch gives all those without memory one key.
   Storage& load(Document& document, const Value& id, std::uint64_t offset);
 
  private:
   Storage& view(Document& document, Storage& root, const Value& metadata, std::uint64_t offset);
   Storage& by_key(Document& document, const Storage& wanted, std::uint64_t offset);
+  static Storage& add(Document& document, const Storage& wanted);
 
   PersistentId form_;
   NameTable<NameHash> by_key_;  // to indices of `made_`

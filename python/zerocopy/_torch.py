@@ -17,6 +17,9 @@ import torch.serialization as _serialization
 
 from zerocopy.errors import FormatError
 
+_CPU = ("cpu", b"cpu", torch.device("cpu"))
+_META = ("meta", torch.device("meta"))
+
 Restore = Callable[[torch.UntypedStorage, str], Any]
 
 # TypedStorage keeps its UntypedStorage under a name that changed between 1.13 and 2.0.
@@ -96,7 +99,7 @@ def restore_function(map_location: Any) -> tuple[Restore | None, bool]:
     when somebody has registered a package (``register_package``) that is asked before the CPU's own.
     """
     untouched = _serialization._package_registry[0][2] is _serialization._cpu_deserialize
-    if untouched and map_location in ("cpu", b"cpu", torch.device("cpu")):
+    if untouched and map_location in _CPU:
         return None, True
     restore: Restore = _serialization._get_restore_location(map_location)
     return restore, untouched and map_location is None
@@ -146,7 +149,7 @@ def why_load_is_special(map_location: Any) -> str:
         return "skip_data is set"
     if _dispatch_modes():
         return "a dispatch mode (fake tensors, ...) is active"
-    if map_location in ("meta", torch.device("meta")):
+    if map_location in _META:
         return "meta tensors are wanted"
     endianness = getattr(_serialization, "get_default_load_endianness", None)
     if endianness is not None and endianness() is not None:

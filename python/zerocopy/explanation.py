@@ -75,7 +75,9 @@ class Explanation(NamedTuple):
             size = _size(sum(storage.nbytes for storage in storages))
             lines.append(f"  {how:<8}  {_count(storages):>15}  {size:>9}" + (f"  {why}" if why else ""))
             if why:
-                named = ", ".join(f"{storage.key} ({storage.dtype})" for storage in storages[:_SHOWN])
+                named = ", ".join(
+                    f"{ascii(storage.key)[1:-1]} ({storage.dtype})" for storage in storages[:_SHOWN]
+                )
                 more = ", ..." if len(storages) > _SHOWN else ""
                 lines.append(f"            {named}{more}")
         if self.note:
@@ -101,8 +103,8 @@ def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
 
     Raises
     ------
-    OSError, zerocopy.FormatError, zerocopy.UnsupportedError
-        As ``load``.
+    OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
+        As ``load``; the last only for what no safe reader can follow, not for globals that are on no list.
 
     Examples
     --------

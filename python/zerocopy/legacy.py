@@ -27,6 +27,13 @@ def storages_of(archive: _C.Archive, **pickle_args: Any) -> dict[str, torch.Unty
     return dict(zip(rehearsal.storages, archive.storages(named), strict=True))
 
 
+def has_sources(archive: _C.Archive, **pickle_args: Any) -> bool:
+    """Return whether classes were saved together with their source, which torch.load compares with today's."""
+    rehearsal = _Rehearsal(io.BytesIO(archive.pickle()), **pickle_args)
+    rehearsal.load()
+    return rehearsal.has_sources
+
+
 class _TakesItems(type):
     def __setitem__(cls, key: Any, value: Any) -> None: ...
 
@@ -53,6 +60,7 @@ class _Rehearsal(pickle.Unpickler):
         # Another module's Unpickler may take more arguments than pickle's.
         super().__init__(file, **{name: pickle_args[name] for name in _PICKLE_ARGS & pickle_args.keys()})
         self.storages: dict[str, tuple[str, int]] = {}
+        self.has_sources = False
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("torch") and name == "UntypedStorage":
@@ -70,4 +78,6 @@ class _Rehearsal(pickle.Unpickler):
             first = self.storages.setdefault(_torch.text(key), known)
             if first != known and (numel or first[1]):  # tensors of any types share an empty storage
                 raise FormatError(f"legacy file: storage {_torch.text(key)[:200]!r} has two types or sizes")
+        elif _torch.text(kind) == "module":
+            self.has_sources |= all(rest[1:])
         return _Inert

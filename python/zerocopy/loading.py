@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, allowlist, construction, diagnosis, opening, tar, unpickler
+from zerocopy import _C, _torch, allowlist, construction, diagnosis, legacy, opening, tar, unpickler
 from zerocopy.errors import Error, FormatError, UnsupportedError
+
+Allow = Callable[[list[allowlist.Name]], dict[allowlist.Name, Any]]
 
 
 def load(
@@ -97,8 +101,14 @@ def load_diagnosed(
     backend: str,
     mode: str,
     pickle_load_args: dict[str, Any],
+    *,
+    loads_only: bool = False,
 ) -> Any:
-    """Load, or say what the file is instead: raises one of ``diagnosis.DIAGNOSES`` too."""
+    """Load, or say what the file is instead: raises one of ``diagnosis.DIAGNOSES`` too.
+
+    With `loads_only`, ``UnsupportedError`` for what takes torch.load more than to load: comparing the source of
+    classes, running TorchScript.
+    """
     backend = _backend(backend, mmap)
     if weights_only and pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
@@ -113,11 +123,14 @@ def load_diagnosed(
             with opening.binary_file(f, begin) as file:
                 return tar.load(file, map_location, pickle_module or pickle, pickle_load_args)
         if archive.is_torchscript:
+            if loads_only and not weights_only:
+                raise UnsupportedError("this is a TorchScript archive")
             return _load_torchscript(f, begin, weights_only, map_location)
         if weights_only:
             result = _load_safely(archive, map_location, **pickle_load_args)
         else:
-            result = _load_trusting(archive, map_location, pickle_module or pickle, pickle_load_args)
+            pickling = pickle_module or pickle
+            result = _load_trusting(archive, map_location, pickling, pickle_load_args, loads_only)
         if begin is not None:
             f.seek(begin + archive.end)
         return result
@@ -148,18 +161,39 @@ def _backend(backend: str, mmap: bool | None) -> str:
     return wanted
 
 
-def _load_safely(archive: _C.Archive, map_location: Any, *, encoding: str) -> Any:
+def _load_safely(
+    archive: _C.Archive, map_location: Any, *, encoding: str, allow: Allow = allowlist.resolve
+) -> Any:
     restore, cpu_as_is = _torch.restore_function(map_location)
-    return archive.load(allowlist.resolve, restore, cpu_as_is, encoding, construction)
+    return archive.load(allow, restore, cpu_as_is, encoding, construction)
+
+
+def _refuse_all(names: list[allowlist.Name]) -> dict[allowlist.Name, Any]:
+    if names:
+        raise pickle.UnpicklingError("other globals than the machine's own")
+    return {}
 
 
 def _load_trusting(
-    archive: _C.Archive, map_location: Any, pickle_module: Any, pickle_args: dict[str, Any]
+    archive: _C.Archive,
+    map_location: Any,
+    pickle_module: Any,
+    pickle_args: dict[str, Any],
+    loads_only: bool,
 ) -> Any:
+    if pickle_module is pickle and list(pickle_args) == ["encoding"] and not callable(map_location):
+        # Most checkpoints name nothing that could run code: then the safe machine comes to the same, many times sooner.
+        # What it cannot build is begun again, and a callable must not be asked twice.
+        with contextlib.suppress(Error, pickle.UnpicklingError):
+            return _load_safely(archive, map_location, **pickle_args, allow=_refuse_all)
+    if loads_only and archive.container == "legacy" and legacy.has_sources(archive, **pickle_args):
+        raise UnsupportedError("classes that were saved with their source, to be compared")
     unpickler_class = unpickler.unpickler_of(pickle_module.Unpickler)
     file = io.BytesIO(archive.pickle())
     with _torch.loading_to(map_location):
-        result = unpickler_class(file, archive, map_location=map_location, **pickle_args).load()
+        unpickling = unpickler_class(file, archive, map_location=map_location, **pickle_args)
+        result = unpickling.load()
+        unpickling.read_storages()
     _torch.validate_sparse_tensors()
     return result
 
@@ -175,7 +209,7 @@ def _load_torchscript(f: Any, begin: int | None, weights_only: bool, map_locatio
         "'torch.load' received a zip file that looks like a TorchScript archive dispatching to 'torch.jit.load' "
         "(call 'torch.jit.load' directly to silence this warning)",
         UserWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
     if isinstance(f, (str, os.PathLike)):
         return torch.jit.load(os.fspath(f), map_location=map_location)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +15,10 @@ from zerocopy import _C, diagnosis
 from zerocopy.errors import Error, UnsupportedError
 
 Backend = str
+
+# Of what is read from file objects that are not simply a file.
+_FIRST_PIECE = 1 << 16
+_LARGEST_PIECE = 1 << 23
 
 BACKENDS = ("auto", "mmap", "pread", "direct")
 
@@ -30,6 +35,8 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto") -> _C.Archi
         if b"\0" in path:
             raise ValueError("embedded null byte")
         return _attempt(lambda: _C.Archive.open(path, mode, mapped), lambda: _glimpse_of_path(path))
+    if isinstance(f, tempfile._TemporaryFileWrapper):
+        f = f.file
     if not hasattr(f, "read"):
         return _attempt(lambda: _C.Archive.open_buffer(f, mode), lambda: _glimpse_of_buffer(f))
     if _is_plain_file(f):
@@ -97,9 +104,23 @@ def binary_file(f: Any, begin: int | None) -> Iterator[BinaryIO]:
 
 def rest_of(f: Any) -> Any:
     """Return what is left to read in a file object."""
-    content = f.getbuffer()[f.tell() :] if type(f) is io.BytesIO else f.read()
+    content = _content_of(f)
     if isinstance(content, str):
         raise TypeError(f"{name_of(f)} is open in text mode; open it with 'rb'")
+    return content
+
+
+def _content_of(f: Any) -> Any:
+    if type(f) is io.BytesIO:  # getbuffer() would copy what it shares with the bytes it was made of
+        return memoryview(f.getvalue())[f.tell() :]
+    # A class of Python's io may have another read() and the readinto() it inherited.
+    if isinstance(f, io.IOBase) or not hasattr(f, "readinto"):
+        return f.read()
+    content, piece = bytearray(), bytearray(_FIRST_PIECE)
+    while got := f.readinto(piece):
+        content += memoryview(piece)[:got]
+        if got == len(piece) < _LARGEST_PIECE:
+            piece = bytearray(2 * len(piece))
     return content
 
 
@@ -112,6 +133,6 @@ def name_of(f: Any) -> str:
 
 
 def _is_plain_file(f: Any) -> bool:
-    """Whether the bytes of `f` are those of its descriptor: not so for gzip files and other wrappers."""
+    """Whether the bytes of a file object are those of its descriptor: not so for gzip files and other wrappers."""
     raw = f.raw if type(f) in (io.BufferedReader, io.BufferedRandom) else f
     return type(raw) is io.FileIO and f.seekable() and stat.S_ISREG(os.fstat(raw.fileno()).st_mode)

@@ -17,40 +17,62 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, BinaryIO, cast
 
+import torch
+
 from zerocopy import _torch, rebuild, storage, unpickler
 from zerocopy.errors import FormatError
 
 
 def load(file: BinaryIO, map_location: Any, pickle_module: ModuleType, pickle_args: dict[str, Any]) -> Any:
     """Return the object in a tar archive."""
-    objects: dict[Any, Any] = {}
+    objects: dict[int, Any] = {}
     restore, _ = _torch.restore_function(map_location)
 
     class Unpickler(unpickler.find_class_of(pickle_module.Unpickler)):  # type: ignore[misc]
         def persistent_load(self, pid: Any) -> Any:
             # A tuple is a module's class with its source, which nobody needs.
-            return pid[0] if isinstance(pid, tuple) else objects[int(pid)]
+            return pid[0] if isinstance(pid, tuple) and pid else _known(objects, pid)
 
     def read(content: BinaryIO) -> Any:
         return Unpickler(content, **pickle_args).load()
 
+    def entries(content: BinaryIO) -> Iterator[Any]:
+        for _ in range(_checked(read(content), int)):
+            yield _checked(read(content), int, object, object)
+
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             storages = _member(archive, "storages")
-            for _ in range(read(storages)):
-                key, location, storage_type = read(storages)
-                made = _storage(storages, storage_type.dtype)
+            for key, location, storage_type in entries(storages):
+                dtype = _checked(getattr(storage_type, "dtype", None), torch.dtype)
+                made = _storage(storages, dtype)
                 restored = made if restore is None else restore(made, location)
-                objects[key] = _torch.typed_storage(restored, storage_type.dtype)
-            for key, root, offset, numel in read(storages):
-                objects[key] = _torch.storage_view(objects[root], offset, numel)
-            tensors = _member(archive, "tensors")
-            for _ in range(read(tensors)):
-                key, storage_key, _ = read(tensors)
-                objects[key] = _tensor(tensors, objects[storage_key])
+                objects[key] = _torch.typed_storage(restored, dtype)
+            for view in _checked(read(storages), list):
+                key, root, offset, numel = _checked(view, int, int, int, int)
+                objects[key] = _torch.storage_view(_known(objects, root), offset, numel)
+            content = _member(archive, "tensors")
+            tensors = {key: _tensor(content, _known(objects, root)) for key, root, _ in entries(content)}
+            objects.update(tensors)
             return read(_member(archive, "pickle"))
     except (tarfile.TarError, struct.error) as error:
         raise FormatError(f"tar archive: {error}") from error
+
+
+def _checked(value: Any, *kinds: type) -> Any:
+    """Return what a pickle gave, if it is of one type, or several items each of its type."""
+    items = (value,) if len(kinds) == 1 else value
+    if isinstance(items, (tuple, list)) and len(items) == len(kinds) and all(map(isinstance, items, kinds)):
+        return value
+    wanted = ", ".join(kind.__name__ for kind in kinds)
+    raise FormatError(f"tar archive: {str(value)[:200]!r} instead of {wanted}")
+
+
+def _known(objects: dict[int, Any], key: Any) -> Any:
+    try:
+        return objects[int(key)]
+    except (KeyError, TypeError, ValueError):
+        raise FormatError(f"tar archive: nothing is called {str(key)[:200]!r}") from None
 
 
 def _member(archive: tarfile.TarFile, name: str) -> BinaryIO:
@@ -58,20 +80,28 @@ def _member(archive: tarfile.TarFile, name: str) -> BinaryIO:
         member = archive.getmember(name)
     except KeyError:
         raise FormatError(f"tar archive: member {name!r} is missing") from None
-    content = archive.extractfile(member) if member.isreg() else None
+    # A sparse file may be larger than the archive.
+    content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
     if content is None:
         raise FormatError(f"tar archive: member {name!r} is no file")
-    # Unpicklers read ahead unless they can peek, and what follows a pickle is not theirs.
-    return io.BufferedReader(cast(io.RawIOBase, content))
+    return cast(BinaryIO, content)  # can peek, as Unpicklers that must not read ahead want it
 
 
-def _storage(content: BinaryIO, dtype: Any) -> Any:
+def _storage(content: BinaryIO, dtype: torch.dtype) -> torch.UntypedStorage:
     (count,) = struct.unpack("<q", content.read(8))
-    size = count * _torch.element_size(dtype)
-    data = bytearray(content.read(size)) if count >= 0 else bytearray()
-    if count < 0 or len(data) != size:
-        raise FormatError(f"tar archive: {len(data)} bytes of a storage of {count} elements")
+    size, left = count * _torch.element_size(dtype), _left(content)
+    if not 0 <= size <= left:
+        raise FormatError(f"tar archive: {left} bytes are left for a storage of {count} elements")
+    data = bytearray(size)
+    content.readinto(data)  # type: ignore[attr-defined]
     return storage.untyped_storage(data)
+
+
+def _left(content: BinaryIO) -> int:
+    position = content.tell()
+    end = content.seek(0, io.SEEK_END)
+    content.seek(position)
+    return end - position
 
 
 def _tensor(content: BinaryIO, typed_storage: Any) -> Any:

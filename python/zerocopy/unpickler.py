@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from zerocopy import _C, _torch, allowlist, legacy, opening, rebuild
-from zerocopy.errors import UnsupportedError
+from zerocopy.errors import FormatError, UnsupportedError
 
 
 class FindingClasses:
@@ -43,7 +44,7 @@ class StorageUnpickling(FindingClasses):
         )
         self._restore, self._cpu_as_is = _torch.restore_function(map_location)
         self._pickle_args = pickle_args
-        self._storages: dict[str, Any] = {}
+        self._storages: dict[tuple[str, str], Any] = {}
 
     def persistent_load(self, pid: Any) -> Any:
         """Return the ``TypedStorage`` that a persistent id ``('storage', type, key, location, numel)`` names.
@@ -61,25 +62,34 @@ class StorageUnpickling(FindingClasses):
         storage = self._storage(storage_type, _torch.text(key), _torch.text(location), numel)
         if view and view[0] is not None:
             view_key, offset, size = view[0]
-            return self._storages.setdefault(
-                _torch.text(view_key), _torch.storage_view(storage, offset, size)
-            )
+            part = _torch.storage_view(storage, offset, size)
+            return self._storages.setdefault((_torch.text(view_key), ""), part)
         return storage
 
+    def read_storages(self) -> None:
+        """Read what a legacy file has behind its object, also where the object has no storage."""
+        if self.archive.container == "legacy":
+            with contextlib.suppress(
+                UnsupportedError
+            ):  # a list in protocol 0, which can only be an empty one
+                _ = self._legacy_storages
+
     def _storage(self, storage_type: Any, key: str, location: str, numel: int) -> Any:
-        if key not in self._storages:
+        storage_class = _torch.storage_class_name(storage_type)
+        known = (key, storage_class if numel == 0 else "")  # empty ones of several types share a key
+        if known not in self._storages:
             untyped = storage_type is torch.UntypedStorage
             if untyped and self.archive.big_endian:
                 raise UnsupportedError(
                     "a big-endian storage without a type, whose byte order only weights_only tells"
                 )
-            storage = self._stored(key, _torch.storage_class_name(storage_type), numel)
+            storage = self._stored(key, storage_class, numel)
             if self._restore and not (self._cpu_as_is and location == "cpu"):
                 storage = self._restore(storage, location)
-            self._storages[key] = _torch.typed_storage(
+            self._storages[known] = _torch.typed_storage(
                 storage, torch.uint8 if untyped else storage_type.dtype
             )
-        return self._storages[key]
+        return self._storages[known]
 
     def _stored(self, key: str, storage_class: str, numel: int) -> torch.UntypedStorage:
         if self.archive.container == "legacy":
@@ -153,6 +163,7 @@ def find_class_of(base: type) -> type:
 Builder = Callable[..., Any]
 
 
+@functools.cache
 def _faster_v2(stock: Builder) -> Builder:
     takes_metadata = "metadata" in inspect.signature(stock).parameters  # from 2.0
 
@@ -177,6 +188,7 @@ def _faster_v2(stock: Builder) -> Builder:
     return rebuild_tensor_v2
 
 
+@functools.cache
 def _faster_v3(stock: Builder) -> Builder:
     def rebuild_tensor_v3(
         storage: Any,
@@ -197,7 +209,18 @@ def _faster_v3(stock: Builder) -> Builder:
 
 def _any_sparse(stock: Builder) -> Builder:
     """Return what also builds the layouts, and the flag, that 2.x writes and 1.13 does not know."""
-    return stock if hasattr(torch.sparse, "check_sparse_tensor_invariants") else rebuild.rebuild_sparse_tensor
+    if hasattr(torch.sparse, "check_sparse_tensor_invariants"):
+        return stock
+
+    def rebuild_sparse_tensor(layout: Any, data: Any) -> Any:
+        if layout is torch.sparse_coo and len(data) == 3:
+            return stock(layout, data)
+        try:
+            return rebuild.rebuild_sparse_tensor(layout, data)
+        except FormatError:  # torch's words
+            return stock(layout, data)
+
+    return rebuild_sparse_tensor
 
 
 _FASTER: dict[str, Callable[[Builder], Builder]] = {

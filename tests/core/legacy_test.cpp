@@ -86,6 +86,19 @@ TEST(LegacyArchive, RefusesKeysThatDoNotAgree) {
   EXPECT_THROW(contents(kHead + "]K\1a." + bytes), FormatError);
 }
 
+TEST(LegacyArchive, EmptyStoragesMayShareAKey) {
+  const std::vector<Wanted> wanted_twice{wanted("a", "float32", 0), wanted("a", "float64", 0)};
+  EXPECT_EQ(contents(kHead + keys({"a"}) + data(0, ""), wanted_twice), "");
+}
+
+TEST(LegacyArchive, TellsTheSameTwice) {
+  const auto archive = Archive::open(source_of(kFile), Region(), Mode::copy_on_write);
+  const auto first = archive->records(kWanted);
+  const auto second = archive->records(kWanted);
+  EXPECT_EQ(first[0].extent.offset, second[0].extent.offset);
+  EXPECT_EQ(archive->end(), kFile.size());
+}
+
 TEST(LegacyArchive, RefusesOtherCounts) {
   for (const std::uint64_t count : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3}, std::uint64_t{8},
                                     ~std::uint64_t{0}, (std::uint64_t{1} << 62U) + 2}) {

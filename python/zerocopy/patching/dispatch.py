@@ -123,10 +123,23 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
             **call.pickle_load_args,
         )
 
+    def in_torch_words(error: Exception) -> BaseException:
+        if begin is not None:
+            f.seek(begin)
+        return wording.in_torch_words(original, error, f, weights_only)
+
     try:
         mmap = None if call.mmap is _UNSET else call.mmap
         return loading.load_diagnosed(
-            f, call.map_location, call.pickle_module, weights_only, mmap, "auto", "c", call.pickle_load_args
+            f,
+            call.map_location,
+            call.pickle_module,
+            weights_only,
+            mmap,
+            "auto",
+            "c",
+            call.pickle_load_args,
+            loads_only=True,
         )
     except diagnosis.UNKNOWN as error:  # the original says what it thinks of such a file
         reason = str(error)
@@ -134,15 +147,15 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
         # Under weights_only. Releases before 2.6 do not refuse: they extract the one and run the other.
         if not _torch.safe_by_default():
             raise
-        raise wording.in_torch_words(original, error, f, weights_only) from error
+        raise in_torch_words(error) from error
     except UnsupportedError as error:
         reason = str(error)
     except Error as error:
-        raise wording.in_torch_words(original, error, f, weights_only) from error
+        raise in_torch_words(error) from error
     except pickle.UnpicklingError as error:
         if not weights_only:  # pickle's own words
             raise
-        raise wording.in_torch_words(original, error, f, weights_only) from error
+        raise in_torch_words(error) from error
     except RuntimeError as error:  # from map_location
         if not weights_only:
             raise

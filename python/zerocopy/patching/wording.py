@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from zerocopy import opening
+
 Function = Callable[..., Any]
 
 _LARGEST = 1 << 17  # bytes of a stand-in
@@ -68,7 +70,7 @@ def _words(
 def _stand_in(error: Exception, f: Any, weights_only: bool) -> bytes | None:
     refused = getattr(error, "first", None)
     if refused is not None:
-        return _archive(_pickle(b"c%b\n%b\n" % refused))
+        return _archive(_beginning(f) + b"c%b\n%b\n." % refused)
     message = str(error)
     for pattern, make in _FAULTS:
         found = re.search(pattern, message)
@@ -76,6 +78,12 @@ def _stand_in(error: Exception, f: Any, weights_only: bool) -> bytes | None:
             return make(f, *found.groups())
     # Under weights_only torch has one sentence for most faults of the pickle.
     return _archive(_pickle(b"\xff")) if weights_only and "pickle: " in message else None
+
+
+def _beginning(f: Any) -> bytes:
+    """Return how the pickle of a file begins: of newer protocols torch refuses the first opcode already."""
+    begin = opening.open_archive(f).pickle()[:3]
+    return begin[:2] + (b"\x95" + bytes(8) if begin[2:] == b"\x95" else b"")
 
 
 def _cut(f: Any) -> bytes:

@@ -1,0 +1,95 @@
+"""``zerocopy.explain``: which storages are mapped, which are not, and why."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from archives import big_endian, rezip
+from conftest import Saver, saved_bytes
+
+import zerocopy
+
+STATE = {"weight": torch.arange(64.0), "half": torch.ones(3, dtype=torch.float16), "tied": None}
+STATE["tied"] = STATE["weight"]
+
+
+def test_mapped(save: Saver) -> None:
+    path = save(STATE)
+    explanation = zerocopy.explain(path)
+    assert explanation.container == "zip" and explanation.name == str(path) and not explanation.note
+    assert [(s.key, s.dtype, s.nbytes, s.location, s.how, s.why) for s in explanation.storages] == [
+        ("0", "float32", 256, "cpu", "mapped", ""),
+        ("1", "float16", 6, "cpu", "mapped", ""),
+    ]
+    assert explanation.nbytes("mapped") == 262 and explanation.nbytes("copied") == 0
+    for storage in explanation.storages:
+        data = path.read_bytes()[storage.offset :][: storage.nbytes]
+        assert data == STATE["weight" if storage.key == "0" else "half"].numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "how", "why"),
+    [
+        (lambda: rezip(saved_bytes(STATE), zipfile.ZIP_DEFLATED), "inflated", "deflated"),
+        (lambda: big_endian([torch.ones(3)]), "copied", "big-endian"),
+        (lambda: b"1" + saved_bytes(STATE), "copied", "not aligned"),
+    ],
+)
+def test_not_mapped(content, how: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(content())
+    with path.open("rb") as file:
+        file.seek(int(path.read_bytes()[:1] == b"1"))
+        explanation = zerocopy.explain(file)
+        assert file.tell() == int(path.read_bytes()[:1] == b"1")
+    assert {storage.how for storage in explanation.storages} == {how}
+    assert all(why in storage.why for storage in explanation.storages)
+    assert how in str(explanation) and why in str(explanation)
+
+
+def test_backend_and_buffers(save: Saver) -> None:
+    path = save(STATE)
+    assert {s.how for s in zerocopy.explain(path, backend="pread").storages} == {"copied"}
+    assert {s.how for s in zerocopy.explain(path.read_bytes()).storages} == {"copied"}
+    assert {s.how for s in zerocopy.explain(path.read_bytes(), mode="r").storages} <= {"mapped", "copied"}
+    assert {s.how for s in zerocopy.explain(io.BytesIO(path.read_bytes())).storages} == {"copied"}
+
+
+def test_legacy(save: Saver) -> None:
+    explanation = zerocopy.explain(save(STATE, _use_new_zipfile_serialization=False))
+    assert explanation.container == "legacy"
+    assert sorted(storage.nbytes for storage in explanation.storages) == [6, 256]
+
+
+def test_torchscript_and_tar(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 3)), str(path))
+    explanation = zerocopy.explain(path)
+    assert explanation.container == "torchscript" and "torch.jit.load" in str(explanation)
+
+
+def test_what_weights_only_refuses_is_explained_and_not_run(save: Saver) -> None:
+    explanation = zerocopy.explain(save({"config": argparse.Namespace(x=1), "weight": torch.ones(2)}))
+    assert [storage.how for storage in explanation.storages] == ["mapped"]
+
+
+def test_many_storages_make_a_short_report(save: Saver) -> None:
+    content = rezip(saved_bytes([torch.ones(1) for _ in range(500)]), zipfile.ZIP_DEFLATED)
+    report = str(zerocopy.explain(content))
+    assert "500 storages" in report and len(report) < 600
+
+
+def test_errors(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    with pytest.raises(FileNotFoundError):
+        zerocopy.explain(path)
+    for content in (b"", b"hello", saved_bytes(STATE)[:-50]):
+        path.write_bytes(content)
+        with pytest.raises(zerocopy.FormatError) as error:
+            zerocopy.explain(path)
+        assert type(error.value) is zerocopy.FormatError and "x.pt" in str(error.value)

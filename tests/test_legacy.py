@@ -1,0 +1,300 @@
+"""Files of before PyTorch 1.6, which torch.save still writes when told to: what every one of them loads as."""
+
+from __future__ import annotations
+
+import collections
+import gzip
+import io
+import os
+import pickle
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import legacy_files
+import pytest
+import strategies
+import torch
+from conftest import Saver, maps_of, outcome, saved_bytes, stock_load
+from equality import assert_same, storages_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from legacy_files import tensor
+
+import zerocopy
+
+BOTH = pytest.mark.parametrize("weights_only", [True, False])
+LEGACY = {"_use_new_zipfile_serialization": False}
+BASE = torch.arange(2000.0)
+STATE: dict[str, Any] = {
+    "weight": BASE,
+    "tied": BASE[10:30],
+    "strided": BASE[:12].view(3, 4).t(),
+    "expanded": torch.ones(1).expand(7),
+    "scalar": torch.tensor(2.5, dtype=torch.float64),
+    "empty": torch.empty(3, 0),
+    "ints": torch.arange(7),
+    "twice": [torch.ones(3, dtype=torch.int16)] * 2,
+    "parameter": torch.nn.Parameter(torch.ones(2)),
+    "numbers": (1, 2.5, -(2**70), None, True, "text"),
+    "ordered": collections.OrderedDict(a=[1], b={}),
+}
+
+
+def legacy_bytes(obj: Any, **kwargs: Any) -> bytes:
+    return saved_bytes(obj, **LEGACY, **kwargs)
+
+
+@pytest.fixture
+def path(save: Saver) -> Path:
+    return save(STATE, **LEGACY)
+
+
+def check(content: bytes, **kwargs: Any) -> Any:
+    """Compare with stock; weights_only takes at least the files that it takes in this release."""
+    expected = stock_load(io.BytesIO(content), **kwargs)
+    assert_same(zerocopy.load(content, weights_only=False, **kwargs), expected)
+    safe = outcome(lambda: zerocopy.load(content, **kwargs))
+    if safe[0] == "value":
+        assert_same(safe[1], expected)
+    else:
+        stock = outcome(lambda: torch.load(io.BytesIO(content), weights_only=True, **kwargs))
+        assert stock[0] == "error", f"stock weights_only takes what is refused here: {safe}"
+    return expected
+
+
+# ------------------------------------------------------------------------------------------- sources
+
+
+def _gzipped(path: Path) -> Any:
+    content = path.read_bytes()
+    with gzip.open(path.with_suffix(".gz"), "wb") as file:
+        file.write(content)
+    return gzip.open(path.with_suffix(".gz"), "rb")
+
+
+def _piped(path: Path) -> Any:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as sink:
+        sink.write(path.read_bytes())  # fits in the pipe
+    return os.fdopen(reading, "rb")
+
+
+def _sent(path: Path) -> Any:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(path.read_bytes())  # fits in the socket
+    with ours:
+        return ours.makefile("rb")
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "path": lambda path: path,
+    "file": lambda path: path.open("rb"),
+    "unbuffered": lambda path: path.open("rb", buffering=0),
+    "BytesIO": lambda path: io.BytesIO(path.read_bytes()),
+    "bytes": lambda path: path.read_bytes(),
+    "memoryview": lambda path: memoryview(b"before" + path.read_bytes())[6:],
+    "gzip": _gzipped,
+    "pipe": _piped,
+    "socket": _sent,
+}
+
+
+@BOTH
+@pytest.mark.parametrize("kind", SOURCES)
+def test_sources(path: Path, kind: str, weights_only: bool) -> None:
+    source = SOURCES[kind](path)
+    loaded = zerocopy.load(source, weights_only=weights_only)
+    assert_same(loaded, stock_load(path))
+    if hasattr(source, "close"):
+        assert not source.closed
+        source.close()
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["path", "file", "BytesIO"])
+def test_nothing_is_mapped_where_it_was_not_asked_for(path: Path, kind: str, weights_only: bool) -> None:
+    loaded = zerocopy.load(SOURCES[kind](path), weights_only=weights_only, backend="pread")
+    assert_same(loaded, stock_load(path))
+    assert maps_of(path) == []
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["file", "unbuffered", "BytesIO"])
+def test_checkpoints_back_to_back(tmp_path: Path, kind: str, weights_only: bool) -> None:
+    """Each load leaves the file object right behind what it read, as torch.load does."""
+    objects = [STATE, [torch.arange(3)], 7, {"weight": torch.ones(5, dtype=torch.uint8)}]
+    parts = [b"bytes before", *map(legacy_bytes, objects), b"bytes behind"]
+    whole = tmp_path / "several.bin"
+    whole.write_bytes(b"".join(parts))
+    with SOURCES[kind](whole) as ours, io.BytesIO(whole.read_bytes()) as stock:
+        assert ours.read(12) == stock.read(12) == b"bytes before"
+        for _ in objects:
+            assert_same(zerocopy.load(ours, weights_only=weights_only), stock_load(stock))
+            assert ours.tell() == stock.tell()
+        assert ours.read() == b"bytes behind"
+
+
+@BOTH
+def test_trailing_bytes(path: Path, weights_only: bool) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content + b"\0" * 5000)
+    assert_same(zerocopy.load(path, weights_only=weights_only), stock_load(path))
+
+
+@BOTH
+def test_pickles_larger_than_a_window(tmp_path: Path, weights_only: bool) -> None:
+    """The object and the list of keys are read in growing pieces: neither may end where a piece does."""
+    state = {f"layer.{i}.{'x' * 50}": torch.full((2,), i) for i in range(3000)}
+    path = tmp_path / "large.pt"
+    torch.save([state, "y" * 300_000], path, **LEGACY)
+    assert_same(zerocopy.load(path, weights_only=weights_only), stock_load(path))
+
+
+@pytest.mark.parametrize("size", [*range(940, 1030, 7), 4096, *range(65_400, 65_600, 7), 262_144])
+def test_pickles_about_as_large_as_a_window(size: int) -> None:
+    content = legacy_bytes(["x" * size, torch.ones(2)])
+    assert_same(zerocopy.load(content), stock_load(io.BytesIO(content)))
+
+
+# -------------------------------------------------------------------------------------------- objects
+
+
+@BOTH
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(checkpoint=strategies.checkpoints(), protocol=st.integers(2, 5))
+def test_equals_stock(weights_only: bool, checkpoint: Any, protocol: int) -> None:
+    saved = outcome(lambda: legacy_bytes(checkpoint, pickle_protocol=protocol))
+    stock = outcome(lambda: stock_load(io.BytesIO(saved[1])))
+    if "error" in (saved[0], stock[0]):  # of dtypes that this format has no storage for
+        return
+    assert_same(zerocopy.load(saved[1], weights_only=weights_only), stock[1])
+
+
+@pytest.mark.parametrize("dtype", strategies.DTYPES, ids=str)
+def test_every_dtype(dtype: torch.dtype) -> None:
+    base = strategies.filled(dtype, 12, seed=1)
+    content = outcome(lambda: legacy_bytes([base, base[3:], base.view(3, 4).t()]))
+    if content[0] == "error" or outcome(lambda: stock_load(io.BytesIO(content[1])))[0] == "error":
+        pytest.skip("stock torch cannot write or read it in this format")
+    check(content[1])
+    assert_same(zerocopy.load(content[1])[0], base)
+
+
+def _coo() -> torch.Tensor:
+    return torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 2]], [3.0, 4.0, 5.0], (2, 3))
+
+
+def _module() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+
+
+def _tied_storages() -> list[Any]:
+    tensor = torch.arange(6.0)
+    return [tensor, tensor.storage(), tensor[2:]]
+
+
+def _per_channel() -> torch.Tensor:
+    scales, zero_points = torch.tensor([0.1, 0.5], dtype=torch.float64), torch.tensor([3, 0])
+    return torch.quantize_per_channel(torch.randn(2, 3), scales, zero_points, 0, torch.qint8)
+
+
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "nothing": lambda: None,
+    "state": lambda: STATE,
+    "tensor": lambda: torch.arange(3.0),
+    "storages": _tied_storages,
+    "coo": _coo,
+    "coo-coalesced": lambda: _coo().coalesce(),
+    "csr": lambda: torch.eye(3).to_sparse_csr(),
+    "per-tensor": lambda: torch.quantize_per_tensor(torch.randn(3, 4), 0.1, 3, torch.quint8),
+    "per-tensor-int": lambda: torch.quantize_per_tensor(torch.randn(3), 0.1, 0, torch.qint32)[1:],
+    "per-channel": _per_channel,
+    "parameter": lambda: torch.nn.Parameter(torch.ones(2), requires_grad=False),
+    "requires-grad": lambda: torch.ones(2, requires_grad=True),
+    "conj": lambda: torch.ones(2, dtype=torch.complex64).conj(),
+    "neg": lambda: torch._neg_view(torch.ones(2)),
+    "meta": lambda: torch.empty(2, 3, device="meta"),
+    "state-dict": lambda: _module().state_dict(),
+    "module": _module,
+    "optimizer": lambda: torch.optim.Adam(_module().parameters()).state_dict(),
+    "size-and-dtype": lambda: (torch.Size([2, 3]), torch.float16, torch.device("cpu")),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_objects(kind: str) -> None:
+    made = outcome(lambda: legacy_bytes(OBJECTS[kind]()))
+    if made[0] == "error":
+        pytest.skip(f"this release cannot save it: {made[2]}")
+    check(made[1])
+
+
+@BOTH
+def test_storages_are_tied(weights_only: bool) -> None:
+    tied, again, part = zerocopy.load(legacy_bytes([BASE, BASE, BASE[5:]]), weights_only=weights_only)
+    assert tied is again and len(storages_of([tied, part])) == 1
+    part[0] = -1
+    assert tied[5] == -1
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("obj", [STATE, ["text", 2**70, True, {}]], ids=["tensors", "plain"])
+def test_pickle_protocols(protocol: int, obj: Any) -> None:
+    """The text opcodes of protocols 0 and 1 are for trusted files; torch cannot read its own ids in protocol 0."""
+    saved = outcome(lambda: legacy_bytes(obj, pickle_protocol=protocol))
+    if saved[0] == "error":
+        pytest.skip(f"stock torch cannot save it: {saved[2]}")
+    stock = outcome(lambda: stock_load(io.BytesIO(saved[1])))
+    trusting, safe = (outcome(lambda w=w: zerocopy.load(saved[1], weights_only=w)) for w in (False, True))
+    if stock[0] == "value":
+        assert_same(trusting[1], stock[1])
+    else:
+        assert protocol == 0 and trusting[1] is pickle.UnpicklingError, trusting
+    if safe[0] == "value":
+        assert_same(safe[1], stock[1])
+    else:
+        assert protocol < 2 and safe[1] is zerocopy.UnsupportedError, safe
+
+
+@BOTH
+def test_protocol_4_of_every_part(weights_only: bool) -> None:
+    """Frames around the magic number, the version and the keys: pickle puts none around what is so short."""
+    framed = legacy_files.checkpoint(proto=4)
+    for part in (legacy_files.MAGIC, legacy_files.VERSION, ["0"]):
+        opcodes = legacy_files.code(part) + b"."
+        framed = framed.replace(opcodes, b"\x95" + len(opcodes).to_bytes(8, "little") + opcodes, 1)
+    assert framed.count(b"\x95") >= 3
+    loaded = zerocopy.load(framed, weights_only=weights_only)
+    assert_same(loaded, stock_load(io.BytesIO(framed)))
+
+
+@BOTH
+def test_strings_of_python_2(weights_only: bool) -> None:
+    """Keys, locations and type names may be bytes strings, which `encoding` decodes."""
+
+    def old(content: bytes) -> legacy_files.Code:
+        return legacy_files.Code(b"U" + bytes([len(content)]) + content)
+
+    named = legacy_files.name("torch", "FloatStorage")
+    over = legacy_files.persistent(old(b"storage"), named, old(b"0"), old(b"cpu"), 16, None)
+    opcodes = legacy_files.Code(
+        b"}(" + old("näme".encode("latin-1")) + tensor(over) + old(b"u") + old(b"v") + b"u"
+    )
+    content = legacy_files.checkpoint(opcodes, keys=legacy_files.Code(b"]" + old(b"0") + b"a"))
+    for encoding in ("latin-1", "bytes"):
+        stock = stock_load(io.BytesIO(content), encoding=encoding)
+        loaded = zerocopy.load(content, encoding=encoding, weights_only=weights_only)
+        assert_same(loaded, stock)
+    with pytest.raises(UnicodeDecodeError if not weights_only else zerocopy.FormatError):
+        zerocopy.load(content, weights_only=weights_only)
+
+
+@BOTH
+def test_claim_to_be_big_endian(weights_only: bool) -> None:
+    """torch wrote and reads little-endian data whatever sys_info says."""
+    content = legacy_files.checkpoint(sys_info={**legacy_files.SYS_INFO, "little_endian": False})
+    assert_same(zerocopy.load(content, weights_only=weights_only), stock_load(io.BytesIO(content)))

@@ -1,0 +1,234 @@
+"""Where the storages of a file of before PyTorch 1.6 lie, who owns them, and what is asked about each."""
+
+from __future__ import annotations
+
+import gc
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Saver, digest, lies_in_mapping, maps_of, outcome, saved_bytes, stock_load
+from equality import assert_same, storage_bytes, untyped
+from legacy_files import SYS_INFO, checkpoint, data, storage, tensor
+
+import zerocopy
+
+BOTH = pytest.mark.parametrize("weights_only", [True, False])
+LEGACY = {"_use_new_zipfile_serialization": False}
+STATE = {"weight": torch.arange(2000.0), "bytes": torch.arange(5, dtype=torch.uint8), "empty": torch.empty(0)}
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without CUDA")
+
+
+@pytest.fixture
+def path(save: Saver) -> Path:
+    return save(STATE, **LEGACY)
+
+
+def shifted(shift: int, **parts: Any) -> bytes:
+    """Return a file whose first storage lies at an offset that leaves `shift` when divided by 64."""
+    before = len(checkpoint(sys_info=SYS_INFO | {"pad": ""}, **(parts | {"storages": []}))) + 8
+    return checkpoint(sys_info=SYS_INFO | {"pad": "x" * ((shift - before) % 64)}, **parts)
+
+
+# --------------------------------------------------------------------------------------- mapped or not
+
+
+@BOTH
+@pytest.mark.parametrize("shift", range(9))
+def test_what_is_aligned_is_mapped(tmp_path: Path, shift: int, weights_only: bool) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(shifted(shift))
+    loaded = zerocopy.load(path, weights_only=weights_only)
+    assert_same(loaded, stock_load(path))
+    mapped = shift % 4 == 0
+    assert lies_in_mapping(loaded["weight"].data_ptr(), path) == mapped
+    (explained,) = zerocopy.explain(path).storages
+    assert (explained.key, explained.dtype, explained.nbytes, explained.location) == (
+        "0",
+        "float32",
+        64,
+        "cpu",
+    )
+    assert explained.how == ("mapped" if mapped else "copied") and ("aligned" in explained.why) != mapped
+    assert path.read_bytes()[explained.offset :][:64] == data()[8:]
+
+
+def test_explain(path: Path) -> None:
+    explanation = zerocopy.explain(path)
+    assert explanation.container == "legacy"
+    assert sorted(storage.nbytes for storage in explanation.storages) == [0, 5, 8000]
+    in_memory = zerocopy.explain(path.read_bytes())
+    assert [storage.offset for storage in in_memory.storages] == [s.offset for s in explanation.storages]
+    assert {storage.how for storage in in_memory.storages} <= {"mapped", "copied"}
+
+
+def test_explain_names_no_view(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(shifted(0, obj=[tensor(storage(view=("7", 4, 8)), size=(8,))]))
+    assert [(s.key, s.nbytes) for s in zerocopy.explain(path).storages] == [("0", 64)]
+
+
+@BOTH
+def test_unmapped_when_the_last_tensor_goes(tmp_path: Path, weights_only: bool) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(shifted(0))
+    loaded = zerocopy.load(path, weights_only=weights_only)
+    part = loaded["weight"][3:5]
+    del loaded
+    gc.collect()
+    assert len(maps_of(path)) == 1 and part.tolist() == [3, 4]
+    del part
+    gc.collect()
+    assert maps_of(path) == []
+
+
+@BOTH
+def test_copies_need_no_mapping(tmp_path: Path, weights_only: bool) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(shifted(1))
+    loaded = zerocopy.load(path, weights_only=weights_only)
+    assert maps_of(path) == []
+    path.write_bytes(b"")
+    assert loaded["weight"].tolist() == list(range(16))
+
+
+@BOTH
+def test_writes_stay_in_this_process(path: Path, weights_only: bool) -> None:
+    before = digest(path)
+    for value in zerocopy.load(path, weights_only=weights_only).values():
+        value.zero_()
+    assert digest(path) == before
+    assert_same(zerocopy.load(path), STATE)
+
+
+@BOTH
+def test_r_plus_reaches_the_file(tmp_path: Path, weights_only: bool) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(shifted(4))
+    zerocopy.load(path, mode="r+", weights_only=weights_only)["weight"].neg_()
+    assert zerocopy.load(path)["weight"].tolist() == [-float(i) for i in range(16)]
+
+
+@BOTH
+def test_r_plus_refuses_what_would_be_a_copy(tmp_path: Path, weights_only: bool) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(shifted(2))
+    with pytest.raises(zerocopy.UnsupportedError, match=r"r\+.*aligned"):
+        zerocopy.load(path, mode="r+", weights_only=weights_only)
+
+
+# --------------------------------------------------------------------------------------- shared storages
+
+
+@BOTH
+def test_empty_storage_of_several_types(weights_only: bool) -> None:
+    """An empty storage has no address, so torch does not see that tensors of two types share it."""
+    empty = torch.empty(0)
+    saved = [empty, empty.view(torch.int32), torch.ones(2)]
+    content = saved_bytes(saved, **LEGACY)
+    found = zerocopy.load(content, weights_only=weights_only)
+    stock = stock_load(io.BytesIO(content))  # on 1.13 both have the type of the first
+    assert_same(found, stock if found[1].dtype == stock[1].dtype else saved)
+
+
+WHOLE, PART, AGAIN, END = (
+    storage(),
+    storage(view=("1", 4, 8)),
+    storage(view=("1", 4, 8)),
+    storage(view=("2", 16, 0)),
+)
+VIEWS = {
+    "part": tensor(PART, size=(8,)),
+    "whole": tensor(WHOLE),
+    "again": tensor(AGAIN, 2, (3, 2), (1, 3)),
+    "end": tensor(END, size=(0,)),
+    "storage": PART,
+    "all": tensor(storage(view=("3", 0, 16))),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("shift", [0, 3])
+@pytest.mark.parametrize("order", [list(VIEWS), list(reversed(VIEWS))], ids=["part-first", "whole-first"])
+def test_views_of_storages(tmp_path: Path, shift: int, order: list[str], weights_only: bool) -> None:
+    """Before 0.4 a storage could be a part of another; the sixth item of the persistent id says which."""
+    path = tmp_path / "a.pt"
+    path.write_bytes(shifted(shift, obj={name: VIEWS[name] for name in order}))
+    loaded = zerocopy.load(path, weights_only=weights_only)
+    assert_same(loaded, stock_load(path))
+    assert untyped(loaded["part"]).nbytes() == 32
+    loaded["part"][0] = -1
+    assert loaded["whole"][4] == -1 and loaded["all"][4] == -1 and loaded["storage"][0] == -1
+
+
+@BOTH
+def test_a_view_keeps_the_mapping(tmp_path: Path, weights_only: bool) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(shifted(0, obj=[tensor(PART, size=(8,)), tensor(WHOLE)]))
+    part = zerocopy.load(path, weights_only=weights_only)[0]
+    gc.collect()
+    assert lies_in_mapping(part.data_ptr(), path) and part.tolist() == list(range(4, 12))
+    del part
+    gc.collect()
+    assert maps_of(path) == []
+
+
+# ------------------------------------------------------------------------------------------ map_location
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "place",
+    [None, "cpu", torch.device("cpu"), {}, {"cpu": "cpu"}, lambda made, tag: None],
+    ids=["None", "str", "device", "empty-dict", "dict", "callable"],
+)
+def test_places_on_the_cpu(path: Path, place: Any, weights_only: bool) -> None:
+    loaded = zerocopy.load(path, place, weights_only=weights_only)
+    assert_same(loaded, stock_load(path, map_location=place))
+
+
+@BOTH
+@NO_CUDA
+@pytest.mark.parametrize(
+    "place",
+    ["cpu", {"cuda:0": "cpu"}, lambda made, tag: made, None, {"cuda:1": "cpu"}, "cuda", "nonsense", 5],
+    ids=["str", "dict", "callable", "None", "other-dict", "cuda", "nonsense", "int"],
+)
+def test_from_cuda(tmp_path: Path, place: Any, weights_only: bool) -> None:
+    """Equal to stock, in what cannot be done as well."""
+    content = checkpoint({"weight": tensor(storage(location="cuda:0"))})
+    stock = outcome(lambda: stock_load(io.BytesIO(content), map_location=place))
+    ours = outcome(lambda: zerocopy.load(content, place, weights_only=weights_only))
+    if stock[0] == "value":
+        assert_same(ours[1], stock[1])
+    else:
+        assert ours == stock
+
+
+@BOTH
+def test_callable_is_asked_once_a_storage(weights_only: bool) -> None:
+    """torch asks before it has read the data. Here they are there, so that a function may look at them or move them."""
+    asked: list[Any] = []
+
+    def place(made: Any, tag: str) -> Any:
+        asked.append((type(made), tag, storage_bytes(made)))
+        return made.clone()
+
+    other = storage("9", kind="ByteStorage", numel=3)
+    obj = [tensor(PART, size=(8,)), tensor(WHOLE), tensor(other, size=(3,)), tensor(other, size=(2,)), PART]
+    content = checkpoint(obj, keys=("0", "9"), storages=[data(), data(b"abc", 3)])
+    loaded = zerocopy.load(content, place, weights_only=weights_only)
+    assert asked == [(torch.UntypedStorage, "cpu", data()[8:]), (torch.UntypedStorage, "cpu", b"abc")]
+    assert_same(loaded, stock_load(io.BytesIO(content)))
+
+
+@BOTH
+def test_to_meta(path: Path, weights_only: bool) -> None:
+    stock = outcome(lambda: stock_load(path, map_location="meta"))
+    ours = outcome(lambda: zerocopy.load(path, "meta", weights_only=weights_only))
+    if stock[0] == "value":
+        assert_same(ours[1], stock[1])
+    else:  # it cannot fill what has no data, which is nobody's wish
+        assert ours[0] == "error" or all(value.is_meta for value in ours[1].values())

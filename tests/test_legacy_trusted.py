@@ -1,0 +1,215 @@
+"""Files of before PyTorch 1.6 that may run code: modules, ``zerocopy.Unpickler``, other modules' Unpicklers."""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from assembler import Code
+from conftest import Saver, saved_bytes, stock_load
+from equality import assert_same, storages_of
+from legacy_files import checkpoint, tensor
+
+import zerocopy
+
+LEGACY = {"_use_new_zipfile_serialization": False}
+STATE = {"weight": torch.arange(2000.0), "bytes": torch.arange(5, dtype=torch.uint8), "empty": torch.empty(0)}
+
+
+@pytest.fixture
+def path(save: Saver) -> Path:
+    return save(STATE, **LEGACY)
+
+
+class Block(torch.nn.Module):
+    """Of a test's own: torch writes the source of such a class into the file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+        self.tied = self.linear.weight
+        self.register_buffer("steps", torch.arange(4))
+
+
+def test_modules(save: Saver, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
+    path = save([Block(), torch.nn.Sequential(Block(), torch.nn.ReLU())], **LEGACY)
+    expected = stock_load(path)
+    assert_same(zerocopy.load(path, weights_only=False), expected)
+    with pytest.raises(pickle.UnpicklingError, match="Block"):
+        zerocopy.load(path)
+
+
+def test_source_of_a_module_is_never_opened(save: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch compares it with today's, warns, and may leave a patch file in the working directory."""
+    opened: list[Any] = []
+    path = save(Block(), **LEGACY)
+    changed = path.read_bytes().replace(b"Of a test's own", b"Of a text's own")
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setattr(Block, "dump_patches", True, raising=False)
+    monkeypatch.setattr(torch.serialization, "get_source_lines_and_file", lambda *args: opened.append(args))
+    assert isinstance(zerocopy.load(changed, weights_only=False), Block)
+    assert opened == [] and list(path.parent.iterdir()) == [path]
+
+
+class OnlyTensors(zerocopy.Unpickler):
+    """What the documentation of the class advises."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith("torch") or (module, name) == ("collections", "OrderedDict"):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+def pickle_of(content: bytes) -> io.BytesIO:
+    """Return a file object at the object's pickle, the fourth."""
+    file = io.BytesIO(content)
+    for _ in range(3):
+        pickle.load(file)
+    return file
+
+
+def test_unpickler_of_the_users(path: Path) -> None:
+    content = path.read_bytes()
+    assert_same(OnlyTensors(pickle_of(content), path).load(), STATE)
+    assert_same(OnlyTensors(pickle_of(content), content, map_location="cpu").load(), STATE)
+    other = saved_bytes([STATE, Path("x")], **LEGACY)
+    with pytest.raises(pickle.UnpicklingError, match=r"pathlib\.\w*Path"):
+        OnlyTensors(pickle_of(other), other).load()
+
+
+def test_unpickler_that_makes_storages_of_its_own(path: Path) -> None:
+    """A ``persistent_load`` that wants no data causes none to be read."""
+
+    class Names(zerocopy.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            if name == "_rebuild_tensor_v2":
+                return lambda made, offset, size, *more: (made, tuple(size))
+            return super().find_class(module, name)
+
+        def persistent_load(self, pid: Any) -> Any:
+            return pid[4]
+
+    found = Names(pickle_of(path.read_bytes()), path).load()
+    assert found == {"weight": (2000, (2000,)), "bytes": (5, (5,)), "empty": (0, (0,))}
+
+
+class Module:
+    """A ``pickle_module`` whose Unpickler takes more arguments than pickle's."""
+
+    class Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
+        def __init__(self, *args: Any, ignore: bool = False, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.ignore = ignore
+
+
+def mutated() -> dict[str, Any]:
+    """Return what only fails to be safe when it is made: an attribute that hides a method."""
+    made = collections.OrderedDict(a=torch.ones(2))
+    made.copy = 3  # type: ignore[method-assign, assignment]
+    return made
+
+
+OBJECTS: dict[str, Any] = {
+    "numbers": [1, 2**70, {}],
+    "tensors": STATE,
+    "a module": torch.nn.ReLU(),
+    "a path": Path("x"),
+    "a hidden method": mutated(),
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+@pytest.mark.parametrize("protocol", [0, 1, 2, 4])
+@pytest.mark.parametrize("pickle_module", [pickle, Module], ids=["pickle", "another"])
+def test_position_behind_each(kind: str, protocol: int, pickle_module: Any) -> None:
+    """The storages of a file, or that it has none, are read whatever the object is and whoever reads it."""
+    content = saved_bytes(OBJECTS[kind], pickle_protocol=protocol, **LEGACY)
+    if protocol == 0 and kind not in ("numbers", "a path"):
+        pytest.skip("torch cannot read its persistent ids in text")
+    file = io.BytesIO(content * 2 + b"behind")
+    for end in (len(content), 2 * len(content)):
+        found = zerocopy.load(file, weights_only=False, pickle_module=pickle_module)
+        assert_same(found, stock_load(io.BytesIO(content)))
+        assert file.tell() == end
+
+
+@pytest.mark.parametrize("zip", [False, True], ids=["legacy", "zip"])
+def test_callable_is_asked_once_a_storage_of_any_object(zip: bool) -> None:
+    asked: list[str] = []
+    for value in OBJECTS.values():
+        content = saved_bytes([value, torch.ones(2)], _use_new_zipfile_serialization=zip)
+        asked.clear()
+        loaded = zerocopy.load(content, lambda made, tag: asked.append(tag) or made, weights_only=False)
+        assert len(asked) == len(storages_of(loaded)) + (
+            value is STATE
+        )  # whose empty tensor has a storage as well
+
+
+class Strange:
+    """Pickled by every means that pickle has: attributes, arguments, items, pairs, and calls of results of calls."""
+
+    def __init__(self, *args: Any, key: Any = None) -> None:
+        self.args, self.key, self.items = args, key, []
+
+    def __getnewargs_ex__(self) -> Any:
+        return (), {"key": 1}
+
+    def __new__(cls, *args: Any, key: Any = None) -> Strange:
+        made = super().__new__(cls)
+        made.items = []
+        return made
+
+    def append(self, item: Any) -> None:
+        self.items.append(item)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.items.append((key, value))
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        return (
+            Strange.made_by,
+            (torch.ones(2),),
+            {"state": self.args},
+            iter([1, 2]),
+            iter([("a", torch.ones(1))]),
+        )
+
+    @classmethod
+    def made_by(cls, *args: Any) -> Strange:
+        return cls(*args)
+
+
+def test_whatever_pickle_can_do(save: Saver) -> None:
+    """Storages are learnt of by a run over stand-ins, which has to get through everything that the real one does."""
+    tied = torch.arange(3.0)
+    objects = [
+        Strange(tied),
+        {Strange.made_by: {tied}},
+        Path("x"),
+        Exception("y", tied),
+        range(3),
+        slice(1, tied),
+    ]
+    for protocol in (2, 4, 5):
+        path = save([*objects, tied, frozenset([1]), complex(1, 2)], pickle_protocol=protocol, **LEGACY)
+        loaded, stock = zerocopy.load(path, weights_only=False), stock_load(path)
+        assert_same(loaded[6:], stock[6:])
+        assert_same(loaded[0].items[2][1], stock[0].items[2][1])
+        assert loaded[0].state[0] is loaded[6]
+
+
+def test_code_stands_in_place_of_nothing(tmp_path: Path) -> None:
+    """INST and OBJ, which no pickle since protocol 1 has."""
+    for opcodes in (Code(b"(ccollections\nOrderedDict\no"), Code(b"(icollections\nOrderedDict\n")):
+        content = checkpoint([opcodes, tensor()])
+        assert_same(zerocopy.load(content, weights_only=False), stock_load(io.BytesIO(content)))
+
+
+def test_pickle_module_with_arguments_of_its_own(path: Path) -> None:
+    loaded = zerocopy.load(path, pickle_module=Module, weights_only=False, ignore=True, errors="strict")
+    assert_same(loaded, STATE)
