@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copyreg
 import struct
+import types
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,12 +29,45 @@ def storage_bytes(storage: torch.UntypedStorage) -> bytes:
     return torch.empty(0, dtype=torch.uint8).set_(storage).numpy().tobytes()
 
 
+def storages_of(value: Any) -> list[torch.UntypedStorage]:
+    """Return every storage with bytes that ``assert_same`` would compare, once."""
+    comparison = _Comparison(True)
+    comparison.value(value, value, "root")
+    found = {s._cdata: s for s in comparison.alive if isinstance(s, torch.UntypedStorage)}
+    return list(found.values())
+
+
 def assert_same(a: Any, b: Any, *, attributes: bool = True) -> None:
     """Assert that `a` and `b` have the same structure, types, bits, tensor geometry, flags and ties.
 
     With ``attributes=False`` Python attributes of tensors are not compared: some releases do not save them.
     """
     _Comparison(attributes).value(a, b, "root")
+
+
+_GLOBALS = (type, types.FunctionType, types.BuiltinFunctionType)
+_ATOMS = (int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, *_GLOBALS)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the attributes of an object are all there is to it."""
+    return hasattr(value, "__dict__") and type(value).__reduce__ is object.__reduce__
+
+
+def _pickled(value: Any) -> Any:
+    """Return what pickle would write of an object, as plain values."""
+    hasattr(value, "__dict__")  # makes it: exceptions are pickled with it if they have one
+    registered = copyreg.dispatch_table.get(type(value))
+    reduced = registered(value) if registered else value.__reduce_ex__(4)
+    if isinstance(reduced, str):  # a global
+        return reduced
+    function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+    return function, arguments, state, list(items or ()), list(pairs or ())
+
+
+def _is_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a shape and no memory of its own."""
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 class _Comparison:
@@ -55,12 +91,17 @@ class _Comparison:
             self.value((a.real, a.imag), (b.real, b.imag), where)
         elif isinstance(a, tuple):
             self.items(a, b, where)
+            self.attributes_of(a, b, where)
+        elif isinstance(a, types.MethodType):
+            self.value((a.__func__, a.__self__), (b.__func__, b.__self__), where)
+        elif isinstance(a, weakref.ref):
+            self.value(a(), b(), where)
         elif isinstance(a, (set, frozenset)):
             self.items(sorted(a, key=repr), sorted(b, key=repr), where)
-        elif isinstance(a, (int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, type)) or (
-            not hasattr(a, "__dict__") and not isinstance(a, (list, dict, bytearray))
-        ):
+        elif isinstance(a, _ATOMS):
             assert a == b, f"{where}: {a!r} and {b!r}"
+            if not isinstance(a, _GLOBALS):
+                self.attributes_of(a, b, where)
         else:
             self.alive += (a, b)
             if not self.paired(("object", id(a)), ("object", id(b)), where):
@@ -83,10 +124,26 @@ class _Comparison:
             assert a.dtype == b.dtype, where
             self.storage(a.untyped(), b.untyped(), where)
             return
-        elif callable(a) and not isinstance(a, torch.nn.Module):
-            assert a == b, where
-            return
-        if hasattr(a, "__dict__"):
+        elif isinstance(a, torch.Generator):
+            assert a.device == b.device and torch.equal(a.get_state(), b.get_state()), where
+        elif not _is_plain(a):
+            self.as_pickled(a, b, where)
+        self.attributes_of(a, b, where)
+
+    def as_pickled(self, a: Any, b: Any, where: str) -> None:
+        try:
+            parts = _pickled(a), _pickled(b)
+        except (TypeError, RuntimeError):  # no pickle holds these: process groups, parts of programs
+            assert a == b, f"{where}: {a!r} and {b!r}"
+        else:
+            self.value(*parts, f"{where}, as pickled")
+
+    def attributes_of(self, a: Any, b: Any, where: str) -> None:
+        if hasattr(a, "__tensor_flatten__"):  # says itself what it consists of
+            (names, context), (other_names, other_context) = a.__tensor_flatten__(), b.__tensor_flatten__()
+            self.value((names, context), (other_names, other_context), where)
+            self.items([getattr(a, name) for name in names], [getattr(b, name) for name in names], where)
+        elif hasattr(a, "__dict__"):
             self.value(dict(vars(a)), dict(vars(b)), f"{where}, attributes")
 
     def items(self, a: Any, b: Any, where: str) -> None:
@@ -95,8 +152,14 @@ class _Comparison:
             self.value(left, right, f"{where}[{i}]")
 
     def tensor(self, a: torch.Tensor, b: torch.Tensor, where: str) -> None:
+        if torch.nn.parameter.is_lazy(a):  # has no shape yet
+            self.value((a.dtype, a.device, a.requires_grad), (b.dtype, b.device, b.requires_grad), where)
+            return
         if getattr(a, "is_nested", False) and b.is_nested:
-            self.items(list(a.unbind()), list(b.unbind()), where)
+            assert (a.requires_grad, a.layout) == (b.requires_grad, b.layout), where
+            self.items(list(a.detach().unbind()), list(b.detach().unbind()), where)
+            if a.layout is torch.strided:
+                self.items(_nested_shape(a), _nested_shape(b), where)
             return
         for name in ("dtype", "layout", "device", "shape", "requires_grad", "is_leaf", "is_quantized"):
             found = getattr(a, name), getattr(b, name)
@@ -112,7 +175,7 @@ class _Comparison:
         else:
             geometry = (a.stride(), a.storage_offset()), (b.stride(), b.storage_offset())
             assert geometry[0] == geometry[1], f"{where}: {geometry}"
-            if not a.is_meta:
+            if not a.is_meta and not _is_wrapper(a):
                 self.storage(untyped(a), untyped(b), where)
         if a.is_quantized:
             self.value(_quantizer(a), _quantizer(b), f"{where}, quantizer")
@@ -124,6 +187,15 @@ class _Comparison:
         self.alive += (a, b)
         if not self.paired(("storage", a._cdata), ("storage", b._cdata), where):
             assert storage_bytes(a) == storage_bytes(b), f"{where}: bytes differ"
+
+
+def _nested_shape(tensor: torch.Tensor) -> list[torch.Tensor]:
+    offsets = tensor._nested_tensor_storage_offsets()
+    return [
+        tensor._nested_tensor_size(),
+        tensor._nested_tensor_strides(),
+        *(offsets,) * torch.is_tensor(offsets),
+    ]
 
 
 def _quantizer(tensor: torch.Tensor) -> tuple[Any, ...]:
