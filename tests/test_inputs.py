@@ -7,6 +7,7 @@ import io
 import mmap
 import os
 import pathlib
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,24 @@ def test_text_mode_is_a_type_error(path: Path, binary: bool) -> None:
 def test_other_objects_are_a_type_error(source: Any) -> None:
     with pytest.raises(TypeError):
         zerocopy.load(source)
+
+
+def test_wrappers_that_pass_on_to_a_file_are_mapped(tmp_path: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir=tmp_path) as file:
+        torch.save(STATE, file)
+        file.seek(0)
+        loaded = zerocopy.load(file)
+        assert_same(loaded, STATE)
+        assert lies_in_mapping(loaded["weight"].data_ptr(), Path(file.name))
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_fsspec(tmp_path: Path, compression: str | None) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    path = tmp_path / "x.pt"
+    with fsspec.open(str(path), "wb", compression=compression) as file:
+        torch.save(STATE, file)
+    with fsspec.open(str(path), "rb", compression=compression) as file:
+        loaded = zerocopy.load(file)
+    assert_same(loaded, STATE)
+    assert lies_in_mapping(loaded["weight"].data_ptr(), path) == (compression is None)

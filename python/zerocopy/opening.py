@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +18,12 @@ Backend = str
 # Of what is read from file objects that are not simply a file.
 _FIRST_PIECE = 1 << 16
 _LARGEST_PIECE = 1 << 23
+
+# File objects that only pass on to another, and the attribute that holds it.
+_WRAPPERS = {
+    ("tempfile", "_TemporaryFileWrapper"): "file",
+    ("fsspec.implementations.local", "LocalFileOpener"): "f",
+}
 
 BACKENDS = ("auto", "mmap", "pread", "direct")
 
@@ -35,8 +40,7 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto") -> _C.Archi
         if b"\0" in path:
             raise ValueError("embedded null byte")
         return _attempt(lambda: _C.Archive.open(path, mode, mapped), lambda: _glimpse_of_path(path))
-    if isinstance(f, tempfile._TemporaryFileWrapper):
-        f = f.file
+    f = _unwrapped(f)
     if not hasattr(f, "read"):
         return _attempt(lambda: _C.Archive.open_buffer(f, mode), lambda: _glimpse_of_buffer(f))
     if _is_plain_file(f):
@@ -130,6 +134,13 @@ def name_of(f: Any) -> str:
         return os.fsdecode(f)
     name = getattr(f, "name", None)
     return name if isinstance(name, str) else f"<{type(f).__name__}>"
+
+
+def _unwrapped(f: Any) -> Any:
+    """Return the file object in one that only passes on to it."""
+    kind = type(f)
+    inner = _WRAPPERS.get((kind.__module__, kind.__qualname__))
+    return f if inner is None else getattr(f, inner)
 
 
 def _is_plain_file(f: Any) -> bool:
