@@ -20,6 +20,7 @@ log = logging.getLogger("zerocopy")
 
 _TRUE = frozenset({"1", "y", "yes", "true"})
 _UNSET: Any = object()
+_ASKED_FOR = ("read", "readline", "seek", "tell")  # of file objects, by torch.load
 
 
 class Call(NamedTuple):
@@ -77,10 +78,10 @@ def _call(
 def _weights_only(call: Call, default: Any) -> bool | None:
     """Return what the call comes to in this release; None if that takes a warning or an error."""
     given = default if call.weights_only is _UNSET else call.weights_only
-    forced, unforced = _is_true("TORCH_FORCE_WEIGHTS_ONLY_LOAD"), _is_true("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+    forced = _is_true("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
     if not _torch.safe_by_default():
         return True if forced else None if default is None and given is None else bool(given)
-    if unforced and (forced or given is None):
+    if (forced or given is None) and _is_true("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
         return None
     if forced:
         return True
@@ -90,7 +91,11 @@ def _weights_only(call: Call, default: Any) -> bool | None:
 def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
     """Return why a call goes to the original by its arguments, or an empty string."""
     is_path = isinstance(call.f, (str, os.PathLike))
-    if not is_path and not all(hasattr(call.f, name) for name in ("read", "seek", "tell", "readline")):
+    if (
+        not is_path
+        and not isinstance(call.f, io.IOBase)
+        and not all(hasattr(call.f, name) for name in _ASKED_FOR)
+    ):
         return "neither a path nor a file object that can seek"
     if isinstance(call.f, io.TextIOBase):
         return "a file open in text mode"
@@ -157,9 +162,10 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
             raise
         raise in_torch_words(error) from error
     except RuntimeError as error:  # from map_location
-        if not weights_only:
+        words = wording.of_weights_only(original, error) if weights_only else error
+        if words is error:
             raise
-        raise wording.of_weights_only(original, error) from error
+        raise words from error
     return hand_over(reason)
 
 
