@@ -54,6 +54,17 @@ def test_import_alone_suffices(child: Child) -> None:
     assert done.stdout == "3\n", done.stderr
 
 
+def test_import_leaves_torch_to_the_program(child: Child) -> None:
+    done = child("import sys, zerocopy; print(zerocopy.__version__, 'torch' in sys.modules)")
+    assert done.stdout == f"{zerocopy.__version__} False\n", done.stderr
+
+
+def test_names_that_are_not_there() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        zerocopy.nonsense  # noqa: B018
+    assert set(zerocopy.__all__) <= set(dir(zerocopy))
+
+
 def test_loading_says_nothing(child: Child, tmp_path: Path) -> None:
     torch.save({"a": torch.ones(2)}, tmp_path / "a.pt")
     done = child("import sys, zerocopy; zerocopy.load(sys.argv[1])", tmp_path / "a.pt")
@@ -70,8 +81,9 @@ def test_public_names(name: str) -> None:
 def test_all_is_complete() -> None:
     public = {
         name
-        for name, value in vars(zerocopy).items()
-        if not name.startswith("_") and not inspect.ismodule(value)
+        for name in dir(zerocopy)
+        if not name.startswith("_")
+        and getattr(getattr(zerocopy, name), "__module__", "").startswith("zerocopy")
     }
     assert set(zerocopy.__all__) == public
     assert len(zerocopy.__all__) == len(public)

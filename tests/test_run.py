@@ -223,3 +223,22 @@ def test_switched_off(loading: Path) -> None:
     path = loading / "checkpoint.pt"
     done = process(RUN, "program.py", path, "spawn", cwd=loading, ZEROCOPY_DISABLE="1")
     assert done.stdout.split() == ["here", "False", "spawn", "False"], done.stderr
+
+
+def test_the_program_imports_torch_itself(tmp_path: Path) -> None:
+    """What it sets in the environment before is seen by torch, and one without torch does not wait for it."""
+    (tmp_path / "threads.py").write_text(
+        "import os, sys; print('torch' in sys.modules); os.environ['OMP_NUM_THREADS'] = '1'\n"
+        "import torch; print(torch.get_num_threads(), torch.__spec__.loader.exec_module.__func__.__name__)\n"
+    )
+    plain, run = (process(command, "threads.py", cwd=tmp_path) for command in (PYTHON, RUN))
+    assert run.stdout == plain.stdout == "False\n1 exec_module\n", run.stderr
+
+
+def test_torch_that_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('broken on purpose')")
+    (tmp_path / "retry.py").write_text(
+        "for _ in range(2):\n    try: import torch\n    except ImportError as error: print(error)\n"
+    )
+    plain, run = (process(command, "retry.py", cwd=tmp_path) for command in (PYTHON, RUN))
+    assert run.stdout == plain.stdout == "broken on purpose\n" * 2, run.stderr

@@ -4,15 +4,19 @@
 nothing in torch or anywhere else.
 """
 
-import torch as _torch_first  # noqa: F401  (its libraries have to be there before _C is loaded)
+from __future__ import annotations
 
-from zerocopy.allowlist import safe_globals
-from zerocopy.errors import Error, FormatError, UnsupportedError
-from zerocopy.explanation import Explanation, explain
-from zerocopy.loading import load
-from zerocopy.patching import is_patched, patch, patched, unpatch
-from zerocopy.storage import untyped_storage
-from zerocopy.unpickler import Unpickler
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zerocopy.allowlist import safe_globals
+    from zerocopy.errors import Error, FormatError, UnsupportedError
+    from zerocopy.explanation import Explanation, explain
+    from zerocopy.loading import load
+    from zerocopy.patching import is_patched, patch, patched, unpatch
+    from zerocopy.storage import untyped_storage
+    from zerocopy.unpickler import Unpickler
 
 __version__ = "0.1.0"
 
@@ -31,3 +35,33 @@ __all__ = [
     "unpatch",
     "untyped_storage",
 ]
+
+_HOMES = {
+    "Error": "errors",
+    "Explanation": "explanation",
+    "FormatError": "errors",
+    "Unpickler": "unpickler",
+    "UnsupportedError": "errors",
+    "explain": "explanation",
+    "is_patched": "patching",
+    "load": "loading",
+    "patch": "patching",
+    "patched": "patching",
+    "safe_globals": "allowlist",
+    "unpatch": "patching",
+    "untyped_storage": "storage",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: a program under "zerocopy run" imports torch when it wants to, and with the environment it wants.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    importlib.import_module("torch")  # its libraries have to be there before _C is loaded
+    found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

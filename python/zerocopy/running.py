@@ -17,22 +17,23 @@ import functools
 import pkgutil
 import runpy
 import sys
-from collections.abc import Callable
-from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from multiprocessing import spawn
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
 import zerocopy
+from zerocopy import environment
 
 SUMMARY = "run a Python program with torch.load patched"
 
 DESCRIPTION = """
 Runs an unchanged program as python would, with torch.load replaced by one that maps checkpoints instead of reading
-them. Processes that the program starts by multiprocessing are patched too; other programs that it starts are not.
-torch is imported before the program begins: variables that it reads then, such as OMP_NUM_THREADS, have to be set
-outside of the program. ZEROCOPY_DISABLE=1 leaves torch.load as it is.
+them, as soon as the program imports torch. Processes that it starts by multiprocessing are patched too; other programs
+that it starts are not. ZEROCOPY_DISABLE=1 leaves torch.load as it is.
 """
 
 
@@ -135,9 +136,12 @@ def _patch_this_process() -> None:
     A forked process is patched as it is. One that is spawned, or comes from a fork server, is told what to do by a
     dictionary; unpickling this entry of it patches before the program is imported again.
     """
-    zerocopy.patch()
-    if not zerocopy.is_patched():  # switched off
+    if environment.is_disabled():
         return
+    if "torch" in sys.modules:
+        zerocopy.patch()
+    else:
+        sys.meta_path.insert(0, _PatchingTorch())
     original = spawn.get_preparation_data
 
     @functools.wraps(original)
@@ -150,3 +154,33 @@ def _patch_this_process() -> None:
 class _PatchWhenUnpickled:
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return _patch_this_process, ()
+
+
+class _PatchingTorch(MetaPathFinder):
+    """Patches torch as soon as it is imported.
+
+    Importing it before the program does would settle what the program may want to say first, in ``os.environ``: how
+    many threads there are, for one.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "torch":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
+        if spec is not None and spec.loader is not None:
+            self._patch_after(spec.loader)
+        return spec
+
+    def _patch_after(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            sys.meta_path.remove(self)
+            zerocopy.patch()
+
+        loader.exec_module = exec_module

@@ -236,9 +236,14 @@ TEST(MachineLimits, Keys) {
   EXPECT_FORMAT("}K\1" + times(40, "q\0h\0\x86"s) + "Ns.");
   EXPECT_UNSUPPORTED("}" + kTensor + "Ns.");
   EXPECT_UNSUPPORTED("}" + kId + "Ns.");
-  EXPECT_UNSUPPORTED("}(\x91Ns.");
   EXPECT_UNSUPPORTED("}cos\nsystem\nNs.");
-  EXPECT_UNSUPPORTED("}cos\nsystem\n)RNs.");
+  // Frozen sets, sizes and objects count by what is in them.
+  EXPECT_NO_THROW(read("}(\x91Ns."));
+  EXPECT_FORMAT("}((" + times(1025, "N") + "t\x91Ns.");
+  EXPECT_NO_THROW(read("}c__main__\nA\n)RNs."));
+  EXPECT_FORMAT("}c__main__\nA\n](" + times(1025, "N") + "e\x85RNs.");
+  EXPECT_FORMAT("}c__main__\nA\n((" + times(1025, "N") + "ttRNs.");
+  EXPECT_FORMAT("}c__main__\nA\n)R}K\1(" + times(1025, "N") + "tsbNs.");
 }
 
 // What a call copies must not be had for a few bytes again and again.

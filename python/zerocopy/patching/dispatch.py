@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from zerocopy import _torch, diagnosis, loading, opening
+from zerocopy import _torch, diagnosis, environment, loading, opening
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.patching import wording
 
@@ -18,7 +18,6 @@ Function = Callable[..., Any]
 
 log = logging.getLogger("zerocopy")
 
-_TRUE = frozenset({"1", "y", "yes", "true"})
 _UNSET: Any = object()
 _ASKED_FOR = ("read", "readline", "seek", "tell")  # of file objects, by torch.load
 
@@ -32,11 +31,6 @@ class Call(NamedTuple):
     weights_only: Any
     mmap: Any
     pickle_load_args: dict[str, Any]
-
-
-def is_disabled() -> bool:
-    """Return whether the environment turns zerocopy's patches off."""
-    return _is_true("ZEROCOPY_DISABLE")
 
 
 def load_for(original: Function) -> Function:
@@ -78,10 +72,10 @@ def _call(
 def _weights_only(call: Call, default: Any) -> bool | None:
     """Return what the call comes to in this release; None if that takes a warning or an error."""
     given = default if call.weights_only is _UNSET else call.weights_only
-    forced = _is_true("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
+    forced = environment.is_true("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
     if not _torch.safe_by_default():
         return True if forced else None if default is None and given is None else bool(given)
-    if (forced or given is None) and _is_true("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
+    if (forced or given is None) and environment.is_true("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
         return None
     if forced:
         return True
@@ -172,7 +166,3 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
 def _hand_over(original: Function, reason: str, *args: Any, **kwargs: Any) -> Any:
     log.debug("%s goes to torch.load: %s", opening.name_of(args[0] if args else kwargs.get("f")), reason)
     return original(*args, **kwargs)
-
-
-def _is_true(variable: str) -> bool:
-    return os.environ.get(variable, "0").lower() in _TRUE

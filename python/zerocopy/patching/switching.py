@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from zerocopy import environment
 from zerocopy.errors import UnsupportedError
 from zerocopy.patching import dispatch, saving
 
@@ -69,7 +70,7 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     """
     global _for_good
     _refuse_missing(jit, safetensors)
-    if dispatch.is_disabled():
+    if environment.is_disabled():
         return
     with _lock:
         _for_good = True
@@ -105,7 +106,7 @@ def patched(
     True
     """
     _refuse_missing(jit, safetensors)
-    if dispatch.is_disabled():
+    if environment.is_disabled():
         yield
         return
     scope = threading.get_ident() if thread_local else _EVERYWHERE
@@ -123,7 +124,7 @@ def patched(
 def is_patched() -> bool:
     """Return whether ``torch.load`` is zerocopy's for the calling thread."""
     wanted = _for_good or _blocks[_EVERYWHERE] > 0 or _blocks[threading.get_ident()] > 0
-    return wanted and not dispatch.is_disabled()
+    return wanted and not environment.is_disabled()
 
 
 def _install(rebind: bool) -> None:
