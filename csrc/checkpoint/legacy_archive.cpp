@@ -22,7 +22,7 @@ constexpr Spelling kVersion{"\xe9\x03", "1001"};
 
 constexpr std::uint64_t kFirstWindow = 1024;  // four of the five pickles are shorter
 constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30U;
-constexpr std::uint64_t kLongestMagic = 64;
+constexpr std::uint64_t kLongestMagic = std::uint64_t{1} << 20U;
 
 [[noreturn]] void fail(const std::string& reason) { throw FormatError("legacy file: " + reason); }
 
@@ -56,20 +56,47 @@ bool is_integer(ByteSpan pickle, const Spelling& wanted) {
   return instruction.opcode == Opcode::stop;
 }
 
-}  // namespace
-
-bool LegacyArchive::recognises(const Source& source) {
-  const Region head = source.read({0, std::min(kLongestMagic, source.size())});
+// ... or comes to it in some other way. torch takes any: a file must not pass here for something
+// unknown that is a checkpoint to torch.
+bool comes_to(const Region& pickle, const Spelling& wanted) {
   try {
-    return is_integer(head.bytes(), kMagic);
-  } catch (const FormatError&) {
+    if (is_integer(pickle.bytes(), wanted)) return true;
+    const Document document = read_pickle(pickle);
+    const Value& root = document.root;
+    if (root.is(Kind::big_integer)) return root.as<Blob>().bytes.text() == wanted.bytes;
+    return root.is(Kind::integer) && std::to_string(root.integer()) == wanted.digits;
+  } catch (const Error&) {
     return false;
   }
 }
 
+// The pickle at `offset`. One that has no end is given as far as it goes: who reads it will say so,
+// and knows by then what it names.
+Region pickle_at(const Source& source, std::uint64_t offset, std::uint64_t longest) {
+  const std::uint64_t left = std::min(source.size() - offset, longest);
+  for (std::uint64_t window = kFirstWindow;; window *= 4) {
+    const Region bytes = source.read({offset, std::min(window, left)});
+    try {
+      return bytes.slice({0, pickle_size(bytes.bytes())});
+    } catch (const TruncatedError&) {
+      if (window >= left) return bytes;
+    } catch (const FormatError&) {
+      return bytes;
+    }
+  }
+}
+
+}  // namespace
+
+bool LegacyArchive::recognises(const Source& source) {
+  const Region head = source.read({0, std::min<std::uint64_t>(4, source.size())});
+  if (head.bytes().text() == "PK\3\4") return false;  // these are opcodes as well
+  return comes_to(pickle_at(source, 0, kLongestMagic), kMagic);
+}
+
 LegacyArchive::LegacyArchive(Content content) : Archive(std::move(content)) {
-  if (!is_integer(next_pickle().bytes(), kMagic)) fail("wrong magic number");
-  if (!is_integer(next_pickle().bytes(), kVersion)) fail("wrong protocol version");
+  if (!comes_to(next_pickle(), kMagic)) fail("wrong magic number");
+  if (!comes_to(next_pickle(), kVersion)) fail("wrong protocol version, or none");
   const Region sys_info = next_pickle();
   for (const auto& [module, name] : list_globals(sys_info.bytes())) {
     throw RefusedError("legacy file: sys_info names " + quote(module) + "." + quote(name));
@@ -78,22 +105,10 @@ LegacyArchive::LegacyArchive(Content content) : Archive(std::move(content)) {
   keys_at_ = end_;
 }
 
-// The pickle at end_. One that has no end is given as far as it goes: who reads it will say so, and
-// knows by then what it names.
 Region LegacyArchive::next_pickle() {
-  const std::uint64_t left = std::min(source().size() - end_, kMaxPickle);
-  for (std::uint64_t window = kFirstWindow;; window *= 4) {
-    const Region bytes = source().read({end_, std::min(window, left)});
-    try {
-      const std::size_t size = pickle_size(bytes.bytes());
-      end_ += size;
-      return bytes.slice({0, size});
-    } catch (const TruncatedError&) {
-      if (window >= left) return bytes;
-    } catch (const FormatError&) {
-      return bytes;
-    }
-  }
+  Region pickle = pickle_at(source(), end_, kMaxPickle);
+  end_ += pickle.size();
+  return pickle;
 }
 
 std::vector<std::string> LegacyArchive::read_keys() {

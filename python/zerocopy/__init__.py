@@ -7,6 +7,7 @@ nothing in torch or anywhere else.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: a program under "zerocopy run" imports torch when it wants to, and with the environment it wants.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     importlib.import_module("torch")  # its libraries have to be there before _C is loaded
@@ -65,3 +65,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+# Where torch is there, all is imported now, so that no first use is slower than the next. Where it is not, it stays
+# the program's to import: under "zerocopy run" with the environment that the program wants.
+if "torch" in sys.modules:
+    for _name in __all__:
+        __getattr__(_name)

@@ -66,6 +66,15 @@ TEST(LegacyArchive, EveryProtocol) {
   }
 }
 
+// torch's reader takes the magic number from whatever pickle comes to it.
+TEST(LegacyArchive, KnowsTheMagicInAnyGuise) {
+  const std::string number = kMagic.substr(0, kMagic.size() - 1);
+  for (const auto& magic : {number + "q\0."s, number + "q\0h\0."s, number.substr(2) + "."s,
+                            "\x80\2X" + u32(5000) + std::string(5000, 'x') + number.substr(2) + "."s}) {
+    EXPECT_EQ(contents(magic + kFile.substr(kMagic.size())), "xyz12345678") << quote(magic);
+  }
+}
+
 TEST(LegacyArchive, RefusesEveryCut) {
   refuses_every_cut<FormatError>(kFile, [](std::string_view file) { contents(std::string(file)); });
 }
