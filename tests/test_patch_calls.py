@@ -241,6 +241,18 @@ def test_nothing_that_zerocopy_refuses_is_tried_again(tmp_path: Path) -> None:
             torch.load(path, weights_only=weights_only)
 
 
+def test_a_name_cannot_become_code(tmp_path: Path) -> None:
+    """The stand-in that torch is asked about holds the refused name; one with line breaks could hold opcodes."""
+    evil = b"x\ny\n0cos\ngetcwd\n)R."
+    pickled = b"\x80\x04\x8c" + bytes([len(evil)]) + evil + b"\x8c\x01z\x93."
+    path = tmp_path / "evil.pt"
+    path.write_bytes(rezip(saved_bytes(STATE), **{"data.pkl": pickled}))
+    with zerocopy.patched(), pytest.raises(pickle.UnpicklingError) as error:
+        torch.load(path, weights_only=True)
+    assert "getcwd" not in str(error.value)
+    assert "getcwd" in str(error.value.__cause__)
+
+
 def test_code_does_not_run(tmp_path: Path) -> None:
     path = tmp_path / "evil.pt"
     torch.save({"x": Evil()}, path)

@@ -69,7 +69,8 @@ def _words(
 
 def _stand_in(error: Exception, f: Any, weights_only: bool) -> bytes | None:
     refused = getattr(error, "first", None)
-    if refused is not None:
+    # With a line break the name would be more than a name in the stand-in: opcodes of a stranger's choice.
+    if refused is not None and not any(b"\n" in part for part in refused):
         return _archive(_beginning(f) + b"c%b\n%b\n." % refused)
     message = str(error)
     for pattern, make in _FAULTS:
@@ -77,7 +78,7 @@ def _stand_in(error: Exception, f: Any, weights_only: bool) -> bytes | None:
         if found:
             return make(f, *found.groups())
     # Under weights_only torch has one sentence for most faults of the pickle.
-    return _archive(_pickle(b"\xff")) if weights_only and "pickle: " in message else None
+    return _archive(_pickle(b"\xff")) if weights_only and (refused or "pickle: " in message) else None
 
 
 def _beginning(f: Any) -> bytes:
