@@ -157,3 +157,15 @@ def test_wrong_encoding_is_told() -> None:
 
 def test_other_pickle_arguments(path: Path) -> None:
     assert_same(zerocopy.load(path, weights_only=False, fix_imports=True, errors="replace"), STATE)
+
+
+def test_a_file_in_text_mode(save: Saver) -> None:
+    with save(STATE).open(errors="replace") as text, pytest.raises(TypeError, match="text mode"):
+        zerocopy.load(text)
+    with save(STATE).open() as strict, pytest.raises(TypeError, match="text mode"):
+        zerocopy.load(strict)
+
+
+def test_unknown_arguments_are_named(save: Saver) -> None:
+    with pytest.raises(TypeError, match="'nonsense'"):
+        zerocopy.load(save(STATE), nonsense=1)

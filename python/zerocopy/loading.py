@@ -112,6 +112,8 @@ def load_diagnosed(
     backend = _backend(backend, mmap)
     if weights_only and pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
+    if weights_only and (unknown := pickle_load_args.keys() - {"encoding"}):
+        raise TypeError(f"load() got an unexpected keyword argument {min(unknown)!r}, under weights_only")
     pickle_load_args = {"encoding": "utf-8", **pickle_load_args}
     begin = opening.position_of(f)
     try:
