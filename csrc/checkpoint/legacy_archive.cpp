@@ -111,26 +111,26 @@ Region LegacyArchive::next_pickle() {
   return pickle;
 }
 
-std::vector<std::string> LegacyArchive::read_keys() {
-  const Document document = read_pickle(next_pickle());
+std::vector<std::string_view> LegacyArchive::read_keys() {
+  keys_ = next_pickle();
+  const Document document = read_pickle(keys_);
   if (!document.externals.empty()) throw RefusedError("legacy file: the list of keys names globals");
   if (!document.root.is(Kind::list)) fail("the list of keys is no list");
-  std::vector<std::string> keys;
+  std::vector<std::string_view> keys;  // copies would let one long key, repeated from the memo, fill memory
   for (const Value& key : document.root.as<Sequence>().items) {
     if (!key.is_text()) fail("a key that is no string");
-    keys.emplace_back(key.as<Blob>().bytes.text());
+    keys.push_back(key.as<Blob>().bytes.text());
   }
   return keys;
 }
 
 std::vector<Record> LegacyArchive::records(std::span<const Wanted> storages) {
   end_ = keys_at_;
-  keys_ = read_keys();
   NameTable<NameHash> wanted;
   for (std::size_t i = 0; i < storages.size(); ++i) wanted.insert(storages[i].key, i);
   std::vector<Record> records(storages.size());
   std::vector<bool> found(storages.size());
-  for (const std::string& key : keys_) {
+  for (const std::string_view key : read_keys()) {
     const auto* entry = wanted.find(key);
     if (entry == nullptr) fail("data of storage " + quote(key) + ", which the object does not have");
     if (found[entry->value]) fail("data of storage " + quote(key) + " twice");

@@ -27,15 +27,15 @@ class LegacyArchive final : public Archive {
 
  private:
   Region next_pickle();
-  std::vector<std::string> read_keys();
+  std::vector<std::string_view> read_keys();
   Record next_record(const Wanted& storage);
 
   const Source& source() const noexcept { return *content_.source(); }
 
   Region object_;
   std::uint64_t keys_at_ = 0;
-  std::vector<std::string> keys_;  // the records' names point into these
-  std::uint64_t end_ = 0;          // of what has been read
+  Region keys_;            // their pickle: the records' names point into it
+  std::uint64_t end_ = 0;  // of what has been read
 };
 
 }  // namespace zerocopy

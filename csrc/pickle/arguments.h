@@ -65,7 +65,7 @@ class Arguments {
     return items_[i].as<Sequence>();
   }
 
-  void require_key(const Value& key) const { check_key(key, offset_); }
+  void require_key(Document& document, const Value& key) const { check_key(document, key, offset_); }
 
   // torch.save writes an empty OrderedDict. Anything in it would be called by backward().
   void no_hooks(std::size_t i) const {

@@ -229,6 +229,14 @@ class Document {
       throw FormatError("pickle: calls copy more than the pickle holds");
   }
 
+  // A tuple is visited whole each time it becomes a key, here and by Python's hash(), and a few bytes do that
+  // again with one from the memo. Throws FormatError when it is out of proportion.
+  void charge_key(std::uint64_t parts) {
+    constexpr std::uint64_t kVisits = 16;
+    visited_ += parts;
+    if (visited_ / kVisits > pickle_.size()) throw FormatError("pickle: long keys are used too often");
+  }
+
   Arena& arena() noexcept { return *arena_; }
 
   Value integer(std::int64_t number) {
@@ -253,6 +261,7 @@ class Document {
   std::unique_ptr<Arena> arena_ = std::make_unique<Arena>();  // its address outlives a move
   std::uint32_t slots_ = 0;
   std::uint64_t charged_ = 0;
+  std::uint64_t visited_ = 0;
 };
 
 }  // namespace zerocopy

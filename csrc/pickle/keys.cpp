@@ -52,6 +52,9 @@ class KeyCheck {
     throw UnsupportedError("pickle: a key of an unusual type" + where());
   }
 
+  // Beside the key itself.
+  std::uint64_t parts() const noexcept { return static_cast<std::uint64_t>(seen_ - 1); }
+
  private:
   void weigh(const Object& object, int depth) {
     for (const Value& item : object.arguments->items) weigh(item, depth + 1);
@@ -82,6 +85,10 @@ class KeyCheck {
 
 }  // namespace
 
-void check_key(const Value& key, std::uint64_t offset) { KeyCheck(offset).visit(key, 0); }
+void check_key(Document& document, const Value& key, std::uint64_t offset) {
+  KeyCheck check(offset);
+  check.visit(key, 0);
+  document.charge_key(check.parts());
+}
 
 }  // namespace zerocopy

@@ -9,7 +9,8 @@
 
 namespace zerocopy {
 
-// Throws FormatError (unhashable, or too big a tuple) or UnsupportedError (hashable otherwise).
-void check_key(const Value& key, std::uint64_t offset);
+// Throws FormatError (unhashable, too big a tuple, or one that is used too often) or UnsupportedError
+// (hashable otherwise).
+void check_key(Document& document, const Value& key, std::uint64_t offset);
 
 }  // namespace zerocopy

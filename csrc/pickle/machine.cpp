@@ -210,7 +210,7 @@ void Machine::make_sequence(Kind kind, std::span<const Value> items) {
   auto& sequence = document_.make<Sequence>(kind);
   sequence.items.assign(document_.arena(), items);
   for (const Value& item : items) {
-    if (kind == Kind::frozenset) check_key(item, instruction_.offset);
+    if (kind == Kind::frozenset) check_key(document_, item, instruction_.offset);
     contain(sequence, item);
   }
   push(Value::of(sequence));
@@ -253,7 +253,7 @@ void Machine::add_items(std::span<const Value> items) {
   const Value target = stack_.top();
   if (!target.is(Kind::set)) refuse("items added to something that is no set");
   for (const Value& item : items) {
-    check_key(item, instruction_.offset);
+    check_key(document_, item, instruction_.offset);
     target.as<Sequence>().items.push_back(document_.arena(), item);
     contain(target.node(), item);
   }
@@ -266,7 +266,7 @@ void Machine::set_items(std::span<const Value> items) {
     refuse("items set on something that is no dict");
   }
   for (std::size_t i = 0; i < items.size(); i += 2) {
-    check_key(items[i], instruction_.offset);
+    check_key(document_, items[i], instruction_.offset);
     if (target.is(Kind::object)) {
       add_step(target.as<Object>(), Object::Effect::set_item, items[i + 1]).key = items[i];
       continue;

@@ -67,7 +67,7 @@ Value make_ordered_dict(Document& document, const Arguments& arguments) {
         (pair.is(Kind::tuple) || pair.is(Kind::list)) && pair.as<Sequence>().items.size() == 2;
     if (!is_pair) arguments.fail("holds something else than pairs", 0);
     const auto& items = pair.as<Sequence>().items;
-    arguments.require_key(items[0]);
+    arguments.require_key(document, items[0]);
     mapping.items.push_back(document.arena(), {items[0], items[1]});
   }
   return Value::of(mapping);
@@ -90,7 +90,7 @@ Value make_set(Document& document, const Arguments& arguments) {
   if (arguments.count() == 0) return Value::of(document.make<Sequence>(Kind::set));
   if (!arguments[0].is(Kind::list)) arguments.fail("is no list", 0);
   const auto& items = arguments[0].as<Sequence>();
-  for (const Value& item : items.items) arguments.require_key(item);
+  for (const Value& item : items.items) arguments.require_key(document, item);
   return copy_sequence(document, Kind::set, items);
 }
 

@@ -246,6 +246,13 @@ TEST(MachineLimits, Keys) {
   EXPECT_FORMAT("}c__main__\nA\n)R}K\1(" + times(1025, "N") + "tsbNs.");
 }
 
+// A long tuple is hashed whole each time that it is a key, and a few bytes use it again.
+TEST(MachineLimits, KeysAgainAndAgain) {
+  const std::string tuple = "(" + times(1000, "K\1") + "tq\0"s;
+  EXPECT_NO_THROW(read("](" + tuple + "e}(h\0Nua."s));
+  EXPECT_FORMAT("](" + tuple + "e" + "}(" + times(5000, "h\0N"s) + "ua.");
+}
+
 // What a call copies must not be had for a few bytes again and again.
 TEST(MachineLimits, Copies) {
   const std::string long_text = text(std::string(100'000, 'a'));
