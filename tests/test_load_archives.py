@@ -101,7 +101,8 @@ def test_big_endian_of_newer_dtypes() -> None:
     content = big_endian(untyped)
     assert_same(zerocopy.load(content), untyped)
     assert_same(zerocopy.load(content, weights_only=False), untyped)
-    with pytest.raises(zerocopy.UnsupportedError, match="big-endian"):  # pickle sees a storage before its tensors
+    # Where pickle reads it, a storage is met before the tensors over it.
+    with pytest.raises(zerocopy.UnsupportedError, match="big-endian"):
         zerocopy.load(content, map_location=lambda storage, _: storage, weights_only=False)
 
 

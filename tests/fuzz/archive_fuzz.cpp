@@ -1,0 +1,67 @@
+// The whole way from bytes to storages and tensors, of zip and of legacy files.
+#include "checkpoint/archive.h"
+#include "document_check.h"
+#include "fuzz.h"
+#include "pickle/machine.h"
+#include "records_check.h"
+
+namespace zerocopy::fuzz {
+namespace {
+
+constexpr std::uint64_t kMaxData = 4 * kMiB;  // inflating more teaches nothing and takes long
+
+bool inside(const Region& part, const Region& whole) {
+  return part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size();
+}
+
+// As the binding does for each storage: a Region of its size, aligned for its elements.
+void check_storages(const Archive& archive, const Document& document, const std::vector<Record>& records,
+                    const Region& mapping) {
+  std::uint64_t data = 0;
+  for (const Storage* storage : document.storages) {
+    const Record& record = records[storage->index];
+    data += record.size;
+    if (data > kMaxData) return;
+    succeeds([&] {  // a deflated record may be broken
+      const Region region = archive.content().storage(record, *storage->element);
+      check(region.size() == storage->nbytes, "a storage's memory has the size that its tensors count on");
+      // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
+      check(reinterpret_cast<std::uintptr_t>(region.data()) % storage->element->size == 0, "it is aligned");
+      if (archive.content().placement(record, *storage->element).how == Placement::How::mapped) {
+        check(inside(region, mapping), "a mapped storage lies in the mapping");
+      }
+      volatile std::byte sum{};
+      for (std::size_t i = 0; i < region.size(); ++i) sum = sum ^ region.data()[i];  // all of it is readable
+    });
+  }
+}
+
+void run(const Region& file, bool mapped) {
+  const auto source = std::make_shared<const MemorySource>(file);
+  // A deflated pickle may be a hundred times its record, or 64 KiB, and a Document takes what pickle_fuzz.cpp
+  // allows; storages inflate 1032 to 1.
+  const std::uint64_t pickle = 64 * 1024 + 100 * std::uint64_t{file.size()};
+  const TimeLimit time(pickle);
+  const MemoryLimit memory(2 * kMiB + 128 * pickle + 1300 * std::uint64_t{file.size()});
+  succeeds([&] {
+    const auto archive = Archive::open(source, mapped ? file : Region(), Mode::copy_on_write);
+    const Document document = read_pickle(archive->pickle(), archive->id_form());
+    check_document(document);
+    const std::vector<Wanted> wanted = wanted_by(document);
+    const std::vector<Record> records = archive->records(wanted);
+    check_records(records, wanted, archive->end());
+    check(archive->end() <= file.size(), "the checkpoint ends inside the file");
+    check_storages(*archive, document, records, file);
+  });
+}
+
+}  // namespace
+}  // namespace zerocopy::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace zerocopy::fuzz;  // NOLINT(google-build-using-namespace)
+  const zerocopy::Region file = region_of(data, size);
+  run(file, true);
+  run(file, false);
+  return 0;
+}

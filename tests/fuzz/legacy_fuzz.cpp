@@ -1,0 +1,35 @@
+// The legacy stream: its pickles, the list of keys, the records of the storages behind it.
+#include "checkpoint/legacy_archive.h"
+#include "document_check.h"
+#include "fuzz.h"
+#include "pickle/machine.h"
+#include "records_check.h"
+
+namespace zerocopy::fuzz {
+namespace {
+
+void run(const std::shared_ptr<const Source>& source) {
+  const TimeLimit time(source->size());
+  const MemoryLimit memory(kMiB + 256 * source->size());
+  succeeds([&] {
+    LegacyArchive archive(Content(source, Region(), Mode::copy_on_write));
+    const Region pickle = archive.pickle();
+    check(pickle.size() <= source->size(), "the pickle lies inside the file");
+    list_globals(pickle.bytes());
+    succeeds([&] { archive.records({}); });
+    const Document document = read_pickle(pickle, archive.id_form());
+    check_document(document);
+    const std::vector<Wanted> wanted = wanted_by(document);
+    const std::vector<Record> records = archive.records(wanted);
+    check_records(records, wanted, archive.end());
+    check(archive.end() <= source->size(), "the checkpoint ends inside the file");
+  });
+}
+
+}  // namespace
+}  // namespace zerocopy::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  zerocopy::fuzz::run(zerocopy::fuzz::source_of(data, size));
+  return 0;
+}

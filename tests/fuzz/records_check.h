@@ -1,0 +1,38 @@
+// What holds of the records of a checkpoint's storages.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "checkpoint/archive.h"
+#include "fuzz.h"
+
+namespace zerocopy::fuzz {
+
+// Extents that lie inside the first `end` bytes and share none of them.
+inline void check_disjoint(std::vector<Extent> extents, std::uint64_t end) {
+  std::erase_if(extents, [](const Extent& extent) { return extent.size == 0; });
+  std::ranges::sort(extents, {}, &Extent::offset);
+  std::uint64_t from = 0;
+  for (const Extent& extent : extents) {
+    check(extent.fits(end), "a record lies inside its file");
+    check(extent.offset >= from, "no byte belongs to two records");
+    from = extent.offset + extent.size;
+  }
+}
+
+inline void check_records(const std::vector<Record>& records, const std::vector<Wanted>& wanted,
+                          std::uint64_t end) {
+  check(records.size() == wanted.size(), "a record for each storage");
+  std::vector<Extent> extents;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const Record& record = records[i];
+    check(record.name.ends_with(wanted[i].key), "the record of that key");
+    check(record.size == wanted[i].nbytes, "a record has its storage's size");
+    check(record.encoding == Encoding::deflated || record.size == record.extent.size, "stored: of one size");
+    extents.push_back(record.extent);
+  }
+  check_disjoint(std::move(extents), end);
+}
+
+}  // namespace zerocopy::fuzz
