@@ -75,7 +75,7 @@ bool comes_to(const Region& pickle, const Spelling& wanted) {
 Region pickle_at(const Source& source, std::uint64_t offset, std::uint64_t longest) {
   const std::uint64_t left = std::min(source.size() - offset, longest);
   for (std::uint64_t window = kFirstWindow;; window *= 4) {
-    const Region bytes = source.read({offset, std::min(window, left)});
+    Region bytes = source.read({offset, std::min(window, left)});
     try {
       return bytes.slice({0, pickle_size(bytes.bytes())});
     } catch (const TruncatedError&) {
