@@ -25,6 +25,15 @@ Saver = Callable[..., Path]
 Child = Callable[..., subprocess.CompletedProcess[str]]
 
 
+_BASE = torch.arange(2000.0)
+TIED_STATE = {
+    "weight": _BASE,
+    "tied": _BASE[10:],
+    "bias": torch.ones(3),
+    "parameter": torch.nn.Parameter(torch.ones(2)),
+}
+
+
 @pytest.fixture
 def save(tmp_path: Path) -> Saver:
     """Save an object with stock torch.save; arguments go to it. Return the path."""

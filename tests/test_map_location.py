@@ -7,19 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import TIED_STATE as STATE
 from conftest import Saver, lies_in_mapping, outcome, stock_load
 from equality import assert_same, untyped
 
 import zerocopy
 
 BOTH = pytest.mark.parametrize("weights_only", [True, False])
-TIED = torch.arange(2000.0)
-STATE = {
-    "weight": TIED,
-    "tied": TIED[10:],
-    "bias": torch.ones(3),
-    "parameter": torch.nn.Parameter(torch.ones(2)),
-}
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without CUDA")
 
@@ -170,5 +164,5 @@ def test_meta(path: Path, place: Any, weights_only: bool) -> None:
 @BOTH
 def test_to_cuda(path: Path, weights_only: bool) -> None:
     loaded = zerocopy.load(path, "cuda", weights_only=weights_only)
-    assert loaded["weight"].is_cuda and torch.equal(loaded["weight"].cpu(), TIED)
+    assert loaded["weight"].is_cuda and torch.equal(loaded["weight"].cpu(), STATE["weight"])
     assert loaded["tied"].data_ptr() == loaded["weight"].data_ptr() + 40

@@ -118,8 +118,7 @@ class Stub:
     def __new__(cls, *arguments: Any, **named: Any) -> Stub:
         return super().__new__(cls)
 
-    def take(self, *arguments: Any) -> None:
-        pass
+    def take(self, *arguments: Any) -> None: ...
 
     __setstate__ = __setitem__ = append = extend = add = take
 

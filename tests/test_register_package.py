@@ -8,19 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import TIED_STATE as STATE
 from conftest import Saver, lies_in_mapping
 from equality import assert_same
 
 import zerocopy
 
 BOTH = pytest.mark.parametrize("weights_only", [True, False])
-TIED = torch.arange(2000.0)
-STATE = {
-    "weight": TIED,
-    "tied": TIED[10:],
-    "bias": torch.ones(3),
-    "parameter": torch.nn.Parameter(torch.ones(2)),
-}
 
 
 @pytest.fixture

@@ -164,47 +164,25 @@ Builder = Callable[..., Any]
 
 
 @functools.cache
-def _faster_v2(stock: Builder) -> Builder:
-    takes_metadata = "metadata" in inspect.signature(stock).parameters  # from 2.0
+def _faster_dense(stock: Builder) -> Builder:
+    """Return what builds the tensors of ``_rebuild_tensor_v2``, or of v3, which names the dtype before its metadata."""
+    parameters = inspect.signature(stock).parameters
+    names_dtype, takes_metadata = "dtype" in parameters, "metadata" in parameters  # the latter from 2.0
 
-    def rebuild_tensor_v2(
-        storage: Any,
-        offset: Any,
-        size: Any,
-        stride: Any,
-        requires_grad: Any,
-        hooks: Any,
-        metadata: Any = None,
+    def rebuild_tensor(
+        storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, *more: Any
     ) -> Any:
-        if hooks or (metadata and takes_metadata):  # rare, and torch's business
-            more = (metadata,) if takes_metadata else ()
+        dtype, *metadata = more if names_dtype else (storage.dtype, *more)
+        flags = metadata[0] if metadata and metadata[0] else {}  # torch does not look at their values either
+        if hooks or (flags and takes_metadata):  # rare, and torch's business
+            more = more if takes_metadata else ()
             return stock(storage, offset, size, stride, requires_grad, hooks, *more)
-        flags = metadata or {}  # torch does not look at their values either
         untyped = _torch.untyped(storage)
         return rebuild.tensor_over(
-            untyped, storage.dtype, offset, size, stride, requires_grad, "conj" in flags, "neg" in flags
+            untyped, dtype, offset, size, stride, requires_grad, "conj" in flags, "neg" in flags
         )
 
-    return rebuild_tensor_v2
-
-
-@functools.cache
-def _faster_v3(stock: Builder) -> Builder:
-    def rebuild_tensor_v3(
-        storage: Any,
-        offset: Any,
-        size: Any,
-        stride: Any,
-        requires_grad: Any,
-        hooks: Any,
-        dtype: Any,
-        metadata: Any = None,
-    ) -> Any:
-        if hooks or metadata:
-            return stock(storage, offset, size, stride, requires_grad, hooks, dtype, metadata)
-        return rebuild.tensor_over(_torch.untyped(storage), dtype, offset, size, stride, requires_grad)
-
-    return rebuild_tensor_v3
+    return rebuild_tensor
 
 
 def _any_sparse(stock: Builder) -> Builder:
@@ -224,7 +202,7 @@ def _any_sparse(stock: Builder) -> Builder:
 
 
 _FASTER: dict[str, Callable[[Builder], Builder]] = {
-    "_rebuild_tensor_v2": _faster_v2,
-    "_rebuild_tensor_v3": _faster_v3,
+    "_rebuild_tensor_v2": _faster_dense,
+    "_rebuild_tensor_v3": _faster_dense,
     "_rebuild_sparse_tensor": _any_sparse,
 }
