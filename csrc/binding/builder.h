@@ -23,7 +23,7 @@ struct BuildPolicy {
   bool cpu_as_is;
   // How Python 2's str is decoded; "bytes" leaves it alone.
   std::string encoding;
-  // zerocopy.construction: the calls that need torch's Python side.
+  // zerocopy.construction, or zerocopy.stubs: the calls that need torch's Python side.
   pybind11::module_ construction;
 };
 

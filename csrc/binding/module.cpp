@@ -2,6 +2,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
+
 #include "binding/buffer.h"
 #include "binding/builder.h"
 #include "binding/errors.h"
@@ -59,35 +61,50 @@ struct Reading {
   std::vector<Record> records;  // of the document's storages, by their index
 };
 
-Reading read_document(Archive& archive, Region pickle) {
-  Document document = read_pickle(std::move(pickle), archive.id_form());
+Reading read_document(Archive& archive, Region pickle, bool take_modules = false) {
+  PickleForm form = archive.pickle_form();
+  form.take_modules = take_modules;
+  Document document = read_pickle(std::move(pickle), form);
   std::vector<Record> records = archive.records(wanted_by(document));
   return {std::move(document), std::move(records)};
 }
 
-// Names come from the file and need not be text: they cross as bytes.
-py::tuple name_of(std::string_view module, std::string_view name) {
-  return py::make_tuple(py::bytes(module.data(), module.size()), py::bytes(name.data(), name.size()));
-}
+// Pairs (module, name) of a pickle for Python. They need not be text, so they cross as bytes; a few bytes of the
+// pickle pair the same long names again and again, so each of those crosses once.
+class NameList {
+ public:
+  void append(std::string_view module, std::string_view name) {
+    pairs_.append(py::make_tuple(bytes(module), bytes(name)));
+  }
+  py::list take() { return std::move(pairs_); }
+
+ private:
+  const py::bytes& bytes(std::string_view part) {
+    return made_.try_emplace({part.data(), part.size()}, part.data(), part.size()).first->second;
+  }
+
+  py::list pairs_;
+  std::map<std::pair<const char*, std::size_t>, py::bytes> made_;  // by where they lie in the pickle
+};
 
 py::list list_foreign_globals(ByteSpan pickle) {
-  py::list foreign;
+  NameList foreign;
   for (const auto& [module, name] : list_globals(pickle)) {
-    if (known_global(module, name).action == Action::external) foreign.append(name_of(module, name));
+    if (known_global(module, name).action == Action::external) foreign.append(module, name);
   }
-  return foreign;
+  return foreign.take();
 }
 
 py::list foreign_globals(const Document& document) {
-  py::list foreign;
-  for (const Global* global : document.externals) foreign.append(name_of(global->module, global->name));
-  return foreign;
+  NameList foreign;
+  for (const Global* global : document.externals) foreign.append(global->module, global->name);
+  return foreign.take();
 }
 
 // The safe load. `allow` gets every global that is not native and returns {(module, name): object},
 // or raises; it is asked before anything is built, and before a fault of the stream is reported.
 py::object load(Archive& archive, const py::object& allow, const py::object& restore, bool cpu_as_is,
-                const std::string& encoding, const py::module_& construction) {
+                const std::string& encoding, const py::module_& construction, bool take_modules) {
   std::optional<Reading> reading;
   std::exception_ptr fault;
   Region pickle;
@@ -95,7 +112,7 @@ py::object load(Archive& archive, const py::object& allow, const py::object& res
     const GilReleased released;
     pickle = archive.pickle();
     try {
-      reading = read_document(archive, pickle);
+      reading = read_document(archive, pickle, take_modules);
     } catch (const Error&) {
       fault = std::current_exception();
     }
@@ -218,7 +235,7 @@ PYBIND11_MODULE(_C, module) {
       .def("pickle", &pickle_of)
       .def("explain", &explain)
       .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("encoding"),
-           py::arg("construction"))
+           py::arg("construction"), py::arg("take_modules"))
       .def("storages", &storages, py::arg("named"));
 
   module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "checkpoint/content.h"
-#include "pickle/document.h"
-#include "pickle/storages.h"
+#include "pickle/machine.h"
 
 namespace zerocopy {
 
@@ -35,10 +34,8 @@ class Archive {
   virtual const char* container() const noexcept = 0;
   virtual bool is_torchscript() const { return false; }
 
-  // The form of the persistent ids in the pickle.
-  virtual PersistentId id_form() const noexcept = 0;
-
   virtual Region pickle() const = 0;
+  virtual PickleForm pickle_form() const = 0;
 
   // The record of each storage: it is there and has its size. A legacy file can only tell when it is
   // asked for all storages at once. Throws FormatError.

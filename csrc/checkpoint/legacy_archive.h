@@ -20,8 +20,8 @@ class LegacyArchive final : public Archive {
   explicit LegacyArchive(Content content);
 
   const char* container() const noexcept override { return "legacy"; }
-  PersistentId id_form() const noexcept override { return PersistentId::storage_with_view; }
   Region pickle() const override { return object_; }
+  PickleForm pickle_form() const override { return {.ids = PersistentId::storage_with_view}; }
   std::vector<Record> records(std::span<const Wanted> storages) override;
   std::uint64_t end() const noexcept override { return end_; }
 

@@ -9,6 +9,9 @@ namespace {
 constexpr std::size_t kWorthAThread = 100;
 
 constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30U;
+// What is deflated may be this much, and this many times its stored bytes. Pickles deflate to a tenth.
+constexpr std::uint64_t kMaxInflated = std::uint64_t{64} << 20U;
+constexpr std::uint64_t kMaxInflation = 64;
 constexpr std::uint64_t kMaxSmallRecord = 64;  // version and byteorder
 constexpr std::uint64_t kMaxVersionDigits = 20;
 constexpr std::uint64_t kMaxVersion = 10;  // kMaxSupportedFileFormatVersion of torch 1.13 to 2.14
@@ -23,11 +26,11 @@ std::string_view trimmed(std::string_view text) {
 ZipArchive::ZipArchive(Content content) : Archive(std::move(content)), zip_(content_.source()) {
   // With both policies a thread that cannot be had makes the call wait for records() instead.
   const auto policy =
-      zip_.size() < kWorthAThread ? std::launch::deferred : std::launch::async | std::launch::deferred;
+      zip_.count() < kWorthAThread ? std::launch::deferred : std::launch::async | std::launch::deferred;
   records_ = std::async(policy, [this] {
                std::vector<Record> records;
-               records.reserve(zip_.size());
-               for (std::size_t i = 0; i < zip_.size(); ++i) records.push_back(zip_.record(i));
+               records.reserve(zip_.count());
+               for (std::size_t i = 0; i < zip_.count(); ++i) records.push_back(zip_.record(i));
                return records;
              }).share();
   check_version();
@@ -61,17 +64,28 @@ bool ZipArchive::read_byteorder() const {
 }
 
 std::string ZipArchive::read_text(std::size_t record) const {
-  if (zip_.inflated_size(record) > kMaxSmallRecord) {
+  if (zip_.size(record) > kMaxSmallRecord) {
     throw FormatError("checkpoint: record " + quote(zip_.name(record)) + " is too long");
   }
   return std::string(content_.read(zip_.record(record)).bytes().text());
 }
 
-Region ZipArchive::pickle() const {
+std::size_t ZipArchive::pickle_record() const {
   const auto record = find("data.pkl");
   if (!record) throw FormatError("checkpoint: record 'data.pkl' is missing");
-  if (zip_.inflated_size(*record) > kMaxPickle) throw FormatError("checkpoint: data.pkl of more than 1 GiB");
-  return content_.read(zip_.record(*record));
+  return *record;
+}
+
+Region ZipArchive::pickle() const {
+  const std::size_t record = pickle_record();
+  const std::uint64_t size = zip_.size(record);
+  const std::uint64_t stored = zip_.stored_size(record);
+  if (size > kMaxPickle) throw FormatError("checkpoint: data.pkl of more than 1 GiB");
+  if (size > stored && size > kMaxInflated + kMaxInflation * stored) {
+    throw FormatError("checkpoint: data.pkl of " + std::to_string(size) + " bytes is deflated to " +
+                      std::to_string(stored));
+  }
+  return content_.read(zip_.record(record));
 }
 
 std::vector<Record> ZipArchive::records(std::span<const Wanted> storages) {
@@ -90,7 +104,7 @@ std::size_t ZipArchive::find_storage(const Wanted& storage) const {
   name += storage.key;
   const auto record = find(name);
   if (!record) throw FormatError("checkpoint: record " + quote(name) + " is missing");
-  const std::uint64_t size = zip_.inflated_size(*record);
+  const std::uint64_t size = zip_.size(*record);
   if (size != storage.nbytes) {
     throw FormatError("checkpoint: record " + quote(name) + " holds " + std::to_string(size) +
                       " bytes, its storage needs " + std::to_string(storage.nbytes));

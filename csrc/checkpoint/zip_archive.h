@@ -25,8 +25,8 @@ class ZipArchive final : public Archive {
 
   const char* container() const noexcept override { return is_torchscript() ? "torchscript" : "zip"; }
   bool is_torchscript() const override { return find("constants.pkl").has_value(); }
-  PersistentId id_form() const noexcept override { return PersistentId::storage; }
   Region pickle() const override;
+  PickleForm pickle_form() const override { return {.stored = zip_.stored_size(pickle_record())}; }
   std::vector<Record> records(std::span<const Wanted> storages) override;
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
 
@@ -37,6 +37,7 @@ class ZipArchive final : public Archive {
 
  private:
   std::optional<std::size_t> find(std::string_view name) const { return zip_.find(name); }
+  std::size_t pickle_record() const;
   std::size_t find_storage(const Wanted& storage) const;
   void check_version() const;
   bool read_byteorder() const;

@@ -31,11 +31,12 @@ class Zip {
   // The folder that holds every record: the first name up to its first '/'.
   std::string_view root() const noexcept { return root_; }
 
-  std::size_t size() const noexcept { return entries_.size(); }
+  std::size_t count() const noexcept { return entries_.size(); }
   std::string_view name(std::size_t i) const noexcept { return relative(entries_[i]); }
 
-  // Of the record's content, as the directory gives it.
-  std::uint64_t inflated_size(std::size_t i) const noexcept { return entries_[i].size; }
+  // Of the record's content, and of its bytes in the file, as the directory gives them.
+  std::uint64_t size(std::size_t i) const noexcept { return entries_[i].size; }
+  std::uint64_t stored_size(std::size_t i) const noexcept { return entries_[i].stored_size; }
 
   // By name within the root folder, exact case.
   std::optional<std::size_t> find(std::string_view name) const;

@@ -146,7 +146,7 @@ Known known_global(std::string_view module, std::string_view name) {
 }
 
 std::vector<GlobalName> list_globals(ByteSpan pickle) {
-  std::set<std::pair<std::string_view, std::string_view>> found;
+  std::set<GlobalName> found;
   StringTrail strings(pickle);
   Decoder decoder(pickle);
   try {
@@ -162,10 +162,7 @@ std::vector<GlobalName> list_globals(ByteSpan pickle) {
   } catch (const FormatError&) {
     // What stands before the break is what the machine could have met.
   }
-  std::vector<GlobalName> names;
-  names.reserve(found.size());
-  for (const auto& [module, name] : found) names.push_back({std::string(module), std::string(name)});
-  return names;
+  return {found.begin(), found.end()};
 }
 
 }  // namespace zerocopy

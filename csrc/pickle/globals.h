@@ -5,7 +5,7 @@
 #pragma once
 
 #include <compare>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "memory/bytes.h"
@@ -42,18 +42,19 @@ struct Known {
 
 Known known_global(std::string_view module, std::string_view name);
 
-// No Python name is longer. Each use of a longer one would cost its length.
-constexpr std::size_t kMaxGlobalName = 1000;
+// Of a module or of a name in it. None that people write is longer, and each use costs its length.
+constexpr std::size_t kMaxGlobalName = 255;
 
 struct GlobalName {
-  std::string module;
-  std::string name;
+  std::string_view module;
+  std::string_view name;
 
   friend auto operator<=>(const GlobalName&, const GlobalName&) = default;
 };
 
-// Every global that the pickle names, sorted, each once, by whichever opcode names it. Executes
-// nothing; reads up to STOP or to the first byte that cannot be decoded. Longer names are cut.
+// Every global that the pickle names, sorted, each once, by whichever opcode names it: views of the pickle, in
+// which one long name may be paired with many. Executes nothing; reads up to STOP or to the first byte that cannot
+// be decoded. Longer names are cut.
 std::vector<GlobalName> list_globals(ByteSpan pickle);
 
 }  // namespace zerocopy

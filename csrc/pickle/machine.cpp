@@ -15,13 +15,26 @@ namespace {
 
 constexpr std::uint16_t kMaxDepth = 1000;
 
+// DEFLATE makes a thousand opcodes of a byte, and each may become a hundred bytes of memory. What a pickle says
+// has to be in proportion to what is in the file; a constant list of a million numbers still is.
+std::uint64_t most_opcodes(std::uint64_t length, std::uint64_t stored) {
+  constexpr std::uint64_t kAlways = 2'000'000;
+  constexpr std::uint64_t kPerByte = 64;
+  return stored >= length ? length : kAlways + kPerByte * stored;
+}
+
 class Machine {
  public:
-  Machine(Region pickle, PersistentId ids) : document_(std::move(pickle)), storages_(ids) {}
+  Machine(Region pickle, const PickleForm& form)
+      : document_(std::move(pickle)),
+        opcodes_left_(most_opcodes(document_.pickle().size(), form.stored)),
+        storages_(form.ids),
+        take_modules_(form.take_modules) {}
 
   Document run() {
     try {
       for (decoder_.next(instruction_); instruction_.opcode != Opcode::stop; decoder_.next(instruction_)) {
+        if (opcodes_left_-- == 0) fail("more opcodes than its deflated bytes account for");
         step();
       }
       document_.root = pop();
@@ -33,7 +46,6 @@ class Machine {
 
  private:
   void step();
-  [[noreturn]] void reject() const;
 
   void push(const Value& value) { stack_.push(value); }
   Value pop() { return stack_.pop(); }
@@ -49,6 +61,7 @@ class Machine {
   void make_sequence(Kind kind, std::span<const Value> items);
   void make_global(std::string_view module, std::string_view name);
   void make_stack_global();
+  void load_persistent(const Value& id);
 
   void append(std::span<const Value> items);
   void add_items(std::span<const Value> items);
@@ -63,12 +76,14 @@ class Machine {
   std::string where() const { return " (at " + hex(instruction_.offset) + ")"; }
 
   Document document_;
+  std::uint64_t opcodes_left_;
   Decoder decoder_{document_.pickle()};
   Instruction instruction_{};
   Memo<Value> memo_{document_.pickle().size()};
   Stack stack_;
   const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // one, as in Python
   StorageTable storages_;
+  bool take_modules_;
 };
 
 void Machine::fail(const std::string& reason) const { throw FormatError("pickle: " + reason + where()); }
@@ -145,7 +160,7 @@ void Machine::step() {
     case Opcode::stack_global:
       return make_stack_global();
     case Opcode::binpersid:
-      return push(Value::of(storages_.load(document_, pop(), instruction_.offset)));
+      return load_persistent(pop());
 
     // Changes of values, and calls
     case Opcode::append:
@@ -166,7 +181,7 @@ void Machine::step() {
       return call(Object::Call::create);
 
     default:
-      reject();
+      reject(instruction_);
   }
 }
 
@@ -233,6 +248,11 @@ void Machine::make_stack_global() {
   const Value module = pop();
   if (!name.is_text() || !module.is_text()) fail("a global whose name is no string");
   make_global(module.as<Blob>().bytes.text(), name.as<Blob>().bytes.text());
+}
+
+void Machine::load_persistent(const Value& id) {
+  Global* module = take_modules_ ? class_of_module(id) : nullptr;
+  push(module != nullptr ? Value::of(*module) : Value::of(storages_.load(document_, id, instruction_.offset)));
 }
 
 void Machine::append(std::span<const Value> items) {
@@ -323,28 +343,8 @@ void Machine::contain(Node& outer, const Value& inner) const {
   if (outer.depth > kMaxDepth) fail("values nest deeper than 1000");
 }
 
-void Machine::reject() const {
-  switch (instruction_.opcode) {
-    case Opcode::inst:
-    case Opcode::obj:
-    case Opcode::newobj_ex:
-    case Opcode::ext1:
-    case Opcode::ext2:
-    case Opcode::ext4:
-    case Opcode::text_persid:
-      refuse("opcode " + hex(static_cast<std::uint8_t>(instruction_.opcode)) +
-             ", which names or calls code another way");
-    case Opcode::next_buffer:
-    case Opcode::readonly_buffer:
-      fail("an out-of-band buffer, and there are none");
-    default:
-      throw UnsupportedError("pickle: opcode " + hex(static_cast<std::uint8_t>(instruction_.opcode)) +
-                             ", which this reader does not know" + where());
-  }
-}
-
 }  // namespace
 
-Document read_pickle(Region pickle, PersistentId ids) { return Machine(std::move(pickle), ids).run(); }
+Document read_pickle(Region pickle, PickleForm form) { return Machine(std::move(pickle), form).run(); }
 
 }  // namespace zerocopy

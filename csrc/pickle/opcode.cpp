@@ -113,6 +113,26 @@ std::size_t pickle_size(ByteSpan bytes) {
   return static_cast<std::size_t>(instruction.offset) + 1;
 }
 
+void reject(const Instruction& instruction) {
+  const std::string what = "pickle: opcode " + hex(static_cast<std::uint8_t>(instruction.opcode));
+  const std::string where = " (at " + hex(instruction.offset) + ")";
+  switch (instruction.opcode) {
+    case Opcode::inst:
+    case Opcode::obj:
+    case Opcode::newobj_ex:
+    case Opcode::ext1:
+    case Opcode::ext2:
+    case Opcode::ext4:
+    case Opcode::text_persid:
+      throw RefusedError(what + ", which names or calls code another way" + where);
+    case Opcode::next_buffer:
+    case Opcode::readonly_buffer:
+      throw FormatError(what + " of an out-of-band buffer, and there are none" + where);
+    default:
+      throw UnsupportedError(what + ", which this reader does not know" + where);
+  }
+}
+
 std::int64_t decode_long(ByteSpan bytes) {
   // Start from the sign and shift the bytes in from the top.
   const bool negative = !bytes.empty() && (bytes[bytes.size() - 1] & std::byte{0x80}) != std::byte{0};

@@ -26,12 +26,16 @@ std::string_view key_of(const Value& value, std::uint64_t offset) {
   return key;
 }
 
+bool names_module(const ArenaList<Value>& items) {
+  return !items.empty() && items[0].is_text() && items[0].as<Blob>().bytes.text() == "module";
+}
+
 const ArenaList<Value>& items_of(const Value& id, std::size_t count, std::uint64_t offset) {
   if (!id.is(Kind::tuple)) fail("not a tuple", offset);
   const auto& items = id.as<Sequence>().items;
   if (items.empty() || !items[0].is_text()) fail("does not begin with a type name", offset);
   const std::string_view type_name = items[0].as<Blob>().bytes.text();
-  if (type_name == "module") {
+  if (names_module(items)) {
     throw RefusedError("pickle: persistent id of a module (its source file would be read, at " + hex(offset) +
                        ")");
   }
@@ -43,6 +47,12 @@ const ArenaList<Value>& items_of(const Value& id, std::size_t count, std::uint64
 }
 
 }  // namespace
+
+Global* class_of_module(const Value& id) {
+  if (!id.is(Kind::tuple)) return nullptr;
+  const auto& items = id.as<Sequence>().items;
+  return names_module(items) && items.size() == 4 && items[1].is(Kind::global) ? &items[1].as<Global>() : nullptr;
+}
 
 Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t offset) {
   const bool with_view = form_ == PersistentId::storage_with_view;

@@ -33,4 +33,7 @@ class StorageTable {
   std::vector<Storage*> made_;
 };
 
+// ('module', class, source file, source): the class, or null if it is another id.
+Global* class_of_module(const Value& id);
+
 }  // namespace zerocopy

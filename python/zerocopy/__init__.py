@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zerocopy.loading import load
     from zerocopy.patching import is_patched, patch, patched, unpatch
     from zerocopy.storage import untyped_storage
+    from zerocopy.stubs import Stub, UnknownGlobal
     from zerocopy.unpickler import Unpickler
 
 __version__ = "0.1.0"
@@ -25,6 +26,8 @@ __all__ = [
     "Error",
     "Explanation",
     "FormatError",
+    "Stub",
+    "UnknownGlobal",
     "Unpickler",
     "UnsupportedError",
     "explain",
@@ -41,6 +44,8 @@ _HOMES = {
     "Error": "errors",
     "Explanation": "explanation",
     "FormatError": "errors",
+    "Stub": "stubs",
+    "UnknownGlobal": "stubs",
     "Unpickler": "unpickler",
     "UnsupportedError": "errors",
     "explain": "explanation",

@@ -23,10 +23,11 @@ Name = tuple[bytes, bytes]
 # As torch: never allowed, whoever asks.
 BLOCKED_MODULES = frozenset({"sys", "os", "posix", "nt"})
 
-# A message names every global of an honest file; one made to fill a log is cut. `error.globals` has them all.
+# A message names every global of an honest file; one made to fill a log is cut, and so is `error.globals`.
 _MAX_ECHO = 200
 _MAX_LISTED = 200
 _MAX_LISTING = 8000
+_MAX_NAMES = 10_000
 
 
 def _is_lacking(path: str) -> bool:
@@ -85,9 +86,17 @@ def resolve(names: Iterable[Name]) -> dict[Name, Any]:
     pickle.UnpicklingError
         If one of them, or several, are on no list. All are named, and in its attribute ``globals``.
     """
+    found, refused = look_up(names)
+    if refused:
+        raise _refusal(refused)
+    return found
+
+
+def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
+    """Return what the globals on a list stand for, and those that are on none."""
     names = list(dict.fromkeys(names))
     if not names:
-        return {}
+        return {}, []
     by_user = dict(_user_globals())
     found: dict[Name, Any] = {}
     refused: list[Name] = []
@@ -106,9 +115,7 @@ def resolve(names: Iterable[Name]) -> dict[Name, Any]:
                 found[name] = OF_OTHER_RELEASES[path]
                 continue
         refused.append(name)
-    if refused:
-        raise _refusal(refused)
-    return found
+    return found, refused
 
 
 def callee(allowed: Any) -> Callable[..., Any]:
@@ -172,12 +179,12 @@ def _printable(name: Name) -> str:
 
 
 def _refusal(refused: list[Name]) -> pickle.UnpicklingError:
-    names = sorted(map(_printable, refused))
+    names = sorted(map(_printable, refused[:_MAX_NAMES]))
     listed = names[:_MAX_LISTED]
     while len(listed) > 1 and sum(map(len, listed)) > _MAX_LISTING:
         listed.pop()
-    rest = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
-    what = "a global" if len(names) == 1 else f"{len(names)} globals"
+    rest = f" and {len(refused) - len(listed)} more" if len(listed) < len(refused) else ""
+    what = "a global" if len(refused) == 1 else f"{len(refused)} globals"
     error = pickle.UnpicklingError(
         f"weights_only refuses {what} of this file: {', '.join(listed)}{rest}. "
         "Nothing was imported or run. If you trust the file: allow each with zerocopy.safe_globals([...]), "

@@ -6,13 +6,14 @@ import contextlib
 import io
 import os
 import pickle
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, allowlist, construction, diagnosis, legacy, opening, tar, unpickler
+from zerocopy import _C, _torch, allowlist, construction, diagnosis, legacy, opening, stubs, tar, unpickler
 from zerocopy.errors import Error, FormatError, UnsupportedError
 
 Allow = Callable[[list[allowlist.Name]], dict[allowlist.Name, Any]]
@@ -27,6 +28,7 @@ def load(
     mmap: bool | None = None,
     backend: str = "auto",
     mode: str = "c",
+    unknown: str = "refuse",
     **pickle_load_args: Any,
 ) -> Any:
     """Load what ``torch.save`` wrote, without reading the data until it is touched.
@@ -54,6 +56,10 @@ def load(
     mode : {"c", "r", "r+"}
         "c": copy-on-write; in-place writes work, and neither the file nor anybody else sees them. "r": read-only
         pages; a write kills the process. "r+": writes reach the file.
+    unknown : {"refuse", "stub"}
+        What becomes of a global of the file that is on no allow-list, with `weights_only`. "refuse": the file is
+        refused. "stub": a ``zerocopy.Stub`` takes the place of each object that would need it and holds what the
+        file says about the object, its tensors among it. Nothing is imported or run.
     **pickle_load_args
         ``encoding`` (default "utf-8") for files that Python 2 wrote; others for `weights_only` false only.
 
@@ -86,7 +92,7 @@ def load(
         weights_only = True
     try:
         return load_diagnosed(
-            f, map_location, pickle_module, weights_only, mmap, backend, mode, pickle_load_args
+            f, map_location, pickle_module, weights_only, mmap, backend, mode, pickle_load_args, unknown=unknown
         )
     except diagnosis.DIAGNOSES as error:
         raise diagnosis.undiagnosed(error) from error.__cause__
@@ -103,6 +109,7 @@ def load_diagnosed(
     pickle_load_args: dict[str, Any],
     *,
     loads_only: bool = False,
+    unknown: str = "refuse",
 ) -> Any:
     """Load, or say what the file is instead: raises one of ``diagnosis.DIAGNOSES`` too.
 
@@ -112,8 +119,12 @@ def load_diagnosed(
     backend = _backend(backend, mmap)
     if weights_only and pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
-    if weights_only and (unknown := pickle_load_args.keys() - {"encoding"}):
-        raise TypeError(f"load() got an unexpected keyword argument {min(unknown)!r}, under weights_only")
+    if weights_only and (strangers := pickle_load_args.keys() - {"encoding"}):
+        raise TypeError(f"load() got an unexpected keyword argument {min(strangers)!r}, under weights_only")
+    if unknown not in ("refuse", "stub"):
+        raise ValueError(f"unknown must be 'refuse' or 'stub', not {unknown!r}")
+    if unknown == "stub" and not weights_only:
+        raise ValueError("unknown='stub' runs nothing of the file: it goes with weights_only=True")
     pickle_load_args = {"encoding": "utf-8", **pickle_load_args}
     begin = opening.position_of(f)
     try:
@@ -128,7 +139,9 @@ def load_diagnosed(
             if loads_only and not weights_only:
                 raise UnsupportedError("this is a TorchScript archive")
             return _load_torchscript(f, begin, weights_only, map_location)
-        if weights_only:
+        if unknown == "stub":
+            result = _load_safely(archive, map_location, **pickle_load_args, allow=stubs.allow, objects=stubs)
+        elif weights_only:
             result = _load_safely(archive, map_location, **pickle_load_args)
         else:
             pickling = pickle_module or pickle
@@ -164,10 +177,15 @@ def _backend(backend: str, mmap: bool | None) -> str:
 
 
 def _load_safely(
-    archive: _C.Archive, map_location: Any, *, encoding: str, allow: Allow = allowlist.resolve
+    archive: _C.Archive,
+    map_location: Any,
+    *,
+    encoding: str,
+    allow: Allow = allowlist.resolve,
+    objects: types.ModuleType = construction,
 ) -> Any:
     restore, cpu_as_is = _torch.restore_function(map_location)
-    return archive.load(allow, restore, cpu_as_is, encoding, construction)
+    return archive.load(allow, restore, cpu_as_is, encoding, objects, objects is stubs)
 
 
 def _refuse_all(names: list[allowlist.Name]) -> dict[allowlist.Name, Any]:

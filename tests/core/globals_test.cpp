@@ -7,9 +7,11 @@ namespace zerocopy::test {
 namespace {
 
 std::string listed(std::string_view pickle) {
+  const Region bytes = region_of(pickle);
   std::string names;
-  for (const auto& [module, name] : list_globals(region_of(pickle).bytes()))
-    names += module + "." + name + " ";
+  for (const auto& [module, name] : list_globals(bytes.bytes())) {
+    names.append(module).append(".").append(name).append(" ");
+  }
   return names;
 }
 

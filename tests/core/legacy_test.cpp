@@ -125,7 +125,7 @@ TEST(LegacyIds, Views) {
            "tQ";
   };
   const auto read = [](const std::string& pickle) {
-    return read_pickle(region_of(pickle), PersistentId::storage_with_view);
+    return read_pickle(region_of(pickle), {.ids = PersistentId::storage_with_view});
   };
   const std::string view = "X" + u32(1) + "vK\2K\3\x87";
   const Document document = read("\x80\2(" + id(view) + id("N") + id(view) + "t.");

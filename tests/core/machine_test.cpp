@@ -219,6 +219,14 @@ TEST(MachineLimits, MarksAndStack) {
   EXPECT_FORMAT(times(1'000'001, "N") + ".");
 }
 
+// A deflated pickle: two million opcodes, and 64 for each of its bytes in the file.
+TEST(MachineLimits, OpcodesOfDeflatedPickles) {
+  const auto pickle = [](std::size_t opcodes) { return "]" + times((opcodes - 1) / 2, "Na") + "."; };
+  EXPECT_NO_THROW(read_pickle(region_of(pickle(2'000'641)), {.stored = 10}));
+  EXPECT_THROW(read_pickle(region_of(pickle(2'000'643)), {.stored = 10}), FormatError);
+  EXPECT_NO_THROW(read_pickle(region_of(pickle(2'000'643))));
+}
+
 TEST(MachineLimits, SharingCostsNothing) {
   EXPECT_NO_THROW(read("K\1" + times(60, "q\0h\0\x86"s) + "."));
   EXPECT_NO_THROW(read("N" + times(30, "q\0]("s + times(10, "h\0"s) + "e") + "."));

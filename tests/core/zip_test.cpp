@@ -13,8 +13,8 @@ std::vector<ZipRecord> two() { return {{"root/first", kContent}, {"root/second",
 // Everything that a zip is asked: the directory, and each local header.
 std::size_t read_all(std::string_view file) {
   const Zip zip(source_of(file));
-  for (std::size_t i = 0; i < zip.size(); ++i) zip.record(i);
-  return zip.size();
+  for (std::size_t i = 0; i < zip.count(); ++i) zip.record(i);
+  return zip.count();
 }
 
 template <typename Change>
@@ -31,7 +31,7 @@ TEST(Zip, ReadsRecords) {
   const std::string file = zip_of(two());
   const Zip zip(source_of(file));
   EXPECT_EQ(zip.root(), "root");
-  ASSERT_EQ(zip.size(), 2U);
+  ASSERT_EQ(zip.count(), 2U);
   EXPECT_EQ(zip.name(0), "first");
   const auto found = zip.find("first");
   ASSERT_TRUE(found);

@@ -45,7 +45,7 @@ void run(const Region& file, bool mapped) {
   const MemoryLimit memory(2 * kMiB + 128 * pickle + 1300 * std::uint64_t{file.size()});
   succeeds([&] {
     const auto archive = Archive::open(source, mapped ? file : Region(), Mode::copy_on_write);
-    const Document document = read_pickle(archive->pickle(), archive->id_form());
+    const Document document = read_pickle(archive->pickle(), archive->pickle_form());
     check_document(document);
     const std::vector<Wanted> wanted = wanted_by(document);
     const std::vector<Record> records = archive->records(wanted);

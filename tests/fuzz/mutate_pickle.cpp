@@ -155,7 +155,7 @@ std::vector<std::pair<std::string, Wanted>> small_storages(std::string_view pick
   constexpr std::uint64_t kSmall = 4096;
   std::vector<std::pair<std::string, Wanted>> storages;
   try {
-    const Document document = read_pickle(copy_of(pickle), form);
+    const Document document = read_pickle(copy_of(pickle), {.ids = form});
     std::uint64_t total = 0;
     for (const Wanted& wanted : wanted_by(document)) {
       if (wanted.nbytes > kSmall || (total += wanted.nbytes) > kSmall) return {};

@@ -79,7 +79,7 @@ std::vector<Part> parts_of(std::string_view archive, std::string& root) {
   const Zip zip(source);
   root = zip.root();
   std::vector<Part> parts;
-  for (std::size_t i = 0; i < zip.size(); ++i) {
+  for (std::size_t i = 0; i < zip.count(); ++i) {
     const Record record = zip.record(i);
     const bool deflated = record.encoding == Encoding::deflated;
     const Region data = deflated ? inflate(*source, record.extent, record.size) : source->read(record.extent);

@@ -12,7 +12,7 @@ namespace {
 // The machine must not meet a global that whoever lists them beforehand did not see.
 void check_listed(const Document& document, const std::vector<GlobalName>& listed) {
   for (const Global* global : document.externals) {
-    const GlobalName name{std::string(global->module), std::string(global->name)};
+    const GlobalName name{global->module, global->name};
     check(std::binary_search(listed.begin(), listed.end(), name), "every global was listed");
   }
 }
@@ -25,7 +25,7 @@ void run(const Region& pickle) {
   succeeds([&] { check(pickle_size(pickle.bytes()) <= pickle.size(), "a pickle ends inside its bytes"); });
   for (const PersistentId form : {PersistentId::storage, PersistentId::storage_with_view}) {
     succeeds([&] {
-      const Document document = read_pickle(pickle, form);
+      const Document document = read_pickle(pickle, {.ids = form});
       check_document(document);
       check_listed(document, listed);
     });

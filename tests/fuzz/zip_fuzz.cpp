@@ -11,16 +11,16 @@ void run(const std::shared_ptr<const Source>& source) {
   const MemoryLimit memory(kMiB + 64 * source->size());
   succeeds([&] {
     const Zip zip(source);
-    check(zip.size() != 0 && !zip.root().empty(), "records, all in one folder");
+    check(zip.count() != 0 && !zip.root().empty(), "records, all in one folder");
     std::vector<Extent> extents;
     bool all = true;
-    for (std::size_t i = 0; i < zip.size(); ++i) {
+    for (std::size_t i = 0; i < zip.count(); ++i) {
       const std::string_view name = zip.name(i);
       const bool folder = name.empty() || name.back() == '/';
       check(zip.find(name) == (folder ? std::nullopt : std::optional(i)), "a record is found by its name");
       all = succeeds([&] {
               const Record record = zip.record(i);
-              check(record.name == name && record.size == zip.inflated_size(i), "the directory's record");
+              check(record.name == name && record.size == zip.size(i), "the directory's record");
               check(record.encoding == Encoding::deflated || record.size == record.extent.size,
                     "stored: of one size");
               extents.push_back(record.extent);
@@ -29,7 +29,7 @@ void run(const std::shared_ptr<const Source>& source) {
     }
     check_disjoint(std::move(extents), source->size());
     // What is left when every header agrees: 30 + 46 and the name twice a record, and the end record.
-    if (all) check(source->size() >= 22 + 76 * zip.size(), "every record has its headers");
+    if (all) check(source->size() >= 22 + 76 * zip.count(), "every record has its headers");
   });
 }
 

@@ -1,0 +1,166 @@
+"""Stands in for what a file names and no list has: the data of its objects without their code.
+
+The native builder is given this module in place of :mod:`zerocopy.construction`. The two agree on everything but
+objects of unknown classes, and calls that are handed such an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerocopy import allowlist, construction, rebuild
+from zerocopy.construction import (
+    Counter,
+    Size,
+    device,
+    dtype,
+    native_global,
+    tensor_over,
+    typed_storage,
+)
+
+__all__ = [
+    "Counter", "Size", "append", "call", "create", "device", "dtype", "native_global", "parameter",
+    "set_attributes", "set_item", "set_state", "tensor_over", "typed_storage",
+]  # fmt: skip
+
+# Longer tuples are no arguments of a rebuild function.
+_MANY = 64
+
+
+@dataclass(frozen=True)
+class UnknownGlobal:
+    """A class or function that a file names and no allow-list has. It was not imported.
+
+    Attributes
+    ----------
+    module, name : str
+        As the file spells them; bytes that are no UTF-8 as ``\\\\x``.
+    """
+
+    module: str
+    name: str
+
+    def __repr__(self) -> str:
+        return f"<unknown global {ascii(f'{self.module}.{self.name}')[1:-1]}>"
+
+
+@dataclass(eq=False, repr=False)
+class Stub:
+    """What a file says of an object whose class is unknown.
+
+    Attributes
+    ----------
+    callable : UnknownGlobal or object
+        The class or function that would have made the object. Not an ``UnknownGlobal`` if it is known, but its
+        arguments are not.
+    arguments : tuple
+        What it would have been called with.
+    state : object
+        The object's attributes, as ``__setstate__`` would have got them; None if there are none. Of a module:
+        a dict with ``_parameters``, ``_buffers`` and ``_modules``.
+    items : list
+        What would have been appended to it.
+    entries : list of (key, value)
+        What would have been set in it by key.
+
+    Examples
+    --------
+    >>> import io, sys, torch, types, zerocopy
+    >>> file = io.BytesIO()
+    >>> torch.save(types.SimpleNamespace(step=3, weight=torch.ones(2)), file)
+    >>> stub = zerocopy.load(file.getvalue(), unknown="stub")
+    >>> stub
+    <stub of types.SimpleNamespace>
+    >>> stub.state
+    {'step': 3, 'weight': tensor([1., 1.])}
+    """
+
+    callable: Any
+    arguments: tuple[Any, ...] = ()
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+    entries: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        known = getattr(self.callable, "__qualname__", None) or repr(self.callable)
+        return f"<stub of {known.removeprefix('<unknown global ').removesuffix('>')}>"
+
+
+def allow(names: Iterable[allowlist.Name]) -> dict[allowlist.Name, Any]:
+    """Return what each global of a file stands for, known or not."""
+    found, unknown = allowlist.look_up(names)
+    for name in unknown:
+        module, attribute = (part.decode("utf-8", "backslashreplace") for part in name)
+        twin = rebuild.SAFE.get(f"{module}.{attribute}")  # of a function that this release of torch lacks
+        found[name] = twin or UnknownGlobal(module, attribute)
+    return found
+
+
+def call(function: Any, arguments: tuple[Any, ...]) -> Any:
+    """Return ``function(*arguments)`` where both are known (REDUCE)."""
+    if function is rebuild.SAFE["torch._tensor._rebuild_from_type_v2"] and len(arguments) == 4:
+        make, cls, its_arguments, state = arguments
+        if isinstance(cls, UnknownGlobal) and isinstance(its_arguments, tuple):  # a subclass of Tensor
+            return Stub(cls, (call(make, its_arguments),), state)
+    if _is_unknown(function) or _hold_unknown(arguments):
+        return Stub(function, arguments)
+    return construction.call(function, arguments)
+
+
+def create(cls: Any, arguments: tuple[Any, ...]) -> Any:
+    """Return ``cls.__new__(cls, *arguments)`` where both are known (NEWOBJ)."""
+    if _is_unknown(cls) or _hold_unknown(arguments):
+        return Stub(cls, arguments)
+    return construction.create(cls, arguments)
+
+
+def parameter(data: Any, requires_grad: bool) -> Any:
+    """Return ``torch.nn.Parameter(data, requires_grad)`` if the data are known."""
+    if _is_unknown(data):
+        return Stub(rebuild.rebuild_parameter, (data, requires_grad))
+    return construction.parameter(data, requires_grad)
+
+
+def set_state(target: Any, state: Any) -> None:
+    """Give an object its state (BUILD)."""
+    if isinstance(target, Stub):
+        target.state = state
+    else:
+        construction.set_state(target, state)
+
+
+def set_attributes(target: Any, state: Any) -> None:
+    """Give a parameter or an ``OrderedDict`` attributes."""
+    if isinstance(target, Stub):
+        target.state = state
+    else:
+        construction.set_attributes(target, state)
+
+
+def append(target: Any, item: Any) -> None:
+    """Append to an object (APPEND)."""
+    if isinstance(target, Stub):
+        target.items.append(item)
+    else:
+        construction.append(target, item)
+
+
+def set_item(target: Any, key: Any, value: Any) -> None:
+    """Set an item of an object (SETITEM)."""
+    if isinstance(target, Stub):
+        target.entries.append((key, value))
+    else:
+        construction.set_item(target, key, value)
+
+
+def _is_unknown(value: Any) -> bool:
+    return isinstance(value, (Stub, UnknownGlobal))
+
+
+def _hold_unknown(arguments: tuple[Any, ...]) -> bool:
+    """Whether something unknown is among the arguments, or in a tuple among them."""
+    parts = [argument if isinstance(argument, tuple) else (argument,) for argument in arguments[:_MANY]]
+    return any(_is_unknown(part) for some in parts for part in some[:_MANY])
