@@ -32,8 +32,6 @@ constexpr std::uint32_t kDosDirectory = 0x10;
 constexpr std::uint64_t kMaxExtra = std::numeric_limits<std::uint16_t>::max();
 constexpr std::uint64_t kMaxDescriptor = 24;
 
-constexpr std::string_view kForbidden("\0\\", 2);  // in names: others end or split them there
-
 template <typename T>
 bool deferred(T narrow) {
   return narrow == std::numeric_limits<T>::max();
@@ -181,7 +179,8 @@ void Zip::check_names() {
         root_.empty()) {
       fail(name, entry.header, "is not in the folder " + quote(root_) + " of the first record");
     }
-    if (name.find_first_of(kForbidden) != std::string_view::npos ||
+    // Other readers end names at a NUL and split them at a backslash.
+    if (name.find('\0') != std::string_view::npos || name.find('\\') != std::string_view::npos ||
         !is_utf8(ByteSpan(name), Surrogates::refuse)) {
       fail(name, entry.header, "has a name with NUL, backslash or bytes that are not UTF-8");
     }
