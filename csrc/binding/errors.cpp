@@ -19,7 +19,7 @@ void raise_os_error(const FileError& error) {
   const std::string& path = error.path();
   const auto name = py::reinterpret_steal<py::object>(
       PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
-  raise("builtins", "OSError", py::make_tuple(error.code().value(), error.code().message(), name));
+  raise("builtins", "OSError", py::make_tuple(error.code().value(), error.reason(), name));
 }
 
 }  // namespace

@@ -192,6 +192,11 @@ py::bytes pickle_of(const Archive& archive) {
   return {pickle.bytes().text().data(), pickle.size()};
 }
 
+void require_unchanged(const Archive& archive) {
+  const GilReleased released;  // on a network file system it may take a while
+  archive.content().require_unchanged();
+}
+
 py::object untyped_storage(const py::object& buffer, bool allow_readonly) {
   const Region region = region_of_buffer(buffer.ptr(), allow_readonly ? Access::any : Access::writable);
   return py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap());
@@ -236,7 +241,8 @@ PYBIND11_MODULE(_C, module) {
       .def("explain", &explain)
       .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("encoding"),
            py::arg("construction"), py::arg("take_modules"))
-      .def("storages", &storages, py::arg("named"));
+      .def("storages", &storages, py::arg("named"))
+      .def("require_unchanged", &require_unchanged);
 
   module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));
   module.def(

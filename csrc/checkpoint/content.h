@@ -36,6 +36,11 @@ class Content {
   // What a storage is built over. Throws UnsupportedError when it cannot be where `mode` wants it.
   Region storage(const Record& record, const DType& element) const;
 
+  // As Source's. In mode "r+" the file is there to be changed, by us and by others: nothing is asked.
+  void require_unchanged() const {
+    if (mode_ != Mode::shared) source_->require_unchanged();
+  }
+
   // The bytes of a record, inflated where need be, in fresh memory.
   Region read(const Record& record) const;
 

@@ -3,7 +3,7 @@
 //   FormatError       the bytes contradict the format (TruncatedError: they end too early)
 //   RefusedError      the safe pickle machine refuses by policy
 //   UnsupportedError  legal, but not ours
-//   FileError         the operating system refused (errno and path)
+//   FileError         the operating system refused (errno and path), or the file changed (ESTALE)
 //
 // binding/errors.cpp is the only place that turns them into Python exceptions.
 #pragma once
@@ -44,13 +44,20 @@ class UnsupportedError : public Error {
 
 class FileError : public std::system_error {
  public:
-  FileError(int code, std::string path)
-      : std::system_error(code, std::generic_category(), path), path_(std::move(path)) {}
+  FileError(int code, std::string path) : FileError(code, std::move(path), "") {}
+
+  // With a reason where the system's own words for the code would say something else.
+  FileError(int code, std::string path, std::string reason)
+      : std::system_error(code, std::generic_category(), path),
+        path_(std::move(path)),
+        reason_(reason.empty() ? this->code().message() : std::move(reason)) {}
 
   const std::string& path() const noexcept { return path_; }
+  const std::string& reason() const noexcept { return reason_; }
 
  private:
   std::string path_;
+  std::string reason_;
 };
 
 // "0x1f40", the way every message names an offset.

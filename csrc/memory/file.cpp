@@ -8,6 +8,27 @@
 #include <utility>
 
 namespace zerocopy {
+namespace {
+
+std::int64_t nanoseconds(const timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+Version version_of(const struct stat& status) {
+  return {.size = static_cast<std::uint64_t>(status.st_size),
+          .links = status.st_nlink,
+          .modified = nanoseconds(status.st_mtim),
+          .changed = nanoseconds(status.st_ctim)};
+}
+
+bool has_same_bytes(const Version& then, const Version& now) {
+  if (now.size != then.size || now.modified != then.modified) return false;
+  // `modified` can be set back, so `changed` has to agree; but links made and removed count there
+  // too, and a file that was replaced by rename lost one and kept its bytes.
+  return now.changed == then.changed || now.links != then.links;
+}
+
+}  // namespace
 
 File File::open(const std::string& path, Access access) {
   const int flags = access == Access::read ? O_RDONLY : O_RDWR;
@@ -33,16 +54,18 @@ File::File(int descriptor, std::string path) : descriptor_(descriptor), path_(st
     ::close(descriptor_);
     throw FileError(failed, path_);
   }
-  size_ = static_cast<std::uint64_t>(status.st_size);
+  version_ = version_of(status);
 }
 
 File::File(File&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_), path_(std::move(other.path_)) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      path_(std::move(other.path_)),
+      version_(other.version_) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
-  std::swap(size_, other.size_);
   std::swap(path_, other.path_);
+  std::swap(version_, other.version_);
   return *this;
 }
 
@@ -55,9 +78,20 @@ void File::read(std::uint64_t offset, std::span<std::byte> into) const {
     const ssize_t got = ::pread(descriptor_, into.data(), into.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw FileError(errno, path_);
-    if (got == 0) throw FormatError("file ends at " + hex(offset) + ": it became shorter");
+    if (got == 0) {
+      require_unchanged();
+      throw FormatError("file ends at " + hex(offset));
+    }
     into = into.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);
+  }
+}
+
+void File::require_unchanged() const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) throw FileError(errno, path_);
+  if (!has_same_bytes(version_, version_of(status))) {
+    throw FileError(ESTALE, path_, "file changed since it was opened");
   }
 }
 

@@ -1,8 +1,8 @@
 // Random-access bytes to parse: a file read by pread, or memory.
 //
-// Parsers read through a Source rather than through the mapping: a file that shrinks meanwhile is
-// an exception instead of SIGBUS, no page table is filled for headers strewn over gigabytes
-// (0.5 us a header against 3 us), and a file that cannot be mapped is parsed all the same.
+// Whatever the library itself reads it reads through a Source, never through the mapping: a file that
+// shrinks meanwhile is an exception instead of SIGBUS, no page table is filled for headers strewn over
+// gigabytes (0.5 us a header against 3 us), and a file that cannot be mapped is parsed all the same.
 #pragma once
 
 #include <cstring>
@@ -21,6 +21,10 @@ class Source {
   virtual ~Source() = default;
 
   virtual std::uint64_t size() const noexcept = 0;
+
+  // Throws FileError (ESTALE) when the bytes can be seen to be others than when it was opened: to be
+  // asked before anything that was made of them is handed out.
+  virtual void require_unchanged() const = 0;
 
   // Both throw FormatError when the range leaves the source.
   void read(std::uint64_t offset, std::span<std::byte> into) const {
@@ -53,6 +57,7 @@ class FileSource final : public Source {
   }
 
   std::uint64_t size() const noexcept override { return file_.size() - start_; }
+  void require_unchanged() const override { file_.require_unchanged(); }
 
  private:
   void fill(std::uint64_t offset, std::span<std::byte> into) const override {
@@ -68,6 +73,7 @@ class MemorySource final : public Source {
   explicit MemorySource(Region region) : region_(std::move(region)) {}
 
   std::uint64_t size() const noexcept override { return region_.size(); }
+  void require_unchanged() const override {}  // memory has no date
 
  private:
   void fill(std::uint64_t offset, std::span<std::byte> into) const override {

@@ -66,7 +66,8 @@ def load(
     Raises
     ------
     OSError
-        The operating system refused: no such file, no permission, a directory, ...
+        The operating system refused: no such file, no permission, a directory, ... ``errno.ESTALE``: the file was
+        written to while it was loaded.
     zerocopy.FormatError
         The bytes contradict the format: truncated, overlapping, out of range.
     pickle.UnpicklingError
@@ -146,6 +147,7 @@ def load_diagnosed(
         else:
             pickling = pickle_module or pickle
             result = _load_trusting(archive, map_location, pickling, pickle_load_args, loads_only)
+        archive.require_unchanged()
         if begin is not None:
             f.seek(begin + archive.end)
         return result

@@ -31,14 +31,33 @@ class Files : public ::testing::Test {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  static int refusal(const std::string& path) {
+  // The errno of the FileError that a call throws, or 0.
+  template <typename Call>
+  static int error_of(const std::string& path, Call call) {
     try {
-      File::open(path, File::Access::read);
+      call();
     } catch (const FileError& error) {
       EXPECT_EQ(error.path(), path);
       return error.code().value();
     }
     return 0;
+  }
+  static int refusal(const std::string& path) {
+    return error_of(path, [&] { File::open(path, File::Access::read); });
+  }
+  static int change(const File& file) {
+    return error_of(file.path(), [&] { file.require_unchanged(); });
+  }
+
+  // A file that was written long ago: whatever is written to it now has another date.
+  std::string write_old(const std::string& name, const std::string& content) const {
+    write(name, content);
+    set_date(path(name), 1);
+    return path(name);
+  }
+  static void set_date(const std::string& path, std::time_t seconds) {
+    const timespec times[2] = {{seconds, 0}, {seconds, 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
   }
 
  private:
@@ -97,11 +116,69 @@ TEST_F(Files, SourceOfARestOfAFile) {
   EXPECT_THROW(FileSource(File::open(name, File::Access::read), 11), FormatError);
 }
 
-TEST_F(Files, SourceThatShrinks) {
+TEST_F(Files, ShrinksWhileItIsRead) {
   const std::string name = write("file", std::string(10'000, 'x'));
   const FileSource source(File::open(name, File::Access::read), 0);
   std::filesystem::resize_file(name, 10);
-  EXPECT_THROW(source.read(Extent{5000, 10}), FormatError);
+  EXPECT_EQ(error_of(name, [&] { source.read(Extent{5000, 10}); }), ESTALE);
+  EXPECT_EQ(error_of(name, [&] { source.read(Extent{0, 100}); }), ESTALE);
+  EXPECT_EQ(source.read(Extent{0, 10}).size(), 10U);
+}
+
+TEST_F(Files, UnchangedByReadingAndMapping) {
+  const std::string name = write("file", "content");
+  const File file = File::open(name, File::Access::read);
+  std::byte bytes[7];
+  file.read(0, bytes);
+  const Region region = map_file(file, 0, Mode::copy_on_write);
+  region.data()[0] = std::byte{'C'};
+  EXPECT_EQ(change(file), 0);
+  EXPECT_EQ(change(File::duplicate(file.descriptor(), name)), 0);
+}
+
+TEST_F(Files, ChangedByWhateverWritesToThem) {
+  const auto changed_by = [this](auto change_file) {
+    const std::string name = write_old("file", "0123456789");
+    const File file = File::open(name, File::Access::read);
+    change_file(name);
+    return change(file);
+  };
+  EXPECT_EQ(changed_by([](const auto& /*name*/) {}), 0);
+  EXPECT_EQ(changed_by([](const auto& name) { std::filesystem::resize_file(name, 9); }), ESTALE);
+  EXPECT_EQ(changed_by([](const auto& name) { std::filesystem::resize_file(name, 11); }), ESTALE);
+  EXPECT_EQ(changed_by([this](const auto& /*name*/) { write("file", "9876543210"); }), ESTALE);
+}
+
+TEST_F(Files, ChangedAlsoWhenTheDateIsSetBack) {
+  const std::string name = write_old("file", "0123456789");
+  const File file = File::open(name, File::Access::read);
+  // Only the change time is left to tell, and its clock ticks a few times in a hundredth of a second.
+  for (int i = 0; i < 100 && change(file) == 0; ++i) {
+    ::usleep(1000);
+    write("file", "9876543210");
+    set_date(name, 1);
+  }
+  EXPECT_EQ(change(file), ESTALE);
+}
+
+TEST_F(Files, UnchangedWhenReplacedUnlinkedOrLinked) {
+  const std::string name = write_old("file", "0123456789");
+  const File file = File::open(name, File::Access::read);
+  std::filesystem::create_hard_link(name, path("link"));
+  EXPECT_EQ(change(file), 0);
+  std::filesystem::remove(path("link"));
+  std::filesystem::rename(write("new", "other"), name);
+  EXPECT_EQ(change(file), 0);
+  EXPECT_EQ(FileSource(File::open(name, File::Access::read), 0).size(), 5U);
+}
+
+TEST_F(Files, SourcesSayWhetherTheyChanged) {
+  const std::string name = write_old("file", "0123456789");
+  const FileSource source(File::open(name, File::Access::read), 3);
+  source.require_unchanged();
+  MemorySource(source.read(Extent{0, 7})).require_unchanged();
+  write("file", "9876543210");
+  EXPECT_EQ(error_of(name, [&] { source.require_unchanged(); }), ESTALE);
 }
 
 TEST_F(Files, MapsFromAnyOffset) {
