@@ -10,6 +10,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from zerocopy import _interpreters
+
 if TYPE_CHECKING:
     from zerocopy.allowlist import safe_globals
     from zerocopy.errors import Error, FormatError, UnsupportedError
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from zerocopy.storage import untyped_storage
     from zerocopy.stubs import Stub, UnknownGlobal
     from zerocopy.unpickler import Unpickler
+
+_interpreters.require_main()
 
 __version__ = "0.1.0"
 
