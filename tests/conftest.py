@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from sanitizer import SANITIZED
 
 # What torch itself says about its own loading is not the subject here.
 warnings.filterwarnings(
@@ -23,6 +24,13 @@ warnings.filterwarnings(
 
 Saver = Callable[..., Path]
 Child = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip under a sanitizer what is marked ``plain_memory(reason)``."""
+    for item in items if SANITIZED else ():
+        for mark in item.iter_markers("plain_memory"):
+            item.add_marker(pytest.mark.skip(reason=f"under {SANITIZED}: {mark.args[0]}"))
 
 
 _BASE = torch.arange(2000.0)

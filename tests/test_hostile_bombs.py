@@ -9,6 +9,8 @@ from assembler import Code, call, checkpoint, get, name, ordered_dict, put, tens
 
 import zerocopy
 
+pytestmark = pytest.mark.plain_memory("little memory and little time are what is asked for")
+
 MEGABYTE = 2**20
 SECONDS = 20  # a second's work at most, on a slow machine
 CLEAN = {kind.__name__ for kind in hostile.CLEAN}

@@ -23,6 +23,7 @@ def resources() -> tuple[int, int, int]:
     return len(list(Path("/proc/self/fd").iterdir())), maps, int(status["VmRSS"].split()[0])
 
 
+@pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
 @pytest.mark.parametrize("weights_only", [True, False])
 @pytest.mark.parametrize("source", ["path", "file", "bytes", "pread"])
 def test_many_loads_leave_nothing(save: Saver, source: str, weights_only: bool) -> None:
@@ -53,6 +54,7 @@ def test_many_loads_leave_nothing(save: Saver, source: str, weights_only: bool) 
     assert after[2] - before[2] < 4096, f"{after[2] - before[2]} kB in 1000 loads"
 
 
+@pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_many_failed_loads_leave_nothing(save: Saver, weights_only: bool) -> None:
     whole = saved_bytes(STATE)
@@ -90,6 +92,7 @@ PRIVATE = """
 """
 
 
+@pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_private_memory_of_a_load_is_small(save: Saver, child: Child, weights_only: bool) -> None:
     big = save({f"layer.{i}": torch.full((1 << 20,), float(i)) for i in range(16)}, "big.pt")  # 64 MiB

@@ -121,6 +121,7 @@ def test_r_gives_the_values(path: Path, weights_only: bool) -> None:
     assert (loaded["weight"] * 2).sum() == 2 * STATE["weight"].sum()
 
 
+@pytest.mark.plain_memory("a sanitizer reports what is meant to be a signal")
 def test_r_write_kills_the_process_and_not_the_file(path: Path, child: Child) -> None:
     before = digest(path)
     code = """
