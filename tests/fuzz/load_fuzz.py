@@ -1,0 +1,111 @@
+"""The whole way from bytes to a value, through the binding: zip and legacy files, loaded safely in every way."""
+
+from __future__ import annotations
+
+import io
+import random
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import allowed  # noqa: E402
+import archives  # noqa: E402
+import assembler  # noqa: E402
+import engine  # noqa: E402
+import hostile  # noqa: E402
+import make_seeds  # noqa: E402
+import mutate_bytes  # noqa: E402
+import mutate_legacy  # noqa: E402
+import mutate_zip  # noqa: E402
+import tar_files  # noqa: E402
+import torch  # noqa: E402
+import value_check  # noqa: E402
+from conftest import saved_bytes  # noqa: E402
+from kinds import dense, layouts, subclasses, training, values  # noqa: E402
+
+import zerocopy  # noqa: E402
+
+_GROUPS = (dense.DTYPES, dense.TIES, subclasses.FLAGS, layouts.SPARSE, layouts.QUANTIZED, layouts.NESTED,
+           layouts.WITHOUT_DATA, values.PLAIN, training.STATE)  # fmt: skip
+_DONORS = list(make_seeds.pickles().values())
+
+
+def _written_by_torch() -> Iterator[tuple[str, bytes]]:
+    for kind in (kind for group in _GROUPS for kind in group.kinds if kind.is_there()):
+        for name, options in (("zip", {}), ("legacy", {"_use_new_zipfile_serialization": False})):
+            try:
+                content = saved_bytes(kind.make(), **options)
+            except Exception:  # not every kind can be written by every release, or in both formats
+                continue
+            if len(content) < 16_384:
+                yield f"{name} {kind.name}", content
+
+
+def seeds() -> dict[str, bytes]:
+    """Return files of every format, written by hand and by the running torch."""
+    mine = {"mine": assembler.new(assembler.name("allowed", "Mine"), 1), "tensor": assembler.tensor()}
+    tensors = [torch.arange(5.0), torch.arange(3, dtype=torch.int16), torch.ones(2, dtype=torch.complex64)]
+    found = {f"zip {name}": seed for name, seed in make_seeds.archives().items()}
+    found |= {f"legacy {name}": seed for name, seed in make_seeds.legacy_files().items()}
+    found |= {f"pickle {name}": assembler.checkpoint(seed) for name, seed in make_seeds.pickles().items()}
+    found |= {"allowed": assembler.checkpoint(assembler.pickle(mine)), "tar": tar_files.checkpoint()}
+    found |= {"big-endian": archives.big_endian(tensors)}
+    found |= dict(_written_by_torch())
+    zips = [name for name in found if name.startswith("zip ")]
+    deflated = {f"deflated {name}": archives.rezip(found[name], zipfile.ZIP_DEFLATED) for name in zips[::5]}
+    return found | deflated
+
+
+def mutate(data: bytes, rng: random.Random) -> bytes:
+    """Return a file changed: with its format kept whole around the change as a rule, blindly now and then."""
+    if rng.random() < 0.85:
+        try:
+            if data[:2] == b"PK":
+                return mutate_zip.mutate(data, rng, _DONORS)
+            return mutate_legacy.mutate(data, rng, _DONORS)
+        except Exception:  # an earlier change has left nothing that zipfile or pickletools can read
+            pass
+    return mutate_bytes.mutate_bytes(data, rng)
+
+
+def _outcome(f: Any, **options: Any) -> tuple[str, Any]:
+    """Return what came of a load, and all there is to see of it. Raises what a load must not raise."""
+    try:
+        with zerocopy.safe_globals([allowed.Mine, allowed.MyDict]):
+            value = zerocopy.load(f, **options)
+    except hostile.CLEAN as error:
+        assert len(str(error)) <= hostile.LONGEST_MESSAGE + 200, f"a message of {len(str(error))} characters"
+        return "refused", type(error).__name__
+    except RuntimeError as error:  # a location's tag is judged by torch, in its words
+        if any(said in str(error) for said in ("deserialize", "restore data location", "device")):
+            return "elsewhere", "RuntimeError"
+        raise
+    return "loaded", value_check.read_all(value)
+
+
+def check(data: bytes) -> str:
+    """Load from a mapped file, from one that is read, and from memory: each time the same comes of it."""
+    with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        file.write(data)
+        file.flush()
+        outcomes = [
+            _outcome(file.name),
+            _outcome(file.name, backend="pread"),
+            _outcome(data),
+            _outcome(io.BytesIO(data)),
+        ]
+    for other in outcomes[1:]:
+        assert other == outcomes[0], f"not the same: {outcomes[0]!r:.500} and {other!r:.500}"
+    return outcomes[0][0]
+
+
+TARGET = engine.Target("load", seeds, mutate, check)
+
+if __name__ == "__main__":
+    engine.main(TARGET)
