@@ -21,7 +21,6 @@ constexpr std::uint16_t kZip64Field = 0x0001;
 constexpr std::uint16_t kMethodStored = 0;
 constexpr std::uint16_t kMethodDeflated = 8;
 
-constexpr std::uint16_t kFlagEncrypted = 0x0001;
 constexpr std::uint16_t kFlagDescriptor = 0x0008;
 constexpr std::uint16_t kFlagsDeflateLevel = 0x0006;
 constexpr std::uint16_t kFlagUtf8 = 0x0800;
@@ -223,7 +222,7 @@ Record Zip::record(std::size_t i) const {
   const auto name_size = cursor.read<std::uint16_t>();
   const auto extra_size = cursor.read<std::uint16_t>();
   if (name_size != entry.name.size() || cursor.take(name_size).text() != entry.name ||
-      method != entry.method || ((flags ^ entry.flags) & kFlagEncrypted) != 0) {
+      method != entry.method || (flags & ~kFlagsKnown) != 0) {
     fail(entry.name, entry.header, "local header and central directory disagree");
   }
   const std::uint64_t data = entry.header + head_size + extra_size;

@@ -258,6 +258,7 @@ void Machine::load_persistent(const Value& id) {
 void Machine::append(std::span<const Value> items) {
   const Value target = stack_.top();
   if (target.is(Kind::object)) {
+    if (items.empty()) refuse("nothing appended to an object");  // of a class that may not even be a list
     for (const Value& item : items) add_step(target.as<Object>(), Object::Effect::append, item);
     return;
   }
@@ -282,9 +283,8 @@ void Machine::add_items(std::span<const Value> items) {
 void Machine::set_items(std::span<const Value> items) {
   const Value target = stack_.top();
   if (items.size() % 2 != 0) fail("a key without a value");
-  if (!target.is_mapping() && !target.is(Kind::object)) {
-    refuse("items set on something that is no dict");
-  }
+  if (items.empty() && target.is(Kind::object)) refuse("nothing set in an object");  // ... a dict
+  if (!target.is_mapping() && !target.is(Kind::object)) refuse("items set on something that is no dict");
   for (std::size_t i = 0; i < items.size(); i += 2) {
     check_key(document_, items[i], instruction_.offset);
     if (target.is(Kind::object)) {

@@ -205,15 +205,16 @@ def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.
         compressed, plain, values, size = data
         _within_storage(compressed, plain, values)
         return torch.sparse_compressed_tensor(compressed, plain, values, size, layout=layout, **checks)
-    indices, values, size, *coalesced = data
+    indices, values, size, *flag = data
+    require([type(coalesced) for coalesced in flag] in ([], [bool]), "whether a sparse tensor is coalesced")
     _within_storage(indices, values)
     tensor = torch.sparse_coo_tensor(indices, values, size, **checks)
-    if coalesced and coalesced[0]:
+    if flag == [True]:
         require(
             torch.equal(tensor.coalesce()._indices(), indices), "a sparse tensor that claims to be coalesced"
         )
-        tensor._coalesced_(True)
-    return tensor
+    # Said or not: what has fewer than two elements is taken for coalesced otherwise.
+    return tensor._coalesced_(flag[0]) if flag else tensor
 
 
 # What 1.13 wrote, and later releases no longer have.
