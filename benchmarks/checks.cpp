@@ -2,9 +2,9 @@
 //
 //   checks FILE [ROUNDS]      prints medians in microseconds, as JSON
 //
-// Where a check cannot be told from work that has to be done, the whole counts: the directory is read (its bytes
-// are needed) and then parsed, its names, its layout and its fields checked, in one number; so the sum is an upper
-// bound.
+// Where a check cannot be told from work that has to be done, the whole counts: the directory is read (its
+// bytes are needed) and then parsed, its names, its layout and its fields checked, in one number; so the sum
+// is an upper bound.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -28,7 +28,8 @@ double median_us(int rounds, const std::function<void()>& work) {
   for (int i = 0; i < rounds; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     work();
-    times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    times.push_back(
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
   }
   std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
   return times[static_cast<std::size_t>(rounds) / 2];
@@ -85,15 +86,17 @@ int run(const char* path, int rounds) {
   const Document document = read_pickle(archive->pickle(), form);
   const Parts parts(document);
   const Zip zip(source);
-  const std::uint64_t directory = 100 * zip.count();  // about what its bytes are, zip64 fields and names included
+  const std::uint64_t directory =
+      100 * zip.count();  // about what its bytes are, zip64 fields and names included
 
   const double whole = median_us(rounds, [&] {
     const auto again = Archive::open(open(), Region(), Mode::copy_on_write);
     const Document read = read_pickle(again->pickle(), form);
     sink = again->records(wanted_by(read)).size();
   });
-  const double parsed = median_us(rounds, [&] { sink = Zip(source).count(); }) -
-                        median_us(rounds, [&] { sink = source->read({source->size() - directory, directory}).size(); });
+  const double parsed = median_us(rounds, [&] { sink = Zip(source).count(); }) - median_us(rounds, [&] {
+                          sink = source->read({source->size() - directory, directory}).size();
+                        });
   const double headers = median_us(rounds, [&] {
     for (std::size_t i = 0; i < zip.count(); ++i) sink = zip.record(i).size;
   });
@@ -105,14 +108,16 @@ int run(const char* path, int rounds) {
   }
   std::vector<std::byte> head(1024);
   const double reads = median_us(rounds, [&] {
-    for (const Extent at : heads) source->read(at.offset, std::span(head).first(std::min(head.size(), at.size)));
+    for (const Extent at : heads)
+      source->read(at.offset, std::span(head).first(std::min(head.size(), at.size)));
   });
   const double geometry = median_us(rounds, [&] { check_geometry(parts.tensors); });
   const double texts = median_us(rounds, [&] {
     for (const ByteSpan text : parts.texts) sink = is_utf8(text, Surrogates::accept) ? 1 : 0;
   });
-  std::printf("{\"native\": %.1f, \"directory\": %.1f, \"headers\": %.1f, \"geometry\": %.1f, \"texts\": %.1f}\n", whole,
-              std::max(0.0, parsed), std::max(0.0, headers - reads), geometry, texts);
+  std::printf(
+      "{\"native\": %.1f, \"directory\": %.1f, \"headers\": %.1f, \"geometry\": %.1f, \"texts\": %.1f}\n",
+      whole, std::max(0.0, parsed), std::max(0.0, headers - reads), geometry, texts);
   return 0;
 }
 

@@ -69,8 +69,8 @@ Reading read_document(Archive& archive, Region pickle, bool take_modules = false
   return {std::move(document), std::move(records)};
 }
 
-// Pairs (module, name) of a pickle for Python. They need not be text, so they cross as bytes; a few bytes of the
-// pickle pair the same long names again and again, so each of those crosses once.
+// Pairs (module, name) of a pickle for Python. They need not be text, so they cross as bytes; a few bytes of
+// the pickle pair the same long names again and again, so each of those crosses once.
 class NameList {
  public:
   void append(std::string_view module, std::string_view name) {

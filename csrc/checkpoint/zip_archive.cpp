@@ -71,9 +71,11 @@ std::string ZipArchive::read_text(std::size_t record) const {
 }
 
 std::size_t ZipArchive::pickle_record() const {
-  const auto record = find("data.pkl");
-  if (!record) throw FormatError("checkpoint: record 'data.pkl' is missing");
-  return *record;
+  if (const auto record = find("data.pkl")) return *record;
+  if (find("archive_format") || find("serialized_exported_program.json")) {
+    throw UnsupportedError("checkpoint: this is a program saved by torch.export; torch.export.load reads it");
+  }
+  throw FormatError("checkpoint: record 'data.pkl' is missing");
 }
 
 Region ZipArchive::pickle() const {

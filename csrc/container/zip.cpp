@@ -191,7 +191,8 @@ void Zip::check_names() {
 
 std::optional<std::size_t> Zip::find(std::string_view name) const {
   const auto* found = by_name_.find(name);
-  if (found == nullptr || found->name != name || name.empty() || is_folder(name)) return std::nullopt;
+  if (found == nullptr || name.empty() || is_folder(name)) return std::nullopt;
+  if (found->name != name) throw FormatError("zip: no record " + quote(name) + ", but " + quote(found->name));
   return found->value;
 }
 

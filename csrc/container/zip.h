@@ -38,7 +38,8 @@ class Zip {
   std::uint64_t size(std::size_t i) const noexcept { return entries_[i].size; }
   std::uint64_t stored_size(std::size_t i) const noexcept { return entries_[i].stored_size; }
 
-  // By name within the root folder, exact case.
+  // By name within the root folder. Throws FormatError for a record of that name in another case: torch reads
+  // it.
   std::optional<std::size_t> find(std::string_view name) const;
 
   // Reads and checks the local header.

@@ -45,10 +45,12 @@ bool deferred(T narrow) {
   return narrow == std::numeric_limits<T>::max();
 }
 
-// The end record is found from behind, by its signature and by a comment that ends with the file.
-// Two of them would mean two archives to choose from.
+// The end record is found from behind, by its signature and by a comment that ends with the file. Another one
+// behind it, or a second of that kind before it, would mean two archives to choose from: some readers take
+// the last signature, whatever its comment.
 std::optional<std::uint64_t> find_end_record(ByteSpan tail) {
   std::optional<std::uint64_t> found;
+  bool others = false;
   // The signature's last byte is rarer than its first, and memrchr passes 30 bytes a cycle.
   constexpr std::size_t kLast = sizeof(kEndSignature) - 1;
   const std::byte* const begin = tail.data() + kLast;
@@ -58,9 +60,10 @@ std::optional<std::uint64_t> find_end_record(ByteSpan tail) {
     Cursor cursor(tail.subspan({left, kEndSize}), "zip end record");
     if (cursor.read<std::uint32_t>() != kEndSignature) continue;
     cursor.skip(16);
-    if (left + kEndSize + cursor.read<std::uint16_t>() != tail.size()) continue;
-    if (found) fail("two end-of-directory records");
-    found = left;
+    const bool ends_the_file = left + kEndSize + cursor.read<std::uint16_t>() == tail.size();
+    if (ends_the_file && (found || others)) fail("two end-of-directory records");
+    if (ends_the_file) found = left;
+    others |= !ends_the_file;
   }
   return found;
 }

@@ -237,6 +237,12 @@ class Document {
     if (visited_ / kVisits > pickle_.size()) throw FormatError("pickle: long keys are used too often");
   }
 
+  // torch's rebuild functions look at every element of their tensors (are the indices in range?), and a few
+  // bytes call one again with the same tensors. Throws FormatError when it is out of proportion to the
+  // storages.
+  void charge_walk(const Sequence& arguments);
+  void settle_walks() const;
+
   Arena& arena() noexcept { return *arena_; }
 
   Value integer(std::int64_t number) {
@@ -257,11 +263,14 @@ class Document {
   }
 
  private:
+  static std::uint64_t tensor_bytes(const Sequence& arguments, int depth);
+
   Region pickle_;
   std::unique_ptr<Arena> arena_ = std::make_unique<Arena>();  // its address outlives a move
   std::uint32_t slots_ = 0;
   std::uint64_t charged_ = 0;
   std::uint64_t visited_ = 0;
+  std::uint64_t walked_ = 0;
 };
 
 }  // namespace zerocopy

@@ -52,9 +52,9 @@ struct GlobalName {
   friend auto operator<=>(const GlobalName&, const GlobalName&) = default;
 };
 
-// Every global that the pickle names, sorted, each once, by whichever opcode names it: views of the pickle, in
-// which one long name may be paired with many. Executes nothing; reads up to STOP or to the first byte that cannot
-// be decoded. Longer names are cut.
+// Every global that the pickle names, sorted, each once, by whichever opcode names it: views of the pickle,
+// in which one long name may be paired with many. Executes nothing; reads up to STOP or to the first byte
+// that cannot be decoded. Longer names are cut.
 std::vector<GlobalName> list_globals(ByteSpan pickle);
 
 }  // namespace zerocopy

@@ -15,19 +15,11 @@ namespace {
 
 constexpr std::uint16_t kMaxDepth = 1000;
 
-// DEFLATE makes a thousand opcodes of a byte, and each may become a hundred bytes of memory. What a pickle says
-// has to be in proportion to what is in the file; a constant list of a million numbers still is.
-std::uint64_t most_opcodes(std::uint64_t length, std::uint64_t stored) {
-  constexpr std::uint64_t kAlways = 2'000'000;
-  constexpr std::uint64_t kPerByte = 64;
-  return stored >= length ? length : kAlways + kPerByte * stored;
-}
-
 class Machine {
  public:
   Machine(Region pickle, const PickleForm& form)
       : document_(std::move(pickle)),
-        opcodes_left_(most_opcodes(document_.pickle().size(), form.stored)),
+        opcodes_left_(form.most_opcodes(document_.pickle().size())),
         storages_(form.ids),
         take_modules_(form.take_modules) {}
 
@@ -38,6 +30,7 @@ class Machine {
         step();
       }
       document_.root = pop();
+      document_.settle_walks();
     } catch (const StackError& error) {
       fail(error.what());
     }
@@ -252,7 +245,8 @@ void Machine::make_stack_global() {
 
 void Machine::load_persistent(const Value& id) {
   Global* module = take_modules_ ? class_of_module(id) : nullptr;
-  push(module != nullptr ? Value::of(*module) : Value::of(storages_.load(document_, id, instruction_.offset)));
+  push(module != nullptr ? Value::of(*module)
+                         : Value::of(storages_.load(document_, id, instruction_.offset)));
 }
 
 void Machine::append(std::span<const Value> items) {
@@ -324,6 +318,7 @@ void Machine::call(Object::Call how) {
     push(call_native(document_, global, arguments.as<Sequence>(), instruction_.offset));
     return;
   }
+  if (global.module.starts_with("torch.")) document_.charge_walk(arguments.as<Sequence>());
   auto& object = document_.make<Object>(Kind::object);
   object.callable = &global;
   object.call = how;

@@ -22,6 +22,14 @@ struct PickleForm {
   std::uint64_t stored = std::numeric_limits<std::uint64_t>::max();
   // Legacy files give the source of classes along with them: such an id is refused, or taken for the class.
   bool take_modules = false;
+
+  // DEFLATE makes a thousand opcodes of a byte, and each may become a hundred bytes of memory. What a pickle
+  // says has to be in proportion to what is in the file; a constant list of a million numbers still is.
+  std::uint64_t most_opcodes(std::uint64_t length) const {
+    constexpr std::uint64_t kAlways = 2'000'000;
+    constexpr std::uint64_t kPerByte = 64;
+    return stored >= length ? length : kAlways + kPerByte * stored;
+  }
 };
 
 // Throws FormatError (the bytes contradict the format), RefusedError (an opcode or a target that is

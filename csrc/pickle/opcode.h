@@ -145,8 +145,8 @@ class Decoder {
 // end is not among them.
 std::size_t pickle_size(ByteSpan bytes);
 
-// Why no machine of ours executes this one: RefusedError for another way to name or call code, UnsupportedError for
-// what picklers of binary protocols never write.
+// Why no machine of ours executes this one: RefusedError for another way to name or call code,
+// UnsupportedError for what picklers of binary protocols never write.
 [[noreturn]] void reject(const Instruction& instruction);
 
 // The integer that LONG1 and LONG4 carry: two's complement, little-endian, at most 8 bytes of it.

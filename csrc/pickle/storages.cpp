@@ -51,7 +51,8 @@ const ArenaList<Value>& items_of(const Value& id, std::size_t count, std::uint64
 Global* class_of_module(const Value& id) {
   if (!id.is(Kind::tuple)) return nullptr;
   const auto& items = id.as<Sequence>().items;
-  return names_module(items) && items.size() == 4 && items[1].is(Kind::global) ? &items[1].as<Global>() : nullptr;
+  return names_module(items) && items.size() == 4 && items[1].is(Kind::global) ? &items[1].as<Global>()
+                                                                               : nullptr;
 }
 
 Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t offset) {

@@ -75,9 +75,20 @@ class _Rehearsal(pickle.Unpickler):
             if type(numel) is not int or not 0 <= numel < 2**63:
                 raise FormatError(f"legacy file: a storage of {str(numel)[:200]} elements")
             known = (_torch.storage_class_name(storage_type), numel)
+            if not _is_utf8(_torch.text(key)):
+                raise FormatError(f"legacy file: a storage called {ascii(key)[:200]}")
             first = self.storages.setdefault(_torch.text(key), known)
             if first != known and (numel or first[1]):  # tensors of any types share an empty storage
                 raise FormatError(f"legacy file: storage {_torch.text(key)[:200]!r} has two types or sizes")
         elif _torch.text(kind) == "module":
             self.has_sources |= all(rest[1:])
         return _Inert
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a string has no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

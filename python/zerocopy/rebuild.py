@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 
 from zerocopy import _C, _torch
-from zerocopy.errors import Error, FormatError
+from zerocopy.errors import Error, FormatError, UnsupportedError
 
 Function = Callable[..., Any]
 
@@ -26,6 +26,7 @@ SAFE: dict[str, Function] = {}
 _TORCH_RAISES = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError)
 _MAX_ECHO = 200
 MAX_DIMENSIONS = 64
+_MANY = 2**59  # elements: of the widest dtype their bytes no longer fit 64 bits
 
 
 def _twin_of(path: str) -> Callable[[Function], Function]:
@@ -86,6 +87,7 @@ def _within_storage(*tensors: Any) -> None:
 def _require_inside(elements: int, offset: int, size: Sequence[int], stride: Sequence[int]) -> None:
     """Require that a view lies inside as many elements. Python's integers do not overflow."""
     require(len(size) == len(stride) and min((0, offset, *size, *stride)) == 0, "a tensor's negative shape")
+    require(math.prod(n or 1 for n in size) < _MANY, "a tensor's shape")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     require(0 in size or last < elements, f"a tensor needs element {last} of {elements}")
 
@@ -252,14 +254,23 @@ def rebuild_qtensor(
             scheme in (torch.per_channel_affine, torch.per_channel_affine_float_qparams), "a quantizer scheme"
         )
         _, scales, zero_points, axis = quantizer
-        _within_storage(*(values for values in (scales, zero_points) if isinstance(values, torch.Tensor)))
-        scales, zero_points = torch.as_tensor(scales).tolist(), torch.as_tensor(zero_points).tolist()
-        require(isinstance(axis, int) and 0 <= axis < len(size), f"quantizer axis {axis}")
+        scales, zero_points = _numbers(scales), _numbers(zero_points)
+        require(isinstance(axis, int) and 0 <= axis < len(size), "a quantizer axis")
         require(len(scales) == len(zero_points) == size[axis], "scales for another number of channels")
     require(all(math.isfinite(s) and s > 0 for s in scales), "a quantizer scale that is not positive")
     if scheme is not torch.per_channel_affine_float_qparams:  # whose zero points are floats
         require(all(lowest <= z <= highest for z in zero_points), "a zero point out of range")
     return torch._utils._rebuild_qtensor(storage, offset, size, stride, quantizer, requires_grad, {})
+
+
+def _numbers(values: Any) -> list[float]:
+    """Return the numbers of a tensor of one dimension, or of a list. A list of lists may be endless."""
+    if isinstance(values, torch.Tensor):
+        _within_storage(values)
+        require(values.dim() == 1, "scales of another shape")
+        return cast(list[float], values.tolist())
+    require(isinstance(values, (list, tuple)) and {*map(type, values)} <= {int, float}, "scales of another kind")
+    return list(values)
 
 
 #: dtype: range of a zero point, bytes of one item of the storage, and how many elements that holds.
@@ -280,7 +291,10 @@ def rebuild_nested_tensor(
     buffer: torch.Tensor, sizes: torch.Tensor, strides: torch.Tensor, offsets: torch.Tensor
 ) -> torch.Tensor:
     """Return a nested tensor whose parts lie inside its buffer."""
-    _within_storage(buffer, sizes, strides, *(offsets,) * isinstance(offsets, torch.Tensor))
+    # torch reads these three as memory, whatever their strides.
+    plain = [sizes, strides, *(offsets,) * isinstance(offsets, torch.Tensor)]
+    _within_storage(buffer, *plain)
+    require(all(part.dtype is torch.int64 and part.is_contiguous() for part in plain), "a nested tensor's shapes")
     starts = offsets.tolist() if isinstance(offsets, torch.Tensor) else list(offsets)
     require(
         len(starts) == len(sizes) == len(strides) and sizes.shape == strides.shape, "a nested tensor's shapes"
@@ -299,7 +313,9 @@ def rebuild_meta_tensor(
         _are_integers(size) and _are_integers(stride) and min((0, *size, *stride)) >= 0,
         "a meta tensor's shape",
     )
-    require(len(size) <= MAX_DIMENSIONS and math.prod(n or 1 for n in size) < 2**59, "a meta tensor's shape")
+    require(len(size) == len(stride) <= MAX_DIMENSIONS, "a meta tensor's dimensions")
+    require(math.prod(n or 1 for n in size) < _MANY, "a meta tensor's shape")
+    require(sum(n * step for n, step in zip(size, stride, strict=True)) < _MANY, "a meta tensor's strides")
     return torch.empty_strided(size, stride, dtype=dtype, device="meta", requires_grad=requires_grad)
 
 
@@ -315,7 +331,10 @@ def rebuild_from_cpu_tensor(
 ) -> torch.Tensor:
     """Return a tensor of a device whose data was written as a CPU tensor."""
     _within_storage(data)
-    return data.to(device=device, dtype=dtype).requires_grad_(requires_grad)
+    try:
+        return data.to(device=device, dtype=dtype).requires_grad_(requires_grad)
+    except (AssertionError, ImportError) as error:  # how torch says that it was built without, or looks for a package
+        raise UnsupportedError(f"checkpoint: device {str(device)[:64]!r}: {str(error)[:200]}") from None
 
 
 @_twin_of("torch._utils._rebuild_wrapper_subclass")

@@ -10,6 +10,7 @@ Source: ``torch.serialization._legacy_load`` (its inner ``legacy_load``) of PyTo
 
 from __future__ import annotations
 
+import errno
 import io
 import struct
 import tarfile
@@ -57,6 +58,11 @@ def load(file: BinaryIO, map_location: Any, pickle_module: ModuleType, pickle_ar
             return read(_member(archive, "pickle"))
     except (tarfile.TarError, struct.error) as error:
         raise FormatError(f"tar archive: {error}") from error
+    except (MemoryError, OverflowError, OSError) as error:
+        # tarfile reads names as long as a header says, and seeks by sizes that are negative or no file's.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        raise FormatError("tar archive: a member of absurd size") from error
 
 
 def _checked(value: Any, *kinds: type) -> Any:

@@ -1,5 +1,5 @@
-// Several threads over the same bytes. Right as any other test; under ThreadSanitizer also a proof that nobody
-// counts on luck: scripts/test --sanitize thread.
+// Several threads over the same bytes. Right as any other test; under ThreadSanitizer also a proof that
+// nobody counts on luck: scripts/test --sanitize thread.
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -35,7 +35,8 @@ void on_threads(Work work) {
 const std::string kData(256, 'd');
 const DType& kBytes = *dtype_by_name("uint8");
 
-// A checkpoint of a plain list and one storage; with enough records for an archive to start a thread of its own.
+// A checkpoint of a plain list and one storage; with enough records for an archive to start a thread of its
+// own.
 std::string checkpoint(int more_records = 200) {
   std::vector<ZipRecord> list = {
       {"root/data.pkl", "\x80\2]q\0(K\1K\2e."s}, {"root/version", "3\n"}, {"root/data/0", kData}};
