@@ -6,7 +6,6 @@ all others of the same file, before anything has been built.
 
 from __future__ import annotations
 
-import _compat_pickle
 import contextlib
 import importlib
 import inspect
@@ -17,14 +16,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from zerocopy import _torch, rebuild
-
-Name = tuple[bytes, bytes]
-
-# As torch: never allowed, whoever asks.
-BLOCKED_MODULES = frozenset({"sys", "os", "posix", "nt"})
+from zerocopy.names import BLOCKED_MODULES, Name, modern, printable
 
 # A message names every global of an honest file; one made to fill a log is cut, and so is `error.globals`.
-_MAX_ECHO = 200
 _MAX_LISTED = 200
 _MAX_LISTING = 8000
 _MAX_NAMES = 10_000
@@ -101,7 +95,7 @@ def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
     found: dict[Name, Any] = {}
     refused: list[Name] = []
     for name in names:
-        pair = _modern(name)
+        pair = modern(name)
         if pair is not None and pair[0] not in BLOCKED_MODULES:
             if pair in by_user:
                 found[name] = by_user[pair]
@@ -161,25 +155,8 @@ def _user_globals() -> Iterator[tuple[tuple[str, str], Any]]:
             yield (entry.__module__, entry.__qualname__), entry
 
 
-def _modern(name: Name) -> tuple[str, str] | None:
-    """Return the name in Python 3's spelling (protocol 2 writes Python 2's); None if it is not text."""
-    try:
-        module, attribute = (part.decode("utf-8") for part in name)
-    except UnicodeDecodeError:
-        return None
-    if (module, attribute) in _compat_pickle.NAME_MAPPING:
-        return _compat_pickle.NAME_MAPPING[(module, attribute)]
-    return _compat_pickle.IMPORT_MAPPING.get(module, module), attribute
-
-
-def _printable(name: Name) -> str:
-    joined = b".".join(name).decode("utf-8", "backslashreplace")
-    safe = joined if joined.isprintable() else joined.encode("unicode_escape").decode("ascii")
-    return safe if len(safe) <= _MAX_ECHO else safe[:_MAX_ECHO] + "..."
-
-
 def _refusal(refused: list[Name]) -> pickle.UnpicklingError:
-    names = sorted(map(_printable, refused[:_MAX_NAMES]))
+    names = sorted(map(printable, refused[:_MAX_NAMES]))
     listed = names[:_MAX_LISTED]
     while len(listed) > 1 and sum(map(len, listed)) > _MAX_LISTING:
         listed.pop()

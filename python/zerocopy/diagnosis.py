@@ -7,7 +7,6 @@ import re
 import tarfile
 from typing import NamedTuple
 
-from zerocopy import _C, allowlist
 from zerocopy.errors import Error, FormatError, UnsupportedError
 
 #: How many bytes of the file's ends are looked at.
@@ -76,7 +75,7 @@ def diagnose(glimpse: Glimpse, error: Error) -> Exception:
         return UnknownFormatError(
             f"this is an HTML page{_html_title(head)}. The download needed a login or a confirm step."
         )
-    if _is_tar(head):
+    if is_tar(head):
         return TarError(
             "this file is a tar archive of before PyTorch 0.1.10, which only weights_only=False can load: "
             "it lets the file run any code"
@@ -90,7 +89,8 @@ def diagnose(glimpse: Glimpse, error: Error) -> Exception:
     return UnknownFormatError(f"not a checkpoint that zerocopy knows: it begins with {head[:16]!r}")
 
 
-def _is_tar(head: bytes) -> bool:
+def is_tar(head: bytes) -> bool:
+    """Whether a file that begins so is a tar archive."""
     # By its checksum: the oldest tars have no magic, and torch.load opens them as well.
     try:
         tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
@@ -100,6 +100,8 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _bare_pickle(head: bytes) -> Exception:
+    from zerocopy import _C, allowlist  # here, because both need torch and the command line does without
+
     try:
         allowlist.resolve(_C.foreign_globals(head))
     except pickle.UnpicklingError as refusal:

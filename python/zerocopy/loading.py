@@ -15,8 +15,9 @@ import torch
 
 from zerocopy import _C, _torch, allowlist, construction, diagnosis, legacy, opening, stubs, tar, unpickler
 from zerocopy.errors import Error, FormatError, UnsupportedError
+from zerocopy.names import Name
 
-Allow = Callable[[list[allowlist.Name]], dict[allowlist.Name, Any]]
+Allow = Callable[[list[Name]], dict[Name, Any]]
 
 
 def load(
@@ -190,7 +191,7 @@ def _load_safely(
     return archive.load(allow, restore, cpu_as_is, encoding, objects, objects is stubs)
 
 
-def _refuse_all(names: list[allowlist.Name]) -> dict[allowlist.Name, Any]:
+def _refuse_all(names: list[Name]) -> dict[Name, Any]:
     if names:
         raise pickle.UnpicklingError("other globals than the machine's own")
     return {}
