@@ -48,7 +48,8 @@ class CMakeBuild(build_ext):
             source += ["-G", "Ninja"]
         options = [f"-DPython_EXECUTABLE={sys.executable}", *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
         run("cmake", *source, *options)
-        run("cmake", "--build", str(BUILD), "--target", "_C", "--parallel", str(os.cpu_count() or 1))
+        module = ext.name.rpartition(".")[2]
+        run("cmake", "--build", str(BUILD), "--target", module, "--parallel", str(os.cpu_count() or 1))
 
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ shutil.rmtree(PACKAGE, ignore_errors=True)
 
 setup(
     license="Apache-2.0",
-    ext_modules=[Extension("zerocopy._C", sources=[])],
+    ext_modules=[Extension("zerocopy._C", sources=[]), Extension("zerocopy._core", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
     options={"build": {"build_base": str(BUILD), "build_lib": str(PACKAGE)}},
 )

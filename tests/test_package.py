@@ -8,13 +8,14 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from conftest import Child
 
 import zerocopy
-from zerocopy import _C
+from zerocopy import _C, _core
 
 IMPORT = """
 import sys, os, threading, signal, logging, warnings, io
@@ -104,13 +105,17 @@ def test_errors() -> None:
 def test_type_information_is_installed() -> None:
     installed = Path(zerocopy.__file__).parent
     assert (installed / "py.typed").is_file() and (installed / "_C.pyi").is_file()
+    assert (installed / "_core.pyi").is_file()
 
 
-# ------------------------------------------------------------------- _C.pyi against the built module
+# ----------------------------------------------------------- the stubs against the built modules
+
+NATIVE = (_C, _core)
 
 
-def stub() -> dict[str, ast.stmt]:
-    tree = ast.parse((Path(zerocopy.__file__).parent / "_C.pyi").read_text())
+def stub(module: ModuleType) -> dict[str, ast.stmt]:
+    name = module.__name__.rpartition(".")[2]
+    tree = ast.parse((Path(zerocopy.__file__).parent / f"{name}.pyi").read_text())
     return dict(_definitions(tree.body))
 
 
@@ -139,13 +144,16 @@ def is_property(node: ast.FunctionDef) -> bool:
     return any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list)
 
 
-def test_stub_has_the_names_of_the_module() -> None:
-    assert set(stub()) == public_names(_C)
+@pytest.mark.parametrize("module", NATIVE)
+def test_stub_has_the_names_of_the_module(module: ModuleType) -> None:
+    assert set(stub(module)) == public_names(module)
 
 
-@pytest.mark.parametrize("name", sorted(public_names(_C)))
-def test_stub_has_the_arguments_of_the_module(name: str) -> None:
-    node, thing = stub()[name], getattr(_C, name)
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module in NATIVE for name in sorted(public_names(module))]
+)
+def test_stub_has_the_arguments_of_the_module(module: ModuleType, name: str) -> None:
+    node, thing = stub(module)[name], getattr(module, name)
     if isinstance(node, ast.FunctionDef):
         assert arguments_in_stub(node) == arguments_in_docstring(thing)
         return

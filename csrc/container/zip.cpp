@@ -89,7 +89,8 @@ Zip::Entry Zip::read_entry(Cursor& cursor, std::uint64_t directory_offset) {
   cursor.skip(4);  // versions
   entry.flags = cursor.read<std::uint16_t>();
   entry.method = cursor.read<std::uint16_t>();
-  cursor.skip(8);  // time, date, CRC-32
+  cursor.skip(4);  // time, date
+  entry.crc = cursor.read<std::uint32_t>();
   const auto stored_size = cursor.read<std::uint32_t>();
   const auto size = cursor.read<std::uint32_t>();
   const auto name_size = cursor.read<std::uint16_t>();

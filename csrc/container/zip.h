@@ -38,6 +38,9 @@ class Zip {
   std::uint64_t size(std::size_t i) const noexcept { return entries_[i].size; }
   std::uint64_t stored_size(std::size_t i) const noexcept { return entries_[i].stored_size; }
 
+  // CRC-32 of the record's content, as the directory gives it. Nothing here compares it.
+  std::uint32_t crc(std::size_t i) const noexcept { return entries_[i].crc; }
+
   // By name within the root folder. Throws FormatError for a record of that name in another case: torch reads
   // it.
   std::optional<std::size_t> find(std::string_view name) const;
@@ -52,6 +55,7 @@ class Zip {
     std::uint64_t stored_size = 0;
     std::uint64_t size = 0;
     std::uint64_t end = 0;  // where the next record or the directory begins
+    std::uint32_t crc = 0;
     std::uint16_t flags = 0;
     std::uint16_t method = 0;
   };

@@ -1,0 +1,155 @@
+// zerocopy._core: what can be said of a file without torch, whose libraries _C needs.
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+
+#include "binding/buffer.h"
+#include "binding/errors.h"
+#include "binding/gil.h"
+#include "checkpoint/archive.h"
+#include "checkpoint/legacy_archive.h"
+#include "container/zip.h"
+#include "pickle/effects.h"
+#include "pickle/machine.h"
+#include "pickle/scan.h"
+
+namespace py = pybind11;
+
+namespace zerocopy {
+namespace {
+
+// Names come from the file and need not be text: they cross as bytes.
+py::bytes bytes_of(std::string_view text) { return {text.data(), text.size()}; }
+
+py::tuple name_of(const NamePair& pair) {
+  return py::make_tuple(bytes_of(pair.first), bytes_of(pair.second));
+}
+
+template <typename Names>
+py::list names_of(const Names& names, std::size_t limit) {
+  py::list listed;
+  for (const NamePair& name : names) {
+    if (listed.size() == limit) break;
+    listed.append(name_of(name));
+  }
+  return listed;
+}
+
+py::dict scan(const py::object& buffer, std::size_t limit) {
+  const Region pickle = region_of_buffer(buffer.ptr(), Access::any);
+  PickleScan found;
+  {
+    const GilReleased released;
+    found = scan_pickle(pickle.bytes(), limit);
+  }
+  py::list globals;
+  for (const ScannedGlobal& global : found.globals) {
+    const bool native = known_global(global.module, global.name).action != Action::external;
+    globals.append(py::make_tuple(bytes_of(global.module), bytes_of(global.name), native, global.offset,
+                                  global.opcode, global.uses, global.called));
+  }
+  py::dict opcodes;
+  for (std::size_t i = 0; i < found.opcodes.size(); ++i) {
+    const auto [count, offset] = found.opcodes[i];
+    if (count != 0) opcodes[py::int_(i)] = py::make_tuple(count, offset);
+  }
+  return py::dict(py::arg("globals") = globals, py::arg("globals_left_out") = found.globals_left_out,
+                  py::arg("opcodes") = opcodes,
+                  py::arg("unresolved") = py::make_tuple(found.unresolved.count, found.unresolved.offset),
+                  py::arg("end") = found.end, py::arg("stopped") = found.stopped,
+                  py::arg("truncated") = found.truncated, py::arg("fault") = found.fault);
+}
+
+std::shared_ptr<const Source> source_of(int descriptor, const std::string& name) {
+  return std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
+}
+
+// By the first bytes, as Archive::open tells it; "" for a file that is neither.
+std::string container(int descriptor, const std::string& name) {
+  const auto source = source_of(descriptor, name);
+  const GilReleased released;
+  if (LegacyArchive::recognises(*source)) return "legacy";
+  const Region head = source->read({0, std::min<std::uint64_t>(4, source->size())});
+  return head.bytes().text() == "PK\3\4" ? "zip" : "";
+}
+
+// (name, offset, stored size, deflated, size, CRC, fault) of each record, by the directory. A record
+// whose local header is at fault has no offset.
+py::list zip_records(int descriptor, const std::string& name) {
+  const Zip zip(source_of(descriptor, name));
+  const std::string root(zip.root());
+  py::list records;
+  for (std::size_t i = 0; i < zip.count(); ++i) {
+    Record record{.name = zip.name(i), .extent = {}, .size = zip.size(i)};
+    std::string fault;
+    try {
+      record = zip.record(i);
+    } catch (const FormatError& error) {
+      fault = error.what();
+    }
+    records.append(py::make_tuple(root + "/" + std::string(record.name), record.extent.offset,
+                                  record.extent.size, record.encoding == Encoding::deflated, record.size,
+                                  zip.crc(i), fault));
+  }
+  return records;
+}
+
+py::list attributes_of(const Effects& effects) {
+  py::list listed;
+  for (const auto& [target, attribute] : effects.attributes) {
+    listed.append(py::make_tuple(name_of(target), bytes_of(attribute)));
+  }
+  return listed;
+}
+
+// (key, dtype, record) of each storage, the record as (offset, stored size, deflated, size).
+py::list storages_of(const Document& document, const std::vector<Record>& records) {
+  py::list listed;
+  for (const Storage* storage : document.storages) {
+    const Record& record = records[storage->index];
+    listed.append(py::make_tuple(py::str(storage->key.data(), storage->key.size()), storage->element->name,
+                                 record.extent.offset, record.extent.size,
+                                 record.encoding == Encoding::deflated, record.size));
+  }
+  return listed;
+}
+
+// Reads a checkpoint as a safe load does, up to where it would ask the allow-lists, and says what it
+// would ask. Throws what a load throws before that.
+py::dict examine(int descriptor, const std::string& name, std::size_t limit) {
+  std::unique_ptr<Archive> archive;
+  std::optional<Document> document;
+  std::vector<Record> records;
+  Effects effects;
+  std::set<NamePair> externals;
+  {
+    const GilReleased released;
+    archive = Archive::open(source_of(descriptor, name), Region(), Mode::copy_on_write);
+    if (!archive->is_torchscript()) {
+      document = read_pickle(archive->pickle(), archive->pickle_form());
+      records = archive->records(wanted_by(*document));
+      effects = effects_of(*document);
+      for (const Global* global : document->externals) externals.insert({global->module, global->name});
+    }
+  }
+  return py::dict(py::arg("container") = archive->container(), py::arg("end") = archive->end(),
+                  py::arg("foreign") = names_of(externals, limit),
+                  py::arg("called") = names_of(effects.called, limit),
+                  py::arg("created") = names_of(effects.created, limit),
+                  py::arg("changed") = names_of(effects.changed, limit),
+                  py::arg("attributes") = attributes_of(effects), py::arg("odd") = effects.odd,
+                  py::arg("storages") = document ? storages_of(*document, records) : py::list());
+}
+
+}  // namespace
+}  // namespace zerocopy
+
+PYBIND11_MODULE(_core, module) {
+  using namespace zerocopy;  // NOLINT(google-build-using-namespace): the module's own names
+  module.doc() = "The native part of zerocopy that looks at files without torch.";
+  register_exceptions();
+  module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
+  module.def("container", &container, py::arg("descriptor"), py::arg("name"));
+  module.def("zip_records", &zip_records, py::arg("descriptor"), py::arg("name"));
+  module.def("examine", &examine, py::arg("descriptor"), py::arg("name"), py::arg("limit"));
+}
