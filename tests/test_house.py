@@ -146,6 +146,8 @@ def test_private_names_of_torch_are_in_one_file(path: Path) -> None:
 
 @each_module
 def test_the_library_never_prints(path: Path) -> None:
+    if path == ROOT / "python/zerocopy/cli/output.py":  # the command line does, there
+        return
     calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     assert not [call for call in calls if dotted(call) in ("print", "sys.stdout.write", "sys.stderr.write")]
 

@@ -28,8 +28,6 @@ from typing import Any
 import zerocopy
 from zerocopy import environment
 
-SUMMARY = "run a Python program with torch.load patched"
-
 DESCRIPTION = """
 Runs an unchanged program as python would, with torch.load replaced by one that maps checkpoints instead of reading
 them, as soon as the program imports torch. Processes that it starts by multiprocessing are patched too; other programs

@@ -1,0 +1,56 @@
+"""The command line. A subcommand is a module of this package and a line in :data:`COMMANDS`.
+
+The module has ``DESCRIPTION`` (and ``EPILOG``, if there is more to say), ``add_arguments(parser)`` and
+``execute(parser, options)``, which returns the exit code. It is imported when it is asked for, so that no command
+waits for what another one needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import zerocopy
+
+#: What the help says of each subcommand.
+COMMANDS = {
+    "run": "run a Python program with torch.load patched",
+    "scan": "say what a checkpoint's pickles name, and whether a safe load would take it",
+    "verify": "check a checkpoint's structure and checksums",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that the arguments (by default ``sys.argv[1:]``) name, and return its exit code.
+
+    A command line that makes no sense exits with 2.
+    """
+    # No abbreviations: with them, options of a program under "run" might be taken for ours.
+    parser = argparse.ArgumentParser(
+        "zerocopy", description="PyTorch checkpoints without copying.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"zerocopy {zerocopy.__version__}")
+    subparsers = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser
+    )
+    for name, summary in COMMANDS.items():
+        subparsers.add_parser(name, help=summary, allow_abbrev=False).name = name
+    options = parser.parse_args(arguments)
+    return options.execute(options.parser, options)
+
+
+class _CommandParser(argparse.ArgumentParser):
+    """The parser of a subcommand, which asks the subcommand's module only when it has something to parse."""
+
+    name: str
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        command = importlib.import_module(f"{__name__}.{self.name}")
+        self.description = command.DESCRIPTION
+        self.epilog = getattr(command, "EPILOG", None)
+        self.formatter_class = getattr(command, "FORMATTER", argparse.HelpFormatter)
+        command.add_arguments(self)
+        self.set_defaults(execute=command.execute, parser=self)
+        return super().parse_known_args(args, namespace)
