@@ -1,0 +1,182 @@
+"""The pickles of a file, and what stands in each: found and walked, never run."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Callable, Iterator
+from typing import IO, Any, NamedTuple, cast
+
+from zerocopy import _core
+from zerocopy.cli import policy
+from zerocopy.cli.layout import MAX_PICKLE, Record, records_of
+from zerocopy.cli.reading import OpenFile
+from zerocopy.names import Name
+
+#: Distinct globals that are kept of a pickle. More than on any list: where some are left out, some are not allowed.
+MOST_GLOBALS = 1000
+
+_FIRST_WINDOW = 1 << 16
+_LEGACY_PARTS = ("magic number", "protocol version", "sys_info", "object", "storage keys")
+
+# What zerocopy reads of an archive. TorchScript's own loader also reads constants.pkl.
+_READ_BY_LOAD = ("data.pkl", "constants.pkl")
+_NAMED_LIKE_A_PICKLE = re.compile(r"\.(pkl|pickle)$", re.IGNORECASE)
+_PROTO = frozenset(b"\x80" + bytes([protocol]) for protocol in range(6))
+
+_ELEMENT_SIZES = {
+    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8"), 1),
+    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
+    **dict.fromkeys(("Float", "Int", "QInt32"), 4),
+    **dict.fromkeys(("Double", "Long"), 8),
+}
+
+Read = Callable[[int, int], bytes]
+
+
+class Global(NamedTuple):
+    """A global that a pickle names."""
+
+    name: Name
+    native: bool  # zerocopy builds it itself
+    offset: int
+    opcode: int
+    uses: int
+    called: bool
+
+    @property
+    def judgement(self) -> str:
+        """``known``, ``allowed`` or ``not allowed``."""
+        if self.native:
+            return "known"
+        return "allowed" if policy.running().allows(self.name) else "not allowed"
+
+
+class Pickle(NamedTuple):
+    """A pickle, and what a walk over its opcodes has found."""
+
+    name: str
+    offset: int | None  # in the file; None in a deflated record
+    size: int  # of what holds it
+    stray: bool  # a record that no load reads
+    globals: list[Global]
+    globals_left_out: int  # uses of more
+    opcodes: dict[int, tuple[int, int]]  # count, offset of the first
+    unresolved: tuple[int, int]
+    end: int
+    stopped: bool
+    fault: str
+
+    @property
+    def after_stop(self) -> int:
+        """How many bytes of what holds the pickle come behind it."""
+        return self.size - self.end if self.stopped else 0
+
+
+def of_zip(file: OpenFile) -> Iterator[Pickle]:
+    """Yield the pickles of an archive: those that a load reads, and whatever else looks like one."""
+    for record in records_of(file):
+        if record.fault:
+            continue
+        relative = record.name.partition("/")[2]
+        named = relative in _READ_BY_LOAD or _NAMED_LIKE_A_PICKLE.search(relative) is not None
+        if not named and record.read(file, 2) not in _PROTO:
+            continue
+        walked = _walk(_reader(file, record), record.size)
+        if named or walked["stopped"]:
+            offset = None if record.deflated else record.offset
+            yield _pickle(record.name, offset, record.size, walked, relative not in _READ_BY_LOAD)
+
+
+def of_legacy(file: OpenFile) -> Iterator[Pickle]:
+    """Yield the pickles of a file of before PyTorch 1.6, which follow one another."""
+    begin = 0
+    for name in _LEGACY_PARTS:
+        walked = _walk(lambda offset, size: file.read(begin + offset, size), file.size - begin)  # noqa: B023
+        yield _pickle(name, begin, walked["end"], walked, False)
+        begin += walked["end"]
+        if not walked["stopped"]:
+            return
+
+
+def of_bare(file: OpenFile) -> Iterator[Pickle]:
+    """Yield the one pickle that the file is."""
+    yield _pickle("", 0, file.size, _walk(file.read, file.size), False)
+
+
+def of_tar(file: OpenFile) -> Iterator[Pickle]:
+    """Yield the pickles in the members of a tar archive, as far as they can be followed."""
+    with (
+        open(file.descriptor, "rb", closefd=False) as stream,
+        tarfile.open(fileobj=stream, mode="r:") as archive,
+    ):
+        for member in archive:
+            skip = {"storages": _storage_data, "tensors": _tensor_data, "pickle": _nothing}.get(member.name)
+            # A sparse file may be larger than the archive.
+            if skip is not None and member.isreg() and not member.issparse():
+                content = cast(IO[bytes], archive.extractfile(member))
+                yield from _of_member(member, content, skip)
+
+
+def _of_member(
+    member: tarfile.TarInfo, content: IO[bytes], skip: Callable[[list[Global], Read], int]
+) -> Iterator[Pickle]:
+    def read(offset: int, size: int) -> bytes:
+        content.seek(begin + offset)
+        return content.read(size)
+
+    begin = 0
+    while begin < member.size:
+        walked = _walk(read, member.size - begin)
+        found = _pickle(member.name, member.offset_data + begin, walked["end"], walked, False)
+        yield found
+        if not found.stopped:
+            return
+        begin += found.end
+        begin += skip(found.globals, read)
+
+
+def _nothing(globals: list[Global], read: Read) -> int:
+    return 0
+
+
+def _storage_data(globals: list[Global], read: Read) -> int:
+    """Return the length of the data that follow the pickle of a storage: a number of elements, and them."""
+    for kind in globals:
+        size = _ELEMENT_SIZES.get(kind.name[1].decode("ascii", "replace").removesuffix("Storage"))
+        if size is not None:
+            return 8 + size * int.from_bytes(read(0, 8), "little")
+    return 0
+
+
+def _tensor_data(globals: list[Global], read: Read) -> int:
+    """Return the length of the shape that follows the pickle of a tensor."""
+    return 8 + 16 * int.from_bytes(read(0, 4), "little") + 8 if globals else 0
+
+
+def _reader(file: OpenFile, record: Record) -> Read:
+    if not record.deflated:
+        return lambda offset, size: file.read(record.offset + offset, size)
+    content = record.read(file, MAX_PICKLE)
+    return lambda offset, size: content[offset : offset + size]
+
+
+def _walk(read: Read, size: int) -> dict[str, Any]:
+    """Walk the pickle that bytes begin with, reading no more of them than it takes."""
+    size, window = min(size, MAX_PICKLE), _FIRST_WINDOW
+    while True:
+        walked = _core.scan(read(0, min(window, size)), MOST_GLOBALS)
+        if not walked["truncated"] or window >= size:
+            return walked
+        window *= 8
+
+
+def _pickle(name: str, offset: int | None, size: int, walked: dict[str, Any], stray: bool) -> Pickle:
+    globals = [
+        Global((module, attribute), native, at, opcode, uses, called)
+        for module, attribute, native, at, opcode, uses, called in walked["globals"]
+    ]
+    return Pickle(
+        name, offset, size, stray, globals, walked["globals_left_out"], walked["opcodes"],
+        walked["unresolved"], walked["end"], walked["stopped"], walked["fault"],
+    )  # fmt: skip

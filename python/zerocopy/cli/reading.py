@@ -1,0 +1,153 @@
+"""What the commands have in common that read files and report on each."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import zerocopy
+from zerocopy.cli import output
+
+FINE, BAD, TROUBLE = 0, 1, 2
+_INTERRUPTED = 130  # as a shell reports SIGINT and SIGPIPE
+_BROKEN_PIPE = 141
+
+_SCHEMA = 1
+
+EXIT_CODES = """
+exit codes:
+  0  {fine}
+  1  {bad}
+  2  {trouble}
+Of several files the highest counts. 130 after an interrupt.
+"""
+
+
+class Report(Protocol):
+    """What a command found out about a file."""
+
+    @property
+    def code(self) -> int:
+        """The exit code for this file."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield what to print."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+
+
+class Trouble(Exception):
+    """A file cannot be read, or is nothing that a command knows."""
+
+
+class TroubleReport(NamedTuple):
+    """... as a report."""
+
+    path: str
+    why: str
+    code: int = TROUBLE
+
+    def lines(self) -> Iterator[str]:
+        """Yield nothing: trouble goes to standard error."""
+        yield from ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same shape as other reports, up to the reasons."""
+        reasons = [{"kind": "trouble", "text": self.why}]
+        return {"path": self.path, "verdict": "trouble", "container": None, "reasons": reasons}
+
+
+class OpenFile:
+    """A regular file that is read by position. It never blocks, and one that shrinks is an exception."""
+
+    def __init__(self, path: str) -> None:
+        if "\0" in path:
+            raise Trouble("embedded null byte")
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self.descriptor)
+        self.size = status.st_size
+        why = (
+            "is a directory" if stat.S_ISDIR(status.st_mode)
+            else "is not a regular file" if not stat.S_ISREG(status.st_mode)
+            else "the file is empty" if not self.size
+            else ""
+        )  # fmt: skip
+        if why:
+            self.close()
+            raise Trouble(why)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the file, fewer only at its end."""
+        pieces = []
+        while size > 0 and (piece := os.pread(self.descriptor, size, offset)):
+            pieces.append(piece)
+            offset += len(piece)
+            size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def pieces(self, offset: int, size: int, length: int = 1 << 20) -> Iterator[bytes]:
+        """Yield bytes of the file piece by piece."""
+        end = offset + size
+        while offset < end:
+            piece = self.read(offset, min(length, end - offset))
+            if not piece:
+                raise Trouble(f"the file ends at {offset}: it became shorter")
+            yield piece
+            offset += len(piece)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what these commands share."""
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a checkpoint")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object (docs/cli.md describes it)"
+    )
+
+
+def report_on(
+    command: str, options: argparse.Namespace, examine: Callable[[OpenFile], Report], verdicts: Sequence[str]
+) -> int:
+    """Examine every file and print what was found. Returns the exit code, the highest of all files."""
+    reports: list[Report] = []
+    try:
+        for path in options.files:
+            report = _report(path, examine)
+            reports.append(report)
+            if isinstance(report, TroubleReport):
+                output.complain(f"zerocopy {command}: {output.escaped(path)}: {report.why}")
+            if not options.json:
+                output.say(report.lines())
+        code = max(report.code for report in reports)
+        if options.json:
+            head = {"schema": _SCHEMA, "command": command, "zerocopy": zerocopy.__version__}
+            files = [report.as_json() for report in reports]
+            output.say_json({**head, "verdict": [*verdicts, "trouble"][code], "files": files})
+        output.flush()
+        return code
+    except BrokenPipeError:
+        output.hush()
+        return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _report(path: str, examine: Callable[[OpenFile], Report]) -> Report:
+    try:
+        with contextlib.closing(OpenFile(path)) as file:
+            return examine(file)
+    except OSError as error:
+        return TroubleReport(path, error.strerror or type(error).__name__)
+    except Trouble as trouble:
+        return TroubleReport(path, str(trouble))
+    except MemoryError:
+        return TroubleReport(path, "out of memory")

@@ -1,0 +1,273 @@
+"""``zerocopy scan``: what the pickles of a file name and do, and whether a safe load would take the file.
+
+Nothing of the file is imported, called or built. The verdict is that of the safe loader's own reader and lists; the
+walk over the opcodes only tells a reader what there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import pickletools
+import tarfile
+from collections.abc import Callable, Iterator
+from pickle import UnpicklingError
+from typing import Any, NamedTuple
+
+from zerocopy import _core
+from zerocopy.cli import layout, pickles, policy, reading
+from zerocopy.cli.output import escaped, listed
+from zerocopy.cli.pickles import Global, Pickle
+from zerocopy.errors import Error
+from zerocopy.names import Name, printable
+
+DESCRIPTION = """
+Lists what the pickles of checkpoints name, and says of each file whether zerocopy.load would take it with
+weights_only=True, its default. Nothing of a file is imported, run or built.
+"""
+
+EPILOG = (
+    reading.EXIT_CODES.format(
+        fine="safe: nothing is refused by policy, and there is one way to read the file",
+        bad="unsafe: the reasons are listed",
+        trouble="trouble: a file could not be read, or is no checkpoint",
+    )
+    + """
+example:
+  $ zerocopy scan downloads/*.pt
+  $ zerocopy scan --json model.pt | jq '.files[].reasons'
+
+"safe" means: on the allow-list. Not: free of malice; nobody can tell that of weights.
+"""
+)
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+_VERDICTS = ("safe", "unsafe")
+_MOST_PICKLES = 1000
+_MOST_SHOWN = 200  # globals of a pickle that are printed
+_LONGEST_REASON = 1000
+
+#: Opcodes that no honest checkpoint of tensors has, and why they are worth a look.
+_OF_INTEREST = {
+    "INST": "names and calls a global in one",
+    "OBJ": "calls a global",
+    "NEWOBJ_EX": "makes an object with keyword arguments",
+    "EXT1": "names a global by a number of copyreg's registry",
+    "EXT2": "names a global by a number of copyreg's registry",
+    "EXT4": "names a global by a number of copyreg's registry",
+    "PERSID": "a persistent id of text",
+    "POP": "drops a value: what made it ran",
+    "POP_MARK": "drops values: what made them ran",
+    "DUP": "repeats a value; no pickler writes it",
+    "NEXT_BUFFER": "takes a buffer from outside of the file",
+    "READONLY_BUFFER": "takes a buffer from outside of the file",
+}
+_OPCODE_NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
+
+
+class Reason(NamedTuple):
+    """Why a file is not safe."""
+
+    kind: str  # "globals", "policy", "structure" or "format"
+    text: str
+
+
+class Scan(NamedTuple):
+    """What is to say of a file."""
+
+    path: str
+    container: str
+    reasons: list[Reason]
+    notes: list[str]
+    found: list[Pickle]
+    more_pickles: bool
+
+    @property
+    def code(self) -> int:
+        """The exit code for this file."""
+        return reading.BAD if self.reasons else reading.FINE
+
+    def lines(self) -> Iterator[str]:
+        """Yield a report of the file."""
+        yield f"{escaped(self.path)}: {_VERDICTS[self.code]} ({self.container})"
+        for reason in self.reasons:
+            yield f"  {reason.text}"
+        for note in self.notes:
+            yield f"  note: {note}"
+        for found in self.found:
+            yield from _lines_of(found)
+        if self.more_pickles:
+            yield f"  more pickles, which were not listed: {_MOST_PICKLES} are"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same for programs."""
+        return {
+            "path": self.path,
+            "verdict": _VERDICTS[self.code],
+            "container": self.container,
+            "reasons": [reason._asdict() for reason in self.reasons],
+            "notes": self.notes,
+            "pickles": [_json_of(found) for found in self.found],
+            "more_pickles": self.more_pickles,
+        }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    reading.add_arguments(parser)
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Scan the files, and return the exit code."""
+    return reading.report_on("scan", options, examine, _VERDICTS)
+
+
+def examine(file: reading.OpenFile) -> Scan:
+    """Scan a file."""
+    container = layout.container_of(file)
+    kind, foreign, reasons = _as_the_loader(file, container)
+    found: list[Pickle] = []
+    more_pickles = False
+    try:
+        walked = _PICKLES[container](file)
+        found.extend(itertools.islice(walked, _MOST_PICKLES))
+        more_pickles = next(walked, None) is not None
+    except (
+        Error,
+        tarfile.TarError,
+        ValueError,
+    ) as error:  # there is no way to look further, or more than one
+        reasons.append(_structure(error))
+    named = [entry.name for one in found if not one.stray for entry in one.globals if not entry.native]
+    refused = [name for name in dict.fromkeys([*foreign, *named]) if not policy.running().allows(name)]
+    if refused:
+        reasons.insert(0, Reason("globals", f"not allowed: {listed(map(printable, refused))}"))
+    return Scan(file.path, kind, list(dict.fromkeys(reasons)), _notes(kind, found), found, more_pickles)
+
+
+_PICKLES: dict[str, Callable[[reading.OpenFile], Iterator[Pickle]]] = {
+    "zip": pickles.of_zip,
+    "legacy": pickles.of_legacy,
+    "tar": pickles.of_tar,
+    "pickle": pickles.of_bare,
+}
+
+# ------------------------------------------------------------------------------------- verdict
+
+_NEVER_LOADED = {
+    "tar": Reason("policy", "a tar archive of before PyTorch 0.1.10, which lets a file run any code"),
+    "torchscript": Reason("policy", "a TorchScript archive, which is a program"),
+    "pickle": Reason("format", "a bare pickle, not a checkpoint that torch.save wrote"),
+}
+
+
+def _as_the_loader(file: reading.OpenFile, container: str) -> tuple[str, list[Name], list[Reason]]:
+    """Return what the file is, the globals that it wants, and why a safe load would refuse it apart from these."""
+    if container in _NEVER_LOADED:
+        return container, [], [_NEVER_LOADED[container]]
+    try:
+        facts = _core.examine(file.descriptor, file.path, pickles.MOST_GLOBALS)
+    except Error as error:
+        return container, [], [_structure(error)]
+    except UnpicklingError as error:
+        return container, [], [Reason("policy", escaped(str(error), _LONGEST_REASON))]
+    kind, foreign = facts["container"], facts["foreign"]
+    if kind in _NEVER_LOADED:
+        return kind, [], [_NEVER_LOADED[kind]]
+    if not all(map(policy.running().allows, foreign)):
+        return kind, foreign, []  # nor is it asked what the file does with them
+    return kind, foreign, [Reason("policy", text) for text in _refused_acts(facts)]
+
+
+def _structure(error: Exception) -> Reason:
+    return Reason("structure", escaped(str(error), _LONGEST_REASON))
+
+
+def _refused_acts(facts: dict[str, Any]) -> Iterator[str]:
+    """Yield what a file does with the globals that it may name, and may not do."""
+    for name in facts["called"]:
+        if not policy.may_be_called(name):
+            yield f"{printable(name)} may not be called by a file"
+    for name in facts["created"]:
+        yield f"{printable(name)} may not be made anew by a file"
+    for name in facts["changed"]:
+        yield f"what {printable(name)} returns may not be changed by a file"
+    if facts["odd"]:
+        yield "attributes whose names are no strings, or a call of something that is no global"
+    for target, attribute in facts["attributes"]:
+        if not policy.may_be_set(target, attribute):
+            yield f"attribute '{escaped(attribute)}' of {printable(target)} may not be set by a file"
+            return  # there may be a million of them
+
+
+# -------------------------------------------------------------------------------------- report
+
+
+def _notes(kind: str, found: list[Pickle]) -> list[str]:
+    notes = []
+    if kind == "torchscript":
+        notes.append("code is present: torch.jit.load would compile it")
+    if stray := [escaped(one.name) for one in found if one.stray]:
+        notes.append(f"pickles that no load reads: {listed(stray)}")
+    return notes
+
+
+def _lines_of(found: Pickle) -> Iterator[str]:
+    where = "in a deflated record" if found.offset is None else f"at {found.offset:#x}"
+    yield f"  {escaped(found.name) or 'pickle'} {where}: {_end_of(found)}"
+    for entry in found.globals[:_MOST_SHOWN]:
+        by = f"{_OPCODE_NAMES[entry.opcode]} at {entry.offset:#x}"
+        marks = ", called" * entry.called + ", runs code" * policy.runs_code(entry.name)
+        yield f"    {entry.judgement:<11}  {printable(entry.name)}  ({by}, {entry.uses}x{marks})"
+    if (more := len(found.globals) - _MOST_SHOWN) > 0 or found.globals_left_out:
+        yield f"    and {max(more, 0)} more globals, and {found.globals_left_out} uses of still others"
+    for opcode in _opcodes_of(found):
+        yield f"    {opcode['opcode']} {opcode['count']}x, first at {opcode['offset']:#x}: {opcode['meaning']}"
+
+
+def _end_of(found: Pickle) -> str:
+    if not found.stopped:
+        return f"ends at {found.end:#x} without STOP: {escaped(found.fault)}"
+    return f"{found.end} bytes" + (f", {found.after_stop} bytes after STOP" if found.after_stop else "")
+
+
+def _opcodes_of(found: Pickle) -> Iterator[dict[str, Any]]:
+    """Yield the opcodes that honest checkpoints lack."""
+    for code, (count, offset) in found.opcodes.items():
+        name = _OPCODE_NAMES[code]
+        if name in _OF_INTEREST:
+            yield {"opcode": name, "count": count, "offset": offset, "meaning": _OF_INTEREST[name]}
+    count, offset = found.unresolved
+    if count:
+        meaning = "a global whose name is made while the pickle runs"
+        yield {"opcode": "STACK_GLOBAL", "count": count, "offset": offset, "meaning": meaning}
+
+
+def _json_of(found: Pickle) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "offset": found.offset,
+        "stray": found.stray,
+        "size": found.end,
+        "stopped": found.stopped,
+        "after_stop": found.after_stop,
+        "fault": found.fault,
+        "globals": [_json_of_global(entry) for entry in found.globals],
+        "globals_left_out": found.globals_left_out,
+        "opcodes": list(_opcodes_of(found)),
+    }
+
+
+def _json_of_global(entry: Global) -> dict[str, Any]:
+    module, name = (part.decode("utf-8", "backslashreplace") for part in entry.name)
+    return {
+        "module": module,
+        "name": name,
+        "judgement": entry.judgement,
+        "releases": list(policy.LISTS) if entry.native else policy.releases(entry.name),
+        "runs_code": policy.runs_code(entry.name),
+        "called": entry.called,
+        "uses": entry.uses,
+        "opcode": _OPCODE_NAMES[entry.opcode],
+        "offset": entry.offset,
+    }

@@ -1,0 +1,489 @@
+"""``zerocopy scan``: its verdict against what ``zerocopy.load`` does, its lists against ``pickletools``."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import pickletools
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import legacy_files
+import pytest
+import tar_files
+import torch
+from assembler import (
+    BUILD,
+    DUP,
+    NEWOBJ,
+    POP,
+    REDUCE,
+    STACK_GLOBAL,
+    Code,
+    Entry,
+    archive,
+    build,
+    call,
+    checkpoint,
+    code,
+    entries,
+    get,
+    good,
+    name,
+    new,
+    ordered_dict,
+    persistent,
+    put,
+    stack_name,
+    tensor,
+)
+from assembler import pickle as stream
+from conftest import Saver, saved_bytes
+
+import zerocopy
+from zerocopy import _core, _torch, allowlist, rebuild
+from zerocopy.__main__ import main
+from zerocopy.cli import policy
+
+ZEROCOPY = [sys.executable, "-m", "zerocopy"]
+
+
+def scan(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    """Return the exit code and the one entry of ``files``."""
+    status = main(["scan", "--json", str(path)])
+    printed = capsys.readouterr().out
+    assert printed.isascii()
+    report = json.loads(printed)
+    assert report["schema"] == 1 and report["command"] == "scan"
+    (entry,) = report["files"]
+    assert report["verdict"] == entry["verdict"] == ["safe", "unsafe", "trouble"][status]
+    return status, entry
+
+
+def names_in(entry: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(g["module"], g["name"]) for p in entry["pickles"] for g in p["globals"]}
+
+
+EVIL = name("posix", "system")
+RUN = call(EVIL, "touch ran")
+VALUE = code({"weight": tensor()})
+
+
+def zipped(*values: Any, **options: Any) -> bytes:
+    return checkpoint(stream(*values, **options))
+
+
+SAFE = {
+    "plain": checkpoint(),
+    "metadata": zipped(build(ordered_dict(("a", tensor())), {"_metadata": ordered_dict()})),
+    "protocol 4": zipped({"weight": tensor()}, proto=4),
+    "bytes after STOP": checkpoint(good() + b"junk"),
+    "a stray pickle": archive([*entries(), Entry("archive/extra.pkl", stream(RUN))]),
+    "a deflated pickle": archive([Entry("archive/data.pkl", good(), method=8), *entries()[1:]]),
+    "an allowed class as a value": zipped({"kind": name("torch", "FloatTensor")}),
+    "a layout": zipped(call(name("torch.serialization", "_get_layout"), "torch.strided")),
+    "legacy": legacy_files.checkpoint(),
+}
+
+# Each with a word of the reasons.
+UNSAFE = {
+    "a call": (zipped(RUN), "posix.system"),
+    "a name alone": (zipped({"f": EVIL}), "posix.system"),
+    "Python 2's name": (zipped(call(name("__builtin__", "eval"), "1")), "builtin"),
+    "stack": (zipped(call(stack_name("posix", "system"), "ls")), "posix.system"),
+    "INST": (checkpoint(b"\x80\x02(X\x02\0\0\0lsiposix\nsystem\n."), "posix.system"),
+    "OBJ": (zipped(Code(b"(" + EVIL + code("ls") + b"o")), "posix.system"),
+    "OBJ dropped": (checkpoint(b"\x80\x02(" + EVIL + code("ls") + b"o" + POP + VALUE + b"."), "posix.system"),
+    "NEWOBJ": (zipped(new(name("collections", "deque"))), "collections.deque"),
+    "extension": (zipped(Code(b"\x82\x01")), "0x82"),
+    "text persid": (zipped(Code(b"Pfile\n")), "0x50"),
+    "dotted": (zipped(name("torch", "serialization.os.system")), "torch.serialization"),
+    "joined path": (zipped(name("torch", "_utils._rebuild_qtensor")), "torch._utils"),
+    "break after payload": (checkpoint(b"\x80\x02" + RUN + b"\xff"), "posix.system"),
+    "payload after an undefined opcode": (checkpoint(b"\x80\x02\xff" + RUN + b"."), "no opcode"),
+    "called class": (zipped(call(name("torch", "Tensor"), 64)), "may not be called"),
+    "made anew": (zipped(new(name("torch.serialization", "_get_layout"), "torch.strided")), "made anew"),
+    "changed": (
+        zipped(build(call(name("torch.serialization", "_get_layout"), "torch.strided"), {})), "may not be changed",
+    ),
+    "shadowed method": (zipped(build(ordered_dict(), {"items": 1})), "items"),
+    "dunder": (zipped(build(ordered_dict(), {"__class__": 1})), "__class__"),
+    "class method of type": (zipped(build(ordered_dict(), {"mro": 1})), "mro"),
+    "attribute that is no name": (zipped(build(ordered_dict(), {1: 1})), "no strings"),
+    "hooks": (zipped(tensor(hooks=ordered_dict(("f", 1)))), "hooks"),
+    "DUP": (checkpoint(b"\x80\x02" + VALUE + DUP + b"."), "0x32"),
+    "tensor outside": (zipped(tensor(size=(17,))), "structure"),
+    "record missing": (checkpoint(storages={}), "missing"),
+    "two names": (archive([*entries(), Entry("archive/DATA.pkl", good())]), "twice"),
+    "hidden bytes": (checkpoint(gap=b"hidden"), "no record owns"),
+    "cut": (checkpoint()[:-5], "truncated"),
+    "local name": (archive([Entry("archive/data.pkl", good(), local={"name": b"archive/date.pkl"}), *entries()[1:]]),
+                   "disagree"),
+    "legacy payload": (legacy_files.checkpoint(RUN), "posix.system"),
+    "legacy sys_info": (legacy_files.checkpoint(sys_info=RUN), "posix.system"),
+    "legacy keys": (legacy_files.checkpoint(keys=code([RUN])), "posix.system"),
+    "legacy module id": (legacy_files.checkpoint(persistent("module", None, "a.py", "x = 1")), "module"),
+    "tar": (tar_files.checkpoint(), "tar"),
+    "tar payload": (tar_files.checkpoint(RUN), "posix.system"),
+    "bare": (stream({"a": 1}), "bare pickle"),
+    "bare payload": (stream(RUN), "posix.system"),
+    "text payload": (b"cposix\nsystem\n(S'ls'\ntR.", "posix.system"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", SAFE.values(), ids=SAFE)
+def test_safe_is_what_load_takes(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(content)
+    assert scan(path, capsys)[1]["reasons"] == []
+    zerocopy.load(path)
+
+
+@pytest.mark.parametrize(("content", "word"), UNSAFE.values(), ids=UNSAFE)
+def test_unsafe_is_what_load_refuses(
+    content: bytes,
+    word: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "x.pt"
+    path.write_bytes(content)
+    status, entry = scan(path, capsys)
+    assert status == 1 and word in json.dumps(entry["reasons"])
+    with pytest.raises((zerocopy.Error, pickle.UnpicklingError)):
+        zerocopy.load(path)
+    assert not Path("ran").exists()
+    assert main(["scan", str(path)]) == 1
+    assert word in capsys.readouterr().out or word == "structure"
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        {"a": torch.ones(3), "b": [torch.zeros(2, dtype=torch.bool), 1.5, None, "x", {1, 2}]},
+        torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).state_dict(),
+        torch.nn.Linear(2, 3),
+        {"sparse": torch.eye(3).to_sparse(), "p": torch.nn.Parameter(torch.ones(2))},
+        torch.quantize_per_tensor(torch.ones(3), 0.1, 2, torch.qint8),
+        OrderedDict(a=complex(1, 2), d=torch.float16, s=torch.Size([2])),
+        {"f": len},
+    ],
+    ids=["plain", "state", "module", "sparse", "quantized", "odds", "function"],
+)  # fmt: skip
+@pytest.mark.parametrize("zip_format", [True, False])
+def test_what_torch_saves(
+    obj: Any, zip_format: bool, save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save(obj, _use_new_zipfile_serialization=zip_format)
+    try:
+        zerocopy.load(path)
+        loads = True
+    except pickle.UnpicklingError:
+        loads = False
+    status, entry = scan(path, capsys)
+    assert (status == 0) == loads, entry["reasons"]
+
+
+def test_parameter_attributes(save: Saver, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What an attribute means only torch's classes know."""
+    rebuild_parameter = name("torch._utils", "_rebuild_parameter_with_state")
+    for attribute, status in (("mine", 0), ("data", 1), ("__class__", 1)):
+        state = {attribute: 1}
+        path = tmp_path / "x.pt"
+        path.write_bytes(zipped(call(rebuild_parameter, tensor(), False, ordered_dict(), state)))
+        assert scan(path, capsys)[0] == status
+        if status:
+            with pytest.raises(pickle.UnpicklingError):
+                zerocopy.load(path)
+        else:
+            assert zerocopy.load(path).mine == 1
+
+
+def test_torchscript(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 3)), str(path))
+    status, entry = scan(path, capsys)
+    assert status == 1 and entry["container"] == "torchscript" and "code is present" in entry["notes"][0]
+    assert {"x/data.pkl", "x/constants.pkl"} <= {p["name"] for p in entry["pickles"] if not p["stray"]}
+
+
+# ------------------------------------------------------------------------------------- the lists
+
+
+def by_pickletools(data: bytes) -> set[tuple[str, str]]:
+    """Return the globals of a pickle that pickle wrote: its strings are memoized or pushed just before."""
+    found, memo, last = set(), {}, []
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in ("GLOBAL", "INST"):
+            found.add(tuple(argument.split(" ", 1)))
+        elif opcode.name == "STACK_GLOBAL":
+            found.add((last[-2], last[-1]))
+        elif "UNICODE" in opcode.name:
+            last.append(argument)
+        elif opcode.name == "MEMOIZE":
+            memo[len(memo)] = last[-1] if last else None
+        elif "PUT" in opcode.name:
+            memo[argument] = last[-1] if last else None
+        elif "GET" in opcode.name and memo.get(argument) is not None:
+            last.append(memo[argument])
+    return found
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_globals_against_pickletools(protocol: int) -> None:
+    obj = [
+        len,
+        OrderedDict,
+        struct.Struct,
+        {"a": OrderedDict(b=1)},
+        pickle.PickleError("x"),
+        (1, 2.5, b"b", "s"),
+    ]
+    data = pickle.dumps(obj, protocol)
+    walked = _core.scan(data, 100)
+    assert {(m.decode(), n.decode()) for m, n, *_ in walked["globals"]} == by_pickletools(data)
+    assert walked["stopped"] and walked["end"] == len(data) and not walked["fault"]
+    counts: dict[int, int] = {}
+    for opcode, _, _ in pickletools.genops(data):
+        counts[ord(opcode.code)] = counts.get(ord(opcode.code), 0) + 1
+    assert {code: count for code, (count, _) in walked["opcodes"].items()} == counts
+
+
+def test_stack_global_takes_what_is_on_the_stack() -> None:
+    def walked(*parts: bytes) -> list[tuple[bytes, bytes]]:
+        return [tuple(entry[:2]) for entry in _core.scan(b"\x80\x04" + b"".join(parts) + b".", 9)["globals"]]
+
+    evil = [(b"posix", b"system")]
+    text = [code("posix"), code("system")]
+    decoy = Code(code("torch") + code("Size") + b"00")
+    assert walked(*text, decoy, STACK_GLOBAL) == evil
+    assert walked(put("posix", 1), code("x"), b"00", get(1), code("system"), STACK_GLOBAL) == evil
+    assert walked(b"S'posix'\n", b"S'system'\n", STACK_GLOBAL) == evil
+    assert walked(b"(", *text, b"t", b"0", *text, STACK_GLOBAL) == evil
+    assert walked(code("posix"), b"(1", code("system"), STACK_GLOBAL) == evil
+    assert walked(code("posix"), b"\x8c\x06system", b"2", b"0", STACK_GLOBAL) == evil
+
+
+def test_unresolved_stack_global(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(
+        zipped(Code(call(name("_codecs", "encode"), "posix", "latin1") + code("system") + STACK_GLOBAL))
+    )
+    status, entry = scan(path, capsys)
+    (opcode,) = entry["pickles"][0]["opcodes"]
+    assert status == 1 and (opcode["opcode"], opcode["count"]) == ("STACK_GLOBAL", 1)
+
+
+def test_what_is_called() -> None:
+    data = (
+        b"\x80\x02"
+        + name("a", "b")
+        + put(name("c", "d"), 1)
+        + b")"
+        + REDUCE
+        + get(1)
+        + b")"
+        + NEWOBJ
+        + BUILD
+        + b"."
+    )
+    assert [entry[-1] for entry in _core.scan(data, 9)["globals"]] == [False, True]
+
+
+def test_where_a_pickle_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(checkpoint(good() + b"junk"))
+    (found,) = scan(path, capsys)[1]["pickles"]
+    assert (found["stopped"], found["size"], found["after_stop"]) == (True, len(good()), 4)
+    assert path.read_bytes()[found["offset"] :].startswith(good())
+    path.write_bytes(checkpoint(b"\x80\x02N\xff"))
+    (found,) = scan(path, capsys)[1]["pickles"]
+    assert (found["stopped"], found["size"]) == (False, 3) and "no opcode 0xff" in found["fault"]
+
+
+def test_lists_of_this_release() -> None:
+    """The tables that stand in for torch against the torch that is here."""
+    listed = {*_torch.release_allow_list(), *allowlist.OF_OTHER_RELEASES}
+
+    def is_native(path: str) -> bool:
+        module, _, attribute = path.rpartition(".")
+        return _core.scan(name(module, attribute) + b".", 1)["globals"][0][2]
+
+    wanted = {path for path in listed if not is_native(path) or not path.startswith("torch.")}
+    assert policy.running().release in policy.LISTS, "no table for this release: torch is imported for it"
+    assert wanted - policy.running().allowed == set()
+    assert policy.running().allowed - listed == set()
+    assert rebuild.SAFE.keys() == policy.FUNCTIONS
+
+
+def test_another_release_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "_installed_version", lambda: "9.9.1+cu999")
+    policy.running.cache_clear()
+    try:
+        assert policy.running().release == "9.9"
+        assert policy.running().allows((b"torch.serialization", b"_get_layout"))
+        assert not policy.running().allows((b"posix", b"system"))
+    finally:
+        policy.running.cache_clear()
+
+
+# ---------------------------------------------------------------------------- hostile in other ways
+
+
+def test_names_cannot_drive_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x\x1b[31m\u202e.pt"
+    ugly = "a\x1b]0;title\x07\r\u202etxt"
+    path.write_bytes(zipped({"f": stack_name(ugly, "b\nsafe: really")}))
+    assert main(["scan", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.replace("\n", "").isprintable() and printed.isascii()
+    assert not any(line.lstrip().startswith("safe") for line in printed.splitlines())
+    scan(path, capsys)
+
+
+def test_a_million_globals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(zipped([name("m", f"{'n' * 100}{i}") for i in range(100_000)]))
+    status, entry = scan(path, capsys)
+    (found,) = entry["pickles"]
+    assert status == 1 and len(found["globals"]) == 1000 and found["globals_left_out"] == 99_000
+    assert main(["scan", str(path)]) == 1
+    assert len(capsys.readouterr().out) < 100_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"(" * 5_000_000,
+        b"N" * 5_000_000,
+        b"\x80\x04" + b"\x8c\x01a\x8c\x01b" * 10 + b"\x93" * 2_000_000,
+        b"h\0" * 2_000_000,
+        b"2" * 5_000_000,
+        b"cm\nn\n" * 1_000_000,
+        b"r\xff\xff\xff\xff" * 1_000_000,
+    ],
+    ids=["marks", "values", "stack globals", "gets", "dups", "globals", "puts"],
+)
+def test_time_in_proportion(data: bytes) -> None:
+    begun = time.process_time()
+    walked = _core.scan(data, 1000)
+    assert time.process_time() - begun < 2
+    assert walked["end"] <= len(data)
+
+
+def test_many_stray_pickles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(archive([*entries(), *(Entry(f"archive/{i}.pkl", b"N.", align=1) for i in range(1500))]))
+    status, entry = scan(path, capsys)
+    assert status == 0 and len(entry["pickles"]) == 1000 and entry["more_pickles"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_bytes(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mutations of good files: an answer each, and never "safe" for what load refuses."""
+    import random
+
+    chance = random.Random(seed)
+    path = tmp_path / "x.pt"
+    for origin in (
+        checkpoint(),
+        legacy_files.checkpoint(),
+        tar_files.checkpoint(),
+        saved_bytes({"a": torch.ones(9)}),
+    ):
+        for _ in range(60):
+            content = bytearray(origin)
+            for _ in range(chance.choice((1, 3, 10))):
+                content[chance.randrange(len(content))] = chance.randrange(256)
+            path.write_bytes(content[: chance.choice((len(content), chance.randrange(len(content))))])
+            status, _ = scan(path, capsys)
+            if status == 0:
+                try:
+                    zerocopy.load(path)
+                except (zerocopy.Error, RuntimeError) as error:  # values, which only building them shows
+                    assert not isinstance(error, pickle.UnpicklingError)
+
+
+# ------------------------------------------------------------------------------------- the command
+
+
+def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*ZEROCOPY, "scan", *map(str, arguments)], capture_output=True, text=True, timeout=60, **options
+    )
+
+
+def test_a_payload_is_not_run_and_torch_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "evil.pt").write_bytes(zipped({"weight": tensor(), "run": RUN}))
+    (tmp_path / "good.pt").write_bytes(checkpoint())
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/torch.py").write_text("open('imported', 'w')\nraise ImportError\n")
+    script = (
+        "import sys; from zerocopy.__main__ import main; status = main(['scan', *sys.argv[1:]]);"
+        "assert not {'torch', 'numpy'} & set(sys.modules); sys.exit(status)"
+    )
+    for names, status in ((["good.pt"], 0), (["evil.pt"], 1), (["good.pt", "evil.pt"], 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *names], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == status, done.stderr
+        assert "posix.system" in done.stdout or status == 0
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.pt", "good.pt", "sub"]
+
+
+def test_exit_codes_and_trouble(tmp_path: Path) -> None:
+    (tmp_path / "good.pt").write_bytes(checkpoint())
+    (tmp_path / "empty.pt").touch()
+    (tmp_path / "page.pt").write_text("<!doctype html><title>Log in</title>")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    assert run("good.pt", cwd=tmp_path).returncode == 0
+    for what, word in {
+        "empty.pt": "empty",
+        "page.pt": "HTML",
+        "folder": "directory",
+        "fifo": "regular file",
+        "nothing.pt": "No such file",
+        "": "No such file",
+    }.items():
+        done = run("good.pt", what, cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert word in done.stderr and "good.pt: safe" in done.stdout
+    assert run(cwd=tmp_path).returncode == 2
+    done = run("--help")
+    assert done.returncode == 0 and "exit codes" in done.stdout and "example" in done.stdout
+
+
+def test_interrupt_and_broken_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(zipped([name("m", f"n{i}") for i in range(1000)]))
+    command = [*ZEROCOPY, "scan", *[str(path)] * 2000]
+    # A shell's background job has interrupts turned off.
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    interruptible = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    with subprocess.Popen(command, **pipes, preexec_fn=interruptible) as child:
+        child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        _, complaint = child.communicate(timeout=60)
+    assert (child.returncode, complaint) == (130, "")
+    with subprocess.Popen(command, **pipes) as child:
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == ""
+    assert child.returncode == 141
+
+
+def test_buffers_that_are_no_bytes() -> None:
+    with pytest.raises(TypeError):
+        _core.scan("text", 1)
+    assert _core.scan(memoryview(io.BytesIO(b"N.").getbuffer()), 1)["stopped"]
