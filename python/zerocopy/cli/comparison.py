@@ -1,0 +1,170 @@
+"""Whether ``zerocopy.load`` and stock ``torch.load`` make the same of a file, bit for bit.
+
+zerocopy's object lies in its mapping of the file. torch reads every storage into memory of its own; as soon as it
+has one, and the bytes are those of the file, it is handed those instead (torch calls ``map_location`` for each
+storage) and its own go. So what is private at a time is one storage, in files as torch.save writes them. What
+zerocopy itself has to copy or inflate stays, twice; and torch reads all storages of a legacy file before it lets any
+of them go.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import mmap
+import struct
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from zerocopy import _torch, loading
+from zerocopy.cli.output import escaped
+from zerocopy.cli.reading import Trouble
+from zerocopy.errors import Error
+from zerocopy.storage import untyped_storage
+
+_ALIGNMENT = 16  # of the widest element
+_LONGEST_PATH = 200
+
+_ATOMS = (int, str, bytes, bytearray, type(None), torch.dtype, torch.device, torch.layout)
+_SHAREABLE = (tuple, frozenset, complex)  # a loader may share equal ones, or not
+_GLOBALS = (type, types.FunctionType, types.BuiltinFunctionType, torch.qscheme)
+
+
+Extents = Iterable[tuple[str, int, int, bool]]  # key, offset, stored size, deflated: of each storage
+
+
+def difference(path: str, storages: Extents) -> str:
+    """Return the first difference between what the two loaders make of a file, or an empty string.
+
+    Both load with ``weights_only=True``, zerocopy first: what it refuses is not given to torch.
+
+    Raises
+    ------
+    Trouble
+        If one of them refuses the file.
+    """
+    try:
+        ours = loading.load(path, "cpu")
+    except (Error, UnpicklingError, RuntimeError) as error:
+        raise Trouble(f"cannot be compared: {escaped(str(error), 1000)}") from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what torch says about its own loading is not the subject
+        try:
+            theirs = torch.load(path, map_location=_stand_in(path, storages), weights_only=True)
+        except Exception as error:  # of whatever type: torch has no one in particular
+            raise Trouble(f"cannot be compared: torch.load: {escaped(str(error), 1000)}") from None
+        return Comparison().difference(ours, theirs)
+
+
+def _stand_in(path: str, storages: Extents) -> Callable[[Any, str], Any]:
+    """Return a ``map_location`` that puts storages into a mapping of the file, where that holds the same bytes."""
+    with Path(path).open("rb") as file:
+        mapping = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    left = iter({key: extent for key, *extent in storages}.values())
+
+    def stand_in(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
+        # In the order of first use, as the pickle has them. If it ever is not, bytes differ and torch's own stay.
+        offset, stored_size, deflated = next(left, (0, 0, False))
+        if deflated or offset % _ALIGNMENT or not stored_size:
+            return storage
+        mapped = untyped_storage(mapping[offset : offset + stored_size], allow_readonly=True)
+        return mapped if _same_bytes(mapped, storage) else storage
+
+    return stand_in
+
+
+def _same_bytes(a: torch.UntypedStorage, b: torch.UntypedStorage) -> bool:
+    return a.nbytes() == b.nbytes() and torch.equal(
+        *(torch.empty(0, dtype=torch.uint8).set_(s) for s in (a, b))
+    )
+
+
+class Comparison:
+    """Compares two objects by what pickle would write of them: types, values, geometry, bits, ties, attributes."""
+
+    def __init__(self) -> None:
+        self._partners: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+        self._seen: set[tuple[int, int]] = set()
+        self._alive: list[Any] = []  # an id says nothing once its object is gone
+        self._left: list[tuple[Any, Any, str]] = []
+
+    def difference(self, a: Any, b: Any) -> str:
+        """Return where two objects differ first, and how; an empty string if they do not."""
+        self._left = [(a, b, "object")]
+        while self._left:
+            a, b, where = self._left.pop()
+            found = self._look(a, b, where)
+            if found:
+                return f"{where}: {found}"
+        return ""
+
+    def _look(self, a: Any, b: Any, where: str) -> str:
+        """Compare two values but not what is inside, which is left for later."""
+        if type(a) is not type(b):
+            return f"a {type(a).__name__} and a {type(b).__name__}"
+        if isinstance(a, float):
+            return "" if struct.pack("d", a) == struct.pack("d", b) else f"{a!r} and {b!r}"
+        if isinstance(a, (*_ATOMS, *_GLOBALS)):
+            return "" if a == b else f"{_shown(a)} and {_shown(b)}"
+        if isinstance(a, torch.UntypedStorage):
+            return self._tie(a._cdata, b._cdata) if _same_bytes(a, b) else "other bytes"
+        if (id(a), id(b)) in self._seen:
+            return ""
+        self._seen.add((id(a), id(b)))
+        self._alive += (a, b)
+        if not isinstance(a, _SHAREABLE) and (fault := self._tie(id(a), id(b))):
+            return fault
+        return self._leave(dict(_parts(a)), dict(_parts(b)), where)
+
+    def _tie(self, a: int, b: int) -> str:
+        """Note that `a` corresponds to `b`. Neither may have another partner."""
+        forth, back = self._partners
+        tied = forth.setdefault(a, b) == b and back.setdefault(b, a) == a
+        return "" if tied else "tied differently"
+
+    def _leave(self, a: dict[str, Any], b: dict[str, Any], where: str) -> str:
+        if list(a) != list(b):
+            return f"other items: {_shown(list(a))} and {_shown(list(b))}"
+        self._left += reversed([(a[name], b[name], f"{where}{name}"[-_LONGEST_PATH:]) for name in a])
+        return ""
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what is in a value, each part under a name of its own."""
+    if isinstance(value, complex):
+        yield from ((".real", value.real), (".imag", value.imag))
+    elif isinstance(value, (tuple, list)):
+        yield from ((f"[{i}]", item) for i, item in enumerate(value))
+    elif isinstance(value, (set, frozenset)):
+        yield from ((f"{{{i}}}", item) for i, item in enumerate(sorted(value, key=repr)))
+    elif isinstance(value, dict):
+        for i, (key, item) in enumerate(value.items()):
+            yield f" key {i}", key
+            yield f"[{i}: {_shown(key)}]", item
+        yield from ((f".{name}", item) for name, item in getattr(value, "__dict__", {}).items())
+    elif isinstance(value, torch.storage.TypedStorage):
+        yield from ((".dtype", value.dtype), (".storage", _torch.untyped(value)))
+    else:
+        yield from ((f".reduced[{i}]", item) for i, item in enumerate(_reduced(value)))
+
+
+def _reduced(value: Any) -> list[Any]:
+    """Return what pickle would write of an object."""
+    registered = copyreg.dispatch_table.get(type(value))
+    reduced = registered(value) if registered else value.__reduce_ex__(2)
+    if isinstance(reduced, str):  # a global
+        return [reduced]
+    function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+    return [function, arguments, state, list(items or ()), list(pairs or ())]
+
+
+def _shown(value: Any) -> str:
+    try:
+        return escaped(repr(value), 80)
+    except ValueError:  # an integer of too many digits
+        return f"a {type(value).__name__}"

@@ -1,0 +1,197 @@
+"""``zerocopy verify``: whether a file is whole: its structure, its checksums, and on demand what torch makes of it."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Iterator
+from pickle import UnpicklingError
+from typing import Any, NamedTuple
+
+from zerocopy import _core
+from zerocopy.cli import integrity, layout, reading
+from zerocopy.cli.integrity import Checked
+from zerocopy.cli.layout import Record
+from zerocopy.cli.output import Progress, escaped, listed
+from zerocopy.errors import Error, FormatError
+
+DESCRIPTION = """
+Reads checkpoints from end to end: structure, the CRC-32 of every record of a zip archive, whether compressed records
+inflate to their sizes; and hashes the file. Nothing of a file is imported, run or built, unless --compare is given.
+"""
+
+EPILOG = (
+    reading.EXIT_CODES.format(
+        fine="fine: nothing contradicts anything (formats without checksums: as far as can be told)",
+        bad="damaged: the reasons are listed, and the records named; or different, with --compare",
+        trouble="trouble: a file could not be read or compared, or is no checkpoint",
+    )
+    + """
+example:
+  $ zerocopy verify model.pt
+  $ zerocopy verify --records --json model.pt
+  $ zerocopy verify --compare model.pt     # does zerocopy load what torch.load loads?
+"""
+)
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+_VERDICTS = ("fine", "damaged")
+_LONGEST_REASON = 1000
+_MOST_NAMED = 1000  # damaged records in a report
+
+
+class Reason(NamedTuple):
+    """Why a file is not fine."""
+
+    kind: str  # "structure", "checksum" or "difference"
+    text: str
+
+
+class Verification(NamedTuple):
+    """What is to say of a file."""
+
+    path: str
+    container: str
+    size: int
+    sha256: str
+    reasons: list[Reason]
+    notes: list[str]
+    records: list[Checked]
+    with_records: bool
+
+    @property
+    def code(self) -> int:
+        """The exit code for this file."""
+        return reading.BAD if self.reasons else reading.FINE
+
+    def lines(self) -> Iterator[str]:
+        """Yield a report of the file."""
+        yield f"{escaped(self.path)}: {_VERDICTS[self.code]} ({self.container}, {self.size} bytes)"
+        yield f"  sha256 {self.sha256}"
+        for reason in self.reasons:
+            yield f"  {reason.kind}: {reason.text}"
+        for note in self.notes:
+            yield f"  note: {note}"
+        for one in self.records if self.with_records else ():
+            yield f"  {one.sha256}  {one.crc:08x}  {one.state:<11}  {escaped(one.record.name)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the same for programs."""
+        shown = self.records if self.with_records else []
+        return {
+            "path": self.path,
+            "verdict": _VERDICTS[self.code],
+            "container": self.container,
+            "reasons": [reason._asdict() for reason in self.reasons],
+            "notes": self.notes,
+            "size": self.size,
+            "sha256": self.sha256,
+            "records": [_json_of(one) for one in shown],
+        }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    reading.add_arguments(parser)
+    parser.add_argument("--records", action="store_true", help="also hash and list every record")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="also load the file with torch.load and with zerocopy.load, both with weights_only=True, and compare "
+        "what comes out bit for bit (docs/cli.md says how much memory that takes)",
+    )
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Verify the files, and return the exit code."""
+    examine_file = functools.partial(examine, with_records=options.records, compare=options.compare)
+    return reading.report_on("verify", options, examine_file, _VERDICTS)
+
+
+def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool = False) -> Verification:
+    """Verify a file."""
+    container = layout.container_of(file)
+    reasons, notes = [], []
+    facts: dict[str, Any] = {"container": container, "storages": []}
+    records: list[Record] = []
+    try:
+        if container in ("zip", "legacy"):
+            records = layout.records_of(file) if container == "zip" else []
+            facts = _core.examine(file.descriptor, file.path, 0)
+    except FormatError as error:
+        reasons.append(Reason("structure", escaped(str(error), _LONGEST_REASON)))
+    except (Error, UnpicklingError) as error:
+        notes.append(
+            f"whose bytes are which storage's was not checked: {escaped(str(error), _LONGEST_REASON)}"
+        )
+    storages = [
+        (dtype, Record(key, offset, stored_size, deflated, size, None))
+        for key, dtype, offset, stored_size, deflated, size in facts["storages"]
+    ]
+    if container == "legacy":
+        records = list({record.offset: record for _, record in storages if record.size}.values())
+    if container != "zip":
+        notes.append("this format has no checksums")
+
+    progress = Progress(f"zerocopy verify: {escaped(file.path)}:", file.size)
+    try:
+        sha256, checked = integrity.check(
+            file,
+            [record for record in records if not record.fault],
+            hashed=with_records,
+            bools={record.offset for dtype, record in storages if dtype == "bool"},
+            progress=progress,
+        )
+    finally:
+        progress.end()
+    reasons += _damage(checked)
+    notes += _notes(checked)
+    if compare and not reasons:
+        from zerocopy.cli import comparison  # which needs torch
+
+        # torch fills the storages of a legacy file only when it has all of them: nothing can stand in for them
+        extents = (
+            []
+            if container == "legacy"
+            else [(r.name, r.offset, r.stored_size, r.deflated) for _, r in storages]
+        )
+        if found := comparison.difference(file.path, extents):
+            reasons.append(Reason("difference", found))
+    kind = facts["container"]
+    return Verification(file.path, kind, file.size, sha256, reasons, notes, checked, with_records)
+
+
+def _damage(checked: list[Checked]) -> Iterator[Reason]:
+    broken = [f"{escaped(one.record.name)} {one.fault}" for one in checked if one.fault]
+    if broken:
+        yield Reason("structure", listed(broken, _MOST_NAMED))
+    differing = [escaped(one.record.name) for one in checked if one.state == "mismatch"]
+    if differing and not _are_without_checksums(checked):
+        yield Reason("checksum", f"CRC-32 differs: {listed(differing, _MOST_NAMED)}")
+
+
+def _notes(checked: list[Checked]) -> Iterator[str]:
+    if _are_without_checksums(checked):
+        yield "no CRC-32 was recorded: all are 0, as torch.serialization.set_crc32_options(False) writes them"
+    odd = [f"{escaped(one.record.name)} ({one.odd_bools})" for one in checked if one.odd_bools]
+    if odd:
+        yield f"bool storages with bytes that are neither 0 nor 1: {listed(odd)}"
+
+
+def _are_without_checksums(checked: list[Checked]) -> bool:
+    """Whether CRCs of 0 mean that none was recorded. One alone would be damage, or a record that is hidden so."""
+    return all(one.record.crc == 0 for one in checked) and any(one.crc != 0 for one in checked)
+
+
+def _json_of(one: Checked) -> dict[str, Any]:
+    return {
+        "name": one.record.name,
+        "offset": one.record.offset,
+        "stored_size": one.record.stored_size,
+        "size": one.record.size,
+        "deflated": one.record.deflated,
+        "state": one.state,
+        "crc32": one.crc,
+        "crc32_recorded": one.record.crc,
+        "sha256": one.sha256,
+    }

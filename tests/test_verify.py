@@ -1,0 +1,361 @@
+"""``zerocopy verify``: damage of every kind is named, whole files are fine, and ``--compare`` tells what differs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import resource
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import legacy_files
+import pytest
+import tar_files
+import torch
+from archives import big_endian, payload_offset, rezip
+from assembler import DATA, Entry, archive, checkpoint, entries, good, name, storage, tensor
+from assembler import pickle as stream
+from conftest import Saver, saved_bytes
+
+import zerocopy
+from zerocopy.__main__ import main
+from zerocopy.cli import comparison
+
+ZEROCOPY = [sys.executable, "-m", "zerocopy"]
+
+STATE = {"weight": torch.arange(5000.0), "flags": torch.tensor([True, False, True]), "empty": torch.ones(0)}
+
+
+def verify(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit code and the one entry of ``files``."""
+    status = main(["verify", "--json", *options, str(path)])
+    printed = capsys.readouterr()
+    assert printed.out.isascii()
+    report = json.loads(printed.out)
+    assert report["schema"] == 1 and report["command"] == "verify"
+    (entry,) = report["files"]
+    assert report["verdict"] == entry["verdict"] == ["fine", "damaged", "trouble"][status]
+    assert status == 2 or printed.err == ""
+    return status, entry
+
+
+GOOD = {
+    "zip": lambda: saved_bytes(STATE),
+    "deflated": lambda: rezip(saved_bytes(STATE), zipfile.ZIP_DEFLATED),
+    "unaligned": lambda: rezip(saved_bytes(STATE)),
+    "big-endian": lambda: big_endian([torch.arange(9.0)]),
+    "legacy": lambda: saved_bytes(STATE, _use_new_zipfile_serialization=False),
+    "legacy without storages": lambda: saved_bytes([1], _use_new_zipfile_serialization=False),
+    "tar": tar_files.checkpoint,
+    "module": lambda: saved_bytes(torch.nn.Linear(2, 3)),
+    "large deflated": lambda: rezip(saved_bytes(torch.zeros(3_000_000)), zipfile.ZIP_DEFLATED),
+}
+
+
+@pytest.mark.parametrize("content", GOOD.values(), ids=GOOD)
+def test_fine(content, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(content())
+    status, entry = verify(path, capsys, "--records")
+    assert (status, entry["reasons"]) == (0, [])
+    assert (
+        entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+        and entry["size"] == path.stat().st_size
+    )
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_records_against_zipfile(
+    compression: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(rezip(saved_bytes(STATE), compression))
+    status, entry = verify(path, capsys, "--records")
+    with zipfile.ZipFile(path) as source:
+        wanted = [
+            (info.filename, info.CRC, info.file_size, hashlib.sha256(source.read(info)).hexdigest())
+            for info in source.infolist()
+        ]
+    assert status == 0
+    assert [(r["name"], r["crc32"], r["size"], r["sha256"]) for r in entry["records"]] == wanted
+    assert {r["state"] for r in entry["records"]} == {"ok"}
+    assert all(r["crc32_recorded"] == r["crc32"] for r in entry["records"])
+
+
+def test_records_of_a_legacy_file(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(STATE, _use_new_zipfile_serialization=False)
+    _, entry = verify(path, capsys, "--records")
+    hashes = {hashlib.sha256(STATE[key].numpy().tobytes()).hexdigest() for key in ("weight", "flags")}
+    assert {r["sha256"] for r in entry["records"]} == hashes
+    assert {r["state"] for r in entry["records"]} == {"no checksum"}
+    assert "no checksums" in entry["notes"][0]
+
+
+def flipped(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("record", ["data.pkl", "data/0", "data/1", "version"])
+def test_a_flipped_bit_is_named(record: str, save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(STATE)
+    flipped(path, payload_offset(path, record))
+    status, entry = verify(path, capsys)
+    assert status == 1
+    assert f"checkpoint/{record}" in " ".join(r["text"] for r in entry["reasons"] if r["kind"] == "checksum")
+    assert main(["verify", str(path)]) == 1
+    assert f"checkpoint/{record}" in capsys.readouterr().out
+
+
+DAMAGED = {
+    "cut": (checkpoint()[:-9], "truncated"),
+    "hidden bytes": (checkpoint(gap=b"hidden"), "no record owns"),
+    "local name": (
+        archive([*entries()[:1], Entry("archive/data/0", DATA, local={"name": b"archive/data/1"}), entries()[2]]),
+        "disagree",
+    ),
+    "short record": (checkpoint(storages={"0": DATA[:-1]}), "its storage needs"),
+    "wrong CRC": (archive([*entries()[:2], Entry("archive/version", b"3\n", central={"crc": 7})]), "CRC-32 differs"),
+    "one CRC of 0": (archive([*entries()[:2], Entry("archive/version", b"3\n", central={"crc": 0})]), "CRC-32"),
+    "broken deflate": (
+        archive([*entries()[:1], Entry("archive/data/0", DATA, 8, stored=b"\xff" * 30), entries()[2]]), "inflate",
+    ),
+    "deflated to more": (
+        archive([*entries()[:1], Entry("archive/data/0", DATA + b"x", 8, central={"size": 64}, local={"size": 64}),
+                 entries()[2]]), "64 promised",
+    ),
+    "bytes after deflate": (
+        archive([*entries()[:1], Entry("archive/data/0", DATA, 8, stored=zlib.compress(DATA, 9)[2:-4] + b"more"),
+                 entries()[2]]), "after the deflated",
+    ),
+    "unfinished deflate": (
+        archive([*entries()[:1], Entry("archive/data/0", DATA, 8, stored=zlib.compress(DATA, 9)[2:-9]),
+                 entries()[2]]), "end",
+    ),
+    "legacy cut": (legacy_files.checkpoint()[:-1], "truncated"),
+    "tensor outside": (checkpoint(stream(tensor(size=(17,)))), "structure"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "word"), DAMAGED.values(), ids=DAMAGED)
+def test_damage(content: bytes, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(content)
+    status, entry = verify(path, capsys)
+    assert status == 1 and word in json.dumps(entry["reasons"])
+
+
+def test_checksums_that_were_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(
+        archive([Entry(e.name, e.data, central={"crc": 0}, local={"crc": 0}) for e in entries()])
+    )
+    status, entry = verify(path, capsys)
+    assert status == 0 and "no CRC-32 was recorded" in entry["notes"][0]
+    zerocopy.load(path)
+
+
+@pytest.mark.skipif(not hasattr(torch.serialization, "set_crc32_options"), reason="always recorded")
+def test_checksums_that_torch_did_not_record(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        path = save(STATE)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    status, entry = verify(path, capsys)
+    assert status == 0 and "no CRC-32 was recorded" in entry["notes"][0]
+
+
+def test_odd_bools_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    data = stream(tensor(storage("0", "BoolStorage", numel=4), size=(4,)))
+    path.write_bytes(checkpoint(data, {"0": b"\0\1\2\xff"}))
+    status, entry = verify(path, capsys)
+    assert status == 0 and "data/0 (2)" in entry["notes"][0]
+
+
+def test_names_cannot_drive_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(archive([*entries(), Entry("archive/\x1b[2J\u202e\n", b"x", central={"crc": 1})]))
+    assert main(["verify", "--records", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.isascii() and printed.replace("\n", "").isprintable()
+
+
+# --------------------------------------------------------------------------------------- compare
+
+COMPARED = {
+    "state": lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).state_dict(),
+    "ties": lambda: [STATE["weight"], STATE["weight"][10:20], STATE["weight"].view(2, -1).t()],
+    "values": lambda: {"t": (1, (2,)), 3: OrderedDict(a="x"), "n": None, "b": True},  # 1.13 takes no floats
+    "dtypes": lambda: [torch.ones(3, dtype=d) for d in (torch.half, torch.bfloat16, torch.bool, torch.complex64)],
+    "parameter": lambda: torch.nn.Parameter(torch.ones(3)),
+    "sparse": lambda: torch.eye(40).to_sparse(),
+    "itself": lambda: (lambda x: x.append(x) or x)([torch.ones(2)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", COMPARED.values(), ids=COMPARED)
+@pytest.mark.parametrize("form", ["zip", "legacy", "deflated"])
+def test_compare(make, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    content = saved_bytes(make(), _use_new_zipfile_serialization=form != "legacy")
+    path.write_bytes(rezip(content, zipfile.ZIP_DEFLATED) if form == "deflated" else content)
+    assert verify(path, capsys, "--compare")[0] == 0
+
+
+DIFFERENT = {
+    "bytes": (torch.ones(3), torch.tensor([1, 1, 1 + 1e-6]), "bytes"),
+    "negative zero": ({"a": 0.0}, {"a": -0.0}, "'a'"),
+    "ties": (
+        [STATE["weight"][:2], STATE["weight"][2:]],
+        [STATE["weight"][:2], STATE["weight"].clone()[2:]],
+        "tied",
+    ),
+    "ties back": ([torch.ones(2), torch.ones(2)], [(t := torch.ones(2)), t], "tied"),
+    "shape": (torch.ones(2, 3), torch.ones(3, 2), "3"),
+    "stride": (torch.ones(4, 4), torch.ones(4, 4).t(), "1"),
+    "dtype": (torch.ones(2), torch.ones(2).view(torch.int32), "int32"),
+    "grad": (torch.ones(2), torch.ones(2, requires_grad=True), "True"),
+    "class": (torch.ones(2), torch.nn.Parameter(torch.ones(2), False), "Parameter"),
+    "keys": ({"a": 1, "b": 2}, {"b": 2, "a": 1}, "'a'"),
+    "type": ([1], (1,), "tuple"),
+    "kind": ({"a": 1}, OrderedDict(a=1), "OrderedDict"),
+    "length": ([1], [1, 2], "items"),
+}
+
+
+@pytest.mark.parametrize(("a", "b", "word"), DIFFERENT.values(), ids=DIFFERENT)
+def test_differences_are_seen(a: Any, b: Any, word: str) -> None:
+    assert comparison.Comparison().difference(a, a) == ""
+    assert word in comparison.Comparison().difference(a, b)
+    assert comparison.Comparison().difference(b, a)
+
+
+def test_paths_without_end() -> None:
+    """A tuple of 2**60 paths, twice."""
+
+    def doubled() -> tuple[Any, ...]:
+        value: tuple[Any, ...] = (torch.ones(1),)
+        for _ in range(60):
+            value = (value, value)
+        return value
+
+    assert comparison.Comparison().difference(doubled(), doubled()) == ""
+
+
+def test_a_difference_is_reported(
+    save: Saver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(STATE)
+    stock = torch.load
+
+    def other(*args: Any, **kwargs: Any) -> Any:
+        loaded = stock(*args, **kwargs)
+        loaded["weight"] = loaded["weight"] + 1
+        return loaded
+
+    monkeypatch.setattr(torch, "load", other)
+    status, entry = verify(path, capsys, "--compare")
+    assert (
+        status == 1
+        and entry["reasons"][0]["kind"] == "difference"
+        and "weight" in entry["reasons"][0]["text"]
+    )
+
+
+def test_what_is_refused_is_not_given_to_torch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(checkpoint(stream(name("posix", "system"))))
+    monkeypatch.setattr(torch, "load", lambda *args, **kwargs: pytest.fail("torch.load was called"))
+    status, entry = verify(path, capsys, "--compare")
+    assert status == 2 and "posix.system" in entry["reasons"][0]["text"]
+
+
+MEMORY = """
+import resource, sys
+from zerocopy.__main__ import main
+import torch, zerocopy.cli.comparison
+torch.set_num_threads(1)
+peak = before = 0
+def private():
+    return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Anonymous"))
+def watch(frame, event, argument):
+    global peak
+    if event == "c_return" and getattr(argument, "__name__", "") in ("equal", "get_storage_from_record"):
+        peak = max(peak, private() - before)
+sys.setprofile(watch)
+main(["verify", "--compare", sys.argv[2]])  # whatever is imported on first use
+peak, before = 0, private()
+status = main(["verify", "--compare", sys.argv[1]])
+print(status, peak)
+"""
+
+
+def test_memory_of_a_comparison(save: Saver, child) -> None:
+    """One storage at a time, of a file of sixteen."""
+    path = save([torch.full((1 << 20,), float(i)) for i in range(16)])
+    small = save(torch.ones(1), "small.pt")
+    returned = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # glibc keeps what is freed, up to 32 MB each
+    status, peak = map(int, child(MEMORY, path, small, **returned).stdout.split()[-2:])
+    assert status == 0 and 2000 < peak < 3 * 4096  # kB
+
+
+# ----------------------------------------------------------------------------------- the command
+
+
+def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*ZEROCOPY, "verify", *map(str, arguments)], capture_output=True, text=True, timeout=60, **options
+    )
+
+
+def test_the_command(tmp_path: Path) -> None:
+    (tmp_path / "good.pt").write_bytes(checkpoint())
+    (tmp_path / "bad.pt").write_bytes(checkpoint()[:-9])
+    (tmp_path / "empty.pt").touch()
+    assert run("good.pt", cwd=tmp_path).returncode == 0
+    assert run("good.pt", "bad.pt", cwd=tmp_path).returncode == 1
+    for what in ("empty.pt", ".", "nothing.pt"):
+        done = run("bad.pt", what, cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "bad.pt: damaged" in done.stdout
+    done = run("--help")
+    assert done.returncode == 0 and "exit codes" in done.stdout and "example" in done.stdout
+
+
+def test_torch_is_not_imported(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(checkpoint(good()))
+    script = (
+        "import sys; from zerocopy.__main__ import main; status = main(['verify', sys.argv[1]]);"
+        "assert 'torch' not in sys.modules; sys.exit(status)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, path]).returncode == 0
+
+
+def test_little_memory_for_a_deflated_record(tmp_path: Path) -> None:
+    """400 MB of zeros in 400 kB."""
+    path = tmp_path / "x.pt"
+    zeros = zlib.compressobj(9, zlib.DEFLATED, -15)
+    stored = b"".join([*(zeros.compress(bytes(1 << 20)) for _ in range(400)), zeros.flush()])
+    crc = 0
+    for _ in range(400):
+        crc = zlib.crc32(bytes(1 << 20), crc)
+    size = {"size": 400 << 20, "crc": crc}
+    data = stream(tensor(storage(numel=100 << 20), size=(100 << 20,)))
+    record = Entry("archive/data/0", b"", 8, stored=stored, local=size, central=size)
+    path.write_bytes(archive([Entry("archive/data.pkl", data), record, entries()[2]]))
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
+
+    done = run(path, preexec_fn=limit)
+    assert done.returncode == 0, done.stderr
