@@ -155,3 +155,12 @@ def test_the_library_never_prints(path: Path) -> None:
 @each_module
 def test_every_module_has_a_docstring(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_the_tests_that_documents_name_are_there() -> None:
+    there = {path.name for path in ROOT.glob("tests/test_*.py")}
+    for path in ROOT.glob("tests/test_*.py"):
+        there |= set(re.findall(r"^\s*def (test_\w+)", path.read_text(), flags=re.MULTILINE))
+    for document in ROOT.glob("docs/*.md"):
+        named = set(re.findall(r"`(?:tests/)?(test_\w+(?:\.py)?)`", document.read_text()))
+        assert named <= there | {"test_serialization.py"}, f"{document.name} names {named - there}"

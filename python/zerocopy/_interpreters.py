@@ -23,4 +23,6 @@ def require_main() -> None:
     """
     interpreters = _cpython()
     if interpreters is not None and interpreters.get_current() != interpreters.get_main():
-        raise ImportError("zerocopy works in the main interpreter only: torch cannot be used in a sub-interpreter")
+        raise ImportError(
+            "zerocopy works in the main interpreter only: torch cannot be used in a sub-interpreter"
+        )
