@@ -148,7 +148,6 @@ SWEEP = """
     import ctypes
     trim = ctypes.CDLL(None).malloc_trim
     outcomes = set()
-    gc.freeze()
     for room in range(0, 6 << 20, 64 << 10):
         for options in ({}, {"backend": "pread"}, {"weights_only": False}):
             gc.collect()
