@@ -119,8 +119,11 @@ def allow_time() -> None:
 
 
 def _kind(status: int, report: str) -> str:
-    if summary := re.search(r"^SUMMARY: (.*)$", report, re.MULTILINE):
-        return summary[1]
+    if summary := re.search(r"^SUMMARY: (\w+: [\w-]+)", report, re.MULTILINE):
+        ours = re.search(
+            r" in (zerocopy::[\w:~]+)", report
+        )  # the first of our functions: others are where all end
+        return f"{summary[1]} in {ours[1] if ours else 'something else'}"
     if error := re.search(r"runtime error: (.*)", report):
         return error[1]
     if os.WIFSIGNALED(status):
@@ -209,7 +212,7 @@ def fuzz(target: Target, seconds: float, seed: int, kept: Path) -> int:
         path = kept / f"crash-{hashlib.sha1(small).hexdigest()}"
         path.write_bytes(small)
         found[failure.kind] = found[again.kind] = path
-        print("\n".join(again.report.strip().splitlines()[-40:]))
+        print("\n".join(again.report.partition("Shadow bytes")[0].strip().splitlines()[-40:]))
         print(
             f"fuzz: {target.name}: found {path} ({len(data)} bytes, made {len(small)}): {again.kind}",
             flush=True,
