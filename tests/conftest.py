@@ -67,7 +67,7 @@ def child() -> Child:
             capture_output=True,
             text=True,
             errors="surrogateescape",
-            timeout=timeout,
+            timeout=timeout * (5 if SANITIZED else 1),
             env={**os.environ, **environment},
         )
 
