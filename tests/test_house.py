@@ -23,12 +23,11 @@ LAYERS = {
     "binding": {"memory", "container", "pickle", "checkpoint", "binding"},
 }
 
-# Private names of torch outside of _torch.py: builders that rebuild.py has checked the arguments of.
+# Private names of torch outside of _torch.py: builders that the twins in rebuild/ have checked the arguments of.
 PRIVATE_NAMES = {
-    "rebuild.py": {
-        "torch._neg_view",
-        "torch._utils._rebuild_nested_tensor",
-        "torch._utils._rebuild_qtensor",
+    "dense.py": {"torch._neg_view"},
+    "layouts.py": {"torch._utils._rebuild_nested_tensor", "torch._utils._rebuild_qtensor"},
+    "others.py": {
         "torch._utils._rebuild_device_tensor_from_numpy",
         "torch._utils._rebuild_wrapper_subclass",
     },

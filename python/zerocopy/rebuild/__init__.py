@@ -1,0 +1,21 @@
+"""Checked twins of torch's rebuild functions, for what the native builder does not make itself.
+
+The common cases (dense tensors, parameters) are native; see csrc/pickle/rebuild.cpp. Here are the rest of
+``torch/_utils.py``: sparse, quantized, nested, meta and subclassed tensors. torch trusts their arguments to degrees
+that differ by release, so each is checked here, for this load alone.
+"""
+
+from zerocopy.rebuild.dense import rebuild_parameter, tensor_over
+from zerocopy.rebuild.layouts import rebuild_sparse_tensor
+from zerocopy.rebuild.others import rebuild_from_type_v2
+from zerocopy.rebuild.registry import MAX_DIMENSIONS, SAFE, set_attributes
+
+__all__ = [
+    "MAX_DIMENSIONS",
+    "SAFE",
+    "rebuild_from_type_v2",
+    "rebuild_parameter",
+    "rebuild_sparse_tensor",
+    "set_attributes",
+    "tensor_over",
+]

@@ -1,0 +1,121 @@
+"""Sparse, quantized and nested tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+
+from zerocopy import _torch
+from zerocopy.rebuild.registry import (
+    QUANTIZED,
+    SAFE,
+    are_integers,
+    require,
+    require_inside,
+    twin_of,
+    within_storage,
+)
+
+
+@twin_of("torch.serialization._get_layout")
+def get_layout(name: str) -> torch.layout:
+    """Return the layout called ``"torch.sparse_coo"`` and the like."""
+    layout = vars(torch).get(name.removeprefix("torch."))  # getattr would import some submodules
+    require(isinstance(layout, torch.layout), f"layout {name[:64]!r}")
+    return cast(torch.layout, layout)
+
+
+@twin_of("torch._utils._rebuild_sparse_tensor")
+def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.Tensor:
+    """Return a sparse tensor whose indices have been checked: out of range, they write out of bounds later."""
+    # 1.13 has no such argument and always checks.
+    always = not hasattr(torch.sparse, "check_sparse_tensor_invariants")
+    checks: dict[str, Any] = {} if always else {"check_invariants": True}
+    if layout is not torch.sparse_coo:
+        compressed, plain, values, size = data
+        within_storage(compressed, plain, values)
+        return torch.sparse_compressed_tensor(compressed, plain, values, size, layout=layout, **checks)
+    indices, values, size, *flag = data
+    require([type(coalesced) for coalesced in flag] in ([], [bool]), "whether a sparse tensor is coalesced")
+    within_storage(indices, values)
+    tensor = torch.sparse_coo_tensor(indices, values, size, **checks)
+    if flag == [True]:
+        require(
+            torch.equal(tensor.coalesce()._indices(), indices), "a sparse tensor that claims to be coalesced"
+        )
+    # Said or not: what has fewer than two elements is taken for coalesced otherwise.
+    return tensor._coalesced_(flag[0]) if flag else tensor
+
+
+# What 1.13 wrote, and later releases no longer have.
+SAFE["torch._utils._rebuild_sparse_csr_tensor"] = rebuild_sparse_tensor
+
+
+@twin_of("torch._utils._rebuild_qtensor")
+def rebuild_qtensor(
+    storage: Any,
+    offset: int,
+    size: Sequence[int],
+    stride: Sequence[int],
+    quantizer: tuple[Any, ...],
+    requires_grad: bool,
+    backward_hooks: Any,
+) -> torch.Tensor:
+    """Return a quantized tensor whose scales and zero points suit it."""
+    require(not backward_hooks, "backward hooks")
+    lowest, highest, bytes_each, packed = QUANTIZED[storage.dtype]
+    require(type(offset) is int and are_integers(size) and are_integers(stride), "a quantized tensor's shape")
+    elements = _torch.untyped(storage).nbytes() // bytes_each * packed
+    require_inside(elements, offset, size, stride)
+    require(math.prod(size) <= elements, "a tensor that repeats its storage")
+    scheme = quantizer[0]
+    if scheme is torch.per_tensor_affine:
+        _, scale, zero_point = quantizer
+        scales, zero_points = [scale], [zero_point]
+    else:
+        require(
+            scheme in (torch.per_channel_affine, torch.per_channel_affine_float_qparams), "a quantizer scheme"
+        )
+        _, scales, zero_points, axis = quantizer
+        scales, zero_points = _numbers(scales), _numbers(zero_points)
+        require(isinstance(axis, int) and 0 <= axis < len(size), "a quantizer axis")
+        require(len(scales) == len(zero_points) == size[axis], "scales for another number of channels")
+    require(all(math.isfinite(s) and s > 0 for s in scales), "a quantizer scale that is not positive")
+    if scheme is not torch.per_channel_affine_float_qparams:  # whose zero points are floats
+        require(all(lowest <= z <= highest for z in zero_points), "a zero point out of range")
+    return torch._utils._rebuild_qtensor(storage, offset, size, stride, quantizer, requires_grad, {})
+
+
+def _numbers(values: Any) -> list[float]:
+    """Return the numbers of a tensor of one dimension, or of a list. A list of lists may be endless."""
+    if isinstance(values, torch.Tensor):
+        within_storage(values)
+        require(values.dim() == 1, "scales of another shape")
+        return cast(list[float], values.tolist())
+    require(
+        isinstance(values, (list, tuple)) and {*map(type, values)} <= {int, float}, "scales of another kind"
+    )
+    return list(values)
+
+
+@twin_of("torch._utils._rebuild_nested_tensor")
+def rebuild_nested_tensor(
+    buffer: torch.Tensor, sizes: torch.Tensor, strides: torch.Tensor, offsets: torch.Tensor
+) -> torch.Tensor:
+    """Return a nested tensor whose parts lie inside its buffer."""
+    # torch reads these three as memory, whatever their strides.
+    plain = [sizes, strides, *(offsets,) * isinstance(offsets, torch.Tensor)]
+    within_storage(buffer, *plain)
+    require(
+        all(part.dtype is torch.int64 and part.is_contiguous() for part in plain), "a nested tensor's shapes"
+    )
+    starts = offsets.tolist() if isinstance(offsets, torch.Tensor) else list(offsets)
+    require(
+        len(starts) == len(sizes) == len(strides) and sizes.shape == strides.shape, "a nested tensor's shapes"
+    )
+    for size, stride, start in zip(sizes.tolist(), strides.tolist(), starts, strict=True):
+        require_inside(buffer.numel(), start, size, stride)
+    return torch._utils._rebuild_nested_tensor(buffer, sizes, strides, offsets)

@@ -1,0 +1,82 @@
+"""Meta tensors, tensors of other devices, subclasses of Tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from zerocopy.errors import UnsupportedError
+from zerocopy.rebuild.registry import (
+    MANY,
+    MAX_DIMENSIONS,
+    Function,
+    are_integers,
+    require,
+    set_attributes,
+    twin_of,
+    within_storage,
+)
+
+
+@twin_of("torch._utils._rebuild_meta_tensor_no_storage")
+def rebuild_meta_tensor(
+    dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], requires_grad: bool
+) -> torch.Tensor:
+    """Return a tensor that has a shape and no data."""
+    require(
+        are_integers(size) and are_integers(stride) and min((0, *size, *stride)) >= 0,
+        "a meta tensor's shape",
+    )
+    require(len(size) == len(stride) <= MAX_DIMENSIONS, "a meta tensor's dimensions")
+    require(math.prod(n or 1 for n in size) < MANY, "a meta tensor's shape")
+    require(sum(n * step for n, step in zip(size, stride, strict=True)) < MANY, "a meta tensor's strides")
+    return torch.empty_strided(size, stride, dtype=dtype, device="meta", requires_grad=requires_grad)
+
+
+@twin_of("torch._utils._rebuild_device_tensor_from_numpy")
+def rebuild_from_numpy(data: Any, dtype: torch.dtype, device: str, requires_grad: bool) -> torch.Tensor:
+    """Return a tensor of a device whose data was written as a NumPy array."""
+    return torch._utils._rebuild_device_tensor_from_numpy(data, dtype, device, requires_grad)
+
+
+@twin_of("torch._utils._rebuild_device_tensor_from_cpu_tensor")
+def rebuild_from_cpu_tensor(
+    data: torch.Tensor, dtype: torch.dtype, device: str, requires_grad: bool
+) -> torch.Tensor:
+    """Return a tensor of a device whose data was written as a CPU tensor."""
+    within_storage(data)
+    try:
+        return data.to(device=device, dtype=dtype).requires_grad_(requires_grad)
+    except (
+        AssertionError,
+        ImportError,
+    ) as error:  # how torch says that it was built without, or looks for a package
+        raise UnsupportedError(f"checkpoint: device {str(device)[:64]!r}: {str(error)[:200]}") from None
+
+
+@twin_of("torch._utils._rebuild_wrapper_subclass")
+def rebuild_wrapper_subclass(cls: Any, *arguments: Any) -> torch.Tensor:
+    """Return a wrapper subclass, which has a shape and, outside of what the file says, no data."""
+    require(isinstance(cls, type) and issubclass(cls, torch.Tensor), "a wrapper subclass that is no tensor")
+    return torch._utils._rebuild_wrapper_subclass(cls, *arguments)
+
+
+@twin_of("torch._tensor._rebuild_from_type_v2")
+def rebuild_from_type_v2(
+    function: Function, cls: Any, arguments: tuple[Any, ...], state: Any
+) -> torch.Tensor:
+    """Return an instance of a tensor subclass, or a tensor with Python attributes."""
+    from zerocopy import allowlist
+
+    require(isinstance(cls, type) and issubclass(cls, torch.Tensor), "a tensor of a class that is no tensor")
+    made: torch.Tensor = allowlist.callee(function)(*arguments)
+    if type(made) is not cls:
+        made = made.as_subclass(cls)
+    if cls.__setstate__ is not torch.Tensor.__setstate__:
+        made.__setstate__(state)
+    else:
+        set_attributes(made, state)
+    return made

@@ -1,0 +1,101 @@
+"""The table of twins, and what their checks are made of."""
+
+from __future__ import annotations
+
+import functools
+import math
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from zerocopy import _torch
+from zerocopy.errors import Error, FormatError
+
+Function = Callable[..., Any]
+
+#: By the path that a file names.
+SAFE: dict[str, Function] = {}
+
+_TORCH_RAISES = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError)
+_MAX_ECHO = 200
+MAX_DIMENSIONS = 64
+MANY = 2**59  # elements: of the widest dtype their bytes no longer fit 64 bits
+
+#: dtype: range of a zero point, bytes of one item of the storage, and how many elements that holds.
+QUANTIZED = {
+    torch.quint8: (0, 255, 1, 1),
+    torch.qint8: (-128, 127, 1, 1),
+    torch.qint32: (-(2**31), 2**31 - 1, 4, 1),
+    torch.quint4x2: (0, 15, 1, 2),
+    torch.quint2x4: (0, 3, 1, 4),
+}
+
+
+def twin_of(path: str) -> Callable[[Function], Function]:
+    """Register the twin of torch's function `path`. What torch raises on its arguments is the file's fault."""
+
+    def register(function: Function) -> Function:
+        @functools.wraps(function)
+        def checked(*args: Any) -> Any:
+            try:
+                return function(*args)
+            except Error:
+                raise
+            except _TORCH_RAISES as error:
+                raise FormatError(f"checkpoint: {path}: {str(error)[:_MAX_ECHO]}") from error
+
+        SAFE[path] = checked
+        return checked
+
+    return register
+
+
+def require(condition: bool, what: str) -> None:
+    """Raise ``FormatError`` unless `condition` holds."""
+    if not condition:
+        raise FormatError(f"checkpoint: {what}")
+
+
+def set_attributes(target: Any, state: Any) -> None:
+    """Set the attributes of a tensor or an ``OrderedDict``, as ``torch._utils._set_obj_state`` does.
+
+    A name that the class gives a meaning to (``__class__``, ``items``) is refused: the file must not be able to
+    change what the object is.
+    """
+    from zerocopy import allowlist
+
+    for attributes in state if isinstance(state, tuple) and len(state) == 2 else (state,):
+        if attributes is None:
+            continue
+        require(isinstance(attributes, dict), f"the state of {type(target).__name__} is no dict")
+        for name, value in attributes.items():
+            if not isinstance(name, str) or not allowlist.may_be_set(type(target), name):
+                shown = repr(name[:_MAX_ECHO]) if isinstance(name, str) else f"of type {type(name).__name__}"
+                raise pickle.UnpicklingError(f"checkpoint: attribute {shown} of {type(target).__name__}")
+            setattr(target, name, value)
+
+
+def within_storage(*tensors: Any) -> None:
+    """Require tensors that are no larger than what they lie on.
+
+    A view repeated by a stride of 0 is a fine tensor, and terabytes as soon as a function copies or walks it.
+    """
+    for tensor in tensors:
+        require(isinstance(tensor, torch.Tensor), f"a tensor that is a {type(tensor).__name__}")
+        if tensor.layout is torch.strided and tensor.device.type == "cpu":
+            require(tensor.numel() <= _torch.storage_numel(tensor), "a tensor that repeats its storage")
+
+
+def require_inside(elements: int, offset: int, size: Sequence[int], stride: Sequence[int]) -> None:
+    """Require that a view lies inside as many elements. Python's integers do not overflow."""
+    require(len(size) == len(stride) and min((0, offset, *size, *stride)) == 0, "a tensor's negative shape")
+    require(math.prod(n or 1 for n in size) < MANY, "a tensor's shape")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    require(0 in size or last < elements, f"a tensor needs element {last} of {elements}")
+
+
+def are_integers(values: Any) -> bool:
+    """Whether this is a tuple of true integers."""
+    return isinstance(values, tuple) and all(type(value) is int for value in values)
