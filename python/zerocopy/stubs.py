@@ -20,6 +20,7 @@ from zerocopy.construction import (
     tensor_over,
     typed_storage,
 )
+from zerocopy.names import Name
 
 __all__ = [
     "Counter", "Size", "append", "call", "create", "device", "dtype", "native_global", "parameter",
@@ -89,7 +90,7 @@ class Stub:
         return f"<stub of {known.removeprefix('<unknown global ').removesuffix('>')}>"
 
 
-def allow(names: Iterable[allowlist.Name]) -> dict[allowlist.Name, Any]:
+def allow(names: Iterable[Name]) -> dict[Name, Any]:
     """Return what each global of a file stands for, known or not."""
     found, unknown = allowlist.look_up(names)
     for name in unknown:
