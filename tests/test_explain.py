@@ -7,6 +7,7 @@ import io
 import zipfile
 from pathlib import Path
 
+import legacy_files as legacy
 import pytest
 import torch
 from archives import big_endian, rezip
@@ -93,3 +94,12 @@ def test_errors(tmp_path: Path) -> None:
         with pytest.raises(zerocopy.FormatError) as error:
             zerocopy.explain(path)
         assert type(error.value) is zerocopy.FormatError and "x.pt" in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["\x1b[31m", "a\nb", "\u202e", ""], ids=ascii)
+def test_strange_keys_are_escaped(key: str) -> None:
+    """A key is any text."""
+    content = legacy.checkpoint({"weight": legacy.tensor(legacy.storage(key))}, keys=(key,))
+    shown = str(zerocopy.explain(content))
+    assert shown.replace("\n", "").isprintable()
+    assert "a\nb" not in shown

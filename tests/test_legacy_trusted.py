@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from assembler import Code
+from assembler import Code, call, name
 from conftest import Saver, saved_bytes, stock_load
 from equality import assert_same, storages_of
 from legacy_files import checkpoint, tensor
@@ -213,3 +213,12 @@ def test_code_stands_in_place_of_nothing(tmp_path: Path) -> None:
 def test_pickle_module_with_arguments_of_its_own(path: Path) -> None:
     loaded = zerocopy.load(path, pickle_module=Module, weights_only=False, ignore=True, errors="strict")
     assert_same(loaded, STATE)
+
+
+def test_code_runs_once(tmp_path: Path) -> None:
+    """The pickle is read twice, for its storages first, and run once."""
+    trace = tmp_path / "trace"
+    write = call(name("builtins", "eval"), f"open({str(trace)!r}, 'a').write('x')")
+    content = checkpoint({"extra": write, "weight": tensor()})
+    assert zerocopy.load(content, weights_only=False)["extra"] == 1
+    assert trace.read_text() == "x"

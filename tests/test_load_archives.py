@@ -7,10 +7,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import assembler
 import pytest
 import strategies
 import torch
 from archives import big_endian, payload_offset, rezip
+from attacks.zip_parts import ONES, offsets
 from conftest import lies_in_mapping, saved_bytes, stock_load
 from equality import assert_same
 
@@ -139,3 +141,27 @@ def test_archive_without_byteorder_is_little_endian() -> None:
             if not name.endswith("byteorder"):
                 target.writestr(name, source.read(name))
     assert_same(zerocopy.load(out.getvalue()), STATE)
+
+
+def test_a_storage_of_a_tebibyte(tmp_path: Path) -> None:
+    """The file is a hole there, of which nothing is read. The storage's size takes more than 32 bits."""
+    size = 2**40
+    last = assembler.tensor(assembler.storage(numel=size // 4), size // 4 - 1, (1,))
+    big = assembler.Entry("archive/data/0", b"", local={"flags": 8}, central={"flags": 8})
+    big.central |= {"size": ONES, "stored_size": ONES, "extra": assembler.zip64(size, size)}
+    records = [*assembler.entries(assembler.pickle(last), {}), big]
+    begins = offsets(records)[-1]
+    directory = len(assembler.archive(records)) - begins - 22
+    ends = {"offset64": begins + size, "record_at": begins + size + directory}
+    content = assembler.archive(records, offset=ONES, wide=ends)
+    path = tmp_path / "a.pt"
+    try:
+        with path.open("wb") as file:
+            file.write(content[:begins])
+            file.seek(size, io.SEEK_CUR)
+            file.write(content[begins:])
+    except OSError as error:
+        pytest.skip(f"this file system takes no file of a tebibyte: {error}")
+    loaded = zerocopy.load(path, backend="mmap")
+    assert loaded.tolist() == [0.0]
+    assert lies_in_mapping(loaded.data_ptr(), path)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import struct
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import assembler
-import hostile
 import pytest
 import tar_files as tar
 import torch
-from assembler import call, name, ordered_dict
+from assembler import name, ordered_dict
 from conftest import outcome, stock_load
 from equality import assert_same, storages_of
 from tar_files import member, reference, storage, tensor
 
 import zerocopy
 
+CLEAN = (zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError)
 DTYPES = {
     "FloatStorage": torch.float32,
     "DoubleStorage": torch.float64,
@@ -156,104 +156,11 @@ def test_large_storage(path: Path) -> None:
 # -------------------------------------------------------------------------------------------- refused
 
 
-PLACES: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "pickle": lambda payload: {"obj": payload},
-    "storages": lambda payload: {"storages": tar.storages(storage(), count=payload)},
-    "tensors": lambda payload: {"tensors": tar.tensors(tensor(), count=payload)},
-}
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_weights_only_reads_no_tar(path: Path, place: str) -> None:
-    canary = path.parent / "canary"
-    content = tar.checkpoint(**PLACES[place](call(name("builtins", "open"), str(canary), "w")))
-    for source in (tar.checkpoint(), content, tar.as_v7(content)):
-        error = hostile.refusal(path, source)
-        assert isinstance(error, zerocopy.UnsupportedError) and "tar" in str(error)
-        assert outcome(lambda: torch.load(path, weights_only=True))[0] == "error"
-        with pytest.raises(zerocopy.UnsupportedError):
+def test_weights_only_reads_no_tar(path: Path) -> None:
+    path.write_bytes(tar.checkpoint())
+    for source in (path, path.read_bytes(), io.BytesIO(path.read_bytes())):
+        with pytest.raises(zerocopy.UnsupportedError, match="tar"):
             zerocopy.load(source)
-    assert not canary.exists()
-
-
-@pytest.mark.parametrize("title", ["storages", "tensors", "pickle"])
-@pytest.mark.parametrize(
-    "kind",
-    [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE, b"missing"],
-    ids=["symlink", "hard link", "FIFO", "directory", "device", "missing"],
-)
-def test_members_that_are_no_files(path: Path, title: str, kind: bytes) -> None:
-    """Nothing beside the archive is opened, nothing is extracted."""
-    (path.parent / "target").write_bytes(tar.storages(storage()))
-    fifo = path.parent / "fifo"
-    os.mkfifo(fifo)
-    before = set(path.parent.iterdir())
-    target = str(fifo if kind == tarfile.FIFOTYPE else path.parent / "target")
-    strange = None if kind == b"missing" else member(title, type=kind, linkname=target)
-    error = hostile.refusal(path, tar.checkpoint(**{title: strange}), weights_only=False)
-    assert isinstance(error, zerocopy.FormatError) and title in str(error)
-    assert set(path.parent.iterdir()) == {*before, path}
-
-
-def test_a_link_to_another_member(path: Path) -> None:
-    content = tar.checkpoint(
-        other=member("other", tar.tensors(tensor())),
-        tensors=member("tensors", type=tarfile.LNKTYPE, linkname="other"),
-    )
-    assert isinstance(hostile.refusal(path, content, weights_only=False), zerocopy.FormatError)
-
-
-@pytest.mark.parametrize("title", ["../storages", "/storages", "x/../storages", "x/storages"])
-def test_names_that_lead_elsewhere(path: Path, title: str) -> None:
-    content = tar.checkpoint(storages=member(title, tar.storages(storage())))
-    assert isinstance(hostile.refusal(path, content, weights_only=False), zerocopy.FormatError)
-    assert set(path.parent.iterdir()) == {path}
-
-
-def _whole(part: bytes, **more: Any) -> dict[str, Any]:
-    return {"storages": tar.storages(part, **more)}
-
-
-def _over(*args: Any, **more: Any) -> dict[str, Any]:
-    return {"tensors": tar.tensors(tensor(*args, **more))}
-
-
-FAULTS: dict[str, dict[str, Any]] = {
-    "-1 dimensions": _over(dimensions=-1),
-    "2^30 dimensions": _over(dimensions=2**30),
-    "65 dimensions": _over(size=(1,) * 65, stride=(1,) * 65),
-    "a tensor larger than its storage": _over(size=(17,)),
-    "a tensor that begins behind it": _over(offset=17),
-    "a tensor that begins before it": _over(offset=-1),
-    "a negative size": _over(size=(-1,)),
-    "a negative stride": _over(stride=(-1,)),
-    "a size that wraps": _over(size=(2**62, 4), stride=(4, 1)),
-    "a tensor over nothing": _over(over=99),
-    "a tensor over a tensor": {"tensors": tar.tensors(tensor(), tensor(3, 2))},
-    "2^60 storages": {"storages": tar.storages(storage(), count=2**60)},
-    "2^60 tensors": {"tensors": tar.tensors(tensor(), count=2**60)},
-    "a number of storages that is text": {"storages": tar.storages(storage(), count="1")},
-    "2^60 elements": _whole(storage(count=2**60)),
-    "2^62 + 16 elements": _whole(storage(count=2**62 + 16)),
-    "-1 elements": _whole(storage(count=-1)),
-    "one element more": {"storages": assembler.pickle(1) + storage(count=17)},
-    "a view that leaves its storage": _whole(storage(), views=((3, 1, 10, 8),)),
-    "a view before its storage": _whole(storage(), views=((3, 1, -1, 8),)),
-    "a view of nothing": _whole(storage(), views=((3, 9, 0, 1),)),
-    "views that are a number": _whole(storage(), views=7),
-    "views of two items": _whole(storage(), views=((3, 1),)),
-    "a storage of no storage type": _whole(assembler.pickle((1, "cpu", name("os", "getcwd"))) + bytes(72)),
-    "a storage of two items": _whole(assembler.pickle((1, "cpu")) + bytes(72)),
-    "an unknown reference": {"obj": reference(99)},
-    "a reference that is no number": {"obj": reference("x")},
-    "no pickle": {"pickle": member("pickle", b"")},
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults(path: Path, fault: str) -> None:
-    error = hostile.refusal(path, tar.checkpoint(**FAULTS[fault]), weights_only=False)
-    assert isinstance(error, hostile.CLEAN), repr(error)
 
 
 def test_every_cut(path: Path) -> None:
@@ -262,7 +169,7 @@ def test_every_cut(path: Path) -> None:
     end = content.rindex(b"u.") + 2
     for at in {*range(0, end, 7), *range(end - 40, end), *range(0, end, 512)}:
         error = outcome(lambda at=at: zerocopy.load(content[:at], weights_only=False))
-        assert error[0] == "error" and issubclass(error[1], hostile.CLEAN), (at, error)
+        assert error[0] == "error" and issubclass(error[1], CLEAN), (at, error)
 
 
 def test_every_byte_of_the_headers(path: Path) -> None:
@@ -279,7 +186,7 @@ def test_every_byte_of_the_headers(path: Path) -> None:
             if found[0] == "value":
                 assert_same(found[1], good)
             else:
-                assert issubclass(found[1], hostile.CLEAN), (at, found)
+                assert issubclass(found[1], CLEAN), (at, found)
 
 
 def test_needs_a_file_that_can_seek(path: Path) -> None:

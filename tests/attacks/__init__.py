@@ -1,0 +1,44 @@
+"""One crafted file for each attack, with what `zerocopy.load` answers: the rows of docs/attacks.md."""
+
+from attacks import (
+    bombs,
+    calls,
+    containers,
+    geometry,
+    ids,
+    layouts,
+    legacy,
+    names,
+    streams,
+    targets,
+    tensors,
+    zip_fields,
+    zip_records,
+    zip_whole,
+)
+from attacks.attack import Attack, Expected, Family
+
+CATALOG: tuple[Family, ...] = (
+    names.NAMES,
+    calls.CALLS,
+    targets.TARGETS,
+    streams.STREAMS,
+    bombs.BOMBS,
+    ids.PERSISTENT_IDS,
+    zip_whole.ODD_ARCHIVES,
+    zip_whole.CUTS_AND_JOINS,
+    zip_fields.DIRECTORY,
+    zip_fields.ENTRIES,
+    zip_records.COMPRESSION,
+    zip_records.RECORDS,
+    tensors.ODD_TENSORS,
+    tensors.STORAGES,
+    geometry.GEOMETRY,
+    layouts.SPARSE_AND_QUANTIZED,
+    layouts.REBUILDS,
+    legacy.LEGACY,
+    containers.TAR,
+    containers.TORCHSCRIPT,
+)
+
+__all__ = ["CATALOG", "Attack", "Expected", "Family"]

@@ -1,0 +1,288 @@
+"""Loads the catalog's files: a process that has imported everything, and forks to load, in bounds.
+
+Run as a program by :mod:`attacks.runner`, with a folder to work in. A line of standard input is a job, a line of
+standard output the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import assembler
+import legacy_files
+import tar_files
+import torch
+from equality import assert_same
+
+import zerocopy
+from attacks import CATALOG
+from attacks.attack import CANARY, MEBIBYTE, TRAP, Attack, Expected
+
+TESTS = Path(__file__).parent.parent
+#: zerocopy.load, stock torch.load, and that with weights_only=False.
+LOADERS = ("zerocopy", "torch", "trusting")
+
+#: What torch itself may take, of any file: beyond lies "out of memory" or "hangs".
+TORCH_MEMORY = 512 * MEBIBYTE
+TORCH_SECONDS = 3
+#: Files that one process loads at most. One that does not end as it should ends its process too.
+SHARED = 50
+#: Seconds by the clock, of a process that takes no processor time.
+PATIENCE = 3
+#: Parts of what is said where memory is not given.
+_ALLOCATORS = ("allocate memory", "bad_alloc", "bad allocation", "not enough memory", "Cannot allocate")
+#: What comparing may take, beyond the loading.
+COMPARISON_SECONDS = 20
+#: Address space that loading anything takes: stacks of threads, libraries that were not needed yet.
+OVERHEAD = 16 * MEBIBYTE
+
+EQUAL, LOADS, DIFFERS, HANGS, NO_MEMORY = "equal", "loads", "differs", "hangs", "out of memory"
+KILLED = "killed by "
+
+
+@dataclass
+class Outcome:
+    """What loading a file came to.
+
+    Parameters
+    ----------
+    word : str
+        "equal", "loads" or "differs"; an exception's class; "killed by SIGSEGV", "hangs", "out of memory".
+    message : str
+        The exception's, or how the value differs.
+    seconds, memory : float, int
+        Processor time, and bytes of memory at its peak beyond the start.
+    noted : list of str
+        What the loader did that no loader may do: Python's audit events.
+    left : list of str
+        What lies in the working folder now, which was empty.
+    """
+
+    word: str
+    message: str = ""
+    seconds: float = 0
+    memory: int = 0
+    noted: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def serve(folder: Path) -> None:
+    """Answer one line of standard input after the other."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    trap = folder / "trap"
+    trap.mkdir()
+    (trap / f"{TRAP}.py").write_text(
+        f"import pathlib\ndef spring(*_): pathlib.Path({CANARY!r}).touch()\nspring()\n"
+    )
+    sys.path.append(str(trap))
+    warm_up(folder / "warm.pt")
+    gc.collect()
+    gc.freeze()  # a child's collections would copy all of it
+    child = None
+    for line in sys.stdin:
+        loader = json.loads(line)[-1]
+        child = child or Child(folder)
+        outcome = child.load(line)
+        if loader == "trusting" or not is_harmless(outcome) or child.loads == SHARED:
+            child.end()
+            child = None
+        print(json.dumps(asdict(outcome)), flush=True)
+
+
+def is_harmless(outcome: Outcome) -> bool:
+    """Whether a process is as good as before: it loaded the right value, or refused, and did nothing else."""
+    return outcome.word.endswith(("Error", EQUAL)) and not outcome.left and not outcome.noted
+
+
+def warm_up(path: Path) -> None:
+    """Import what torch and zerocopy import on first use, so that no import belongs to a file."""
+    "\n".encode("unicode_escape")  # Python imports codecs on first use
+    legacy = legacy_files.checkpoint()
+    mkdir = assembler.pickle(assembler.call(assembler.name("posix", "mkdir"), "no"))
+    files = [assembler.checkpoint(), legacy, assembler.checkpoint(mkdir), legacy[:-1], b"nothing"]
+    named = [assembler.name("collections", "deque"), legacy_files.tensor()]  # a global that takes trust
+    trusted = [legacy_files.checkpoint(named), tar_files.checkpoint()]
+    for data in files + trusted:
+        path.write_bytes(data)
+        for load in (zerocopy.load, torch.load):
+            with contextlib.suppress(Exception):
+                load(path, weights_only=data not in trusted)
+
+
+class Child:
+    """A fork that loads, until it is ended or killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.loads = folder, 0
+        jobs, self.jobs = os.pipe()
+        self.answers, answers = os.pipe()
+        self.id = os.fork()
+        if self.id == 0:
+            os.close(self.jobs)
+            os.close(self.answers)
+            obey(jobs, answers, folder)
+        os.close(jobs)
+        os.close(answers)
+
+    def load(self, line: str) -> Outcome:
+        """Return what the child says of a file, or what became of it."""
+        self.loads += 1
+        room = self.folder / "room"
+        room.mkdir()
+        os.write(self.jobs, line.encode())
+        said = self.answer()
+        outcome = Outcome(**json.loads(said)) if said else self.death()
+        outcome.left = sorted(path.name for path in room.iterdir())
+        shutil.rmtree(room)
+        return outcome
+
+    def answer(self) -> str:
+        """Return a line, or nothing if the child ends. One that sleeps is ended: nothing will wake it."""
+        said, before = b"", ""
+        while not said.endswith(b"\n"):
+            if select.select([self.answers], [], [], PATIENCE)[0]:
+                part = os.read(self.answers, 1 << 16)
+                if not part:
+                    return ""
+                said += part
+                continue
+            status = Path(f"/proc/{self.id}/stat").read_text().rpartition(")")[2].split()
+            now = " ".join([status[0], *status[11:13]])  # the state, and processor time
+            if now == before and status[0] == "S":
+                os.kill(self.id, signal.SIGALRM)
+            before = now
+        return said.decode()
+
+    def death(self) -> Outcome:
+        """Return what killed the child."""
+        _, status = os.waitpid(self.id, 0)
+        self.id = 0
+        if not os.WIFSIGNALED(status):
+            return Outcome(f"exits with {os.WEXITSTATUS(status)}")
+        name = signal.Signals(os.WTERMSIG(status)).name
+        return Outcome(HANGS if name in ("SIGPROF", "SIGALRM") else KILLED + name)
+
+    def end(self) -> None:
+        os.close(self.jobs)
+        os.close(self.answers)
+        if self.id:
+            os.waitpid(self.id, 0)
+
+
+# --------------------------------------------------------------------------------- the child
+
+
+def obey(jobs: int, answers: int, folder: Path) -> None:
+    """Load what is asked for, until nobody asks."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    try:
+        for line in os.fdopen(jobs):
+            i, j, loader = json.loads(line)
+            os.chdir(folder / "room")
+            outcome = observed(CATALOG[i].attacks[j].here(), loader, folder / "checkpoint.pt")
+            os.write(answers, json.dumps(asdict(outcome)).encode() + b"\n")
+    finally:
+        os._exit(0)
+
+
+def observed(attack: Attack, loader: str, path: Path) -> Outcome:
+    """Load a file in this process, with limits, and tell what happened."""
+    noted: list[str] = []
+    options: dict[str, Any] = {"weights_only": attack.weights_only and loader != "trusting"}
+    if attack.map_location is not None:
+        options["map_location"] = attack.map_location
+    value, outcome = None, Outcome(LOADS)
+    ours = loader == "zerocopy"
+    load = zerocopy.load if ours else torch.load
+    memory = attack.memory if ours else TORCH_MEMORY
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+    start = memory_of("VmHWM")
+    seconds = attack.seconds if ours else TORCH_SECONDS
+    with limited(memory + path.stat().st_size, seconds), noting(noted, path, attack.weights_only):
+        begin = time.process_time()
+        try:
+            value = load(path, **options)
+        except BaseException as error:
+            outcome = judged(error)
+        seconds = time.process_time() - begin
+    outcome.seconds, outcome.memory = seconds, memory_of("VmHWM") - start
+    outcome.noted = noted if ours else []  # stock torch imports what it wants
+    if outcome.word == LOADS and attack.expected is Expected.EQUAL:
+        try:
+            assert_same(value, attack.value())
+            outcome.word = EQUAL
+        except AssertionError as error:
+            outcome.word, outcome.message = DIFFERS, str(error)[:1000]
+    del value
+    return outcome
+
+
+def judged(error: BaseException) -> Outcome:
+    """Return an exception's name and text, or "out of memory" for one of the many names of that."""
+    word, message = type(error).__name__, str(error)
+    if isinstance(error, MemoryError) or any(said in message for said in _ALLOCATORS):
+        word = NO_MEMORY
+    return Outcome(word, message[:100_000])
+
+
+def memory_of(name: str) -> int:
+    """Return a figure of /proc/self/status, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
+
+
+@contextlib.contextmanager
+def limited(memory: int, seconds: float) -> Iterator[None]:
+    """Bound what is done meanwhile: allocations beyond fail, time beyond ends the process."""
+    limit = memory_of("VmSize") + memory + OVERHEAD
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+        signal.setitimer(signal.ITIMER_PROF, COMPARISON_SECONDS)
+
+
+@contextlib.contextmanager
+def noting(noted: list[str], path: Path, weights_only: bool) -> Iterator[None]:
+    """Note each of Python's audit events but the opening of one file: imports, system calls, code.
+
+    What a trusted file names is looked up.
+    """
+    watching = True
+    own = {str(path), os.fsencode(path)}
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        is_own = event == "open" and arguments[0] in own
+        is_trusted = event == "pickle.find_class" and not weights_only
+        if watching and not is_own and not is_trusted:
+            noted.append(f"{event} {arguments!r}"[:200])
+
+    sys.addaudithook(hook)
+    try:
+        yield
+    finally:
+        watching = False
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))
