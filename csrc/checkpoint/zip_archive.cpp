@@ -72,7 +72,7 @@ std::string ZipArchive::read_text(std::size_t record) const {
 
 std::size_t ZipArchive::pickle_record() const {
   if (const auto record = find("data.pkl")) return *record;
-  if (find("archive_format") || find("serialized_exported_program.json")) {
+  if (zip_.contains("archive_format") || zip_.contains("serialized_exported_program.json")) {
     throw UnsupportedError("checkpoint: this is a program saved by torch.export; torch.export.load reads it");
   }
   throw FormatError("checkpoint: record 'data.pkl' is missing");

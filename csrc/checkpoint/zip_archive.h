@@ -24,7 +24,7 @@ class ZipArchive final : public Archive {
   explicit ZipArchive(Content content);
 
   const char* container() const noexcept override { return is_torchscript() ? "torchscript" : "zip"; }
-  bool is_torchscript() const override { return find("constants.pkl").has_value(); }
+  bool is_torchscript() const override { return zip_.contains("constants.pkl"); }
   Region pickle() const override;
   PickleForm pickle_form() const override { return {.stored = zip_.stored_size(pickle_record())}; }
   std::vector<Record> records(std::span<const Wanted> storages) override;

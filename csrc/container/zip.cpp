@@ -190,6 +190,11 @@ void Zip::check_names() {
   }
 }
 
+bool Zip::contains(std::string_view name) const {
+  const auto* found = by_name_.find(name);
+  return found != nullptr && found->name == name;
+}
+
 std::optional<std::size_t> Zip::find(std::string_view name) const {
   const auto* found = by_name_.find(name);
   if (found == nullptr || name.empty() || is_folder(name)) return std::nullopt;

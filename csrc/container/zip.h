@@ -41,6 +41,9 @@ class Zip {
   // CRC-32 of the record's content, as the directory gives it. Nothing here compares it.
   std::uint32_t crc(std::size_t i) const noexcept { return entries_[i].crc; }
 
+  // Whether there is a record of that name within the root folder, in that case.
+  bool contains(std::string_view name) const;
+
   // By name within the root folder. Throws FormatError for a record of that name in another case: torch reads
   // it.
   std::optional<std::size_t> find(std::string_view name) const;

@@ -9,31 +9,50 @@ namespace {
 constexpr std::size_t kLooked = 16;
 constexpr int kDepth = 2;
 
-constexpr std::uint64_t kWalks = 64;
-constexpr std::uint64_t kAlways = std::uint64_t{64} << 20U;
 constexpr std::uint64_t kMostOfOne = std::uint64_t{1} << 40U;  // so that no sum of them overflows
+
+bool exceeds(std::uint64_t charged, std::uint64_t times, std::uint64_t held) {
+  return charged / times > held;
+}
 
 }  // namespace
 
-std::uint64_t Document::tensor_bytes(const Sequence& arguments, int depth) {
-  std::uint64_t bytes = 0;
+void Document::charge_rebuild(const Sequence& arguments) {
   for (std::size_t i = 0; i < std::min(arguments.items.size(), kLooked); ++i) {
-    const Value& argument = arguments.items[i];
-    if (argument.is(Kind::tensor)) bytes += std::min(argument.as<Tensor>().storage->nbytes, kMostOfOne);
-    if (argument.is(Kind::tuple) && depth < kDepth) bytes += tensor_bytes(argument.as<Sequence>(), depth + 1);
+    charge_argument(arguments.items[i], 0);
   }
-  return bytes;
 }
 
-void Document::charge_walk(const Sequence& arguments) {
-  walked_ = std::min(walked_ + tensor_bytes(arguments, 0), std::uint64_t{1} << 62U);
+void Document::charge_argument(const Value& argument, int depth) {
+  if (argument.is(Kind::tensor)) {
+    const std::uint64_t bytes = std::min(argument.as<Tensor>().storage->nbytes, kMostOfOne);
+    walked_ = std::min(walked_ + bytes, std::uint64_t{1} << 62U);
+  }
+  if (argument.is(Kind::tuple) && depth < kDepth) {
+    const auto& items = argument.as<Sequence>().items;
+    for (std::size_t i = 0; i < std::min(items.size(), kLooked); ++i) charge_argument(items[i], depth + 1);
+  }
+  charge_state(argument);
 }
 
-void Document::settle_walks() const {
+void Document::charge_state(const Value& state) {
+  if (state.is_mapping()) states_.push_back(&state.as<Mapping>());
+}
+
+void Document::settle() const {
+  constexpr std::uint64_t kWalks = 64;
+  constexpr std::uint64_t kAlways = std::uint64_t{64} << 20U;
   std::uint64_t held = 0;
   for (const Storage* storage : storages) held += std::min(storage->nbytes, kMostOfOne);
-  if (walked_ > kAlways && (walked_ - kAlways) / kWalks > held) {
+  if (walked_ > kAlways && exceeds(walked_ - kAlways, kWalks, held)) {
     throw FormatError("pickle: the same tensors are rebuilt too often");
+  }
+  constexpr std::uint64_t kSets = 4;
+  constexpr std::uint64_t kLeast = 8;  // bytes that an attribute takes in a pickle: its name, its value
+  std::uint64_t attributes = 0;
+  for (const Mapping* state : states_) attributes += state->items.size();
+  if (exceeds(attributes * kLeast, kSets, pickle_.size())) {
+    throw FormatError("pickle: the same state is set too often");
   }
 }
 

@@ -237,11 +237,14 @@ class Document {
     if (visited_ / kVisits > pickle_.size()) throw FormatError("pickle: long keys are used too often");
   }
 
-  // torch's rebuild functions look at every element of their tensors (are the indices in range?), and a few
-  // bytes call one again with the same tensors. Throws FormatError when it is out of proportion to the
-  // storages.
-  void charge_walk(const Sequence& arguments);
-  void settle_walks() const;
+  // torch's rebuild functions look at every element of their tensors (are the indices in range?), every
+  // attribute of a state is looked at and set, and a few bytes do either again with the same tensors or the
+  // same state.
+  void charge_rebuild(const Sequence& arguments);
+  void charge_state(const Value& state);
+
+  // At the end, when all storages and states are whole. Throws FormatError when those were out of proportion.
+  void settle() const;
 
   Arena& arena() noexcept { return *arena_; }
 
@@ -263,14 +266,15 @@ class Document {
   }
 
  private:
-  static std::uint64_t tensor_bytes(const Sequence& arguments, int depth);
+  void charge_argument(const Value& argument, int depth);
 
   Region pickle_;
   std::unique_ptr<Arena> arena_ = std::make_unique<Arena>();  // its address outlives a move
   std::uint32_t slots_ = 0;
   std::uint64_t charged_ = 0;
   std::uint64_t visited_ = 0;
-  std::uint64_t walked_ = 0;
+  std::uint64_t walked_ = 0;            // bytes of tensors
+  std::vector<const Mapping*> states_;  // each time that one is set
 };
 
 }  // namespace zerocopy

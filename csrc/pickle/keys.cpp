@@ -12,7 +12,6 @@ class KeyCheck {
   explicit KeyCheck(std::uint64_t offset) : offset_(offset) {}
 
   void visit(const Value& key, int depth) {
-    count(depth);
     switch (key.kind()) {
       case Kind::none:
       case Kind::boolean:
@@ -21,21 +20,22 @@ class KeyCheck {
       case Kind::text:
       case Kind::byte_string:
       case Kind::bytes:
-        return;
+        return count(depth);
       case Kind::big_integer:  // Python hashes all of it each time
         if (key.as<Blob>().bytes.size() > kMaxInteger) fail("a key of too large an integer");
-        return;
+        return count(depth);
       case Kind::complex:
       case Kind::device:
-        return;
+        return count(depth);
       case Kind::tuple:
       case Kind::size:
       case Kind::frozenset:
+        if (key.as<Sequence>().items.empty()) return count(depth);
         for (const Value& item : key.as<Sequence>().items) visit(item, depth + 1);
         return;
       case Kind::object:  // hashed as its class does, by what it was made of
-        weigh(key.as<Object>(), depth);
-        return;
+        count(depth);
+        return weigh(key.as<Object>(), depth);
       case Kind::list:
       case Kind::dict:
       case Kind::ordered_dict:
@@ -44,7 +44,7 @@ class KeyCheck {
       case Kind::byte_array:
         fail("a key that cannot be hashed");
       case Kind::global:
-        if (key.as<Global>().action == Action::dtype) return;
+        if (key.as<Global>().action == Action::dtype) return count(depth);
         break;
       default:
         break;
@@ -52,7 +52,7 @@ class KeyCheck {
     throw UnsupportedError("pickle: a key of an unusual type" + where());
   }
 
-  // Beside the key itself.
+  // Beside the first.
   std::uint64_t parts() const noexcept { return static_cast<std::uint64_t>(seen_ - 1); }
 
  private:

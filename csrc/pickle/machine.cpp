@@ -30,7 +30,7 @@ class Machine {
         step();
       }
       document_.root = pop();
-      document_.settle_walks();
+      document_.settle();
     } catch (const StackError& error) {
       fail(error.what());
     }
@@ -294,6 +294,7 @@ void Machine::set_items(std::span<const Value> items) {
 // OrderedDict's attributes (state_dict puts _metadata there), or the state of an allowed class.
 void Machine::build(const Value& state) {
   const Value target = stack_.top();
+  document_.charge_state(state);
   if (target.is(Kind::object)) {
     add_step(target.as<Object>(), Object::Effect::state, state);
     return;
@@ -318,7 +319,7 @@ void Machine::call(Object::Call how) {
     push(call_native(document_, global, arguments.as<Sequence>(), instruction_.offset));
     return;
   }
-  if (global.module.starts_with("torch.")) document_.charge_walk(arguments.as<Sequence>());
+  if (global.module.starts_with("torch.")) document_.charge_rebuild(arguments.as<Sequence>());
   auto& object = document_.make<Object>(Kind::object);
   object.callable = &global;
   object.call = how;

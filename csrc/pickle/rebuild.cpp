@@ -88,6 +88,7 @@ Value rebuild_parameter(Document& document, const Arguments& arguments, bool wit
   }
   arguments.no_hooks(2);
   if (with_state) parameter.state = arguments[3];
+  document.charge_state(parameter.state);
   return Value::of(parameter);
 }
 
