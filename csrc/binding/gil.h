@@ -7,7 +7,6 @@
 #pragma once
 
 #include <Python.h>
-#include <cxxabi.h>
 #include <unistd.h>
 
 namespace zerocopy {
@@ -16,7 +15,7 @@ template <typename Take>
 auto take_gil(Take take) noexcept {
   try {
     return take();
-  } catch (const abi::__forced_unwind&) {
+  } catch (...) {  // nothing else comes out of C, and by its name it would be a reference to null
     for (;;) ::pause();
   }
 }
