@@ -29,7 +29,16 @@ PARTS = ("directory", "headers", "geometry", "texts")
 
 def build() -> Path:
     """Compile the program that repeats the checks."""
-    configure = ["cmake", "-S", ROOT, "-B", BUILD, "-Wno-dev", "-DZEROCOPY_BUILD_PYTHON=OFF", "-DCMAKE_BUILD_TYPE=Release"]
+    configure = [
+        "cmake",
+        "-S",
+        ROOT,
+        "-B",
+        BUILD,
+        "-Wno-dev",
+        "-DZEROCOPY_BUILD_PYTHON=OFF",
+        "-DCMAKE_BUILD_TYPE=Release",
+    ]
     for command in (configure, ["cmake", "--build", BUILD, "--target", "bench_checks"]):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return BUILD / "bench_checks"

@@ -1,6 +1,7 @@
 """``unknown="stub"``: what a file says of objects whose classes nobody allows, without their code."""
 
 import io
+import pickle
 import sys
 import types
 
@@ -50,7 +51,7 @@ def test_legacy_module_with_its_source(tmp_path):
     net = torch.nn.Linear(3, 2)
     file = io.BytesIO()
     torch.save(net, file, _use_new_zipfile_serialization=False)
-    with pytest.raises(Exception, match="module"):
+    with pytest.raises(pickle.UnpicklingError, match="module"):
         zerocopy.load(file.getvalue())
     stub = stubbed(file.getvalue())
     assert stub.callable == unknown("torch.nn.modules.linear", "Linear")
@@ -58,7 +59,12 @@ def test_legacy_module_with_its_source(tmp_path):
 
 
 def test_what_is_known_stays_itself():
-    value = {"weight": torch.arange(3.0), "size": torch.Size([2]), "dtype": torch.int8, "list": [1, "a", None]}
+    value = {
+        "weight": torch.arange(3.0),
+        "size": torch.Size([2]),
+        "dtype": torch.int8,
+        "list": [1, "a", None],
+    }
     assert_same(stubbed(saved_bytes(value)), value)
 
 
@@ -129,7 +135,7 @@ def test_tensor_of_an_unknown_subclass():
     ids=["geometry", "storage", "INST", "call of a call", "state of a tensor"],
 )
 def test_the_rest_is_as_strict_as_ever(value):
-    with pytest.raises((zerocopy.FormatError, zerocopy.UnsupportedError, Exception), match="pickle|checkpoint"):
+    with pytest.raises((zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError)):
         stubbed(checkpoint(a.pickle(value)))
 
 

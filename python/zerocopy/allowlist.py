@@ -122,7 +122,9 @@ def callee(allowed: Any) -> Callable[..., Any]:
         return allowed
     if is_users(allowed):
         return allowed
-    name = getattr(allowed, "__qualname__", None) or f"a {type(allowed).__name__}"  # never its repr: it may be endless
+    name = (
+        getattr(allowed, "__qualname__", None) or f"a {type(allowed).__name__}"
+    )  # never its repr: it may be endless
     raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
 
 

@@ -54,7 +54,9 @@ _ZIP = b"PK\x03\x04"
 _ZIP_END = b"PK\x05\x06"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _LFS = b"version https://git-lfs.github.com/spec/"
-_TEXT_PICKLE = re.compile(rb"\(*[ci][A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n.*\.", re.DOTALL)  # begins with a global
+_TEXT_PICKLE = re.compile(
+    rb"\(*[ci][A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n.*\.", re.DOTALL
+)  # begins with a global
 _HTML = re.compile(rb"\s*(<!doctype\s+html|<html|<head|<\?xml[^>]*>\s*<!doctype\s+html)", re.IGNORECASE)
 
 
@@ -84,7 +86,7 @@ def diagnose(glimpse: Glimpse, error: Error) -> Exception:
         return UnsupportedError("this is an HDF5 file, which zerocopy does not read yet")
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < max(size, 1):
         return UnsupportedError("this is a safetensors file, which zerocopy does not read yet")
-    if head[:1] == b"\x80" and head[1:2] <= b"\x05" or _TEXT_PICKLE.match(head):
+    if (head[:1] == b"\x80" and head[1:2] <= b"\x05") or _TEXT_PICKLE.match(head):
         return _bare_pickle(head)
     return UnknownFormatError(f"not a checkpoint that zerocopy knows: it begins with {head[:16]!r}")
 

@@ -94,7 +94,15 @@ def load(
         weights_only = True
     try:
         return load_diagnosed(
-            f, map_location, pickle_module, weights_only, mmap, backend, mode, pickle_load_args, unknown=unknown
+            f,
+            map_location,
+            pickle_module,
+            weights_only,
+            mmap,
+            backend,
+            mode,
+            pickle_load_args,
+            unknown=unknown,
         )
     except diagnosis.DIAGNOSES as error:
         raise diagnosis.undiagnosed(error) from error.__cause__

@@ -33,12 +33,12 @@ _MANY = 64
 
 @dataclass(frozen=True)
 class UnknownGlobal:
-    """A class or function that a file names and no allow-list has. It was not imported.
+    r"""A class or function that a file names and no allow-list has. It was not imported.
 
     Attributes
     ----------
     module, name : str
-        As the file spells them; bytes that are no UTF-8 as ``\\\\x``.
+        As the file spells them; bytes that are no UTF-8 as ``\x``.
     """
 
     module: str

@@ -298,8 +298,12 @@ def _payloads() -> Iterable[Attack]:
     )
     yield Attack("a bare pickle that is a payload", lambda: pickle(OPEN), REFUSED, ("open",))
     yield Attack("a bare pickle of protocol 4 that is a payload", lambda: framed(SPRING), REFUSED, (TRAP,))
-    yield Attack("a bare pickle of protocol 0 that is a payload", lambda: pickle(OPEN)[2:], REFUSED, ("open",))
-    yield Attack("a bare pickle, a payload behind 5000 bytes", lambda: pickle("x" * 5000, OPEN), REFUSED, ("open",))
+    yield Attack(
+        "a bare pickle of protocol 0 that is a payload", lambda: pickle(OPEN)[2:], REFUSED, ("open",)
+    )
+    yield Attack(
+        "a bare pickle, a payload behind 5000 bytes", lambda: pickle("x" * 5000, OPEN), REFUSED, ("open",)
+    )
     yield Attack("a bare pickle of a number", lambda: pickle(7), FORMAT)
     yield Attack("a module's class with its source", lambda: MODULE, REFUSED)
     yield Attack("a module's class of a module on the path", lambda: TRAPPED, REFUSED, (TRAP,))

@@ -271,7 +271,12 @@ RECORDS = Family(
             ("byteorder",),
         ),
         Attack("byteorder big", partial(with_byteorder, b"big", data=SWAPPED), Expected.EQUAL),
-        Attack("BYTEORDER big, in capitals", partial(with_byteorder, b"big", "BYTEORDER"), Expected.FORMAT, ("BYTEORDER",)),
+        Attack(
+            "BYTEORDER big, in capitals",
+            partial(with_byteorder, b"big", "BYTEORDER"),
+            Expected.FORMAT,
+            ("BYTEORDER",),
+        ),
         *each(
             Expected.UNSUPPORTED,
             archive,

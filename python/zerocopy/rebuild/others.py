@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from zerocopy.errors import UnsupportedError
 from zerocopy.rebuild.registry import (
     MANY,
     MAX_DIMENSIONS,
@@ -48,13 +48,11 @@ def rebuild_from_cpu_tensor(
 ) -> torch.Tensor:
     """Return a tensor of a device whose data was written as a CPU tensor."""
     within_storage(data)
-    try:
-        return data.to(device=device, dtype=dtype).requires_grad_(requires_grad)
-    except (
-        AssertionError,
-        ImportError,
-    ) as error:  # how torch says that it was built without, or looks for a package
-        raise UnsupportedError(f"checkpoint: device {str(device)[:64]!r}: {str(error)[:200]}") from None
+    kind = torch.device(device).type
+    # For one that it does not have torch would import a module of that name.
+    here = kind in ("cpu", "meta", *vars(torch)) or f"torch_{kind}" in sys.modules
+    require(here and (kind != "cuda" or torch.cuda.is_available()), f"device {kind!r} is not there")
+    return data.to(device=device, dtype=dtype).requires_grad_(requires_grad)
 
 
 @twin_of("torch._utils._rebuild_wrapper_subclass")
