@@ -6,7 +6,7 @@
 //
 // Limits, so that a small file cannot take much memory or time: values nest 1000 deep, a million
 // values wait on the stack, memo indices are below the pickle's length, and a deflated pickle has
-// no more opcodes than two million and 64 a byte of what is in the file.
+// no more opcodes than a million and 64 a byte of what is in the file.
 #pragma once
 
 #include <limits>
@@ -26,7 +26,7 @@ struct PickleForm {
   // DEFLATE makes a thousand opcodes of a byte, and each may become a hundred bytes of memory. What a pickle
   // says has to be in proportion to what is in the file; a constant list of a million numbers still is.
   std::uint64_t most_opcodes(std::uint64_t length) const {
-    constexpr std::uint64_t kAlways = 2'000'000;
+    constexpr std::uint64_t kAlways = 1'000'000;
     constexpr std::uint64_t kPerByte = 64;
     return stored >= length ? length : kAlways + kPerByte * stored;
   }

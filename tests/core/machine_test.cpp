@@ -219,12 +219,12 @@ TEST(MachineLimits, MarksAndStack) {
   EXPECT_FORMAT(times(1'000'001, "N") + ".");
 }
 
-// A deflated pickle: two million opcodes, and 64 for each of its bytes in the file.
+// A deflated pickle: a million opcodes, and 64 for each of its bytes in the file.
 TEST(MachineLimits, OpcodesOfDeflatedPickles) {
   const auto pickle = [](std::size_t opcodes) { return "]" + times((opcodes - 1) / 2, "Na") + "."; };
-  EXPECT_NO_THROW(read_pickle(region_of(pickle(2'000'639)), {.stored = 10}));
-  EXPECT_THROW(read_pickle(region_of(pickle(2'000'641)), {.stored = 10}), FormatError);
-  EXPECT_NO_THROW(read_pickle(region_of(pickle(2'000'641))));
+  EXPECT_NO_THROW(read_pickle(region_of(pickle(1'000'639)), {.stored = 10}));
+  EXPECT_THROW(read_pickle(region_of(pickle(1'000'641)), {.stored = 10}), FormatError);
+  EXPECT_NO_THROW(read_pickle(region_of(pickle(1'000'641))));
 }
 
 TEST(MachineLimits, SharingCostsNothing) {
