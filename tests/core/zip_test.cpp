@@ -45,9 +45,12 @@ TEST(Zip, ReadsRecords) {
 TEST(Zip, FindsByExactName) {
   const Zip zip(source_of(zip_of({{"root/first", ""}, {"root/", ""}, {"root/folder/", ""}})));
   EXPECT_TRUE(zip.find("first"));
-  for (const auto* name : {"FIRST", "firs", "first ", "root/first", "", "folder/", "folder", "../first"}) {
+  for (const auto* name : {"firs", "first ", "root/first", "", "folder/", "folder", "../first"}) {
     EXPECT_FALSE(zip.find(name)) << name;
   }
+  EXPECT_TRUE(zip.contains("first"));
+  EXPECT_FALSE(zip.contains("FIRST"));
+  EXPECT_THROW(zip.find("FIRST"), FormatError);
 }
 
 TEST(Zip, RefusesEveryCut) {

@@ -1,4 +1,6 @@
 // The whole way from bytes to storages and tensors, of zip and of legacy files.
+#include <algorithm>
+
 #include "checkpoint/archive.h"
 #include "document_check.h"
 #include "fuzz.h"
@@ -38,11 +40,12 @@ void check_storages(const Archive& archive, const Document& document, const std:
 
 void run(const Region& file, bool mapped) {
   const auto source = std::make_shared<const MemorySource>(file);
-  // A deflated pickle may be a hundred times its record, or 64 KiB, and a Document takes what pickle_fuzz.cpp
-  // allows; storages inflate 1032 to 1.
-  const std::uint64_t pickle = 64 * 1024 + 100 * std::uint64_t{file.size()};
-  const TimeLimit time(pickle);
-  const MemoryLimit memory(2 * kMiB + 128 * pickle + 1300 * std::uint64_t{file.size()});
+  // Records inflate 1032 to 1, and of a pickle so many opcodes are taken; a Document of them takes what
+  // pickle_fuzz.cpp allows.
+  const std::uint64_t inflated = 1032 * std::uint64_t{file.size()};
+  const std::uint64_t opcodes = std::min(inflated, 1'000'000 + 64 * std::uint64_t{file.size()});
+  const TimeLimit time(opcodes);
+  const MemoryLimit memory(2 * kMiB + 128 * opcodes + 3 * inflated);
   succeeds([&] {
     const auto archive = Archive::open(source, mapped ? file : Region(), Mode::copy_on_write);
     const Document document = read_pickle(archive->pickle(), archive->pickle_form());
