@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import json
-import pickle
 import resource
 import signal
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Child, saved_bytes
+from refusals import CLEAN
 
 import zerocopy
 
@@ -24,7 +24,6 @@ BODY = """
     test_mutations.main(sys.argv[2])
 """
 FORMS = {"zip": {}, "legacy": {"_use_new_zipfile_serialization": False}}
-CLEAN = (zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError, OSError)
 MEMORY, SECONDS = 2**30, 60
 
 

@@ -18,11 +18,11 @@ import allowed  # noqa: E402
 import archives  # noqa: E402
 import assembler  # noqa: E402
 import engine  # noqa: E402
-import hostile  # noqa: E402
 import make_seeds  # noqa: E402
 import mutate_bytes  # noqa: E402
 import mutate_legacy  # noqa: E402
 import mutate_zip  # noqa: E402
+import refusals  # noqa: E402
 import tar_files  # noqa: E402
 import torch  # noqa: E402
 import value_check  # noqa: E402
@@ -79,8 +79,8 @@ def _outcome(f: Any, **options: Any) -> tuple[str, Any]:
     try:
         with zerocopy.safe_globals([allowed.Mine, allowed.MyDict]):
             value = zerocopy.load(f, **options)
-    except hostile.CLEAN as error:
-        assert len(str(error)) <= hostile.LONGEST_MESSAGE + 200, f"a message of {len(str(error))} characters"
+    except refusals.CLEAN as error:
+        assert len(str(error)) <= refusals.LONGEST_MESSAGE + 200, f"a message of {len(str(error))} characters"
         return "refused", type(error).__name__
     except RuntimeError as error:  # a location's tag is judged by torch, in its words
         if any(said in str(error) for said in ("deserialize", "restore data location", "device")):

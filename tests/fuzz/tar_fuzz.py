@@ -16,9 +16,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import assembler  # noqa: E402
 import engine  # noqa: E402
-import hostile  # noqa: E402
 import mutate_bytes  # noqa: E402
 import mutate_tar  # noqa: E402
+import refusals  # noqa: E402
 import tar_files  # noqa: E402
 import value_check  # noqa: E402
 
@@ -41,7 +41,7 @@ class _Unpickler(pickle.Unpickler):
     def load(self) -> Any:
         try:
             return super().load()
-        except hostile.CLEAN:
+        except refusals.CLEAN:
             raise
         except Exception as error:
             places = traceback.extract_tb(error.__traceback__)
@@ -92,8 +92,8 @@ def check(data: bytes) -> str:
     """Load, and read all of it."""
     try:
         value = zerocopy.load(data, pickle_module=_PICKLE, weights_only=False)
-    except hostile.CLEAN as error:
-        assert len(str(error)) <= hostile.LONGEST_MESSAGE, f"a message of {len(str(error))} characters"
+    except refusals.CLEAN as error:
+        assert len(str(error)) <= refusals.LONGEST_MESSAGE, f"a message of {len(str(error))} characters"
         return "refused"
     value_check.read_all(value)
     return "loaded"
