@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,9 @@ import pytest
 import torch
 from sanitizer import SANITIZED
 from zygote import Zygote
+
+# A shell ignores SIGINT for what it runs in the background, and so would the programs here that are interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What torch itself says about its own loading is not the subject here.
 warnings.filterwarnings(

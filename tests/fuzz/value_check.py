@@ -79,6 +79,10 @@ def _of_tensor(tensor: torch.Tensor, found: list[Any]) -> Iterator[Any]:
     yield untyped(tensor)
 
 
+#: Elements that share an item.
+_PACKED = {torch.quint4x2: 2, torch.quint2x4: 4}
+
+
 def _require_inside(tensor: torch.Tensor) -> None:
     """By Python's integers, which do not wrap."""
     size, stride, offset, item = tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.element_size()
@@ -86,7 +90,8 @@ def _require_inside(tensor: torch.Tensor) -> None:
     assert min((0, offset, *size, *stride)) == 0, f"a negative shape: {tuple(size)}, {stride}, {offset}"
     if 0 in size:
         return
-    end = (offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1) * item
+    elements = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) + 1
+    end = -(-elements * item // _PACKED.get(tensor.dtype, 1))
     assert end <= nbytes, f"a tensor to byte {end} of a storage of {nbytes}"
     assert tensor.data_ptr() % item == 0, f"{tensor.dtype} at {tensor.data_ptr():#x}"
 
