@@ -41,6 +41,8 @@ def read_all(value: Any) -> list[Any]:
 
 
 def _inside(value: Any, found: list[Any]) -> Iterator[Any]:
+    if isinstance(value, getattr(torch, "SymInt", ())):  # of a jagged tensor: torch numbers them as they come
+        return
     if isinstance(value, torch.Tensor):
         yield from _of_tensor(value, found)
     elif isinstance(value, torch.UntypedStorage):
