@@ -20,9 +20,9 @@ class Visitor {
   Effects run(const Value& root) {
     plan(root);
     while (!planned_.empty()) {
-      const Node& node = *planned_.back();
+      const Value value = planned_.back();
       planned_.pop_back();
-      visit(node);
+      visit(value);
     }
     return std::move(effects_);
   }
@@ -31,26 +31,26 @@ class Visitor {
   void plan(const Value& value) {
     if (!value.is_node() || seen_[value.node().slot]) return;
     seen_[value.node().slot] = true;
-    planned_.push_back(&value.node());
+    planned_.push_back(value);
   }
 
-  void visit(const Node& node) {
-    switch (node.kind) {
+  void visit(const Value& value) {
+    switch (value.kind()) {
       case Kind::tuple:
       case Kind::list:
       case Kind::set:
       case Kind::frozenset:
-        for (const Value& item : static_cast<const Sequence&>(node).items) plan(item);
+        for (const Value& item : value.as<Sequence>().items) plan(item);
         return;
       case Kind::dict:
       case Kind::ordered_dict:
       case Kind::counter:
-        return visit_mapping(static_cast<const Mapping&>(node));
+        return visit_mapping(value.as<Mapping>());
       case Kind::parameter:
-        plan(static_cast<const Parameter&>(node).data);
-        return set_attributes(kParameter, static_cast<const Parameter&>(node).state);
+        plan(value.as<Parameter>().data);
+        return set_attributes(kParameter, value.as<Parameter>().state);
       case Kind::object:
-        return visit_object(static_cast<const Object&>(node));
+        return visit_object(value.as<Object>());
       default:
         return;
     }
@@ -108,7 +108,7 @@ class Visitor {
   }
 
   std::vector<bool> seen_;
-  std::vector<const Node*> planned_;
+  std::vector<Value> planned_;
   Effects effects_;
 };
 
