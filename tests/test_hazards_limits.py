@@ -13,6 +13,8 @@ from conftest import Child, Saver, saved_bytes
 
 from benchmarks.sparse import write_sparse_checkpoint
 
+pytestmark = pytest.mark.plain_memory("what it takes for itself meets the same limits")
+
 STATE = {f"layer.{i}": torch.full((3000,), float(i)) for i in range(20)}
 
 # For the children: limits, and what a load comes to.
