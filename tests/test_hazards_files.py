@@ -227,6 +227,7 @@ TRUNCATED = """
 """
 
 
+@pytest.mark.plain_memory("a sanitizer reports what is meant to be a signal")
 def test_truncated_under_a_mapping(path: Path, forked: Child) -> None:
     """The pages behind the new end are gone, those that were written to here as well: SIGBUS."""
     done = forked(LOAD + TRUNCATED, path, "mmap", payload_offset(path, "data/0") + 4096)
@@ -270,6 +271,7 @@ def test_replaced_by_rename_under_tensors(path: Path, backend: str, weights_only
     assert_same(zerocopy.load(path, weights_only=weights_only), OTHER)
 
 
+@pytest.mark.plain_memory("a sanitizer reports what is meant to be a signal")
 def test_a_users_own_mapping_is_the_users(path: Path, forked: Child) -> None:
     """A buffer is memory: nobody can ask it whether it changed, and it may be gone while it is parsed."""
     code = """

@@ -300,6 +300,7 @@ print(status, peak)
 """
 
 
+@pytest.mark.plain_memory("what it takes for itself counts as memory")
 def test_memory_of_a_comparison(save: Saver, child) -> None:
     """One storage at a time, of a file of sixteen."""
     path = save([torch.full((1 << 20,), float(i)) for i in range(16)])
@@ -341,6 +342,7 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", script, path]).returncode == 0
 
 
+@pytest.mark.plain_memory("what it takes for itself counts as memory")
 def test_little_memory_for_a_deflated_record(tmp_path: Path) -> None:
     """400 MB of zeros in 400 kB."""
     path = tmp_path / "x.pt"
