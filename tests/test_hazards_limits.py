@@ -19,7 +19,7 @@ STATE = {f"layer.{i}": torch.full((3000,), float(i)) for i in range(20)}
 
 # For the children: limits, and what a load comes to.
 BEGIN = """
-import errno, gc, mmap, os, resource, sys, threading, zerocopy
+import contextlib, errno, gc, mmap, os, resource, sys, threading, zerocopy
 path = sys.argv[1]
 
 def limit(which, value):
@@ -96,17 +96,13 @@ def test_no_mapping_left(path: Path, forked: Child) -> None:
     code = """
     most = int(sys.argv[2])
     pages = mmap.mmap(-1, 2 * most * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    try:
+    with contextlib.suppress(OSError):
         for i in range(most):
             pages.madvise(mmap.MADV_DONTDUMP, 2 * i * mmap.PAGESIZE, mmap.PAGESIZE)
-    except OSError:
-        pass
     last = []
-    try:
+    with contextlib.suppress(OSError):
         while True:  # the one or two that madvise cannot use
             last.append(mmap.mmap(-1, mmap.PAGESIZE))
-    except OSError:
-        pass
     full = [attempt(), attempt(weights_only=False), attempt(mode="r")]
     pages.close()
     print(*full, attempt())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import assembler as a
 import pytest
 import torch
 from conftest import Saver, outcome, stock_load
@@ -154,3 +155,14 @@ def test_tensor_subclass(save: Saver) -> None:
         assert_same(safe[1], stock_load(path))
     else:  # releases whose list lacks the function that rebuilds subclasses
         assert safe[1] is pickle.UnpicklingError and "_rebuild_from_type_v2" in safe[2]
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mtia", "hpu"])
+def test_tensor_of_a_device_that_is_not_here(kind: str) -> None:
+    """torch says so by AssertionError, RuntimeError or ModuleNotFoundError, as the device and the release will."""
+    if getattr(getattr(torch, kind, None), "is_available", bool)():
+        pytest.skip("it is here")
+    function = a.name("torch._utils", "_rebuild_device_tensor_from_cpu_tensor")
+    data = a.checkpoint(a.pickle(a.call(function, a.tensor(), a.name("torch", "float32"), kind, False)))
+    with pytest.raises(zerocopy.FormatError):
+        zerocopy.load(data)

@@ -102,7 +102,7 @@ def allow(names: Iterable[Name]) -> dict[Name, Any]:
 
 def call(function: Any, arguments: tuple[Any, ...]) -> Any:
     """Return ``function(*arguments)`` where both are known (REDUCE)."""
-    if function is rebuild.SAFE["torch._tensor._rebuild_from_type_v2"] and len(arguments) == 4:
+    if function is rebuild.rebuild_from_type_v2 and len(arguments) == 4:
         make, cls, its_arguments, state = arguments
         if isinstance(cls, UnknownGlobal) and isinstance(its_arguments, tuple):  # a subclass of Tensor
             return Stub(cls, (call(make, its_arguments),), state)

@@ -42,7 +42,7 @@ def load(file: BinaryIO, map_location: Any, pickle_module: ModuleType, pickle_ar
             yield _checked(read(content), int, object, object)
 
     try:
-        with tarfile.open(fileobj=file, mode="r:") as archive:
+        with _opened(file) as archive:
             storages = _member(archive, "storages")
             for key, location, storage_type in entries(storages):
                 dtype = _checked(getattr(storage_type, "dtype", None), torch.dtype)
@@ -58,11 +58,6 @@ def load(file: BinaryIO, map_location: Any, pickle_module: ModuleType, pickle_ar
             return read(_member(archive, "pickle"))
     except (tarfile.TarError, struct.error) as error:
         raise FormatError(f"tar archive: {error}") from error
-    except (MemoryError, OverflowError, OSError) as error:
-        # tarfile reads names as long as a header says, and seeks by sizes that are negative or no file's.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            raise
-        raise FormatError("tar archive: a member of absurd size") from error
 
 
 def _checked(value: Any, *kinds: type) -> Any:
@@ -79,6 +74,19 @@ def _known(objects: dict[int, Any], key: Any) -> Any:
         return objects[int(key)]
     except (KeyError, TypeError, ValueError):
         raise FormatError(f"tar archive: nothing is called {str(key)[:200]!r}") from None
+
+
+def _opened(file: BinaryIO) -> tarfile.TarFile:
+    """Return the archive with all of its headers read."""
+    try:
+        archive = tarfile.TarFile(fileobj=file)
+        archive.getmembers()
+    except (MemoryError, OverflowError, OSError) as error:
+        # tarfile reads names as long as a header says, and seeks by sizes that are negative or no file's.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        raise FormatError("tar archive: a member of absurd size") from error
+    return archive
 
 
 def _member(archive: tarfile.TarFile, name: str) -> BinaryIO:

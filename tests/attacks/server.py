@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import assembler
 import legacy_files
@@ -39,8 +39,6 @@ LOADERS = ("zerocopy", "torch", "trusting")
 #: What torch itself may take, of any file: beyond lies "out of memory" or "hangs".
 TORCH_MEMORY = 512 * MEBIBYTE
 TORCH_SECONDS = 3
-#: Files that one process loads at most. One that does not end as it should ends its process too.
-SHARED = 50
 #: Seconds by the clock, of a process that takes no processor time.
 PATIENCE = 3
 #: Parts of what is said where memory is not given.
@@ -93,20 +91,18 @@ def serve(folder: Path) -> None:
     warm_up(folder / "warm.pt")
     gc.collect()
     gc.freeze()  # a child's collections would copy all of it
-    child = None
     for line in sys.stdin:
-        loader = json.loads(line)[-1]
-        child = child or Child(folder)
-        outcome = child.load(line)
-        if loader == "trusting" or not is_harmless(outcome) or child.loads == SHARED:
-            child.end()
-            child = None
-        print(json.dumps(asdict(outcome)), flush=True)
+        print(json.dumps(asdict(loaded(line, folder))), flush=True)
 
 
-def is_harmless(outcome: Outcome) -> bool:
-    """Whether a process is as good as before: it loaded the right value, or refused, and did nothing else."""
-    return outcome.word.endswith(("Error", EQUAL)) and not outcome.left and not outcome.noted
+def loaded(line: str, folder: Path) -> Outcome:
+    """Load a file in a process and a folder of its own."""
+    room = folder / "room"
+    room.mkdir()
+    outcome = Child(line, folder).outcome()
+    outcome.left = sorted(path.name for path in room.iterdir())
+    shutil.rmtree(room)
+    return outcome
 
 
 def warm_up(path: Path) -> None:
@@ -125,34 +121,25 @@ def warm_up(path: Path) -> None:
 
 
 class Child:
-    """A fork that loads, until it is ended or killed."""
+    """A fork that loads one file."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.loads = folder, 0
-        jobs, self.jobs = os.pipe()
+    def __init__(self, line: str, folder: Path) -> None:
         self.answers, answers = os.pipe()
         self.id = os.fork()
         if self.id == 0:
-            os.close(self.jobs)
             os.close(self.answers)
-            obey(jobs, answers, folder)
-        os.close(jobs)
+            obey(line, answers, folder)
         os.close(answers)
 
-    def load(self, line: str) -> Outcome:
-        """Return what the child says of a file, or what became of it."""
-        self.loads += 1
-        room = self.folder / "room"
-        room.mkdir()
-        os.write(self.jobs, line.encode())
+    def outcome(self) -> Outcome:
+        """Return what the child says of the file, or what became of it."""
         said = self.answer()
-        outcome = Outcome(**json.loads(said)) if said else self.death()
-        outcome.left = sorted(path.name for path in room.iterdir())
-        shutil.rmtree(room)
-        return outcome
+        os.close(self.answers)
+        status = os.waitpid(self.id, 0)[1]
+        return Outcome(**json.loads(said)) if said else death(status)
 
     def answer(self) -> str:
-        """Return a line, or nothing if the child ends. One that sleeps is ended: nothing will wake it."""
+        """Return a line, or nothing if the child dies. One that sleeps is ended: nothing will wake it."""
         said, before = b"", ""
         while not said.endswith(b"\n"):
             if select.select([self.answers], [], [], PATIENCE)[0]:
@@ -168,36 +155,29 @@ class Child:
             before = now
         return said.decode()
 
-    def death(self) -> Outcome:
-        """Return what killed the child."""
-        _, status = os.waitpid(self.id, 0)
-        self.id = 0
-        if not os.WIFSIGNALED(status):
-            return Outcome(f"exits with {os.WEXITSTATUS(status)}")
-        name = signal.Signals(os.WTERMSIG(status)).name
-        return Outcome(HANGS if name in ("SIGPROF", "SIGALRM") else KILLED + name)
 
-    def end(self) -> None:
-        os.close(self.jobs)
-        os.close(self.answers)
-        if self.id:
-            os.waitpid(self.id, 0)
+def death(status: int) -> Outcome:
+    """Return what ended a process that did not answer."""
+    if not os.WIFSIGNALED(status):
+        return Outcome(f"exits with {os.WEXITSTATUS(status)}")
+    name = signal.Signals(os.WTERMSIG(status)).name
+    return Outcome(HANGS if name in ("SIGPROF", "SIGALRM") else KILLED + name)
 
 
 # --------------------------------------------------------------------------------- the child
 
 
-def obey(jobs: int, answers: int, folder: Path) -> None:
-    """Load what is asked for, until nobody asks."""
+def obey(line: str, answers: int, folder: Path) -> NoReturn:
+    """Load what the line says, and answer."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     try:
-        for line in os.fdopen(jobs):
-            i, j, loader = json.loads(line)
-            os.chdir(folder / "room")
-            outcome = observed(CATALOG[i].attacks[j].here(), loader, folder / "checkpoint.pt")
-            os.write(answers, json.dumps(asdict(outcome)).encode() + b"\n")
+        i, j, loader = json.loads(line)
+        os.chdir(folder / "room")
+        outcome = observed(CATALOG[i].attacks[j].here(), loader, folder / "checkpoint.pt")
+        with os.fdopen(answers, "w") as file:
+            print(json.dumps(asdict(outcome)), file=file)
     finally:
         os._exit(0)
 

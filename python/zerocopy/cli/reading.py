@@ -41,6 +41,49 @@ class Report(Protocol):
         """Return what ``--json`` prints."""
 
 
+class Reason(NamedTuple):
+    """Why a file is not fine."""
+
+    kind: str  # docs/cli.md lists those of each command
+    text: str
+
+
+class Findings(Protocol):
+    """What all commands say of a file that they could read."""
+
+    @property
+    def path(self) -> str:
+        """The file, as it was given."""
+
+    @property
+    def container(self) -> str:
+        """Its format."""
+
+    @property
+    def reasons(self) -> list[Reason]:
+        """Why it is not fine; none if it is."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What else there is to say."""
+
+
+def code_of(findings: Findings) -> int:
+    """Return the exit code for a file."""
+    return BAD if findings.reasons else FINE
+
+
+def json_of(findings: Findings, verdicts: Sequence[str]) -> dict[str, Any]:
+    """Return what ``--json`` prints of a file first."""
+    return {
+        "path": findings.path,
+        "verdict": verdicts[code_of(findings)],
+        "container": findings.container,
+        "reasons": [reason._asdict() for reason in findings.reasons],
+        "notes": findings.notes,
+    }
+
+
 class Trouble(Exception):
     """A file cannot be read, or is nothing that a command knows."""
 
@@ -58,7 +101,7 @@ class TroubleReport(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return the same shape as other reports, up to the reasons."""
-        reasons = [{"kind": "trouble", "text": self.why}]
+        reasons = [Reason("trouble", self.why)._asdict()]
         return {"path": self.path, "verdict": "trouble", "container": None, "reasons": reasons}
 
 

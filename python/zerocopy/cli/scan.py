@@ -18,6 +18,7 @@ from zerocopy import _core
 from zerocopy.cli import layout, pickles, policy, reading
 from zerocopy.cli.output import escaped, listed
 from zerocopy.cli.pickles import Global, Pickle
+from zerocopy.cli.reading import Reason
 from zerocopy.errors import Error
 from zerocopy.names import Name, printable
 
@@ -65,13 +66,6 @@ _OF_INTEREST = {
 _OPCODE_NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
 
 
-class Reason(NamedTuple):
-    """Why a file is not safe."""
-
-    kind: str  # "globals", "policy", "structure" or "format"
-    text: str
-
-
 class Scan(NamedTuple):
     """What is to say of a file."""
 
@@ -85,7 +79,7 @@ class Scan(NamedTuple):
     @property
     def code(self) -> int:
         """The exit code for this file."""
-        return reading.BAD if self.reasons else reading.FINE
+        return reading.code_of(self)
 
     def lines(self) -> Iterator[str]:
         """Yield a report of the file."""
@@ -101,12 +95,7 @@ class Scan(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs."""
-        return {
-            "path": self.path,
-            "verdict": _VERDICTS[self.code],
-            "container": self.container,
-            "reasons": [reason._asdict() for reason in self.reasons],
-            "notes": self.notes,
+        return reading.json_of(self, _VERDICTS) | {
             "pickles": [_json_of(found) for found in self.found],
             "more_pickles": self.more_pickles,
         }

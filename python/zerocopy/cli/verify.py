@@ -13,6 +13,7 @@ from zerocopy.cli import integrity, layout, reading
 from zerocopy.cli.integrity import Checked
 from zerocopy.cli.layout import Record
 from zerocopy.cli.output import Progress, escaped, listed
+from zerocopy.cli.reading import Reason
 from zerocopy.errors import Error, FormatError
 
 DESCRIPTION = """
@@ -40,13 +41,6 @@ _LONGEST_REASON = 1000
 _MOST_NAMED = 1000  # damaged records in a report
 
 
-class Reason(NamedTuple):
-    """Why a file is not fine."""
-
-    kind: str  # "structure", "checksum" or "difference"
-    text: str
-
-
 class Verification(NamedTuple):
     """What is to say of a file."""
 
@@ -62,7 +56,7 @@ class Verification(NamedTuple):
     @property
     def code(self) -> int:
         """The exit code for this file."""
-        return reading.BAD if self.reasons else reading.FINE
+        return reading.code_of(self)
 
     def lines(self) -> Iterator[str]:
         """Yield a report of the file."""
@@ -78,12 +72,7 @@ class Verification(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs."""
         shown = self.records if self.with_records else []
-        return {
-            "path": self.path,
-            "verdict": _VERDICTS[self.code],
-            "container": self.container,
-            "reasons": [reason._asdict() for reason in self.reasons],
-            "notes": self.notes,
+        return reading.json_of(self, _VERDICTS) | {
             "size": self.size,
             "sha256": self.sha256,
             "records": [_json_of(one) for one in shown],

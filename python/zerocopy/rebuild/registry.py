@@ -18,7 +18,16 @@ Function = Callable[..., Any]
 #: By the path that a file names.
 SAFE: dict[str, Function] = {}
 
-_TORCH_RAISES = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError)
+_TORCH_RAISES = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    AssertionError,  # for a device that it was built without
+)
 _MAX_ECHO = 200
 MAX_DIMENSIONS = 64
 MANY = 2**59  # elements: of the widest dtype their bytes no longer fit 64 bits
