@@ -81,7 +81,7 @@ int run(const char* path, int rounds) {
     return std::make_shared<const FileSource>(File::open(path, File::Access::read), 0);
   };
   const auto source = open();
-  const auto archive = Archive::open(source, Region(), Mode::copy_on_write);
+  const auto archive = Archive::open(source, nullptr, Mode::copy_on_write);
   const PickleForm form = archive->pickle_form();
   const Document document = read_pickle(archive->pickle(), form);
   const Parts parts(document);
@@ -90,7 +90,7 @@ int run(const char* path, int rounds) {
       100 * zip.count();  // about what its bytes are, zip64 fields and names included
 
   const double whole = median_us(rounds, [&] {
-    const auto again = Archive::open(open(), Region(), Mode::copy_on_write);
+    const auto again = Archive::open(open(), nullptr, Mode::copy_on_write);
     const Document read = read_pickle(again->pickle(), form);
     sink = again->records(wanted_by(read)).size();
   });

@@ -1,10 +1,6 @@
 #include "binding/builder.h"
 
-#include <array>
-#include <optional>
-
 #include "binding/python.h"
-#include "pickle/geometry.h"
 
 namespace py = pybind11;
 
@@ -15,60 +11,7 @@ namespace {
 // deeper, and is stopped here, before the C++ stack is used up.
 constexpr int kMaxDepth = 1100;
 
-class Builder {
- public:
-  Builder(const Document& document, const Content& content, const std::vector<Record>& records,
-          const BuildPolicy& policy)
-      : content_(content),
-        records_(records),
-        policy_(policy),
-        made_(document.slots()),
-        storages_(document.storages.size()),
-        views_(document.views.size()) {}
-
-  py::object value(const Value& value);
-
- private:
-  struct Stored {
-    TorchStorage native;
-    py::object moved;  // what is used instead of it, from map_location or a part of another; else null
-  };
-
-  py::object node(const Node& node);
-  py::object make(const Node& node);
-  void finish(const Node& node, const py::object& made);
-
-  py::object text(const Blob& blob);
-  py::object byte_string(const Blob& blob);
-  py::object big_integer(const Blob& blob);
-  py::object tuple(const Sequence& sequence);
-  py::object set(const Sequence& sequence);
-  py::object global(const Global& global);
-  py::object tensor(const Tensor& tensor);
-  py::object moved_tensor(const Tensor& tensor, const py::object& storage);
-  py::object parameter(const Parameter& parameter);
-  py::object object(const Object& object);
-  void fill_list(const Sequence& sequence, const py::object& list);
-  void fill_mapping(const Mapping& mapping, const py::object& made);
-  void apply_steps(const Object& object, const py::object& made);
-
-  Stored& storage(const Storage& storage);
-  Stored& view(const Storage& view);
-  py::object untyped(const Storage& storage);
-  py::object dtype(const DType& dtype);
-  ScalarType scalar_type(const DType& dtype);
-  py::object construct(const char* name) { return policy_.construction.attr(name); }
-
-  const Content& content_;
-  const std::vector<Record>& records_;
-  const BuildPolicy& policy_;
-  std::vector<py::object> made_;
-  const py::object begun_ = py::reinterpret_borrow<py::object>(Py_Ellipsis);  // no pickle makes one
-  std::vector<std::optional<Stored>> storages_;
-  std::vector<std::optional<Stored>> views_;
-  std::vector<std::pair<const DType*, ScalarType>> scalar_types_;
-  int depth_ = 0;
-};
+}  // namespace
 
 // ------------------------------------------------------------------------------------- values
 
@@ -139,10 +82,9 @@ py::object Builder::make(const Node& node) {
     case Kind::global:
       return global(static_cast<const Global&>(node));
     case Kind::storage:
-      return construct("typed_storage")(untyped(static_cast<const Storage&>(node)),
-                                        dtype(*static_cast<const Storage&>(node).dtype));
+      return tensors_.storage(static_cast<const Storage&>(node));
     case Kind::tensor:
-      return tensor(static_cast<const Tensor&>(node));
+      return tensors_.tensor(static_cast<const Tensor&>(node));
     case Kind::parameter:
       return parameter(static_cast<const Parameter&>(node));
     case Kind::object:
@@ -222,82 +164,13 @@ void Builder::fill_mapping(const Mapping& mapping, const py::object& made) {
 py::object Builder::global(const Global& global) {
   switch (global.action) {
     case Action::dtype:
-      return dtype(*global.dtype);
+      return tensors_.dtypes().object(*global.dtype);
     case Action::external:
       return policy_.allowed[py::make_tuple(py::bytes(global.module.data(), global.module.size()),
                                             py::bytes(global.name.data(), global.name.size()))];
     default:
       return construct("native_global")(global.module, global.name);
   }
-}
-
-// ------------------------------------------------------------------------------------- tensors
-
-py::object Builder::dtype(const DType& dtype) { return construct("dtype")(dtype.name); }
-
-ScalarType Builder::scalar_type(const DType& dtype) {
-  for (const auto& [known, type] : scalar_types_) {
-    if (known == &dtype) return type;
-  }
-  const ScalarType type = scalar_type_of(this->dtype(dtype).ptr());
-  scalar_types_.emplace_back(&dtype, type);
-  return type;
-}
-
-Builder::Stored& Builder::storage(const Storage& storage) {
-  if (storage.root != nullptr) return view(storage);
-  std::optional<Stored>& stored = storages_[storage.index];
-  if (stored) return *stored;
-  stored.emplace(TorchStorage::over(content_.storage(records_[storage.index], *storage.element)),
-                 py::object());
-  const bool asked = !policy_.restore.is_none() && !(policy_.cpu_as_is && storage.location == "cpu");
-  if (asked) {
-    const py::object here = steal(stored->native.wrap());
-    py::object there = policy_.restore(here, py::str(storage.location.data(), storage.location.size()));
-    if (!there.is(here)) stored->moved = std::move(there);
-  }
-  return *stored;
-}
-
-Builder::Stored& Builder::view(const Storage& view) {
-  std::optional<Stored>& stored = views_[view.index];
-  if (!stored) {
-    stored.emplace(TorchStorage(),
-                   untyped(*view.root)[py::slice(static_cast<py::ssize_t>(view.begin),
-                                                 static_cast<py::ssize_t>(view.begin + view.nbytes), 1)]);
-  }
-  return *stored;
-}
-
-py::object Builder::untyped(const Storage& storage) {
-  const Stored& stored = this->storage(storage);
-  return stored.moved ? stored.moved : steal(stored.native.wrap());
-}
-
-py::object Builder::tensor(const Tensor& tensor) {
-  const Stored& stored = storage(*tensor.storage);
-  if (stored.moved) return moved_tensor(tensor, stored.moved);
-  std::array<std::int64_t, kMaxDimensions> sizes;
-  std::array<std::int64_t, kMaxDimensions> strides;
-  const std::size_t dimensions = tensor.size->items.size();
-  for (std::size_t i = 0; i < dimensions; ++i) {
-    sizes[i] = tensor.size->items[i].integer();
-    strides[i] = tensor.stride->items[i].integer();
-  }
-  return steal(stored.native.tensor({.dtype = scalar_type(*tensor.dtype),
-                                     .offset = tensor.offset,
-                                     .size = {sizes.data(), dimensions},
-                                     .stride = {strides.data(), dimensions},
-                                     .requires_grad = tensor.requires_grad,
-                                     .conjugate = tensor.conjugate,
-                                     .negative = tensor.negative}));
-}
-
-// On another device, or over memory that is not ours.
-py::object Builder::moved_tensor(const Tensor& tensor, const py::object& storage) {
-  return construct("tensor_over")(storage, dtype(*tensor.dtype), tensor.offset, tuple(*tensor.size),
-                                  tuple(*tensor.stride), tensor.requires_grad, tensor.conjugate,
-                                  tensor.negative);
 }
 
 py::object Builder::parameter(const Parameter& parameter) {
@@ -328,13 +201,6 @@ void Builder::apply_steps(const Object& object, const py::object& made) {
         break;
     }
   }
-}
-
-}  // namespace
-
-py::object build(const Document& document, const Content& content, const std::vector<Record>& records,
-                 const BuildPolicy& policy) {
-  return Builder(document, content, records, policy).value(document.root);
 }
 
 }  // namespace zerocopy

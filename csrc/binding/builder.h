@@ -3,11 +3,12 @@
 
 #include <pybind11/pybind11.h>
 
+#include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "binding/torch_bridge.h"
-#include "checkpoint/content.h"
+#include "binding/tensors.h"
 #include "pickle/document.h"
 
 namespace zerocopy {
@@ -16,19 +17,62 @@ namespace zerocopy {
 struct BuildPolicy {
   // {(module, name): object}, names as bytes, for every global of the document that is not native.
   pybind11::dict allowed;
-  // Called once per storage with (UntypedStorage, location), as torch.load calls map_location;
-  // None leaves every storage where it is, on the CPU.
-  pybind11::object restore;
-  // Storages tagged "cpu" need not be asked about.
-  bool cpu_as_is;
   // How Python 2's str is decoded; "bytes" leaves it alone.
   std::string encoding;
-  // zerocopy.construction, or zerocopy.stubs: the calls that need torch's Python side.
-  pybind11::module_ construction;
+  // zerocopy.construction, or what stands in for it: the calls that need torch's Python side.
+  pybind11::object construction;
 };
 
-// `records` are those of the document's storages, by their index.
-pybind11::object build(const Document& document, const Content& content, const std::vector<Record>& records,
-                       const BuildPolicy& policy);
+// The object of each node, by its slot. In pages, so that one leaf of a large document costs no table of all.
+class MadeObjects {
+ public:
+  explicit MadeObjects(std::uint32_t slots) : pages_(slots / kPage + 1) {}
+
+  pybind11::object& operator[](std::uint32_t slot) {
+    std::unique_ptr<Page>& page = pages_[slot / kPage];
+    if (!page) page = std::make_unique<Page>();
+    return (*page)[slot % kPage];
+  }
+
+ private:
+  static constexpr std::uint32_t kPage = 256;
+  using Page = std::array<pybind11::object, kPage>;
+
+  std::vector<std::unique_ptr<Page>> pages_;
+};
+
+class Builder {
+ public:
+  Builder(const Document& document, Tensors& tensors, const BuildPolicy& policy)
+      : tensors_(tensors), policy_(policy), made_(document.slots()) {}
+
+  pybind11::object value(const Value& value);
+
+ private:
+  pybind11::object node(const Node& node);
+  pybind11::object make(const Node& node);
+  void finish(const Node& node, const pybind11::object& made);
+
+  pybind11::object text(const Blob& blob);
+  pybind11::object byte_string(const Blob& blob);
+  pybind11::object big_integer(const Blob& blob);
+  pybind11::object tuple(const Sequence& sequence);
+  pybind11::object set(const Sequence& sequence);
+  pybind11::object global(const Global& global);
+  pybind11::object parameter(const Parameter& parameter);
+  pybind11::object object(const Object& object);
+  void fill_list(const Sequence& sequence, const pybind11::object& list);
+  void fill_mapping(const Mapping& mapping, const pybind11::object& made);
+  void apply_steps(const Object& object, const pybind11::object& made);
+
+  pybind11::object construct(const char* name) { return policy_.construction.attr(name); }
+
+  Tensors& tensors_;
+  const BuildPolicy& policy_;
+  MadeObjects made_;
+  const pybind11::object begun_ =
+      pybind11::reinterpret_borrow<pybind11::object>(Py_Ellipsis);  // no pickle makes one
+  int depth_ = 0;
+};
 
 }  // namespace zerocopy

@@ -124,7 +124,7 @@ py::dict examine(int descriptor, const std::string& name, std::size_t limit) {
   std::set<NamePair> externals;
   {
     const GilReleased released;
-    archive = Archive::open(source_of(descriptor, name), Region(), Mode::copy_on_write);
+    archive = Archive::open(source_of(descriptor, name), nullptr, Mode::copy_on_write);
     if (!archive->is_torchscript()) {
       document = read_pickle(archive->pickle(), archive->pickle_form());
       records = archive->records(wanted_by(*document));

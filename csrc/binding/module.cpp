@@ -8,7 +8,9 @@
 #include "binding/builder.h"
 #include "binding/errors.h"
 #include "binding/gil.h"
+#include "binding/lazy.h"
 #include "checkpoint/archive.h"
+#include "memory/windows.h"
 #include "pickle/geometry.h"
 #include "pickle/machine.h"
 
@@ -26,25 +28,42 @@ Mode mode_of(const std::string& letters) {
   throw py::value_error("mode must be 'c', 'r' or 'r+', not '" + letters + "'");
 }
 
-ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, bool map) {
-  Region mapping = map ? map_file(file, start, mode) : Region();
+// How a file's bytes come to memory: mapped whole, mapped in windows, or read.
+using Open = std::shared_ptr<Mapper> (*)(const File& file, std::uint64_t start, Mode mode);
+
+Open open_by(const std::string& how) {
+  if (how == "whole") {
+    return [](const File& file, std::uint64_t start, Mode mode) {
+      return WholeMapper::of(map_file(file, start, mode));
+    };
+  }
+  if (how == "windows") {
+    return [](const File& file, std::uint64_t start, Mode mode) -> std::shared_ptr<Mapper> {
+      return std::make_shared<WindowMapper>(File::duplicate(file.descriptor(), file.path()), start, mode);
+    };
+  }
+  return [](const File&, std::uint64_t, Mode) { return std::shared_ptr<Mapper>(); };
+}
+
+ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, Open map) {
+  std::shared_ptr<Mapper> mapping = map(file, start, mode);
   auto source = std::make_shared<const FileSource>(std::move(file), start);
   return Archive::open(std::move(source), std::move(mapping), mode);
 }
 
-ArchivePointer open_path(const py::bytes& path, const std::string& letters, bool map) {
+ArchivePointer open_path(const py::bytes& path, const std::string& letters, const std::string& map) {
   const std::string name = path;
   const Mode mode = mode_of(letters);
   const GilReleased released;
   const auto access = mode == Mode::shared ? File::Access::read_write : File::Access::read;
-  return archive_of_file(File::open(name, access), 0, mode, map);
+  return archive_of_file(File::open(name, access), 0, mode, open_by(map));
 }
 
 ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const std::string& name,
-                               const std::string& letters, bool map) {
+                               const std::string& letters, const std::string& map) {
   const Mode mode = mode_of(letters);
   const GilReleased released;
-  return archive_of_file(File::duplicate(descriptor, name), start, mode, map);
+  return archive_of_file(File::duplicate(descriptor, name), start, mode, open_by(map));
 }
 
 // A buffer cannot be mapped copy-on-write: mode "c" copies each storage, the others share it.
@@ -53,13 +72,9 @@ ArchivePointer open_buffer(const py::object& buffer, const std::string& letters)
   Region region = region_of_buffer(buffer.ptr(), mode == Mode::shared ? Access::writable : Access::any);
   const GilReleased released;
   auto source = std::make_shared<const MemorySource>(region);
-  return Archive::open(std::move(source), mode == Mode::copy_on_write ? Region() : region, mode);
+  return Archive::open(std::move(source), mode == Mode::copy_on_write ? nullptr : WholeMapper::of(region),
+                       mode);
 }
-
-struct Reading {
-  Document document;
-  std::vector<Record> records;  // of the document's storages, by their index
-};
 
 Reading read_document(Archive& archive, Region pickle, bool take_modules = false) {
   PickleForm form = archive.pickle_form();
@@ -101,10 +116,15 @@ py::list foreign_globals(const Document& document) {
   return foreign.take();
 }
 
-// The safe load. `allow` gets every global that is not native and returns {(module, name): object},
-// or raises; it is asked before anything is built, and before a fault of the stream is reported.
-py::object load(Archive& archive, const py::object& allow, const py::object& restore, bool cpu_as_is,
-                const std::string& encoding, const py::module_& construction, bool take_modules) {
+struct Allowed {
+  Reading reading;
+  py::dict globals;  // {(module, name): object}
+};
+
+// The part of the safe load that builds nothing. `allow` gets every global that is not native and returns
+// {(module, name): object}, or raises; it is asked before anything is built, and before a fault of the stream
+// is reported.
+Allowed read_allowed(Archive& archive, const py::object& allow, bool take_modules) {
   std::optional<Reading> reading;
   std::exception_ptr fault;
   Region pickle;
@@ -117,11 +137,26 @@ py::object load(Archive& archive, const py::object& allow, const py::object& res
       fault = std::current_exception();
     }
   }
-  const py::dict allowed =
-      allow(fault ? list_foreign_globals(pickle.bytes()) : foreign_globals(reading->document));
+  py::dict globals = allow(fault ? list_foreign_globals(pickle.bytes()) : foreign_globals(reading->document));
   if (fault) std::rethrow_exception(fault);
-  return build(reading->document, archive.content(), reading->records,
-               {allowed, restore, cpu_as_is, encoding, construction});
+  return {std::move(*reading), std::move(globals)};
+}
+
+py::object load(Archive& archive, const py::object& allow, const py::object& restore, bool cpu_as_is,
+                const std::string& encoding, const py::module_& construction, bool take_modules) {
+  const auto [reading, globals] = read_allowed(archive, allow, take_modules);
+  const Document& document = reading.document;
+  RealTensors tensors(document, archive.content(), reading.records, {restore, cpu_as_is}, construction);
+  const BuildPolicy policy{globals, encoding, construction};
+  return Builder(document, tensors, policy).value(document.root);
+}
+
+std::unique_ptr<Lazy> read_lazily(py::object archive, const py::object& allow, const py::object& restore,
+                                  bool cpu_as_is, const std::string& encoding, const py::object& construction,
+                                  const std::string& name) {
+  auto [reading, globals] = read_allowed(archive.cast<Archive&>(), allow, false);
+  return std::make_unique<Lazy>(std::move(archive), std::move(reading), std::move(globals), encoding,
+                                Destination{restore, cpu_as_is}, construction, name);
 }
 
 // For weights_only=False: the storages of (key, class name, number of elements), in that order.
@@ -206,6 +241,7 @@ py::object untyped_storage(const py::object& buffer, bool allow_readonly) {
 py::object view(const py::object& storage, const py::object& dtype, std::int64_t offset,
                 const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride) {
   const TorchStorage native = TorchStorage::of(storage.ptr());
+  if (!native.is_cpu()) throw py::value_error("not a CPU storage");
   const ScalarType type = scalar_type_of(dtype.ptr());
   const std::int64_t item_size = item_size_of(type);
   const auto numel = static_cast<std::int64_t>(native.nbytes()) / item_size;
@@ -218,6 +254,26 @@ py::object view(const py::object& storage, const py::object& dtype, std::int64_t
                                                           .requires_grad = false,
                                                           .conjugate = false,
                                                           .negative = false}));
+}
+
+Advice advice_of(const std::string& name) {
+  if (name == "together") return Advice::together;
+  if (name == "scattered") return Advice::scattered;
+  return Advice::soon;
+}
+
+// For the pages between the first element of a view of a storage and its last.
+void advise_view(const py::object& storage, const py::object& dtype, std::int64_t offset,
+                 const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride,
+                 const std::string& advice) {
+  const TorchStorage native = TorchStorage::of(storage.ptr());
+  if (!native.is_cpu()) return;
+  const std::int64_t item_size = item_size_of(scalar_type_of(dtype.ptr()));
+  const Advice number = advice_of(advice);
+  for_each_run(size, stride, item_size, [&](Extent run) {
+    run.offset += static_cast<std::uint64_t>(offset * item_size);
+    advise(native.bytes().subspan(run), number);
+  });
 }
 
 }  // namespace
@@ -244,11 +300,33 @@ PYBIND11_MODULE(_C, module) {
       .def("storages", &storages, py::arg("named"))
       .def("require_unchanged", &require_unchanged);
 
+  py::class_<Lazy>(module, "Lazy")
+      .def(py::init(&read_lazily), py::arg("archive"), py::arg("allow"), py::arg("restore"),
+           py::arg("cpu_as_is"), py::arg("encoding"), py::arg("construction"), py::arg("name"))
+      .def_property_readonly("container", &Lazy::container)
+      .def_property_readonly("name", &Lazy::name)
+      .def_property_readonly("closed", &Lazy::closed)
+      .def("names", &Lazy::names)
+      .def("other_names", &Lazy::other_names)
+      .def("find", &Lazy::find, py::arg("name"))
+      .def("entry", &Lazy::entry, py::arg("i"))
+      .def("entries", &Lazy::entries)
+      .def("build", &Lazy::build, py::arg("objects"), py::arg("chosen"))
+      .def("leaf", &Lazy::leaf, py::arg("name"), py::arg("objects"))
+      .def("tensor", &Lazy::tensor, py::arg("i"))
+      .def("part", &Lazy::part, py::arg("i"), py::arg("offset"), py::arg("size"), py::arg("stride"))
+      .def("tensor_at", &Lazy::tensor_at, py::arg("index"))
+      .def("storage_at", &Lazy::storage_at, py::arg("index"), py::arg("is_view"))
+      .def("require_there", &Lazy::require_there)
+      .def("close", &Lazy::close);
+
   module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));
   module.def(
       "foreign_globals",
       [](const py::bytes& pickle) { return list_foreign_globals(ByteSpan(std::string_view(pickle))); },
       py::arg("pickle"));
+  module.def("advise", &advise_view, py::arg("storage"), py::arg("dtype"), py::arg("offset"), py::arg("size"),
+             py::arg("stride"), py::arg("advice"));
   module.def("view", &view, py::arg("storage"), py::arg("dtype"), py::arg("offset"), py::arg("size"),
              py::arg("stride"));
 }

@@ -37,7 +37,7 @@ class TorchStorage {
   // torch.load cannot.
   static TorchStorage over(const Region& region);
 
-  // A share in an existing torch.UntypedStorage; it must be on the CPU.
+  // A share in an existing torch.UntypedStorage.
   static TorchStorage of(PyObject* untyped_storage);
 
   TorchStorage() = default;
@@ -47,7 +47,10 @@ class TorchStorage {
   TorchStorage& operator=(const TorchStorage&) = delete;
   ~TorchStorage();
 
+  explicit operator bool() const noexcept { return impl_ != nullptr; }
   std::uint64_t nbytes() const;
+  bool is_cpu() const;
+  ByteSpan bytes() const;  // of one on the CPU
 
   // New references. wrap() gives a torch.UntypedStorage, tensor() a torch.Tensor. The view is not
   // checked against the storage: pickle/geometry.h has done that.
@@ -55,9 +58,33 @@ class TorchStorage {
   PyObject* tensor(const View& view) const;
 
  private:
+  friend class WeakTorchStorage;
+
   explicit TorchStorage(void* impl) noexcept : impl_(impl) {}
 
   void* impl_ = nullptr;  // c10::StorageImpl, one reference is ours
 };
+
+// Knows a storage as long as somebody else keeps it.
+class WeakTorchStorage {
+ public:
+  WeakTorchStorage() = default;
+  explicit WeakTorchStorage(const TorchStorage& storage);
+  WeakTorchStorage(WeakTorchStorage&& other) noexcept;
+  WeakTorchStorage& operator=(WeakTorchStorage&& other) noexcept;
+  WeakTorchStorage(const WeakTorchStorage&) = delete;
+  WeakTorchStorage& operator=(const WeakTorchStorage&) = delete;
+  ~WeakTorchStorage();
+
+  // Empty when nobody does.
+  TorchStorage lock() const;
+
+ private:
+  void* impl_ = nullptr;  // c10::StorageImpl, one weak reference is ours
+};
+
+// A new reference to an object of `type`, a Python subclass of torch.Tensor that adds nothing to its layout:
+// a tensor of that shape without a storage, whose operations all come to the class's __torch_dispatch__.
+PyObject* placeholder(const View& view, PyTypeObject* type);
 
 }  // namespace zerocopy

@@ -5,7 +5,8 @@
 
 namespace zerocopy {
 
-std::unique_ptr<Archive> Archive::open(std::shared_ptr<const Source> source, Region mapping, Mode mode) {
+std::unique_ptr<Archive> Archive::open(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping,
+                                       Mode mode) {
   const bool legacy = LegacyArchive::recognises(*source);
   Content content(std::move(source), std::move(mapping), mode);
   if (legacy) return std::make_unique<LegacyArchive>(std::move(content));

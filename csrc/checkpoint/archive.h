@@ -23,7 +23,8 @@ struct Wanted {
 class Archive {
  public:
   // Tells the container by its first bytes. Throws FormatError or UnsupportedError.
-  static std::unique_ptr<Archive> open(std::shared_ptr<const Source> source, Region mapping, Mode mode);
+  static std::unique_ptr<Archive> open(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping,
+                                       Mode mode);
 
   Archive(const Archive&) = delete;
   Archive& operator=(const Archive&) = delete;

@@ -22,21 +22,42 @@ Placement Content::placement(const Record& record, const DType& element) const {
   using enum Placement::How;
   if (record.encoding == Encoding::deflated) return {inflated, "the record is deflated"};
   if (big_endian_ && element.swap > 1) return {copied, "the file is big-endian"};
-  if (mapping_.data() == nullptr) return {copied, "the file is read, not mapped"};
+  if (!mapping_) return {copied, "the file is read, not mapped"};
   const std::uint64_t alignment = &element == untyped() ? kWidestElement : element.size;
-  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
-  const auto address = reinterpret_cast<std::uintptr_t>(mapping_.data()) + record.extent.offset;
-  if (address % alignment != 0) return {copied, "the record is not aligned for its elements"};
+  if (!mapping_->is_aligned(record.extent.offset, alignment)) {
+    return {copied, "the record is not aligned for its elements"};
+  }
   return {mapped, ""};
 }
 
 Region Content::storage(const Record& record, const DType& element) const {
   const auto [how, why] = placement(record, element);
-  if (how == Placement::How::mapped) return mapping_.slice(record.extent);
+  if (how == Placement::How::mapped) return mapping_->region(record.extent);
   if (mode_ == Mode::shared) {
     throw UnsupportedError("checkpoint: mode 'r+' cannot write to record " + quote(record.name) + ": " + why);
   }
   Region bytes = read(record);
+  if (big_endian_ && element.swap > 1) reverse_units(bytes, element.swap);
+  return bytes;
+}
+
+Region Content::part(const Record& record, const DType& element, Extent extent) const {
+  if (!extent.fits(record.size))
+    throw FormatError("checkpoint: a part that leaves record " + quote(record.name));
+  const auto [how, why] = placement(record, element);
+  const Extent in_file{record.extent.offset + extent.offset, extent.size};
+  switch (how) {
+    case Placement::How::mapped: {
+      Region mapped = mapping_->region_apart(in_file);
+      advise(mapped.bytes(), Advice::scattered);
+      return mapped;
+    }
+    case Placement::How::inflated:
+      return read(record).slice(extent);
+    case Placement::How::copied:
+      break;
+  }
+  Region bytes = source_->read(in_file);
   if (big_endian_ && element.swap > 1) reverse_units(bytes, element.swap);
   return bytes;
 }

@@ -22,8 +22,8 @@ struct Placement {
 
 class Content {
  public:
-  // `mapping` is the whole of `source` in memory, or empty: then every record is read.
-  Content(std::shared_ptr<const Source> source, Region mapping, Mode mode)
+  // `mapping` is `source` in memory, or null: then every record is read.
+  Content(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping, Mode mode)
       : source_(std::move(source)), mapping_(std::move(mapping)), mode_(mode) {}
 
   const std::shared_ptr<const Source>& source() const noexcept { return source_; }
@@ -36,9 +36,18 @@ class Content {
   // What a storage is built over. Throws UnsupportedError when it cannot be where `mode` wants it.
   Region storage(const Record& record, const DType& element) const;
 
+  // Some bytes of a storage, by their offset in its record, on pages of their own where they are mapped: what
+  // is read of the file is the pages that are touched. Never UnsupportedError: it is not there to be written
+  // to.
+  Region part(const Record& record, const DType& element, Extent extent) const;
+
   // As Source's. In mode "r+" the file is there to be changed, by us and by others: nothing is asked.
   void require_unchanged() const {
     if (mode_ != Mode::shared) source_->require_unchanged();
+  }
+  void require_in_place() const {
+    source_->require_in_place();
+    require_unchanged();
   }
 
   // The bytes of a record, inflated where need be, in fresh memory.
@@ -46,7 +55,7 @@ class Content {
 
  private:
   std::shared_ptr<const Source> source_;
-  Region mapping_;
+  std::shared_ptr<Mapper> mapping_;
   Mode mode_;
   bool big_endian_ = false;
 };

@@ -34,17 +34,18 @@ File File::open(const std::string& path, Access access) {
   const int flags = access == Access::read ? O_RDONLY : O_RDWR;
   const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) throw FileError(errno, path);
-  return {descriptor, path};
+  return {descriptor, path, true};
 }
 
 File File::duplicate(int descriptor, std::string name) {
   const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) throw FileError(errno, std::move(name));
-  return {copy, std::move(name)};
+  return {copy, std::move(name), false};
 }
 
 // The members are set before anything can throw, so a refused file is closed by ~File.
-File::File(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {
+File::File(int descriptor, std::string path, bool by_path)
+    : descriptor_(descriptor), path_(std::move(path)), by_path_(by_path) {
   struct stat status {};
   const int failed = ::fstat(descriptor_, &status) != 0 ? errno
                      : S_ISDIR(status.st_mode)          ? EISDIR
@@ -60,11 +61,13 @@ File::File(int descriptor, std::string path) : descriptor_(descriptor), path_(st
 File::File(File&& other) noexcept
     : descriptor_(std::exchange(other.descriptor_, -1)),
       path_(std::move(other.path_)),
+      by_path_(other.by_path_),
       version_(other.version_) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   std::swap(path_, other.path_);
+  std::swap(by_path_, other.by_path_);
   std::swap(version_, other.version_);
   return *this;
 }
@@ -93,6 +96,18 @@ void File::require_unchanged() const {
   if (!has_same_bytes(version_, version_of(status))) {
     throw FileError(ESTALE, path_, "file changed since it was opened");
   }
+}
+
+void File::require_in_place() const {
+  struct stat here {};
+  struct stat there {};
+  if (::fstat(descriptor_, &here) != 0) throw FileError(errno, path_);
+  if (by_path_ && ::stat(path_.c_str(), &there) != 0) throw FileError(errno, path_);
+  if (by_path_ && (here.st_dev != there.st_dev || here.st_ino != there.st_ino)) {
+    throw FileError(ESTALE, path_, "another file has taken its place since it was opened");
+  }
+  if (version_of(here).size < version_.size)
+    throw FileError(ESTALE, path_, "file was cut since it was opened");
 }
 
 }  // namespace zerocopy

@@ -47,11 +47,16 @@ class File {
   // it, and stores through another's mapping are dated at the first to a page, on tmpfs never.
   void require_unchanged() const;
 
+  // Throws what the system says of its path (ENOENT, ...), or FileError with ESTALE when that leads to
+  // another file now or this one became shorter. Of a duplicated descriptor the path is not known.
+  void require_in_place() const;
+
  private:
-  File(int descriptor, std::string path);
+  File(int descriptor, std::string path, bool by_path);
 
   int descriptor_ = -1;
   std::string path_;
+  bool by_path_ = false;
   Version version_;
 };
 

@@ -25,30 +25,68 @@ Protection protection_of(Mode mode) {
   return {PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE};
 }
 
-class Mapping final : public Owner {
+std::uint64_t page_size() {
+  static const auto size = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+class Pages final : public Owner {
  public:
-  Mapping(void* base, std::size_t length) noexcept : base_(base), length_(length) {}
-  ~Mapping() override { ::munmap(base_, length_); }
+  Pages(void* base, std::size_t length) noexcept : base_(base), length_(length) {}
+  ~Pages() override { ::munmap(base_, length_); }
 
  private:
   void* base_;
   std::size_t length_;
 };
 
+int number_of(Advice advice) {
+  switch (advice) {
+    case Advice::together:
+      return MADV_NORMAL;
+    case Advice::scattered:
+      return MADV_RANDOM;
+    case Advice::soon:
+      break;
+  }
+  return MADV_WILLNEED;
+}
+
 }  // namespace
 
-Region map_file(const File& file, std::uint64_t offset, Mode mode) {
-  const Extent wanted{offset, file.size() - offset};
-  if (!wanted.fits(file.size())) throw FormatError("file ends before " + hex(offset));
-  if (wanted.size == 0) return {};
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t lead = offset % page;  // mmap starts at page borders only
-  const std::size_t length = wanted.size + lead;
+Region map_extent(const File& file, Extent extent, Mode mode) {
+  if (!extent.fits(file.size())) throw FormatError("file ends before " + hex(extent.offset));
+  if (extent.size == 0) return {};
+  const std::uint64_t lead = extent.offset % page_size();  // mmap starts at page borders only
+  const std::size_t length = extent.size + lead;
   const auto [access, flags] = protection_of(mode);
-  void* base = ::mmap(nullptr, length, access, flags, file.descriptor(), static_cast<off_t>(offset - lead));
+  void* base =
+      ::mmap(nullptr, length, access, flags, file.descriptor(), static_cast<off_t>(extent.offset - lead));
   if (base == MAP_FAILED) throw FileError(errno, file.path());
-  return {static_cast<std::byte*>(base) + lead, static_cast<std::size_t>(wanted.size),
-          Share(new Mapping(base, length))};
+  return {static_cast<std::byte*>(base) + lead, static_cast<std::size_t>(extent.size),
+          Share(new Pages(base, length))};
+}
+
+Region map_file(const File& file, std::uint64_t offset, Mode mode) {
+  return map_extent(file, {offset, file.size() - offset}, mode);
+}
+
+std::shared_ptr<Mapper> WholeMapper::of(Region whole) {
+  if (whole.data() == nullptr) return nullptr;
+  return std::make_shared<WholeMapper>(std::move(whole));
+}
+
+bool WholeMapper::is_aligned(std::uint64_t offset, std::uint64_t alignment) const {
+  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
+  return (reinterpret_cast<std::uintptr_t>(whole_.data()) + offset) % alignment == 0;
+}
+
+void advise(ByteSpan mapped, Advice advice) {
+  if (mapped.empty()) return;
+  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to find the border of its page
+  const std::uint64_t lead = reinterpret_cast<std::uintptr_t>(mapped.data()) % page_size();
+  // NOLINTNEXTLINE(*-const-cast): what madvise may do to pages it is not asked for here
+  ::madvise(const_cast<std::byte*>(mapped.data()) - lead, mapped.size() + lead, number_of(advice));
 }
 
 }  // namespace zerocopy

@@ -38,6 +38,20 @@ class Share {
     if (owner_ != nullptr && owner_->shares_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete owner_;
   }
 
+  // A share in an owner that may be losing its last one on another thread; then an empty share. Its
+  // destructor must not be over: whoever asks holds what the destructor waits for.
+  static Share of_living(Owner* owner) noexcept {
+    std::size_t shares = owner->shares_.load(std::memory_order_relaxed);
+    while (shares != 0) {
+      if (owner->shares_.compare_exchange_weak(shares, shares + 1, std::memory_order_relaxed)) {
+        return adopt(owner);
+      }
+    }
+    return {};
+  }
+
+  explicit operator bool() const noexcept { return owner_ != nullptr; }
+
   // For C interfaces: the pointer carries the share until adopt() takes it back.
   Owner* release() noexcept { return std::exchange(owner_, nullptr); }
   static Share adopt(Owner* released) noexcept {

@@ -26,6 +26,9 @@ class Source {
   // asked before anything that was made of them is handed out.
   virtual void require_unchanged() const = 0;
 
+  // Throws FileError when it is not to be found any more where it was opened, at its whole length.
+  virtual void require_in_place() const = 0;
+
   // Both throw FormatError when the range leaves the source.
   void read(std::uint64_t offset, std::span<std::byte> into) const {
     require({offset, into.size()});
@@ -58,6 +61,7 @@ class FileSource final : public Source {
 
   std::uint64_t size() const noexcept override { return file_.size() - start_; }
   void require_unchanged() const override { file_.require_unchanged(); }
+  void require_in_place() const override { file_.require_in_place(); }
 
  private:
   void fill(std::uint64_t offset, std::span<std::byte> into) const override {
@@ -74,6 +78,7 @@ class MemorySource final : public Source {
 
   std::uint64_t size() const noexcept override { return region_.size(); }
   void require_unchanged() const override {}  // memory has no date
+  void require_in_place() const override {}
 
  private:
   void fill(std::uint64_t offset, std::span<std::byte> into) const override {

@@ -175,6 +175,7 @@ struct Storage : Node {
 };
 
 struct Tensor : Node {
+  std::size_t index = 0;  // in Document::tensors
   const Storage* storage = nullptr;
   const DType* dtype = nullptr;
   std::int64_t offset = 0;  // in elements, as the two below
@@ -217,6 +218,7 @@ class Document {
   Value root;
   std::vector<const Storage*> storages;  // one per key, in order of first use
   std::vector<const Storage*> views;     // those that lie in another storage
+  std::vector<const Tensor*> tensors;
   std::vector<const Global*> externals;  // the globals that are not native
 
   // Some calls copy their argument (set(list), encode(text)). An honest pickle spells each argument

@@ -4,6 +4,15 @@
 
 namespace zerocopy {
 
+std::int64_t span_of(std::span<const std::int64_t> size, std::span<const std::int64_t> stride) {
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < size.size(); ++i) {
+    if (size[i] == 0) return 0;
+    last += (size[i] - 1) * stride[i];
+  }
+  return last + 1;
+}
+
 bool byte_count(std::int64_t numel, std::int64_t item_size, std::uint64_t& nbytes) {
   std::int64_t product = 0;
   if (numel < 0 || __builtin_mul_overflow(numel, item_size, &product)) return false;

@@ -27,6 +27,8 @@ Tensor& make_tensor(Document& document, const Arguments& arguments, const DType&
   const Integers size(arguments, 2);
   const Integers stride(arguments, 3);
   auto& tensor = document.make<Tensor>(Kind::tensor);
+  tensor.index = document.tensors.size();
+  document.tensors.push_back(&tensor);
   tensor.storage = &storage;
   tensor.dtype = &dtype;
   tensor.offset = arguments.integer(1);

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from zerocopy.allowlist import safe_globals
     from zerocopy.errors import Error, FormatError, UnsupportedError
     from zerocopy.explanation import Explanation, explain
+    from zerocopy.lazy import lazy_load
     from zerocopy.loading import load
     from zerocopy.patching import is_patched, patch, patched, unpatch
+    from zerocopy.placeholder import NotYetLoadedTensor
     from zerocopy.storage import untyped_storage
     from zerocopy.stubs import Stub, UnknownGlobal
     from zerocopy.unpickler import Unpickler
@@ -30,12 +32,14 @@ __all__ = [
     "Error",
     "Explanation",
     "FormatError",
+    "NotYetLoadedTensor",
     "Stub",
     "UnknownGlobal",
     "Unpickler",
     "UnsupportedError",
     "explain",
     "is_patched",
+    "lazy_load",
     "load",
     "patch",
     "patched",
@@ -48,12 +52,14 @@ _HOMES = {
     "Error": "errors",
     "Explanation": "explanation",
     "FormatError": "errors",
+    "NotYetLoadedTensor": "placeholder",
     "Stub": "stubs",
     "UnknownGlobal": "stubs",
     "Unpickler": "unpickler",
     "UnsupportedError": "errors",
     "explain": "explanation",
     "is_patched": "patching",
+    "lazy_load": "lazy",
     "load": "loading",
     "patch": "patching",
     "patched": "patching",

@@ -49,10 +49,14 @@ def untyped(storage: Any) -> torch.UntypedStorage:
     return found
 
 
+def untyped_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """Return the storage of a tensor."""
+    return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()._storage
+
+
 def storage_numel(tensor: torch.Tensor) -> int:
     """Return how many elements the storage of a tensor has."""
-    storage = tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()._storage
-    return storage.nbytes() // tensor.element_size()
+    return untyped_of(tensor).nbytes() // tensor.element_size()
 
 
 def element_size(dtype: torch.dtype) -> int:

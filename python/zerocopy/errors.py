@@ -11,3 +11,7 @@ class FormatError(Error, ValueError):
 
 class UnsupportedError(Error, NotImplementedError):
     """Legal, but not something that zerocopy, or the running PyTorch, can do."""
+
+
+class ClosedError(Error, ValueError):
+    """A checkpoint was closed, and something of it is wanted that was not loaded before."""

@@ -126,7 +126,7 @@ def load_diagnosed(
     With `loads_only`, ``UnsupportedError`` for what takes torch.load more than to load: comparing the source of
     classes, running TorchScript.
     """
-    backend = _backend(backend, mmap)
+    backend = backend_of(backend, mmap)
     if weights_only and pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
     if weights_only and (strangers := pickle_load_args.keys() - {"encoding"}):
@@ -170,7 +170,7 @@ def load_diagnosed(
         raise
 
 
-def _backend(backend: str, mmap: bool | None) -> str:
+def backend_of(backend: str, mmap: bool | None) -> str:
     """Argument over environment over default."""
     if backend not in opening.BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(opening.BACKENDS)}, not {backend!r}")
@@ -199,7 +199,8 @@ def _load_safely(
     return archive.load(allow, restore, cpu_as_is, encoding, objects, objects is stubs)
 
 
-def _refuse_all(names: list[Name]) -> dict[Name, Any]:
+def refuse_all(names: list[Name]) -> dict[Name, Any]:
+    """Allow no global but the machine's own."""
     if names:
         raise pickle.UnpicklingError("other globals than the machine's own")
     return {}
@@ -216,7 +217,7 @@ def _load_trusting(
         # Most checkpoints name nothing that could run code: then the safe machine comes to the same, many times sooner.
         # What it cannot build is begun again, and a callable must not be asked twice.
         with contextlib.suppress(Error, pickle.UnpicklingError):
-            return _load_safely(archive, map_location, **pickle_args, allow=_refuse_all)
+            return _load_safely(archive, map_location, **pickle_args, allow=refuse_all)
     if loads_only and archive.container == "legacy" and legacy.has_sources(archive, **pickle_args):
         raise UnsupportedError("classes that were saved with their source, to be compared")
     unpickler_class = unpickler.unpickler_of(pickle_module.Unpickler)

@@ -28,13 +28,13 @@ _WRAPPERS = {
 BACKENDS = ("auto", "mmap", "pread", "direct")
 
 
-def open_archive(f: Any, mode: str = "c", backend: Backend = "auto") -> _C.Archive:
+def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows: bool = False) -> _C.Archive:
     """Open a checkpoint without reading its data.
 
-    A path, or an unwrapped file object of a real file, is mapped. Other file objects are read to their end, and
-    buffers used as they are.
+    A path, or an unwrapped file object of a real file, is mapped: as a whole, or in `windows` that come and go with
+    the storages in them. Other file objects are read to their end, and buffers used as they are.
     """
-    mapped = backend in ("auto", "mmap")
+    mapped = ("windows" if windows else "whole") if backend in ("auto", "mmap") else "no"
     if isinstance(f, (str, os.PathLike)):
         path = os.fsencode(f)
         if b"\0" in path:

@@ -28,7 +28,7 @@ class Opened {
  public:
   explicit Opened(const std::string& file, Mode mode = Mode::copy_on_write, bool map = true)
       : whole_(region_of(file)),
-        archive_(Archive::open(std::make_shared<const MemorySource>(whole_), map ? whole_ : Region(), mode)) {
+        archive_(Archive::open(std::make_shared<const MemorySource>(whole_), map ? WholeMapper::of(whole_) : nullptr, mode)) {
     archive_->records({});
   }
 
@@ -169,7 +169,7 @@ TEST(Archive, ManyRecords) {
   list.back().local.name.back() = 'x';
   EXPECT_THROW(Opened(zip_of(list)), FormatError);
   const std::string file = zip_of(list);
-  for (int i = 0; i < 20; ++i) Archive::open(source_of(file), Region(), Mode::copy_on_write);
+  for (int i = 0; i < 20; ++i) Archive::open(source_of(file), nullptr, Mode::copy_on_write);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ const std::vector<Wanted> kWanted{wanted("b", "uint8", 3), wanted("a", "float32"
 // The bytes of every record, in order.
 std::string contents(const std::string& file, const std::vector<Wanted>& storages = kWanted,
                      std::uint64_t* end = nullptr) {
-  const auto archive = Archive::open(source_of(file), Region(), Mode::copy_on_write);
+  const auto archive = Archive::open(source_of(file), nullptr, Mode::copy_on_write);
   std::string all;
   for (const Record& record : archive->records(storages))
     all += archive->content().read(record).bytes().text();
@@ -46,7 +46,7 @@ TEST(LegacyArchive, FindsStorages) {
 }
 
 TEST(LegacyArchive, TellsWhatItIs) {
-  const auto archive = Archive::open(source_of(kFile), Region(), Mode::copy_on_write);
+  const auto archive = Archive::open(source_of(kFile), nullptr, Mode::copy_on_write);
   EXPECT_EQ(archive->container(), "legacy"sv);
   EXPECT_EQ(archive->pickle().bytes().text(), kObject);
   EXPECT_FALSE(archive->is_torchscript());
@@ -101,7 +101,7 @@ TEST(LegacyArchive, EmptyStoragesMayShareAKey) {
 }
 
 TEST(LegacyArchive, TellsTheSameTwice) {
-  const auto archive = Archive::open(source_of(kFile), Region(), Mode::copy_on_write);
+  const auto archive = Archive::open(source_of(kFile), nullptr, Mode::copy_on_write);
   const auto first = archive->records(kWanted);
   const auto second = archive->records(kWanted);
   EXPECT_EQ(first[0].extent.offset, second[0].extent.offset);

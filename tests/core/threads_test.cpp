@@ -49,7 +49,7 @@ std::vector<Record> records_of(Archive& archive) {
 }
 
 void read_whole(const std::shared_ptr<const Source>& source, const Region& mapping) {
-  const auto archive = Archive::open(source, mapping, Mode::copy_on_write);
+  const auto archive = Archive::open(source, WholeMapper::of(mapping), Mode::copy_on_write);
   const Document document = read_pickle(archive->pickle(), archive->pickle_form());
   EXPECT_EQ(document.storages.size(), 0U);
   const std::vector<Record> records = records_of(*archive);
@@ -80,7 +80,7 @@ TEST(Threads, ArchivesOfOneFile) {
 TEST(Threads, OneArchive) {
   const Region file = region_of(checkpoint());
   const auto source = std::make_shared<const MemorySource>(file);
-  const auto archive = Archive::open(source, file, Mode::copy_on_write);
+  const auto archive = Archive::open(source, WholeMapper::of(file), Mode::copy_on_write);
   const Record record = records_of(*archive).at(0);
   on_threads([&](int) {
     for (int round = 0; round < kRounds; ++round) {
@@ -98,7 +98,7 @@ TEST(Threads, ArchivesThatGoAtOnce) {
   std::string broken = checkpoint(2000);
   broken[broken.find("root/data/x1999")] = 'R';  // in the local header, which comes first
   const auto bad = source_of(broken);
-  on_threads([&](int i) { Archive::open(i % 2 == 0 ? good : bad, Region(), Mode::copy_on_write); });
+  on_threads([&](int i) { Archive::open(i % 2 == 0 ? good : bad, nullptr, Mode::copy_on_write); });
 }
 
 class Watched final : public Owner {

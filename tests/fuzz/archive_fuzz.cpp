@@ -47,7 +47,7 @@ void run(const Region& file, bool mapped) {
   const TimeLimit time(opcodes);
   const MemoryLimit memory(2 * kMiB + 128 * opcodes + 3 * inflated);
   succeeds([&] {
-    const auto archive = Archive::open(source, mapped ? file : Region(), Mode::copy_on_write);
+    const auto archive = Archive::open(source, mapped ? WholeMapper::of(file) : nullptr, Mode::copy_on_write);
     const Document document = read_pickle(archive->pickle(), archive->pickle_form());
     check_document(document);
     const std::vector<Wanted> wanted = wanted_by(document);

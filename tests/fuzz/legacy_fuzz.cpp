@@ -12,7 +12,7 @@ void run(const std::shared_ptr<const Source>& source) {
   const TimeLimit time(source->size());
   const MemoryLimit memory(kMiB + 256 * source->size());
   succeeds([&] {
-    LegacyArchive archive(Content(source, Region(), Mode::copy_on_write));
+    LegacyArchive archive(Content(source, nullptr, Mode::copy_on_write));
     const Region pickle = archive.pickle();
     check(pickle.size() <= source->size(), "the pickle lies inside the file");
     list_globals(pickle.bytes());

@@ -1,0 +1,312 @@
+#include "binding/lazy.h"
+
+#include <algorithm>
+
+#include "binding/python.h"
+#include "memory/mapping.h"
+#include "pickle/geometry.h"
+
+namespace py = pybind11;
+
+namespace zerocopy {
+namespace {
+
+py::str text_of(std::string_view utf8) {
+  return steal(PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "replace"));
+}
+
+std::string utf8_of(const py::str& text) {
+  const py::object bytes = steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogatepass"));
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
+
+// Storages are known as long as somebody has a tensor over them, so that ties are ties and nothing is read
+// twice.
+struct Remembered {
+  WeakTorchStorage storage;
+  bool moved = false;
+};
+
+// Stands where a tensor would be: an object of a Python class, which knows its source and its number there.
+class Placeholders final : public Tensors {
+ public:
+  Placeholders(const Content& content, const std::vector<Record>& records, const py::object& objects)
+      : Tensors(content, records, {py::none(), true}, objects),
+        type_(objects.attr("placeholder_class")),
+        source_(objects.attr("source")),
+        as_is_(!objects.attr("converts").cast<bool>()) {}
+
+  py::object storage(const Storage& storage) override {
+    return construction().attr("stored")(storage.index, storage.root != nullptr,
+                                         dtypes().object(*storage.dtype), storage.nbytes);
+  }
+
+  py::object tensor(const Tensor& tensor) override {
+    const Shape shape(tensor);
+    if (!as_is_ || tensor.storage->location != "cpu") {
+      return construction().attr("placeholder")(tensor.index, tuple_of(shape.size()),
+                                                tuple_of(shape.stride()), dtypes().object(*tensor.dtype),
+                                                text_of(tensor.storage->location), tensor.requires_grad);
+    }
+    py::object made = steal(placeholder({.dtype = dtypes().number(*tensor.dtype),
+                                         .offset = tensor.offset,
+                                         .size = shape.size(),
+                                         .stride = shape.stride(),
+                                         .requires_grad = tensor.requires_grad,
+                                         .conjugate = false,
+                                         .negative = false},
+                                        reinterpret_cast<PyTypeObject*>(type_.ptr())));
+    // Past the class's own __setattr__, which is for the real tensor.
+    const py::tuple recipe = py::make_tuple(source_, tensor.index);
+    require(PyObject_GenericSetAttr(made.ptr(), recipe_name_.ptr(), recipe.ptr()));
+    return made;
+  }
+
+ private:
+  py::object type_;
+  py::object source_;
+  bool as_is_;
+  py::str recipe_name_{"_recipe"};
+};
+
+// The document without the leaves that were not chosen: dicts lack them, and the branches that they leave
+// empty; in lists and tuples, where places count, None stands.
+class Pruning {
+ public:
+  Pruning(const Document& document, Builder& builder, const std::vector<bool>& keep, py::object construction)
+      : path_(document), builder_(builder), keep_(keep), construction_(std::move(construction)) {}
+
+  // Null if nothing of it was chosen. Visits as Catalog does.
+  py::object value(const Value& value) {
+    if (!Path::is_branch(value)) return keep_[next_++] ? builder_.value(value) : py::object();
+    if (!path_.enter(value.node())) return {};
+    py::object made = value.is_mapping() ? mapping(value.as<Mapping>()) : sequence(value.as<Sequence>());
+    path_.leave(value.node());
+    return made;
+  }
+
+ private:
+  py::object mapping(const Mapping& mapping) {
+    const bool ordered = mapping.kind == Kind::ordered_dict;
+    const py::object made = steal(ordered ? PyODict_New() : PyDict_New());
+    for (const auto& [key, item] : mapping.items) {
+      if (const py::object kept = value(item)) made[builder_.value(key)] = kept;
+    }
+    if (py::len(made) == 0) return {};
+    if (!mapping.state.is(Kind::none))
+      construction_.attr("set_attributes")(made, builder_.value(mapping.state));
+    return made;
+  }
+
+  py::object sequence(const Sequence& sequence) {
+    py::list made;
+    bool empty = true;
+    for (const Value& item : sequence.items) {
+      const py::object kept = value(item);
+      empty = empty && !kept;
+      made.append(kept ? kept : py::none());
+    }
+    if (empty) return {};
+    return sequence.kind == Kind::tuple ? py::object(py::tuple(made)) : py::object(made);
+  }
+
+  Path path_;
+  Builder& builder_;
+  const std::vector<bool>& keep_;
+  py::object construction_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace
+
+// The real storages, as long as the checkpoint is open.
+class Lazy::Opened final : public Tensors {
+ public:
+  Opened(const Document& document, const Content& content, const std::vector<Record>& records,
+         Destination destination, py::object construction)
+      : Tensors(content, records, std::move(destination), std::move(construction)),
+        storages_(document.storages.size()),
+        views_(document.views.size()) {}
+
+  py::object storage(const Storage& storage) override { return typed(stored(storage), storage); }
+  py::object tensor(const Tensor& tensor) override { return over(stored(*tensor.storage), tensor); }
+
+  py::object part(const Tensor& whole, std::int64_t offset, std::span<const std::int64_t> size,
+                  std::span<const std::int64_t> stride);
+
+ private:
+  Stored stored(const Storage& storage) {
+    Remembered& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
+    if (TorchStorage native = known.storage.lock()) {
+      py::object moved = known.moved ? steal(native.wrap()) : py::object();
+      return {std::move(native), std::move(moved)};
+    }
+    Stored made = storage.root == nullptr ? open(storage) : part_of(stored(*storage.root), storage);
+    known.moved = static_cast<bool>(made.moved);
+    known.storage = known.moved ? WeakTorchStorage(TorchStorage::of(made.moved.ptr()))
+                                : WeakTorchStorage(made.native);
+    return made;
+  }
+
+  std::vector<Remembered> storages_;
+  std::vector<Remembered> views_;
+};
+
+// A tensor over the bytes between its first element and its last, wherever the whole lies.
+py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::span<const std::int64_t> size,
+                              std::span<const std::int64_t> stride) {
+  const Storage& storage = *whole.storage;
+  const Storage& root = storage.root == nullptr ? storage : *storage.root;
+  const std::int64_t item_size = whole.dtype->size;
+  const auto numel = static_cast<std::int64_t>(storage.nbytes) / item_size;
+  const std::string reason = why_not_a_view(numel, item_size, offset, size, stride);
+  if (!reason.empty()) throw FormatError("checkpoint: a part needs " + reason);
+  const auto reach = static_cast<std::uint64_t>(span_of(size, stride) * item_size);
+  const Extent extent{storage.begin + static_cast<std::uint64_t>(offset * item_size), reach};
+  const Region bytes = content().part(record_of(root), *root.element, extent);
+  for_each_run(size, stride, item_size,
+               [&](Extent run) { advise(bytes.bytes().subspan(run), Advice::soon); });
+  Tensor tensor = whole;
+  tensor.offset = 0;
+  tensor.requires_grad = false;
+  return over(placed(bytes, root), tensor, {size, stride});
+}
+
+Lazy::Lazy(py::object archive, Reading reading, py::dict allowed, std::string encoding,
+           Destination destination, py::object construction, std::string name)
+    : archive_(std::move(archive)),
+      reading_(std::move(reading)),
+      catalog_(reading_.document),
+      allowed_(std::move(allowed)),
+      encoding_(std::move(encoding)),
+      name_(std::move(name)),
+      real_(std::make_unique<Opened>(reading_.document, archive_.cast<Archive&>().content(), reading_.records,
+                                     std::move(destination), std::move(construction))) {
+  for (std::size_t i = 0; i < catalog_.leaves().size(); ++i) {
+    (Catalog::is_tensor(catalog_.leaves()[i].value) ? tensors_ : others_).push_back(i);
+  }
+}
+
+Lazy::~Lazy() = default;
+
+Archive& Lazy::opened() const {
+  if (!archive_) {
+    const py::object type = py::module_::import("zerocopy.errors").attr("ClosedError");
+    PyErr_SetObject(type.ptr(), py::str(name_ + " is closed").ptr());
+    throw py::error_already_set();
+  }
+  return archive_.cast<Archive&>();
+}
+
+void Lazy::close() {
+  real_.reset();
+  archive_ = py::object();
+}
+
+void Lazy::require_there() const { opened().content().require_in_place(); }
+
+// --------------------------------------------------------------------------------------- names
+
+py::list Lazy::names_of(const std::vector<std::size_t>& leaves) const {
+  py::list names(leaves.size());
+  for (std::size_t i = 0; i < leaves.size(); ++i) names[i] = text_of(catalog_.leaves()[leaves[i]].name);
+  return names;
+}
+
+std::int64_t Lazy::find(const py::str& name) const {
+  const auto leaf = catalog_.find(utf8_of(name));
+  if (!leaf) return -1;
+  const auto found = std::ranges::lower_bound(tensors_, *leaf);
+  return found != tensors_.end() && *found == *leaf ? found - tensors_.begin() : -1;
+}
+
+const Value& Lazy::tensor_value(std::size_t i) const {
+  if (i >= tensors_.size())
+    throw py::index_error("a checkpoint of " + std::to_string(tensors_.size()) + " tensors");
+  return catalog_.leaves()[tensors_[i]].value;
+}
+
+py::tuple Lazy::entry(std::size_t i) const {
+  const Value& value = tensor_value(i);
+  const Tensor* tensor = Catalog::dense(value);
+  if (tensor == nullptr) {
+    return py::make_tuple(py::tuple(), "", py::tuple(), 0, py::none(), "", "", false, false);
+  }
+  const Storage& storage = *tensor->storage;
+  const Storage& root = storage.root == nullptr ? storage : *storage.root;
+  const Record& record = reading_.records[root.index];
+  const Shape shape(*tensor);
+  std::int64_t numel = 1;
+  for (const std::int64_t n : shape.size()) numel *= n;
+  py::object offset = py::none();
+  if (record.encoding == Encoding::stored) {
+    offset = py::int_(record.extent.offset + storage.begin +
+                      static_cast<std::uint64_t>(tensor->offset) * tensor->dtype->size);
+  }
+  const bool requires_grad =
+      value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor->requires_grad;
+  return py::make_tuple(tuple_of(shape.size()), tensor->dtype->name, tuple_of(shape.stride()),
+                        numel * tensor->dtype->size, offset, text_of(root.key), text_of(root.location),
+                        requires_grad, true);
+}
+
+py::list Lazy::entries() const {
+  py::list entries(tensors_.size());
+  for (std::size_t i = 0; i < tensors_.size(); ++i) entries[i] = entry(i);
+  return entries;
+}
+
+// ------------------------------------------------------------------------------------- objects
+
+py::object Lazy::build(const py::object& objects, const py::object& chosen) {
+  Placeholders placeholders(opened().content(), reading_.records, objects);
+  const BuildPolicy policy{allowed_, encoding_, objects};
+  Builder builder(reading_.document, placeholders, policy);
+  if (chosen.is_none()) return builder.value(reading_.document.root);
+  std::vector<bool> keep(catalog_.leaves().size());
+  for (const py::handle name : chosen) {
+    const auto leaf = catalog_.find(utf8_of(py::reinterpret_borrow<py::str>(name)));
+    if (!leaf) throw py::key_error(name.cast<std::string>());
+    keep[*leaf] = true;
+  }
+  return Pruning(reading_.document, builder, keep, objects).value(reading_.document.root);
+}
+
+py::object Lazy::leaf(const py::str& name, const py::object& objects) {
+  const auto leaf = catalog_.find(utf8_of(name));
+  if (!leaf) throw py::key_error(name);
+  Placeholders placeholders(opened().content(), reading_.records, objects);
+  const Value& value = catalog_.leaves()[*leaf].value;
+  if (value.is(Kind::tensor)) return placeholders.tensor(value.as<Tensor>());
+  const BuildPolicy policy{allowed_, encoding_, objects};
+  return Builder(reading_.document, placeholders, policy).value(value);
+}
+
+// ------------------------------------------------------------------------------------- tensors
+
+py::object Lazy::tensor(std::size_t i) {
+  const Tensor* tensor = Catalog::dense(tensor_value(i));
+  if (tensor == nullptr) throw py::value_error("not a dense tensor");
+  return tensor_at(tensor->index);
+}
+
+py::object Lazy::part(std::size_t i, std::int64_t offset, const std::vector<std::int64_t>& size,
+                      const std::vector<std::int64_t>& stride) {
+  const Tensor* tensor = Catalog::dense(tensor_value(i));
+  if (tensor == nullptr) throw py::value_error("not a dense tensor");
+  require_there();
+  return real_->part(*tensor, offset, size, stride);
+}
+
+py::object Lazy::tensor_at(std::size_t index) {
+  require_there();
+  return real_->tensor(*reading_.document.tensors.at(index));
+}
+
+py::object Lazy::storage_at(std::size_t index, bool is_view) {
+  require_there();
+  const Document& document = reading_.document;
+  return real_->storage(*(is_view ? document.views : document.storages).at(index));
+}
+
+}  // namespace zerocopy

@@ -1,0 +1,83 @@
+// A checkpoint that was read and not built: its leaves by name, placeholders for its tensors, and the tensors
+// themselves when they are wanted.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "binding/builder.h"
+#include "binding/tensors.h"
+#include "checkpoint/archive.h"
+#include "checkpoint/catalog.h"
+
+namespace zerocopy {
+
+// A document and the records of its storages, by their index.
+struct Reading {
+  Document document;
+  std::vector<Record> records;
+};
+
+class Lazy {
+ public:
+  // `archive` is the Archive as Python has it; `construction` makes real tensors, as for the builder; `name`
+  // is what errors call the file.
+  Lazy(pybind11::object archive, Reading reading, pybind11::dict allowed, std::string encoding,
+       Destination destination, pybind11::object construction, std::string name);
+  Lazy(const Lazy&) = delete;
+  Lazy& operator=(const Lazy&) = delete;
+  ~Lazy();
+
+  const char* container() const { return opened().container(); }
+  const std::string& name() const noexcept { return name_; }
+
+  // Of the leaves that are tensors, and of the others. find() gives a place among the former, or -1.
+  pybind11::list names() const { return names_of(tensors_); }
+  pybind11::list other_names() const { return names_of(others_); }
+  std::int64_t find(const pybind11::str& name) const;
+
+  // (shape, dtype, stride, nbytes, offset, storage, location, requires_grad, is dense) of a name.
+  pybind11::tuple entry(std::size_t i) const;
+  pybind11::list entries() const;
+
+  // What the document says, or the chosen leaves of it; `objects` stands in for construction, and makes
+  // placeholders.
+  pybind11::object build(const pybind11::object& objects, const pybind11::object& chosen);
+  pybind11::object leaf(const pybind11::str& name, const pybind11::object& objects);
+
+  // Real tensors. `i` counts names; `index` is what a placeholder knows of itself: a number among the
+  // document's tensors, storages or views.
+  pybind11::object tensor(std::size_t i);
+  pybind11::object part(std::size_t i, std::int64_t offset, const std::vector<std::int64_t>& size,
+                        const std::vector<std::int64_t>& stride);
+  pybind11::object tensor_at(std::size_t index);
+  pybind11::object storage_at(std::size_t index, bool is_view);
+
+  // Throws when the file is not there any more as it was opened, or this is closed.
+  void require_there() const;
+  void close();
+  bool closed() const noexcept { return !archive_; }
+
+ private:
+  class Opened;
+
+  Archive& opened() const;
+  pybind11::list names_of(const std::vector<std::size_t>& leaves) const;
+  const Value& tensor_value(std::size_t i) const;
+
+  pybind11::object archive_;
+  Reading reading_;
+  Catalog catalog_;
+  std::vector<std::size_t> tensors_;
+  std::vector<std::size_t> others_;
+  pybind11::dict allowed_;
+  std::string encoding_;
+  std::string name_;
+  std::unique_ptr<Opened> real_;
+};
+
+}  // namespace zerocopy

@@ -1,0 +1,96 @@
+#include "binding/tensors.h"
+
+#include <algorithm>
+
+#include "binding/python.h"
+
+namespace py = pybind11;
+
+namespace zerocopy {
+
+Shape::Shape(const Tensor& tensor) : dimensions_(tensor.size->items.size()) {
+  for (std::size_t i = 0; i < dimensions_; ++i) {
+    sizes_[i] = tensor.size->items[i].integer();
+    strides_[i] = tensor.stride->items[i].integer();
+  }
+}
+
+Shape::Shape(std::span<const std::int64_t> size, std::span<const std::int64_t> stride)
+    : dimensions_(size.size()) {
+  std::ranges::copy(size, sizes_.begin());
+  std::ranges::copy(stride, strides_.begin());
+}
+
+py::tuple tuple_of(std::span<const std::int64_t> integers) {
+  py::tuple made(integers.size());
+  for (std::size_t i = 0; i < integers.size(); ++i) made[i] = integers[i];
+  return made;
+}
+
+ScalarType DTypes::number(const DType& dtype) {
+  for (const auto& [known, type] : known_) {
+    if (known == &dtype) return type;
+  }
+  const ScalarType type = scalar_type_of(object(dtype).ptr());
+  known_.emplace_back(&dtype, type);
+  return type;
+}
+
+py::object Stored::untyped() const { return moved ? moved : steal(native.wrap()); }
+
+Tensors::Tensors(const Content& content, const std::vector<Record>& records, Destination destination,
+                 py::object construction)
+    : content_(content),
+      records_(records),
+      destination_(std::move(destination)),
+      construction_(std::move(construction)),
+      dtypes_(construction_) {}
+
+Stored Tensors::placed(const Region& bytes, const Storage& storage) const {
+  Stored stored{TorchStorage::over(bytes), py::object()};
+  if (destination_.takes(storage)) {
+    const py::object here = steal(stored.native.wrap());
+    py::object there = destination_.restore(here, py::str(storage.location.data(), storage.location.size()));
+    if (!there.is(here)) stored.moved = std::move(there);
+  }
+  return stored;
+}
+
+Stored Tensors::part_of(const Stored& root, const Storage& view) {
+  const py::slice bytes(static_cast<py::ssize_t>(view.begin),
+                        static_cast<py::ssize_t>(view.begin + view.nbytes), 1);
+  return {TorchStorage(), root.untyped()[bytes]};
+}
+
+py::object Tensors::typed(const Stored& stored, const Storage& storage) const {
+  return construction_.attr("typed_storage")(stored.untyped(), dtypes_.object(*storage.dtype));
+}
+
+py::object Tensors::over(const Stored& stored, const Tensor& tensor, const Shape& shape) {
+  if (stored.moved) {  // on another device, or over memory that is not ours
+    return construction_.attr("tensor_over")(stored.moved, dtypes_.object(*tensor.dtype), tensor.offset,
+                                             tuple_of(shape.size()), tuple_of(shape.stride()),
+                                             tensor.requires_grad, tensor.conjugate, tensor.negative);
+  }
+  return steal(stored.native.tensor({.dtype = dtypes_.number(*tensor.dtype),
+                                     .offset = tensor.offset,
+                                     .size = shape.size(),
+                                     .stride = shape.stride(),
+                                     .requires_grad = tensor.requires_grad,
+                                     .conjugate = tensor.conjugate,
+                                     .negative = tensor.negative}));
+}
+
+RealTensors::RealTensors(const Document& document, const Content& content, const std::vector<Record>& records,
+                         Destination destination, py::object construction)
+    : Tensors(content, records, std::move(destination), std::move(construction)),
+      storages_(document.storages.size()),
+      views_(document.views.size()) {}
+
+const Stored& RealTensors::stored(const Storage& storage) {
+  std::optional<Stored>& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
+  if (!known) known = storage.root == nullptr ? open(storage) : part_of(stored(*storage.root), storage);
+  return *known;
+}
+
+}  // namespace zerocopy

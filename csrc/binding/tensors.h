@@ -1,0 +1,126 @@
+// What a document says about storages and tensors, as torch's objects.
+//
+//   Tensors ─┬─ RealTensors     at once: what load returns
+//            └─ Placeholders    when they are used (lazy.h)
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "binding/torch_bridge.h"
+#include "checkpoint/content.h"
+#include "pickle/document.h"
+#include "pickle/geometry.h"
+
+namespace zerocopy {
+
+// A tensor's sizes and strides as torch takes them.
+struct Shape {
+  explicit Shape(const Tensor& tensor);
+  Shape(std::span<const std::int64_t> size, std::span<const std::int64_t> stride);
+
+  std::span<const std::int64_t> size() const noexcept { return {sizes_.data(), dimensions_}; }
+  std::span<const std::int64_t> stride() const noexcept { return {strides_.data(), dimensions_}; }
+
+ private:
+  std::size_t dimensions_;
+  std::array<std::int64_t, kMaxDimensions> sizes_;
+  std::array<std::int64_t, kMaxDimensions> strides_;
+};
+
+pybind11::tuple tuple_of(std::span<const std::int64_t> integers);
+
+// torch.dtype objects and their numbers by the names of the core.
+class DTypes {
+ public:
+  explicit DTypes(pybind11::object construction) : construction_(std::move(construction)) {}
+
+  pybind11::object object(const DType& dtype) const { return construction_.attr("dtype")(dtype.name); }
+  ScalarType number(const DType& dtype);
+
+ private:
+  pybind11::object construction_;
+  std::vector<std::pair<const DType*, ScalarType>> known_;
+};
+
+// A storage that is there.
+struct Stored {
+  TorchStorage native;
+  pybind11::object moved;  // what is used instead of it, from map_location or a part of another; else null
+
+  pybind11::object untyped() const;
+};
+
+// Where storages go: zerocopy._torch.restore_function.
+struct Destination {
+  // Called once per storage with (UntypedStorage, location), as torch.load calls map_location;
+  // None leaves every storage where it is, on the CPU.
+  pybind11::object restore;
+  // Storages tagged "cpu" need not be asked about.
+  bool cpu_as_is;
+
+  bool takes(const Storage& storage) const {
+    return !restore.is_none() && !(cpu_as_is && storage.location == "cpu");
+  }
+};
+
+// What the two ways of making tensors have in common. `records` are those of the document's storages.
+class Tensors {
+ public:
+  Tensors(const Content& content, const std::vector<Record>& records, Destination destination,
+          pybind11::object construction);
+  Tensors(const Tensors&) = delete;
+  Tensors& operator=(const Tensors&) = delete;
+  virtual ~Tensors() = default;
+
+  // A TypedStorage, a Tensor, or what stands for them.
+  virtual pybind11::object storage(const Storage& storage) = 0;
+  virtual pybind11::object tensor(const Tensor& tensor) = 0;
+
+  DTypes& dtypes() noexcept { return dtypes_; }
+
+ protected:
+  Stored open(const Storage& storage) const {
+    return placed(content_.storage(record_of(storage), *storage.element), storage);
+  }
+  Stored placed(const Region& bytes, const Storage& storage) const;
+  static Stored part_of(const Stored& root, const Storage& view);
+  pybind11::object typed(const Stored& stored, const Storage& storage) const;
+  pybind11::object over(const Stored& stored, const Tensor& tensor) {
+    return over(stored, tensor, Shape(tensor));
+  }
+  pybind11::object over(const Stored& stored, const Tensor& tensor, const Shape& shape);
+
+  const Content& content() const noexcept { return content_; }
+  const Record& record_of(const Storage& storage) const { return records_[storage.index]; }
+  const pybind11::object& construction() const noexcept { return construction_; }
+  const Destination& destination() const noexcept { return destination_; }
+
+ private:
+  const Content& content_;
+  const std::vector<Record>& records_;
+  Destination destination_;
+  pybind11::object construction_;
+  DTypes dtypes_;
+};
+
+// Each storage is opened once, and kept as long as this.
+class RealTensors final : public Tensors {
+ public:
+  RealTensors(const Document& document, const Content& content, const std::vector<Record>& records,
+              Destination destination, pybind11::object construction);
+
+  pybind11::object storage(const Storage& storage) override { return typed(stored(storage), storage); }
+  pybind11::object tensor(const Tensor& tensor) override { return over(stored(*tensor.storage), tensor); }
+
+ private:
+  const Stored& stored(const Storage& storage);
+
+  std::vector<std::optional<Stored>> storages_;
+  std::vector<std::optional<Stored>> views_;
+};
+
+}  // namespace zerocopy

@@ -1,0 +1,132 @@
+#include "checkpoint/catalog.h"
+
+#include <array>
+#include <charconv>
+
+namespace zerocopy {
+namespace {
+
+constexpr int kMaxDepth = 1100;  // as the builder's
+
+// Of all names together. Honest pickles spell out every key, but the keys of the branches above once only.
+constexpr std::uint64_t kLeastBudget = std::uint64_t{16} << 20U;
+constexpr std::uint64_t kBudget = 64;  // times the pickle
+constexpr std::uint64_t kLeafCost = 64;
+constexpr std::uint64_t kBranchCost = 16;
+
+std::string spelled(double number) {
+  std::array<char, 32> digits{};
+  const auto [end, error] = std::to_chars(digits.begin(), digits.end(), number);
+  return {digits.begin(), end};
+}
+
+// A key as Python's str() shows it; one that has parts by its place among the keys.
+std::string spelled(const Value& key, std::size_t place) {
+  switch (key.kind()) {
+    case Kind::none:
+      return "None";
+    case Kind::boolean:
+      return key.boolean() ? "True" : "False";
+    case Kind::integer:
+      return std::to_string(key.integer());
+    case Kind::real:
+      return spelled(key.as<Real>().number);
+    default:
+      return "#" + std::to_string(place);
+  }
+}
+
+}  // namespace
+
+bool Path::is_branch(const Value& value) {
+  switch (value.kind()) {
+    case Kind::tuple:
+    case Kind::list:
+    case Kind::dict:
+    case Kind::ordered_dict:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Path::enter(const Node& branch) {
+  if (entered_[branch.slot]) return false;
+  if (++depth_ > kMaxDepth) throw FormatError("pickle: values nest deeper than 1000");
+  entered_[branch.slot] = true;
+  return true;
+}
+
+void Path::leave(const Node& branch) {
+  entered_[branch.slot] = false;
+  --depth_;
+}
+
+Catalog::Catalog(const Document& document)
+    : budget_(kLeastBudget + kBudget * document.pickle().size()), path_(document) {
+  add("", document.root);
+}
+
+std::optional<std::size_t> Catalog::find(std::string_view name) const {
+  const auto* entry = by_name_.find(name);
+  return entry == nullptr ? std::nullopt : std::optional(entry->value);
+}
+
+bool Catalog::is_tensor(const Value& value) {
+  if (value.is(Kind::tensor) || value.is(Kind::parameter)) return true;
+  if (!value.is(Kind::object)) return false;
+  const Global& made_by = *value.as<Object>().callable;
+  return (made_by.module == "torch._utils" || made_by.module == "torch._tensor") &&
+         made_by.name.starts_with("_rebuild_");
+}
+
+const Tensor* Catalog::dense(const Value& value) {
+  if (value.is(Kind::tensor)) return &value.as<Tensor>();
+  return value.is(Kind::parameter) ? dense(value.as<Parameter>().data) : nullptr;
+}
+
+void Catalog::add(std::string_view name, const Value& value) {
+  if (!Path::is_branch(value)) return add_leaf(name, value);
+  charge(kBranchCost);
+  if (!path_.enter(value.node())) return;
+  std::size_t place = 0;
+  if (value.is_mapping()) {
+    for (const auto& [key, item] : value.as<Mapping>().items) {
+      const bool is_text = key.is_text();
+      add(join(name, is_text ? key.as<Blob>().bytes.text() : keep(spelled(key, place))), item);
+      ++place;
+    }
+  } else {
+    for (const Value& item : value.as<Sequence>().items) add(join(name, keep(std::to_string(place++))), item);
+  }
+  path_.leave(value.node());
+}
+
+void Catalog::add_leaf(std::string_view name, const Value& value) {
+  charge(kLeafCost);
+  std::string_view free = name.data() == nullptr ? std::string_view("") : name;
+  for (int i = 2; !by_name_.insert(free, leaves_.size()).second; ++i) {
+    free = keep(std::string(name) + "~" + std::to_string(i));
+  }
+  leaves_.push_back({free, value});
+}
+
+std::string_view Catalog::join(std::string_view branch, std::string_view key) {
+  if (path_.depth() == 1) return key;
+  std::string joined;
+  joined.reserve(branch.size() + 1 + key.size());
+  joined.append(branch).append(1, '.').append(key);
+  return keep(std::move(joined));
+}
+
+std::string_view Catalog::keep(std::string name) {
+  charge(name.size());
+  return kept_.emplace_back(std::move(name));
+}
+
+void Catalog::charge(std::uint64_t size) {
+  if (size > budget_) throw FormatError("pickle: far more leaves than it spells out");
+  budget_ -= size;
+}
+
+}  // namespace zerocopy

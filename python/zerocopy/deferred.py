@@ -1,0 +1,182 @@
+"""Stands in for :mod:`zerocopy.construction` where tensors are wanted later: placeholders take their place.
+
+The native builder makes those of dense tensors that stay on the CPU itself, and is handed a :class:`Deferred` for the
+rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from zerocopy import allowlist, construction, rebuild
+from zerocopy.placeholder import NotYetLoadedTensor, real_of, replaced, set_own
+
+Shape = Sequence[int]
+
+
+class LaterStorage(NamedTuple):
+    """What stands for a ``TypedStorage`` among the arguments of a rebuild function."""
+
+    get: Callable[[], Any]
+    dtype: torch.dtype
+
+
+class Call:
+    """A recipe: the call that makes a tensor, and the attributes that the file gives it."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.function, self.arguments = function, arguments
+        self.attributes: list[Any] = []
+
+    def made(self) -> torch.Tensor:
+        """Return the tensor."""
+        tensor: torch.Tensor = self.function(*loaded(self.arguments))
+        for state in self.attributes:
+            construction.set_attributes(tensor, state)
+        return tensor
+
+
+class Described(NamedTuple):
+    """What the arguments of a rebuild function say of its tensor."""
+
+    size: Shape
+    dtype: torch.dtype
+    requires_grad: bool = False
+    stride: Shape | None = None  # of dense ones
+
+
+class Deferred:
+    """What the builder asks for one source of tensors, a ``zerocopy.lazy.LazyFile``."""
+
+    placeholder_class = NotYetLoadedTensor
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.converts: bool = source.converts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(construction, name)
+
+    def placeholder(
+        self, index: int, size: Shape, stride: Shape, dtype: torch.dtype, location: str, requires_grad: bool
+    ) -> Any:
+        """Return the placeholder of a dense tensor that will not be as it lies in the file."""
+        return self._made(index, Described(size, dtype, requires_grad, stride), location)
+
+    def stored(self, index: int, is_view: bool, dtype: torch.dtype, nbytes: int) -> LaterStorage:
+        """Return what stands for a ``TypedStorage``."""
+        return LaterStorage(lambda: self.source.storage(index, is_view), dtype)
+
+    def parameter(self, data: Any, requires_grad: bool) -> Any:
+        """Return the placeholder of a parameter."""
+        if not isinstance(data, NotYetLoadedTensor):
+            return construction.parameter(data, requires_grad)
+        stride = data.stride() if data._is_dense else None
+        made = self._made(
+            Call(construction.parameter, (data, requires_grad)),
+            Described(data.shape, data.dtype, requires_grad, stride),
+            str(data.device),
+        )
+        set_own(made, "_is_param", True)
+        return made
+
+    def set_attributes(self, target: Any, state: Any) -> None:
+        """Give a parameter or an ``OrderedDict`` attributes."""
+        if isinstance(target, NotYetLoadedTensor):
+            target._recipe[1].attributes.append(state)
+        else:
+            construction.set_attributes(target, state)
+
+    def call(self, function: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return ``function(*arguments)``, or the placeholder of the tensor that it makes."""
+        callee = allowlist.callee(function)
+        described = describe(callee, arguments)
+        if described is not None:
+            return self._made(Call(callee, arguments), described, "cpu")
+        if callee in _TORCHS:
+            arguments = loaded(arguments)
+        return callee(*replaced(arguments, LaterStorage, _storage_of))
+
+    def _made(self, recipe: Any, described: Described, location: str) -> Any:
+        size, dtype, requires_grad, stride = described
+        dtype, device = self.source.converted(dtype, location)
+        if stride is not None and dtype != described.dtype:  # as the conversion will lay it out
+            stride = (
+                torch.empty_strided(size, stride, dtype=described.dtype, device="meta").to(dtype).stride()
+            )
+        made = torch.Tensor._make_wrapper_subclass(
+            NotYetLoadedTensor, size, strides=stride, dtype=dtype, device=device, requires_grad=requires_grad
+        )
+        set_own(made, "_recipe", (self.source, recipe))
+        set_own(made, "_is_dense", stride is not None)
+        return made
+
+
+def loaded(value: Any) -> Any:
+    """Return a value with real tensors and storages in it."""
+    return replaced(replaced(value, NotYetLoadedTensor, real_of), LaterStorage, _storage_of)
+
+
+def _storage_of(later: LaterStorage) -> Any:
+    return later.get()
+
+
+# --------------------------------------------------------------------------------- rebuild functions
+
+
+def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
+    """Return what is known of a rebuild function's tensor; None where only the tensor itself tells.
+
+    What the arguments of a file lack or contradict is not looked for here: the function says so when it is called.
+    """
+    described_by = _DESCRIBED.get(function)
+    if described_by is None:
+        return None
+    try:
+        described = described_by(*arguments)
+        torch.empty(described.size, dtype=described.dtype, device="meta") if described else None
+    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
+        return None
+    return described
+
+
+def _dense(
+    storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any = False, *_: Any
+) -> Described:
+    return Described(size, storage.dtype, requires_grad, stride)
+
+
+def _dense_v3(
+    storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, dtype: Any, *_: Any
+) -> Described:
+    return Described(size, dtype, requires_grad, stride)
+
+
+def _sparse(layout: Any, data: Any) -> Described:
+    at = 1 if layout is torch.sparse_coo else 2
+    return Described(data[at + 1], data[at].dtype)
+
+
+def _quantized(
+    storage: Any, offset: Any, size: Any, stride: Any, quantizer: Any, requires_grad: Any, *_: Any
+) -> Described:
+    return Described(size, storage.dtype, requires_grad)
+
+
+def _of_a_type(function: Any, cls: Any, arguments: Any, state: Any) -> Described | None:
+    inner = describe(allowlist.callee(function), arguments)
+    return inner and inner._replace(stride=None)
+
+
+_TORCHS = frozenset(rebuild.SAFE.values())
+_DESCRIBED: dict[Any, Callable[..., Described | None]] = {
+    rebuild.SAFE["torch._utils._rebuild_tensor"]: _dense,
+    rebuild.SAFE["torch._utils._rebuild_tensor_v2"]: _dense,
+    rebuild.SAFE["torch._utils._rebuild_tensor_v3"]: _dense_v3,
+    rebuild.SAFE["torch._utils._rebuild_sparse_tensor"]: _sparse,
+    rebuild.SAFE["torch._utils._rebuild_qtensor"]: _quantized,
+    rebuild.SAFE["torch._tensor._rebuild_from_type_v2"]: _of_a_type,
+}

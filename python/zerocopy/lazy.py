@@ -1,0 +1,213 @@
+"""``zerocopy.lazy_load``."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerocopy import _C, _torch, allowlist, construction, diagnosis, loading, opening
+from zerocopy.deferred import Call, Deferred
+from zerocopy.errors import Error
+
+Predicate = Callable[[str], bool]
+
+
+def lazy_load(
+    f: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    keys: Iterable[str] | None = None,
+    prefix: str | None = None,
+    predicate: Predicate | None = None,
+    weights_only: bool = True,
+    backend: str = "auto",
+    mode: str = "c",
+    encoding: str = "utf-8",
+) -> Any:
+    """Load what ``torch.save`` wrote, with placeholders for its tensors.
+
+    The object is the one that ``zerocopy.load`` returns; its tensors are :class:`zerocopy.NotYetLoadedTensor`, which
+    take no memory and no address space until they are used, and give it back with the last real tensor.
+
+    Parameters
+    ----------
+    f : str, PathLike, binary file object or buffer
+        As for ``load``.
+    dtype : torch.dtype, optional
+        What floating-point tensors are cast to when they are loaded; complex ones only to another complex dtype.
+    device : torch.device or str, optional
+        Where tensors go when they are loaded; default: where they were saved from.
+    keys, prefix, predicate : optional
+        Which leaves to load, by their dotted names (``"model.layers.0.weight"``): `keys` are names of leaves or of
+        whole branches, `prefix` is what names begin with, `predicate` a function of a name. All that are given have
+        to hold. The rest is left out of dicts; in lists and tuples None stands in its place.
+    weights_only : bool
+        As for ``load``.
+    backend, mode, encoding : str
+        As for ``load``.
+
+    Raises
+    ------
+    KeyError
+        `keys` has a name that is neither of a leaf nor of a branch.
+    OSError, zerocopy.FormatError, pickle.UnpicklingError, zerocopy.UnsupportedError
+        As ``load``. What is wrong with the file later is raised by the placeholder that is used then.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> file = tempfile.NamedTemporaryFile(suffix=".pt")
+    >>> torch.save({"model": {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}, "step": 7}, file.name)
+    >>> zerocopy.lazy_load(file.name)["model"]["weight"].shape
+    torch.Size([2, 3])
+    >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
+    {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
+    """
+    source = read(f, mode, backend, encoding=encoding, weights_only=weights_only, dtype=dtype, device=device)
+    return source.native.build(source.objects, chosen(source.native, keys, prefix, predicate))
+
+
+class LazyFile:
+    """A checkpoint that was read, and the real tensors of its placeholders.
+
+    Attributes
+    ----------
+    name : str
+        What errors and reprs call the file.
+    native : zerocopy._C.Lazy
+        Its names, its tensors.
+    objects : zerocopy.deferred.Deferred
+        Makes its placeholders.
+    converts : bool
+        Whether tensors get another dtype or device than they have in the file.
+    """
+
+    def __init__(self, native: _C.Lazy, dtype: torch.dtype | None, device: torch.device | None) -> None:
+        self.native, self.name = native, native.name
+        self._dtype, self._device = dtype, device
+        self.converts = dtype is not None or device is not None
+        self.objects = Deferred(self)
+
+    def converted(self, dtype: torch.dtype, location: str) -> tuple[torch.dtype, torch.device]:
+        """Return what a tensor's dtype and device will be."""
+        device = self._device
+        if device is None:
+            try:
+                device = torch.device(location)
+            except RuntimeError:  # a name of the user's own (register_package); whoever restores it knows
+                device = torch.device("cpu")
+        wanted = self._dtype
+        if wanted is None or not (dtype.is_floating_point or (dtype.is_complex and wanted.is_complex)):
+            return dtype, device
+        return wanted, device
+
+    def load(self, recipe: int | Call) -> torch.Tensor:
+        """Return the real tensor of a recipe: a number of the native side, or a call."""
+        if isinstance(recipe, Call):
+            self.native.require_there()
+            real = recipe.made()
+        else:
+            real = self.native.tensor_at(recipe)
+        return self._as_wanted(real) if self.converts else real
+
+    def storage(self, index: int, is_view: bool) -> Any:
+        """Return a ``TypedStorage``."""
+        return self.native.storage_at(index, is_view)
+
+    def advise(self, tensor: torch.Tensor, advice: str) -> None:
+        """Say how a tensor's bytes are going to be read: "together", "scattered", or "soon"."""
+        if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
+            storage = _torch.untyped_of(tensor)
+            _C.advise(
+                storage, tensor.dtype, int(tensor.storage_offset()), tensor.size(), tensor.stride(), advice
+            )
+
+    def _as_wanted(self, real: torch.Tensor) -> torch.Tensor:
+        dtype, device = self.converted(real.dtype, str(real.device))
+        if (dtype, device) == (real.dtype, real.device):
+            return real
+        moved = real.detach().to(device=device, dtype=dtype)
+        if isinstance(real, torch.nn.Parameter):
+            return torch.nn.Parameter(moved, real.requires_grad)
+        return moved.requires_grad_(real.requires_grad)
+
+
+def read(
+    f: Any,
+    mode: str = "c",
+    backend: str = "auto",
+    *,
+    encoding: str = "utf-8",
+    weights_only: bool = True,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+) -> LazyFile:
+    """Read a checkpoint's pickle, and build nothing of it. Arguments and errors as for :func:`lazy_load`."""
+    wanted = None if device is None else torch.device(device)
+    if wanted is not None:
+        torch.empty(0, device=wanted)  # one that is not there is said now
+    if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+        raise TypeError(
+            f"dtype casts floating-point tensors: it must be floating-point or complex, not {dtype}"
+        )
+    if isinstance(f, (str, os.PathLike)):
+        f = Path(os.fsdecode(f)).absolute()  # placeholders find it when the program has gone elsewhere
+    begin = opening.position_of(f)
+    try:
+        archive = opening.open_archive(f, mode, loading.backend_of(backend, None), windows=True)
+        if archive.is_torchscript:
+            raise diagnosis.TorchScriptError("this is a TorchScript archive, which is a program")
+        restore, cpu_as_is = _torch.restore_function(None if wanted is None else "cpu")
+        allow = allowlist.resolve if weights_only else loading.refuse_all
+        native = _C.Lazy(archive, allow, restore, cpu_as_is, encoding, construction, opening.name_of(f))
+        archive.require_unchanged()
+    except diagnosis.DIAGNOSES as error:
+        raise diagnosis.undiagnosed(error) from error.__cause__
+    except Error as error:
+        raise type(error)(f"{opening.name_of(f)}: {error}") from error.__cause__
+    except pickle.UnpicklingError as error:
+        error.args = (f"{opening.name_of(f)}: {error}",)
+        raise
+    if begin is not None:
+        f.seek(begin + archive.end)
+    return LazyFile(native, dtype, wanted)
+
+
+def chosen(
+    native: _C.Lazy, keys: Iterable[str] | None, prefix: str | None, predicate: Predicate | None
+) -> list[str] | None:
+    """Return the names of the leaves that a filter lets through; None for all, if there is no filter."""
+    if keys is None and prefix is None and predicate is None:
+        return None
+    if isinstance(keys, str):
+        raise TypeError("keys is one string; a list of names is wanted")
+    names: list[str] = [*native.names(), *native.other_names()]
+    if keys is not None:
+        names = _under(set(keys), names)
+    if prefix is not None:
+        names = [name for name in names if name.startswith(prefix)]
+    return names if predicate is None else [name for name in names if predicate(name)]
+
+
+def _under(keys: set[str], names: list[str]) -> list[str]:
+    """Return the names that are among the keys, or in a branch that is."""
+    found = {name: [branch for branch in _branches(name) if branch in keys] for name in names}
+    unknown = keys.difference(*found.values())
+    if unknown:
+        shown = ", ".join(sorted(map(repr, unknown))[:10])
+        raise KeyError(f"the checkpoint has no {shown}" + (", ..." if len(unknown) > 10 else ""))
+    return [name for name, branches in found.items() if branches]
+
+
+def _branches(name: str) -> Iterable[str]:
+    """Yield a name, and those of the branches that it is in."""
+    yield name
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name

@@ -1,0 +1,340 @@
+"""``NotYetLoadedTensor``: a tensor that has a shape, and data as soon as something is done with it."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+_DISABLED = torch._C.DisableTorchFunction
+
+
+class Source(Protocol):
+    """Where real tensors come from: :class:`zerocopy.lazy.LazyFile`."""
+
+    name: str
+
+    def load(self, recipe: Any) -> torch.Tensor:
+        """Return the real tensor of a recipe."""
+
+    def advise(self, tensor: torch.Tensor, advice: str) -> None:
+        """Say how the bytes of a real tensor are going to be read."""
+
+
+def _getter(name: str) -> Callable[..., Any]:
+    getter: Callable[..., Any] = getattr(torch.Tensor, name).__get__
+    return getter
+
+
+#: What a dense tensor that is not loaded says of itself. All else asks the real tensor.
+_METADATA: frozenset[Any] = frozenset(
+    [_getter(name) for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf")]
+    + [_getter(name) for name in ("itemsize", "nbytes") if hasattr(torch.Tensor, name)]
+    + [
+        torch.Tensor.size,
+        torch.Tensor.stride,
+        torch.Tensor.dim,
+        torch.Tensor.ndimension,
+        torch.Tensor.numel,
+        torch.Tensor.nelement,
+        torch.Tensor.element_size,
+        torch.Tensor.storage_offset,
+        torch.Tensor.is_contiguous,
+        torch.Tensor.is_floating_point,
+        torch.Tensor.is_complex,
+        torch.Tensor.__len__,
+        torch.numel,
+        torch.is_floating_point,
+        torch.is_complex,
+    ]
+)
+#: What others than dense ones say: their strides, layout, ... are known when they are made.
+_LITTLE_METADATA: frozenset[Any] = frozenset(
+    [_getter(name) for name in ("shape", "dtype", "device", "ndim", "requires_grad")]
+    + [torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.__len__]
+)
+
+#: They read their second argument and do not keep it; module_load (2.3 and later) unless it is told to assign.
+_COPIES = frozenset([torch.Tensor.copy_, torch.ops.aten.copy_.default])
+_MODULE_LOAD = getattr(torch.Tensor, "module_load", None)
+
+
+class NotYetLoadedTensor(torch.Tensor):
+    """A tensor of a checkpoint whose data are not there yet.
+
+    It takes the place of the tensor everywhere: any operation, indexing, NumPy, pickling, ``torch.nn.Parameter`` give
+    what the real tensor gives, which is loaded for it and kept. Its shape, dtype, device and strides are known before
+    that.
+
+    Made by ``zerocopy.lazy_load`` and ``zerocopy.open``.
+
+    Notes
+    -----
+    As the source of ``copy_``, which is what ``load_state_dict`` does with it, it lends its real tensor and does not
+    keep it: a model can be filled from a checkpoint of its own size.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> file = tempfile.NamedTemporaryFile(suffix=".pt")
+    >>> torch.save({"weight": torch.arange(6.0).view(2, 3)}, file.name)
+    >>> weight = zerocopy.lazy_load(file.name)["weight"]
+    >>> weight.shape, weight.dtype, weight.is_loaded
+    (torch.Size([2, 3]), torch.float32, False)
+    >>> weight[1]
+    tensor([3., 4., 5.])
+    >>> weight.is_loaded
+    True
+    """
+
+    # Set past __setattr__ when one is made; what a tensor has when it is not asked is here.
+    _recipe: Any = (
+        None  # (source, what the source knows it by); of none: a tensor on its way to be a Parameter
+    )
+    _real: torch.Tensor | None = None
+    _handed_out: weakref.ref[torch.Tensor] | None = None
+    _is_loaded: bool = False
+    _is_dense: bool = True
+    _is_scattered: bool = False  # only parts of it were read
+    _is_param: bool = False  # what isinstance(..., nn.Parameter) asks for
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the data were asked for."""
+        return self._is_loaded
+
+    def materialize(self) -> torch.Tensor:
+        """Return the real tensor.
+
+        It is the caller's: this placeholder knows it as long as it lives, and loads it again after that. A
+        placeholder that was used by an operation has kept its tensor, and gives that.
+
+        Returns
+        -------
+        torch.Tensor
+            Of the class that ``zerocopy.load`` gives: ``Tensor``, ``Parameter`` or a subclass.
+
+        Raises
+        ------
+        OSError, zerocopy.FormatError
+            The file is gone, or was replaced, cut or written to since it was opened.
+        zerocopy.Error
+            The checkpoint was closed.
+        """
+        real = real_of(self)
+        if self._real is None:
+            set_own(self, "_handed_out", weakref.ref(real))
+        set_own(self, "_is_loaded", True)
+        return real
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        first = args[0] if args else None
+        if isinstance(first, NotYetLoadedTensor):
+            if first._recipe is None or _knows(first, func):
+                with _DISABLED():
+                    return func(*args, **kwargs)
+            if func is torch.Tensor.__getitem__ and _is_basic(args[1]):
+                return _item(first, args[1])
+            if func is torch.Tensor.detach and sys._getframe(1).f_code is _PARAMETER_NEW:
+                return _parameter_to_be(first)
+            if func == _GET_GRAD:
+                return _gradient(first)
+        return _applied(func, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return _applied(func, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        # A dense tensor of a file has no attributes of its own; a parameter or a subclass may.
+        plain = self._is_dense and not self._is_param and self._real is None
+        if self._recipe is None or plain or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(_kept(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._recipe is not None:
+            setattr(_kept(self), name, value)
+        elif name == "_is_param":
+            _become_parameter(self)
+        else:
+            super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_kept(self), name)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        if self._recipe is None:
+            return super().__repr__()
+        if self._real is not None:
+            return repr(self._real)
+        dtype, shape = self.dtype, tuple(self.shape)
+        return f"NotYetLoadedTensor(shape={shape}, dtype={dtype}, file={self._recipe[0].name!r})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return real_of(self).__reduce_ex__(protocol)
+
+
+_PARAMETER_NEW = torch.nn.Parameter.__new__.__code__
+_GET_GRAD = _getter("grad")
+_SET_GRAD = getattr(torch.Tensor, "grad").__set__  # noqa: B009  mypy takes the property for its value
+_SET_DATA = getattr(torch.Tensor, "data").__set__  # noqa: B009
+
+
+def set_own(placeholder: torch.Tensor, name: str, value: Any) -> None:
+    """Set an attribute of the placeholder itself, not of its tensor."""
+    object.__setattr__(placeholder, name, value)
+
+
+def _knows(placeholder: NotYetLoadedTensor, func: Any) -> bool:
+    """Whether the placeholder itself can answer."""
+    known = _METADATA if placeholder._is_dense else _LITTLE_METADATA
+    return placeholder._real is None and func in known
+
+
+def real_of(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.Tensor:
+    """Return the real tensor, which the placeholder keeps only if it did before."""
+    real = placeholder._real
+    if real is None and placeholder._handed_out is not None:
+        real = placeholder._handed_out()
+    source, recipe = placeholder._recipe
+    if real is None:
+        real = source.load(recipe)
+    if scattered != placeholder._is_scattered:
+        source.advise(real, "scattered" if scattered else "together")
+        set_own(placeholder, "_is_scattered", scattered)
+    return real
+
+
+def _kept(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.Tensor:
+    """Return the real tensor, which the placeholder keeps: what an operation changes has to stay changed."""
+    if placeholder._recipe is None:
+        return placeholder
+    real = real_of(placeholder, scattered=scattered)
+    if placeholder._real is None:
+        set_own(placeholder, "_real", real)
+        set_own(placeholder, "_is_loaded", True)
+        if type(real) is torch.Tensor and placeholder._is_dense:
+            with (
+                _DISABLED()
+            ):  # for what asks neither a class nor the dispatcher, such as `x.data = placeholder`
+                _SET_DATA(placeholder, real)
+    return real
+
+
+def _applied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function with real tensors in place of placeholders."""
+    real = _read_once if _only_reads(func, args, kwargs) else _kept
+    real_args = replaced(args, NotYetLoadedTensor, real)
+    real_kwargs = replaced(kwargs, NotYetLoadedTensor, real)
+    first = real_args[0] if real_args else None
+    if isinstance(first, torch.Tensor) and type(first) is not torch.Tensor:
+        func = _method_of(type(first), func)
+    return func(*real_args, **real_kwargs)
+
+
+def _read_once(placeholder: NotYetLoadedTensor) -> torch.Tensor:
+    return placeholder if placeholder._recipe is None else real_of(placeholder)
+
+
+def _only_reads(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if func in _COPIES:
+        copied = args[1] if len(args) > 1 else None
+    elif func is _MODULE_LOAD and func is not None:
+        copied = None if kwargs.get("assign") or args[2:3] == (True,) else args[1]
+    else:
+        return False
+    return isinstance(copied, NotYetLoadedTensor) and not (torch.is_grad_enabled() and copied.requires_grad)
+
+
+def _method_of(cls: type, func: Any) -> Any:
+    """Return what a class has in place of a method of ``torch.Tensor``: of that torch tells ``__torch_function__``."""
+    name = getattr(func, "__name__", "")
+    return getattr(cls, name) if getattr(torch.Tensor, name, None) is func else func
+
+
+def replaced(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
+    """Return a value with all in it that are of a class replaced; the same object where there are none."""
+    if isinstance(value, kind):
+        return by(value)
+    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+        items = [replaced(item, kind, by) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        changed = {key: new for key, old in value.items() if (new := replaced(old, kind, by)) is not old}
+        if not changed:
+            return value
+        copied = copy.copy(value)
+        copied.update(changed)
+        return copied
+    if isinstance(value, slice):
+        return slice(*replaced((value.start, value.stop, value.step), kind, by))
+    return value
+
+
+# --------------------------------------------------------------------------------- parts
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether indexing gives a view: integers, slices, None, Ellipsis."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is ... or type(part) in (int, slice) for part in parts)
+
+
+def _item(placeholder: NotYetLoadedTensor, index: Any) -> torch.Tensor:
+    """Return a view, of which no more is going to be read than what lies in it."""
+    is_new = placeholder._real is None or placeholder._is_scattered
+    real = _kept(placeholder, scattered=is_new)
+    part = real[index]
+    if is_new:
+        placeholder._recipe[0].advise(part, "soon")
+    return part
+
+
+# --------------------------------------------------------------------------------- parameters
+
+
+def _parameter_to_be(placeholder: NotYetLoadedTensor) -> torch.Tensor:
+    """Return what ``nn.Parameter`` takes for a tensor of its argument's class, and changes before it returns it.
+
+    For other classes than ``Tensor`` it calls ``detach`` and ``requires_grad_``, compares the class, and sets
+    ``_is_param``: then this becomes what it would have made of the real tensor.
+    """
+    made = _kept(placeholder).detach()
+    becomes = torch.nn.Parameter if type(made) is torch.Tensor else type(made)
+    made.__class__ = NotYetLoadedTensor
+    set_own(made, "_becomes", becomes)
+    return made
+
+
+def _become_parameter(made: NotYetLoadedTensor) -> None:
+    becomes = made.__dict__.pop("_becomes")
+    made.__class__ = becomes
+    if becomes is not torch.nn.Parameter:
+        made._is_param = True
+
+
+def _gradient(placeholder: NotYetLoadedTensor) -> torch.Tensor | None:
+    """Return the real tensor's gradient, with what autograd's C++ side has left at the placeholder."""
+    real = _kept(placeholder)
+    with _DISABLED():
+        own = _GET_GRAD(placeholder)
+        if own is not None:
+            _SET_GRAD(placeholder, None)
+            real.grad = own if real.grad is None else real.grad + own
+    return real.grad
