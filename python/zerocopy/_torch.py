@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ import torch._weights_only_unpickler as _weights_only
 import torch.serialization as _serialization
 
 from zerocopy.errors import FormatError
+
+#: In a block of this, functions are called on subclasses of Tensor as on tensors.
+without_torch_function = torch._C.DisableTorchFunction
 
 _CPU = ("cpu", b"cpu", torch.device("cpu"))
 _META = ("meta", torch.device("meta"))
@@ -47,6 +50,20 @@ def untyped(storage: Any) -> torch.UntypedStorage:
     """Return the ``UntypedStorage`` of a typed one."""
     found: torch.UntypedStorage = getattr(storage, _UNTYPED)
     return found
+
+
+def wrapper_subclass(
+    cls: type[torch.Tensor],
+    size: Sequence[int],
+    stride: Sequence[int] | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    requires_grad: bool,
+) -> torch.Tensor:
+    """Return an instance of a class of tensors that have a shape, and leave the rest to ``__torch_dispatch__``."""
+    return torch.Tensor._make_wrapper_subclass(
+        cls, size, strides=stride, dtype=dtype, device=device, requires_grad=requires_grad
+    )
 
 
 def untyped_of(tensor: torch.Tensor) -> torch.UntypedStorage:

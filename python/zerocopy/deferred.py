@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import allowlist, construction, rebuild
+from zerocopy import _torch, allowlist, construction, rebuild
 from zerocopy.placeholder import NotYetLoadedTensor, real_of, replaced, set_own
 
 Shape = Sequence[int]
@@ -107,9 +107,7 @@ class Deferred:
             stride = (
                 torch.empty_strided(size, stride, dtype=described.dtype, device="meta").to(dtype).stride()
             )
-        made = torch.Tensor._make_wrapper_subclass(
-            NotYetLoadedTensor, size, strides=stride, dtype=dtype, device=device, requires_grad=requires_grad
-        )
+        made = _torch.wrapper_subclass(NotYetLoadedTensor, size, stride, dtype, device, requires_grad)
         set_own(made, "_recipe", (self.source, recipe))
         set_own(made, "_is_dense", stride is not None)
         return made

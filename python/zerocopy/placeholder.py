@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-_DISABLED = torch._C.DisableTorchFunction
+from zerocopy import _torch
 
 
 class Source(Protocol):
@@ -139,7 +139,7 @@ class NotYetLoadedTensor(torch.Tensor):
         first = args[0] if args else None
         if isinstance(first, NotYetLoadedTensor):
             if first._recipe is None or _knows(first, func):
-                with _DISABLED():
+                with _torch.without_torch_function():
                     return func(*args, **kwargs)
             if func is torch.Tensor.__getitem__ and _is_basic(args[1]):
                 return _item(first, args[1])
@@ -228,9 +228,8 @@ def _kept(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.
         set_own(placeholder, "_real", real)
         set_own(placeholder, "_is_loaded", True)
         if type(real) is torch.Tensor and placeholder._is_dense:
-            with (
-                _DISABLED()
-            ):  # for what asks neither a class nor the dispatcher, such as `x.data = placeholder`
+            # For what asks neither a class nor the dispatcher, such as `x.data = placeholder`.
+            with _torch.without_torch_function():
                 _SET_DATA(placeholder, real)
     return real
 
@@ -332,7 +331,7 @@ def _become_parameter(made: NotYetLoadedTensor) -> None:
 def _gradient(placeholder: NotYetLoadedTensor) -> torch.Tensor | None:
     """Return the real tensor's gradient, with what autograd's C++ side has left at the placeholder."""
     real = _kept(placeholder)
-    with _DISABLED():
+    with _torch.without_torch_function():
         own = _GET_GRAD(placeholder)
         if own is not None:
             _SET_GRAD(placeholder, None)
