@@ -14,6 +14,7 @@ from zerocopy import _interpreters
 
 if TYPE_CHECKING:
     from zerocopy.allowlist import safe_globals
+    from zerocopy.assigning import assign, load_model
     from zerocopy.errors import Error, FormatError, UnsupportedError
     from zerocopy.explanation import Explanation, explain
     from zerocopy.lazy import lazy_load
@@ -37,10 +38,12 @@ __all__ = [
     "UnknownGlobal",
     "Unpickler",
     "UnsupportedError",
+    "assign",
     "explain",
     "is_patched",
     "lazy_load",
     "load",
+    "load_model",
     "patch",
     "patched",
     "safe_globals",
@@ -57,10 +60,12 @@ _HOMES = {
     "UnknownGlobal": "stubs",
     "Unpickler": "unpickler",
     "UnsupportedError": "errors",
+    "assign": "assigning",
     "explain": "explanation",
     "is_patched": "patching",
     "lazy_load": "lazy",
     "load": "loading",
+    "load_model": "assigning",
     "patch": "patching",
     "patched": "patching",
     "safe_globals": "allowlist",

@@ -1,0 +1,712 @@
+"""``zerocopy.assign`` and ``zerocopy.load_model``, against torch's own load_state_dict."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Child, Saver, digest, lies_in_mapping, outcome
+from torch import nn
+
+import zerocopy
+
+STOCK_ASSIGNS = "assign" in inspect.signature(nn.Module.load_state_dict).parameters
+stock_assigns = pytest.mark.skipif(not STOCK_ASSIGNS, reason="load_state_dict has no assign= in this release")
+
+
+class Net(nn.Module):
+    """Parameters in a child, tied ones, buffers of both kinds."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 4, device=device)
+        self.body = nn.Sequential(nn.Linear(4, 4, device=device), nn.BatchNorm1d(4, device=device))
+        self.head = nn.Linear(4, 5, bias=False, device=device)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scale", torch.ones(1, device=device))
+        self.register_buffer("passing", torch.zeros(3, device=device), persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.embed(tokens))) * self.scale
+
+
+TOKENS = torch.tensor([0, 1, 4])
+
+
+@pytest.fixture
+def trained() -> Net:
+    """Return a net of which no tensor is as it was made."""
+    net = Net()
+    for _ in range(3):
+        net(TOKENS)  # statistics of the batch norm
+    net.scale.fill_(3)
+    return net
+
+
+def held(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return a module's own tensors, those that its state dict leaves out too."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def assert_plain(module: nn.Module) -> None:
+    """Every tensor of the module is of torch's own types, and in the container of its kind."""
+    for each in module.modules():
+        assert {type(tensor) for tensor in each._parameters.values()} <= {nn.Parameter, type(None)}
+        assert {type(tensor) for tensor in each._buffers.values()} <= {torch.Tensor, type(None)}
+
+
+def assert_same(module: nn.Module, other: nn.Module) -> None:
+    mine, theirs = held(module), held(other)
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert torch.equal(tensor, theirs[name]) and tensor.dtype == theirs[name].dtype, name
+        assert tensor.requires_grad == theirs[name].requires_grad, name
+
+
+def assert_as_stock(
+    make: Callable[[], nn.Module], state_dict: Mapping[str, Any], *, strict: bool = True
+) -> nn.Module:
+    """The answer or the error are those of load_state_dict, and so is what the module then holds. Return it."""
+    stock, ours = make(), make()
+    expected = outcome(lambda: stock.load_state_dict(OrderedDict(state_dict), strict))
+    found = outcome(lambda: zerocopy.assign(ours, state_dict, strict=strict))
+    assert found == expected
+    assert repr(found[1]) == repr(expected[1])
+    if STOCK_ASSIGNS:
+        assigned = make()
+        assert (
+            outcome(lambda: assigned.load_state_dict(OrderedDict(state_dict), strict, assign=True))
+            == expected
+        )
+    assert_same(ours, stock)
+    assert_plain(ours)
+    return ours
+
+
+# ------------------------------------------------------------------------ the answer and the errors
+
+
+def test_all_keys_matched(trained: Net) -> None:
+    assert_as_stock(Net, trained.state_dict())
+    found = zerocopy.assign(Net(), trained.state_dict())
+    assert repr(found) == str(found) == "<All keys matched successfully>"
+    assert found == ([], []) and found.missing_keys == found.unexpected_keys == []
+
+
+def without(state_dict: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in state_dict.items() if name not in names}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda state: without(state, "body.0.bias", "scale"), id="missing"),
+        pytest.param(lambda state: {**state, "stranger": torch.ones(1)}, id="unexpected"),
+        pytest.param(lambda state: {**state, "passing": torch.ones(3)}, id="of a non-persistent buffer"),
+        pytest.param(lambda state: {**state, "head.bias": torch.ones(5)}, id="of a parameter that is None"),
+        pytest.param(lambda state: {**state, "body.0.weight": torch.ones(3, 4)}, id="size mismatch"),
+        pytest.param(lambda state: {**state, "body.0.weight": [[1.0]]}, id="no tensor"),
+        pytest.param(lambda state: {"body.0.weight": torch.ones(2), "other": 3}, id="many faults"),
+        pytest.param(lambda state: {}, id="empty"),
+        pytest.param(
+            lambda state: {**state, "_extra_state": torch.ones(1)}, id="extra state that nobody wants"
+        ),
+    ],
+)
+def test_keys_and_messages_are_torchs(
+    trained: Net, change: Callable[..., dict[str, Any]], strict: bool
+) -> None:
+    initial = Net().state_dict()
+
+    def make() -> Net:
+        net = Net()
+        net.load_state_dict(initial)
+        return net
+
+    assert_as_stock(make, change(trained.state_dict()), strict=strict)
+
+
+@pytest.mark.parametrize("given", [None, 3, [("weight", torch.ones(1, 2))], nn.Linear(2, 1)])
+def test_what_is_no_mapping(given: Any) -> None:
+    expected = outcome(lambda: nn.Linear(2, 1).load_state_dict(given))
+    assert expected[1] is TypeError
+    assert outcome(lambda: zerocopy.assign(nn.Linear(2, 1), given)) == expected
+
+
+@pytest.mark.parametrize("given", [None, {}, nn.Linear])
+def test_what_is_no_module(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"a torch\.nn\.Module takes"):
+        zerocopy.assign(given, {})
+    with pytest.raises(TypeError, match=r"a torch\.nn\.Module takes"):
+        zerocopy.load_model(given, "not looked at")
+
+
+def test_integers_cannot_require_gradients() -> None:
+    """As torch's own assign=True; copying would have cast them."""
+    state_dict = {"weight": torch.ones(1, 2, dtype=torch.int64)}
+    message = r'While copying the parameter named "weight".*Only Tensors of floating point and complex dtype'
+    module = nn.Linear(2, 1, bias=False)
+    with pytest.raises(RuntimeError, match=message):
+        zerocopy.assign(module, state_dict)
+    assert module.weight.dtype == torch.float32
+    module.weight.requires_grad_(False)
+    zerocopy.assign(module, state_dict)
+    assert module.weight.dtype == torch.int64
+
+
+def test_what_was_right_is_assigned_where_something_was_wrong(trained: Net) -> None:
+    net, state_dict = Net("meta"), {**trained.state_dict(), "scale": torch.ones(2)}
+    with pytest.raises(RuntimeError, match="size mismatch for scale"):
+        zerocopy.assign(net, state_dict)
+    assert net.scale.is_meta
+    assert net.head.weight is net.embed.weight and not net.head.weight.is_meta
+    assert_plain(net)
+
+
+# ------------------------------------------------------------------------ which tensors a module has
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_no_byte_is_copied(trained: Net, device: str) -> None:
+    state_dict, net = trained.state_dict(), Net(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        zerocopy.assign(net, state_dict)
+    for name, tensor in net.state_dict().items():
+        assert tensor.data_ptr() == state_dict[name].data_ptr(), name
+    assert net.scale is state_dict["scale"]
+    assert net.passing.device.type == device, "no checkpoint has it"
+    assert_plain(net)
+    net.passing = trained.passing
+    assert_same(net, trained)
+    assert torch.equal(net.eval()(TOKENS), trained.eval()(TOKENS))
+
+
+def test_nothing_is_changed_in_the_state_dict(trained: Net) -> None:
+    state_dict = trained.state_dict()
+    before, metadata = dict(state_dict), {key: dict(value) for key, value in state_dict._metadata.items()}
+    zerocopy.assign(Net(), state_dict)
+    assert dict(state_dict) == before and state_dict._metadata == metadata
+    net = Net()
+    net.load_state_dict(state_dict)
+    assert net.embed.weight.data_ptr() != state_dict["embed.weight"].data_ptr(), "this one copies"
+
+
+@pytest.mark.parametrize("in_file", [torch.float16, torch.float64, torch.bfloat16])
+def test_dtype_of_the_state_dict(in_file: torch.dtype) -> None:
+    module = nn.Linear(2, 1)
+    zerocopy.assign(module, {"weight": torch.ones(1, 2, dtype=in_file), "bias": torch.ones(1, dtype=in_file)})
+    assert {tensor.dtype for tensor in module.parameters()} == {in_file}
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter])
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("given", [True, False])
+def test_requires_grad_of_the_module(kind: type, wanted: bool, given: bool) -> None:
+    module = nn.Linear(2, 1).requires_grad_(wanted)
+    state_dict = {
+        name: nn.Parameter(tensor, given) if kind is nn.Parameter else tensor.requires_grad_(given)
+        for name, tensor in {"weight": torch.ones(1, 2), "bias": torch.ones(1)}.items()
+    }
+    zerocopy.assign(module, state_dict)
+    assert [parameter.requires_grad for parameter in module.parameters()] == [wanted, wanted]
+    if kind is nn.Parameter:
+        assert module.weight is state_dict["weight"] and module.bias is state_dict["bias"]
+    assert_plain(module)
+
+
+class Scalar(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("count", torch.tensor(0))
+
+
+def test_scalars_of_long_ago() -> None:
+    """Before PyTorch 0.4 scalars were tensors of one element."""
+    state_dict = {"factor": torch.tensor([5.0]), "count": torch.tensor([7])}
+    module = assert_as_stock(Scalar, state_dict)
+    assert module.factor.shape == module.count.shape == ()
+    assert module.factor.data_ptr() == state_dict["factor"].data_ptr()
+
+
+def test_sparse_and_strided_tensors() -> None:
+    module = nn.Linear(3, 2, device="meta")
+    zerocopy.assign(module, {"weight": torch.ones(3, 2).t(), "bias": torch.ones(2).to_sparse()})
+    assert module.weight.stride() == (1, 2) and module.bias.is_sparse
+
+
+def test_tensors_of_meta() -> None:
+    """A state dict that has no data either."""
+    net = Net()
+    zerocopy.assign(net, Net("meta").state_dict())
+    assert net.head.weight is net.embed.weight and net.head.weight.is_meta
+
+
+# ------------------------------------------------------------------------ tied parameters
+
+
+def tied(*, count: int = 2) -> nn.ModuleList:
+    module = nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(count))
+    for each in module:
+        each.weight = module[0].weight
+    return module
+
+
+def test_ties_stay_where_the_memory_is_the_same(trained: Net) -> None:
+    state_dict = trained.state_dict()
+    assert state_dict["head.weight"] is not state_dict["embed.weight"]
+    net = assert_as_stock(Net, state_dict)
+    assert net.head.weight is net.embed.weight
+    assert len(list(net.parameters())) == len(list(trained.parameters()))
+
+
+def test_ties_stay_through_a_file(trained: Net, save: Saver) -> None:
+    for state_dict in (
+        zerocopy.load(save(trained.state_dict())),
+        torch.load(save(trained.state_dict(), "b")),
+    ):
+        net = Net("meta")
+        zerocopy.assign(net, state_dict)
+        assert net.head.weight is net.embed.weight
+    with torch.no_grad():
+        net.embed.weight[0] = 9
+    assert net.head.weight[0].tolist() == [9] * 4
+
+
+def test_a_parameter_that_is_tied_stays_that_object() -> None:
+    parameter = nn.Parameter(torch.ones(2, 2))
+    module = tied()
+    zerocopy.assign(module, {"0.weight": parameter, "1.weight": parameter})
+    assert module[0].weight is module[1].weight is parameter
+
+
+def test_different_tensors_end_a_tie() -> None:
+    """As torch's own assign=True: neither is lost."""
+    module = tied(count=3)
+    first, second = torch.zeros(2, 2), torch.ones(2, 2)
+    zerocopy.assign(module, {"0.weight": first, "1.weight": second, "2.weight": second.detach()})
+    assert [each.weight.data_ptr() for each in module] == [t.data_ptr() for t in (first, second, second)]
+    assert module[1].weight is module[2].weight
+
+
+@pytest.mark.parametrize("present", [0, 1, 2])
+def test_a_tie_needs_one_key_only(present: int) -> None:
+    """As copying does, which fills the one parameter that there is."""
+    module, tensor = tied(count=3), torch.ones(2, 2)
+    found = zerocopy.assign(module, {f"{present}.weight": tensor}, strict=False)
+    assert found.missing_keys == [f"{index}.weight" for index in range(3) if index != present]
+    assert module[0].weight is module[1].weight is module[2].weight
+    assert module[0].weight.data_ptr() == tensor.data_ptr()
+
+
+def test_what_is_not_assigned_stays_tied() -> None:
+    module = tied()
+    before = module[0].weight
+    zerocopy.assign(module, {}, strict=False)
+    assert module[0].weight is module[1].weight is before
+
+
+def test_no_ties_that_the_module_does_not_have() -> None:
+    module = nn.ModuleList([nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)])
+    tensor = torch.ones(2, 2)
+    zerocopy.assign(module, {"0.weight": tensor, "1.weight": tensor})
+    assert module[0].weight is not module[1].weight
+    assert module[0].weight.data_ptr() == module[1].weight.data_ptr() == tensor.data_ptr()
+
+
+def test_a_module_in_two_places() -> None:
+    shared = nn.Linear(2, 2)
+    module = nn.ModuleList([shared, nn.Sequential(shared)])
+    state_dict = {name: torch.rand(tensor.shape) for name, tensor in module.state_dict().items()}
+    zerocopy.assign(module, state_dict)
+    assert module[0] is module[1][0]
+    assert shared.weight.data_ptr() == state_dict["1.0.weight"].data_ptr(), (
+        "the later one, as everywhere in torch"
+    )
+
+
+def test_tied_buffers() -> None:
+    module = nn.ModuleList([nn.Module(), nn.Module()])
+    buffer = torch.zeros(3)
+    for each in module:
+        each.register_buffer("mask", buffer)
+    given = torch.ones(3)
+    zerocopy.assign(module, {"0.mask": given, "1.mask": given[:]})
+    assert module[0].mask is module[1].mask is given
+
+
+# ------------------------------------------------------------------------ modules with their own ways
+
+
+class Renamed(nn.Module):
+    """Reads what an older release of itself wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+        self.child = nn.Linear(1, 1)
+        self._register_load_state_dict_pre_hook(self._rename)
+
+    def _rename(self, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+        assert all(isinstance(value, torch.Tensor) for value in state_dict.values())
+        for old in [key for key in state_dict if key.startswith(f"{prefix}old_")]:
+            state_dict[prefix + old[len(prefix) + len("old_") :]] = state_dict.pop(old)
+
+
+@pytest.mark.parametrize("prefix", ["", "0."])
+def test_hooks_that_rename(prefix: str) -> None:
+    state_dict = {
+        f"{prefix}old_weight": torch.ones(3),
+        f"{prefix}old_child.weight": torch.full((1, 1), 2.0),
+        f"{prefix}child.bias": torch.full((1,), 3.0),
+    }
+    module = assert_as_stock(Renamed if not prefix else lambda: nn.Sequential(Renamed()), state_dict)
+    assert module.state_dict()[f"{prefix}weight"].data_ptr() == state_dict[f"{prefix}old_weight"].data_ptr()
+
+
+class Extra(nn.Linear):
+    seen: Any = None
+
+    def get_extra_state(self) -> Any:
+        return {"calls": torch.ones(2), "name": "x"}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.seen = state
+
+
+@pytest.mark.parametrize("extra", [{"calls": torch.ones(2)}, torch.ones(2), None])
+def test_extra_state(extra: Any) -> None:
+    state_dict = nn.Sequential(Extra(2, 1)).state_dict()
+    state_dict["0._extra_state"] = extra
+    module = nn.Sequential(Extra(2, 1))
+    assert zerocopy.assign(module, state_dict) == ([], [])
+    assert module[0].seen is extra
+    assert_as_stock(lambda: nn.Sequential(Extra(2, 1)), without(state_dict, "0._extra_state"), strict=False)
+
+
+class OwnWay(nn.Module):
+    """Holds what is no parameter or buffer, and one parameter in the usual way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.packed: Any = None
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self.packed = state_dict.pop(prefix + "packed") * 2
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class NoSuper(nn.Module):
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self.packed = state_dict[prefix + "packed"]
+
+
+def test_modules_that_load_in_their_own_way() -> None:
+    state_dict = {"0.weight": torch.ones(2), "0.packed": torch.ones(4), "1.packed": torch.ones(5)}
+    module = nn.Sequential(OwnWay(), NoSuper())
+    zerocopy.assign(module, state_dict)
+    assert module[0].weight.data_ptr() == state_dict["0.weight"].data_ptr()
+    assert module[0].packed.tolist() == [2] * 4 and type(module[0].packed) is torch.Tensor
+    assert module[1].packed is state_dict["1.packed"]
+
+
+class Wrapper(nn.Module):
+    """Has a load_state_dict of before assign=."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__()
+        self.net = Net(device)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        return super().load_state_dict({f"net.{name}": value for name, value in state_dict.items()}, strict)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_load_state_dict_that_knows_no_assign(trained: Net, device: str) -> None:
+    module, state_dict = Wrapper(device), trained.state_dict()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        zerocopy.assign(module, state_dict)
+    assert module.net.embed.weight.data_ptr() == state_dict["embed.weight"].data_ptr()
+    assert module.net.head.weight is module.net.embed.weight
+    assert_plain(module)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        zerocopy.assign(module, {**state_dict, "scale": torch.ones(2)})
+    assert not any(each._load_state_dict_pre_hooks for each in module.modules()), "all taken away again"
+
+
+def test_version_in_the_metadata() -> None:
+    """The batch norm of version 1 has no count of batches, and that is no missing key."""
+    state_dict = nn.BatchNorm1d(3).state_dict()
+    del state_dict["num_batches_tracked"]
+    assert zerocopy.assign(nn.BatchNorm1d(3), state_dict, strict=False).missing_keys == [
+        "num_batches_tracked"
+    ]
+    state_dict._metadata[""]["version"] = 1
+    assert zerocopy.assign(nn.BatchNorm1d(3), state_dict) == ([], [])
+
+
+def test_post_hooks_are_called_with_the_keys() -> None:
+    module = nn.Linear(2, 1)
+    module.register_load_state_dict_post_hook(lambda module, keys: keys.missing_keys.clear())
+    assert zerocopy.assign(module, {"weight": torch.ones(1, 2)}) == ([], [])
+
+
+def test_recurrent_layers() -> None:
+    """They keep a list of their parameters beside them."""
+    trained, module = nn.LSTM(3, 4), nn.LSTM(3, 4)
+    zerocopy.assign(module, trained.state_dict())
+    assert all(
+        ours is module._parameters[name]
+        for ours, name in zip(module._flat_weights, module._flat_weights_names, strict=True)
+    )
+    given = torch.rand(2, 1, 3)
+    assert torch.equal(module(given)[0], trained(given)[0])
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_lazy_modules() -> None:
+    module = nn.LazyLinear(3)
+    trained = nn.Linear(2, 3)
+    zerocopy.assign(module, trained.state_dict())
+    assert module.weight.data_ptr() == trained.weight.data_ptr()
+    assert torch.equal(module(torch.ones(2)), trained(torch.ones(2)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("compiled", [torch.jit.script, lambda net: torch.jit.trace(net.eval(), TOKENS)])
+def test_compiled_modules(trained: Net, compiled: Callable[[Net], nn.Module]) -> None:
+    state_dict, module = trained.state_dict(), compiled(Net())
+    zerocopy.assign(module, state_dict, strict=False)  # they forget which buffers are not persistent
+    held = module.state_dict()
+    for name, tensor in state_dict.items():
+        assert held[name].data_ptr() == tensor.data_ptr(), name
+    assert torch.equal(module.eval()(TOKENS), trained.eval()(TOKENS))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)),
+        lambda: torch.nn.utils.spectral_norm(nn.Linear(3, 3)),
+        lambda: nn.ParameterList([torch.rand(2), torch.rand(3)]),
+        lambda: nn.ParameterDict({"first": torch.rand(2)}),
+        lambda: nn.TransformerEncoderLayer(4, 2),
+        lambda: torch.ao.quantization.FakeQuantize(),
+    ],
+    ids=["parametrized", "spectral norm", "list", "dict", "transformer", "fake quantization"],
+)
+def test_modules_of_torch(make: Callable[[], nn.Module]) -> None:
+    trained, module = make(), make()
+    state_dict = trained.state_dict()
+    zerocopy.assign(module, state_dict)
+    for name, tensor in module.state_dict().items():
+        assert tensor.data_ptr() == state_dict[name].data_ptr(), name
+    assert_same(module, trained)
+    assert_plain(module)
+
+
+@stock_assigns
+def test_swap_of_tensors(trained: Net) -> None:
+    """The module's tensors stay the objects that they are, and optimizers go on with them."""
+    net, state_dict = Net(), trained.state_dict()
+    before = {name: id(tensor) for name, tensor in held(net).items()}
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        zerocopy.assign(net, state_dict)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert before == {name: id(tensor) for name, tensor in held(net).items()}
+    assert net.embed.weight.data_ptr() == state_dict["embed.weight"].data_ptr()
+    assert net.head.weight is net.embed.weight
+    assert_same(net, trained)
+
+
+# ------------------------------------------------------------------------ state dicts of other kinds
+
+
+class Placeholder(torch.Tensor):
+    """A tensor that is there once it is asked for."""
+
+    is_loaded = False
+
+    @staticmethod
+    def __new__(cls, real: torch.Tensor) -> Placeholder:
+        made = torch.Tensor._make_subclass(cls, torch.empty(real.shape, device="meta"))
+        made.stands_for = real
+        return made
+
+    def materialize(self) -> torch.Tensor:
+        return self.stands_for
+
+
+def test_placeholders_do_not_get_into_a_module(trained: Net) -> None:
+    real = {**trained.state_dict(), "embed.weight": nn.Parameter(trained.embed.weight.detach())}
+    net = Net("meta")
+    zerocopy.assign(net, {name: Placeholder(tensor) for name, tensor in real.items()})
+    assert_plain(net)
+    assert net.head.weight is net.embed.weight is real["embed.weight"]
+    assert net.scale is real["scale"]
+
+
+class ReadOnly(Mapping[str, torch.Tensor]):
+    def __init__(self, entries: Mapping[str, torch.Tensor]) -> None:
+        self._entries = entries
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def test_any_mapping(trained: Net) -> None:
+    assert_as_stock(Net, ReadOnly(trained.state_dict()))
+
+
+# ------------------------------------------------------------------------ files
+
+
+def assert_in_file(module: nn.Module, path: Path) -> None:
+    for name, tensor in module.state_dict().items():
+        assert lies_in_mapping(tensor.data_ptr(), path), name
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_load_model(trained: Net, save: Saver, device: str) -> None:
+    path, net = save(trained.state_dict()), Net(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert repr(zerocopy.load_model(net, path)) == "<All keys matched successfully>"
+    assert_in_file(net, path)
+    net.passing = trained.passing
+    assert_same(net, trained)
+    assert torch.equal(net.eval()(TOKENS), trained.eval()(TOKENS))
+
+
+def test_load_model_copying(trained: Net, save: Saver) -> None:
+    path, net = save(trained.state_dict()), Net()
+    before = {name: tensor.data_ptr() for name, tensor in held(net).items()}
+    assert zerocopy.load_model(net, path, assign=False) == ([], [])
+    assert before == {name: tensor.data_ptr() for name, tensor in held(net).items()}
+    assert_same(net, trained)
+
+
+@pytest.mark.parametrize("assign", [True, False])
+def test_load_model_strict_or_not(trained: Net, save: Saver, assign: bool) -> None:
+    path = save({**without(trained.state_dict(), "scale"), "stranger": torch.ones(1)})
+    with pytest.raises(RuntimeError, match=r'(?s)Missing key.*"scale".*Unexpected key.*"stranger"'):
+        zerocopy.load_model(Net(), path, assign=assign)
+    found = zerocopy.load_model(Net(), path, assign=assign, strict=False)
+    assert found == (["scale"], ["stranger"])
+
+
+def test_load_model_to_a_device(trained: Net, save: Saver) -> None:
+    """Whatever the file says, and the module."""
+    net = Net()
+    zerocopy.load_model(net, save(trained.state_dict()), device="meta")
+    assert all(tensor.is_meta for tensor in net.state_dict().values())
+
+
+def test_load_model_passes_arguments_on(trained: Net, save: Saver) -> None:
+    path, net = save(trained.state_dict()), Net()
+    zerocopy.load_model(net, path, backend="pread")
+    assert not lies_in_mapping(net.embed.weight.data_ptr(), path)
+    with pytest.raises(TypeError, match="nonsense"):
+        zerocopy.load_model(net, path, nonsense=1)
+    with path.open("rb") as file:
+        zerocopy.load_model(net, file)
+    assert_in_file(net, path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (torch.ones(3), "checkpoint.pt holds no state dict, .*Tensor"),
+        ([("weight", torch.ones(3))], "holds no state dict, .*list"),
+        ({0: torch.ones(3)}, "holds no state dict, .*dict"),
+        ({"model": Net().state_dict(), "epoch": 3}, "mappings that may be one: 'model'. Load it with"),
+    ],
+)
+@pytest.mark.parametrize("assign", [True, False])
+def test_load_model_of_something_else(save: Saver, content: Any, message: str, assign: bool) -> None:
+    net = Net()
+    before = {name: tensor.clone() for name, tensor in held(net).items()}
+    with pytest.raises(TypeError, match=message):
+        zerocopy.load_model(net, save(content), assign=assign, strict=False)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in held(net).items())
+
+
+def test_load_model_of_a_whole_module(trained: Net, save: Saver) -> None:
+    path = save(nn.Linear(2, 1))
+    with pytest.raises(TypeError, match=r"holds a whole module, no state dict; its state_dict\(\) is one"):
+        zerocopy.load_model(nn.Linear(2, 1), path, weights_only=False)
+
+
+def test_load_model_of_extra_state_alone(save: Saver) -> None:
+    """A state dict without a tensor by a name, but with a mapping of some."""
+
+    class OnlyExtra(nn.Module):
+        def set_extra_state(self, state: Any) -> None:
+            self.seen = state
+
+    module = OnlyExtra()
+    zerocopy.load_model(module, save({"_extra_state": {"calls": torch.ones(2)}}))
+    assert module.seen["calls"].tolist() == [1, 1]
+
+
+def test_training_leaves_the_file_alone(trained: Net, save: Saver) -> None:
+    path, net = save(trained.state_dict()), Net("meta")
+    before = digest(path)
+    zerocopy.load_model(net, path)
+    for each in (net, trained):
+        optimizer = torch.optim.SGD(each.parameters(), lr=0.5)
+        each(TOKENS).square().sum().backward()
+        optimizer.step()
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(tensor, trained.state_dict()[name]), name
+    assert_in_file(net, path)
+    assert digest(path) == before
+    assert not torch.equal(net.embed.weight, zerocopy.load(path)["embed.weight"])
+
+
+PRIVATE = """
+    import re, sys, torch, zerocopy
+    def private():
+        return int(re.search(r"Anonymous: *(\\d+)", open("/proc/self/smaps_rollup").read())[1])
+    def module(device):
+        return torch.nn.ModuleList(torch.nn.Linear(1024, 1024, bias=False, device=device) for _ in range(16))
+    zerocopy.load_model(torch.nn.Linear(1, 1), sys.argv[2])  # imports, caches
+    before = private()
+    assigned = module("meta")
+    zerocopy.load_model(assigned, sys.argv[1])
+    total = sum(float(parameter.detach().sum()) for parameter in assigned.parameters())  # reads every page
+    print(private() - before, total)
+    copied = module("cpu")
+    before = private()
+    zerocopy.load_model(copied, sys.argv[1], assign=False)
+    print(private() - before)
+"""
+
+
+@pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
+def test_private_memory(save: Saver, child: Child) -> None:
+    big = save({f"{index}.weight": torch.ones(1024, 1024) for index in range(16)}, "big.pt")  # 64 MiB
+    done = child(PRIVATE, big, save(nn.Linear(1, 1).state_dict(), "small.pt"))
+    assert done.returncode == 0, done.stderr
+    assigned, total, copied = done.stdout.split()
+    assert float(total) == 16 << 20
+    assert int(assigned) < 2048, f"{assigned} kB for a module of 64 MiB that lies in the file"
+    assert int(copied) < 2048, f"{copied} kB beside the module that was copied to"
