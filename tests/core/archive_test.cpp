@@ -28,7 +28,8 @@ class Opened {
  public:
   explicit Opened(const std::string& file, Mode mode = Mode::copy_on_write, bool map = true)
       : whole_(region_of(file)),
-        archive_(Archive::open(std::make_shared<const MemorySource>(whole_), map ? WholeMapper::of(whole_) : nullptr, mode)) {
+        archive_(Archive::open(std::make_shared<const MemorySource>(whole_),
+                               map ? WholeMapper::of(whole_) : nullptr, mode)) {
     archive_->records({});
   }
 

@@ -181,6 +181,22 @@ TEST_F(Files, SourcesSayWhetherTheyChanged) {
   EXPECT_EQ(error_of(name, [&] { source.require_unchanged(); }), ESTALE);
 }
 
+TEST_F(Files, InPlaceMeansFoundAtItsPathAndWhole) {
+  const std::string name = write("file", "0123456789");
+  const File file = File::open(name, File::Access::read);
+  const auto in_place = [&] { file.require_in_place(); };
+  EXPECT_EQ(error_of(name, in_place), 0);
+  write("file", "012345678");
+  EXPECT_EQ(error_of(name, in_place), ESTALE);
+  write("file", "9876543210");  // as long as before: what is in it is another question
+  EXPECT_EQ(error_of(name, in_place), 0);
+  std::filesystem::rename(write("other", "0123456789"), name);
+  EXPECT_EQ(error_of(name, in_place), ESTALE);
+  std::filesystem::remove(name);
+  EXPECT_EQ(error_of(name, in_place), ENOENT);
+  File::duplicate(file.descriptor(), name).require_in_place();
+}
+
 TEST_F(Files, MapsFromAnyOffset) {
   std::string text(20'000, 'a');
   text[4097] = 'b';

@@ -56,6 +56,34 @@ TEST(NameHash, FoldedNamesHashEqually) {
   EXPECT_EQ(hash_key(), hash_key());
 }
 
+TEST(NameHash, FoldsEightCharactersAsOne) {
+  for (int c = 0; c < 256; ++c) {
+    std::string characters = "aZ@[`{.x";
+    for (std::size_t at = 0; at < characters.size(); ++at) {
+      std::string eight = characters;
+      eight[at] = static_cast<char>(c);
+      Characters folded = 0;
+      std::memcpy(&folded, eight.data(), sizeof(folded));
+      folded = fold_ascii(folded);
+      for (char& one : eight) one = fold_ascii(one);
+      EXPECT_EQ(std::memcmp(&folded, eight.data(), sizeof(folded)), 0) << c << " at " << at;
+    }
+  }
+}
+
+TEST(NameHash, EveryCharacterCounts) {
+  for (std::size_t size = 1; size < 20; ++size) {
+    const std::string name(size, 'a');
+    EXPECT_NE(NameHash()(name), NameHash()(name + 'a'));
+    EXPECT_NE(NameHash()(name), NameHash()(name + '\0'));
+    for (std::size_t at = 0; at < size; ++at) {
+      std::string other = name;
+      other[at] = 'b';
+      EXPECT_NE(NameHash()(name), NameHash()(other)) << other;
+    }
+  }
+}
+
 TEST(NameTable, FindsEachAmongMany) {
   std::vector<std::string> names(5000);
   NameTable<NameHash> table;
