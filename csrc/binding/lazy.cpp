@@ -30,16 +30,16 @@ struct Remembered {
 // Stands where a tensor would be: an object of a Python class, which knows its source and its number there.
 class Placeholders final : public Tensors {
  public:
-  Placeholders(const Content& content, const std::vector<Record>& records, const py::object& objects)
+  Placeholders(const Content& content, const std::vector<Record>& records, const py::object& objects,
+               Tensors& real)
       : Tensors(content, records, {py::none(), true}, objects),
+        real_(real),
         type_(objects.attr("placeholder_class")),
         source_(objects.attr("source")),
         as_is_(!objects.attr("converts").cast<bool>()) {}
 
-  py::object storage(const Storage& storage) override {
-    return construction().attr("stored")(storage.index, storage.root != nullptr,
-                                         dtypes().object(*storage.dtype), storage.nbytes);
-  }
+  // No placeholder: where a storage can be mapped, nothing is read.
+  py::object storage(const Storage& storage) override { return real_.storage(storage); }
 
   py::object tensor(const Tensor& tensor) override {
     const Shape shape(tensor);
@@ -63,6 +63,7 @@ class Placeholders final : public Tensors {
   }
 
  private:
+  Tensors& real_;
   py::object type_;
   py::object source_;
   bool as_is_;
@@ -76,6 +77,15 @@ class Pruning {
   Pruning(const Document& document, Builder& builder, const std::vector<bool>& keep, py::object construction)
       : path_(document), builder_(builder), keep_(keep), construction_(std::move(construction)) {}
 
+  py::object root(const Value& root) {
+    if (py::object made = value(root)) return made;
+    if (root.is_mapping()) return new_dict(root.as<Mapping>());
+    return root.is(Kind::list)    ? py::object(py::list())
+           : root.is(Kind::tuple) ? py::object(py::tuple())
+                                  : py::none();
+  }
+
+ private:
   // Null if nothing of it was chosen. Visits as Catalog does.
   py::object value(const Value& value) {
     if (!Path::is_branch(value)) return keep_[next_++] ? builder_.value(value) : py::object();
@@ -85,10 +95,12 @@ class Pruning {
     return made;
   }
 
- private:
+  static py::object new_dict(const Mapping& mapping) {
+    return steal(mapping.kind == Kind::ordered_dict ? PyODict_New() : PyDict_New());
+  }
+
   py::object mapping(const Mapping& mapping) {
-    const bool ordered = mapping.kind == Kind::ordered_dict;
-    const py::object made = steal(ordered ? PyODict_New() : PyDict_New());
+    const py::object made = new_dict(mapping);
     for (const auto& [key, item] : mapping.items) {
       if (const py::object kept = value(item)) made[builder_.value(key)] = kept;
     }
@@ -143,8 +155,8 @@ class Lazy::Opened final : public Tensors {
     }
     Stored made = storage.root == nullptr ? open(storage) : part_of(stored(*storage.root), storage);
     known.moved = static_cast<bool>(made.moved);
-    known.storage = known.moved ? WeakTorchStorage(TorchStorage::of(made.moved.ptr()))
-                                : WeakTorchStorage(made.native);
+    known.storage =
+        known.moved ? WeakTorchStorage(TorchStorage::of(made.moved.ptr())) : WeakTorchStorage(made.native);
     return made;
   }
 
@@ -259,7 +271,7 @@ py::list Lazy::entries() const {
 // ------------------------------------------------------------------------------------- objects
 
 py::object Lazy::build(const py::object& objects, const py::object& chosen) {
-  Placeholders placeholders(opened().content(), reading_.records, objects);
+  Placeholders placeholders(opened().content(), reading_.records, objects, *real_);
   const BuildPolicy policy{allowed_, encoding_, objects};
   Builder builder(reading_.document, placeholders, policy);
   if (chosen.is_none()) return builder.value(reading_.document.root);
@@ -269,13 +281,13 @@ py::object Lazy::build(const py::object& objects, const py::object& chosen) {
     if (!leaf) throw py::key_error(name.cast<std::string>());
     keep[*leaf] = true;
   }
-  return Pruning(reading_.document, builder, keep, objects).value(reading_.document.root);
+  return Pruning(reading_.document, builder, keep, objects).root(reading_.document.root);
 }
 
 py::object Lazy::leaf(const py::str& name, const py::object& objects) {
   const auto leaf = catalog_.find(utf8_of(name));
   if (!leaf) throw py::key_error(name);
-  Placeholders placeholders(opened().content(), reading_.records, objects);
+  Placeholders placeholders(opened().content(), reading_.records, objects, *real_);
   const Value& value = catalog_.leaves()[*leaf].value;
   if (value.is(Kind::tensor)) return placeholders.tensor(value.as<Tensor>());
   const BuildPolicy policy{allowed_, encoding_, objects};
@@ -301,12 +313,6 @@ py::object Lazy::part(std::size_t i, std::int64_t offset, const std::vector<std:
 py::object Lazy::tensor_at(std::size_t index) {
   require_there();
   return real_->tensor(*reading_.document.tensors.at(index));
-}
-
-py::object Lazy::storage_at(std::size_t index, bool is_view) {
-  require_there();
-  const Document& document = reading_.document;
-  return real_->storage(*(is_view ? document.views : document.storages).at(index));
 }
 
 }  // namespace zerocopy

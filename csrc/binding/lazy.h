@@ -55,7 +55,6 @@ class Lazy {
   pybind11::object part(std::size_t i, std::int64_t offset, const std::vector<std::int64_t>& size,
                         const std::vector<std::int64_t>& stride);
   pybind11::object tensor_at(std::size_t index);
-  pybind11::object storage_at(std::size_t index, bool is_view);
 
   // Throws when the file is not there any more as it was opened, or this is closed.
   void require_there() const;

@@ -298,7 +298,8 @@ PYBIND11_MODULE(_C, module) {
       .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("encoding"),
            py::arg("construction"), py::arg("take_modules"))
       .def("storages", &storages, py::arg("named"))
-      .def("require_unchanged", &require_unchanged);
+      .def("require_unchanged", &require_unchanged)
+      .def("require_there", [](const Archive& self) { self.content().require_in_place(); });
 
   py::class_<Lazy>(module, "Lazy")
       .def(py::init(&read_lazily), py::arg("archive"), py::arg("allow"), py::arg("restore"),
@@ -316,7 +317,6 @@ PYBIND11_MODULE(_C, module) {
       .def("tensor", &Lazy::tensor, py::arg("i"))
       .def("part", &Lazy::part, py::arg("i"), py::arg("offset"), py::arg("size"), py::arg("stride"))
       .def("tensor_at", &Lazy::tensor_at, py::arg("index"))
-      .def("storage_at", &Lazy::storage_at, py::arg("index"), py::arg("is_view"))
       .def("require_there", &Lazy::require_there)
       .def("close", &Lazy::close);
 

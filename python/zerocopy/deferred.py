@@ -17,13 +17,6 @@ from zerocopy.placeholder import NotYetLoadedTensor, real_of, replaced, set_own
 Shape = Sequence[int]
 
 
-class LaterStorage(NamedTuple):
-    """What stands for a ``TypedStorage`` among the arguments of a rebuild function."""
-
-    get: Callable[[], Any]
-    dtype: torch.dtype
-
-
 class Call:
     """A recipe: the call that makes a tensor, and the attributes that the file gives it."""
 
@@ -66,10 +59,6 @@ class Deferred:
         """Return the placeholder of a dense tensor that will not be as it lies in the file."""
         return self._made(index, Described(size, dtype, requires_grad, stride), location)
 
-    def stored(self, index: int, is_view: bool, dtype: torch.dtype, nbytes: int) -> LaterStorage:
-        """Return what stands for a ``TypedStorage``."""
-        return LaterStorage(lambda: self.source.storage(index, is_view), dtype)
-
     def parameter(self, data: Any, requires_grad: bool) -> Any:
         """Return the placeholder of a parameter."""
         if not isinstance(data, NotYetLoadedTensor):
@@ -96,9 +85,32 @@ class Deferred:
         described = describe(callee, arguments)
         if described is not None:
             return self._made(Call(callee, arguments), described, "cpu")
-        if callee in _TORCHS:
-            arguments = loaded(arguments)
-        return callee(*replaced(arguments, LaterStorage, _storage_of))
+        return callee(*(loaded(arguments) if callee in _TORCHS else arguments))
+
+    def later(self, function: Callable[..., Any], path: str) -> Callable[..., Any]:
+        """Return what makes placeholders in place of a rebuild function of torch; other functions as they are.
+
+        For pickle's own unpickler, which calls what it finds.
+        """
+        twin = rebuild.SAFE.get(path)
+        if twin not in _TORCHS:
+            return function
+
+        def rebuilt(*arguments: Any) -> Any:
+            if path.startswith("torch._utils._rebuild_parameter"):
+                made = self.parameter(*arguments[:2])
+                for state in arguments[3:]:
+                    self.set_attributes(made, state)
+                return made
+            described = describe(twin, arguments)
+            return (
+                function(*loaded(arguments))
+                if described is None
+                else self._made(Call(function, arguments), described, "cpu")
+            )
+
+        rebuilt.twin = twin  # type: ignore[attr-defined]
+        return rebuilt
 
     def _made(self, recipe: Any, described: Described, location: str) -> Any:
         size, dtype, requires_grad, stride = described
@@ -114,12 +126,8 @@ class Deferred:
 
 
 def loaded(value: Any) -> Any:
-    """Return a value with real tensors and storages in it."""
-    return replaced(replaced(value, NotYetLoadedTensor, real_of), LaterStorage, _storage_of)
-
-
-def _storage_of(later: LaterStorage) -> Any:
-    return later.get()
+    """Return a value with real tensors in it."""
+    return replaced(value, NotYetLoadedTensor, real_of)
 
 
 # --------------------------------------------------------------------------------- rebuild functions
@@ -130,10 +138,10 @@ def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
 
     What the arguments of a file lack or contradict is not looked for here: the function says so when it is called.
     """
-    described_by = _DESCRIBED.get(function)
-    if described_by is None:
-        return None
     try:
+        described_by = _DESCRIBED.get(getattr(function, "twin", function))
+        if described_by is None:
+            return None
         described = described_by(*arguments)
         torch.empty(described.size, dtype=described.dtype, device="meta") if described else None
     except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
@@ -165,7 +173,7 @@ def _quantized(
 
 
 def _of_a_type(function: Any, cls: Any, arguments: Any, state: Any) -> Described | None:
-    inner = describe(allowlist.callee(function), arguments)
+    inner = describe(function, arguments)
     return inner and inner._replace(stride=None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from collections.abc import Callable, Iterable
@@ -12,7 +13,8 @@ import torch
 
 from zerocopy import _C, _torch, allowlist, construction, diagnosis, loading, opening
 from zerocopy.deferred import Call, Deferred
-from zerocopy.errors import Error
+from zerocopy.errors import UnsupportedError
+from zerocopy.unpickler import LazyUnpickler
 
 Predicate = Callable[[str], bool]
 
@@ -69,8 +71,41 @@ def lazy_load(
     >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
-    source = read(f, mode, backend, encoding=encoding, weights_only=weights_only, dtype=dtype, device=device)
-    return source.native.build(source.objects, chosen(source.native, keys, prefix, predicate))
+    with loading.undiagnosed(), loading.naming(f, weights_only):
+        options = Options(dtype, device)
+        archive = _open(f, mode, backend)
+        try:
+            source = _read(archive, f, encoding, options)
+        except pickle.UnpicklingError:
+            if weights_only:
+                raise
+            if keys is not None or prefix is not None or predicate is not None:
+                raise UnsupportedError("leaves are chosen of files that weights_only takes") from None
+            return _load_trusting(archive, f, encoding, options)
+        return source.native.build(source.objects, chosen(source.native, keys, prefix, predicate))
+
+
+class Options:
+    """What becomes of tensors when they are loaded.
+
+    Parameters
+    ----------
+    dtype, device : optional
+        As for :func:`lazy_load`, checked here.
+    """
+
+    def __init__(self, dtype: torch.dtype | None = None, device: Any = None) -> None:
+        self.dtype = dtype
+        self.device = None if device is None else torch.device(device)
+        if self.device is not None:
+            torch.empty(0, device=self.device)  # one that is not there is said now
+        if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+            raise TypeError(f"dtype casts floating-point tensors: it cannot be {dtype}")
+
+    @property
+    def map_location(self) -> str | None:
+        """Where storages are wanted: those that are moved come by the CPU."""
+        return None if self.device is None else "cpu"
 
 
 class LazyFile:
@@ -81,17 +116,17 @@ class LazyFile:
     name : str
         What errors and reprs call the file.
     native : zerocopy._C.Lazy
-        Its names, its tensors.
+        Its names, its tensors. Of a file that takes trust the ``Archive``, which has neither.
     objects : zerocopy.deferred.Deferred
         Makes its placeholders.
     converts : bool
         Whether tensors get another dtype or device than they have in the file.
     """
 
-    def __init__(self, native: _C.Lazy, dtype: torch.dtype | None, device: torch.device | None) -> None:
-        self.native, self.name = native, native.name
-        self._dtype, self._device = dtype, device
-        self.converts = dtype is not None or device is not None
+    def __init__(self, native: Any, name: str, options: Options) -> None:
+        self.native, self.name = native, name
+        self._dtype, self._device = options.dtype, options.device
+        self.converts = options.dtype is not None or options.device is not None
         self.objects = Deferred(self)
 
     def converted(self, dtype: torch.dtype, location: str) -> tuple[torch.dtype, torch.device]:
@@ -116,10 +151,6 @@ class LazyFile:
             real = self.native.tensor_at(recipe)
         return self._as_wanted(real) if self.converts else real
 
-    def storage(self, index: int, is_view: bool) -> Any:
-        """Return a ``TypedStorage``."""
-        return self.native.storage_at(index, is_view)
-
     def advise(self, tensor: torch.Tensor, advice: str) -> None:
         """Say how a tensor's bytes are going to be read: "together", "scattered", or "soon"."""
         if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
@@ -138,45 +169,45 @@ class LazyFile:
         return moved.requires_grad_(real.requires_grad)
 
 
-def read(
-    f: Any,
-    mode: str = "c",
-    backend: str = "auto",
-    *,
-    encoding: str = "utf-8",
-    weights_only: bool = True,
-    dtype: torch.dtype | None = None,
-    device: Any = None,
-) -> LazyFile:
-    """Read a checkpoint's pickle, and build nothing of it. Arguments and errors as for :func:`lazy_load`."""
-    wanted = None if device is None else torch.device(device)
-    if wanted is not None:
-        torch.empty(0, device=wanted)  # one that is not there is said now
-    if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-        raise TypeError(
-            f"dtype casts floating-point tensors: it must be floating-point or complex, not {dtype}"
-        )
+def read(f: Any, mode: str = "c", backend: str = "auto", encoding: str = "utf-8", **options: Any) -> LazyFile:
+    """Read a checkpoint's pickle, and build nothing of it. Arguments and errors as for :func:`lazy_load`, safely."""
+    with loading.undiagnosed(), loading.naming(f, weights_only=True):
+        return _read(_open(f, mode, backend), f, encoding, Options(**options))
+
+
+def _open(f: Any, mode: str, backend: str) -> _C.Archive:
+    begin = opening.position_of(f)
     if isinstance(f, (str, os.PathLike)):
         f = Path(os.fsdecode(f)).absolute()  # placeholders find it when the program has gone elsewhere
-    begin = opening.position_of(f)
-    try:
-        archive = opening.open_archive(f, mode, loading.backend_of(backend, None), windows=True)
-        if archive.is_torchscript:
-            raise diagnosis.TorchScriptError("this is a TorchScript archive, which is a program")
-        restore, cpu_as_is = _torch.restore_function(None if wanted is None else "cpu")
-        allow = allowlist.resolve if weights_only else loading.refuse_all
-        native = _C.Lazy(archive, allow, restore, cpu_as_is, encoding, construction, opening.name_of(f))
-        archive.require_unchanged()
-    except diagnosis.DIAGNOSES as error:
-        raise diagnosis.undiagnosed(error) from error.__cause__
-    except Error as error:
-        raise type(error)(f"{opening.name_of(f)}: {error}") from error.__cause__
-    except pickle.UnpicklingError as error:
-        error.args = (f"{opening.name_of(f)}: {error}",)
-        raise
+    archive = opening.open_archive(f, mode, loading.backend_of(backend, None), windows=True)
+    if archive.is_torchscript:
+        raise diagnosis.TorchScriptError(loading.TORCHSCRIPT_REFUSED)
+    if begin is not None:
+        f.seek(begin)
+    return archive
+
+
+def _read(archive: _C.Archive, f: Any, encoding: str, options: Options) -> LazyFile:
+    begin, name = opening.position_of(f), opening.name_of(f)
+    restore, cpu_as_is = _torch.restore_function(options.map_location)
+    native = _C.Lazy(archive, allowlist.resolve, restore, cpu_as_is, encoding, construction, name)
+    archive.require_unchanged()
     if begin is not None:
         f.seek(begin + archive.end)
-    return LazyFile(native, dtype, wanted)
+    return LazyFile(native, name, options)
+
+
+def _load_trusting(archive: _C.Archive, f: Any, encoding: str, options: Options) -> Any:
+    """Let pickle run what the file says, with placeholders for its tensors."""
+    source = LazyFile(archive, opening.name_of(f), options)
+    file = io.BytesIO(archive.pickle())
+    unpickling = LazyUnpickler(
+        file, archive, source.objects, map_location=options.map_location, encoding=encoding
+    )
+    result = unpickling.load()
+    unpickling.read_storages()
+    archive.require_unchanged()
+    return result
 
 
 def chosen(

@@ -8,7 +8,7 @@ import os
 import pickle
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +18,11 @@ from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.names import Name
 
 Allow = Callable[[list[Name]], dict[Name, Any]]
+
+TORCHSCRIPT_REFUSED = (
+    "this is a TorchScript archive, which is a program: weights_only refuses it. If you trust the file, "
+    "load it with torch.jit.load (zerocopy.jit.load is to come)"
+)
 
 
 def load(
@@ -92,7 +97,7 @@ def load(
     """
     if weights_only is None:
         weights_only = True
-    try:
+    with undiagnosed():
         return load_diagnosed(
             f,
             map_location,
@@ -104,8 +109,30 @@ def load(
             pickle_load_args,
             unknown=unknown,
         )
+
+
+@contextlib.contextmanager
+def undiagnosed() -> Iterator[None]:
+    """Raise what a file is instead of a checkpoint as one of the public exceptions."""
+    try:
+        yield
     except diagnosis.DIAGNOSES as error:
         raise diagnosis.undiagnosed(error) from error.__cause__
+
+
+@contextlib.contextmanager
+def naming(f: Any, weights_only: bool) -> Iterator[None]:
+    """Put the file's name into what is raised about it."""
+    try:
+        yield
+    except Error as error:
+        raise type(error)(f"{opening.name_of(f)}: {error}") from error.__cause__
+    except EOFError as error:
+        raise FormatError(f"{opening.name_of(f)}: truncated: {error}") from error
+    except pickle.UnpicklingError as error:
+        if weights_only:
+            error.args = (f"{opening.name_of(f)}: {error}",)
+        raise
 
 
 def load_diagnosed(
@@ -137,7 +164,7 @@ def load_diagnosed(
         raise ValueError("unknown='stub' runs nothing of the file: it goes with weights_only=True")
     pickle_load_args = {"encoding": "utf-8", **pickle_load_args}
     begin = opening.position_of(f)
-    try:
+    with naming(f, weights_only):
         try:
             archive = opening.open_archive(f, mode, backend)
         except diagnosis.TarError:
@@ -160,14 +187,6 @@ def load_diagnosed(
         if begin is not None:
             f.seek(begin + archive.end)
         return result
-    except Error as error:
-        raise type(error)(f"{opening.name_of(f)}: {error}") from error.__cause__
-    except EOFError as error:
-        raise FormatError(f"{opening.name_of(f)}: truncated: {error}") from error
-    except pickle.UnpicklingError as error:
-        if weights_only:
-            error.args = (f"{opening.name_of(f)}: {error}",)
-        raise
 
 
 def backend_of(backend: str, mmap: bool | None) -> str:
@@ -233,10 +252,7 @@ def _load_trusting(
 def _load_torchscript(f: Any, begin: int | None, weights_only: bool, map_location: Any) -> Any:
     """Do what torch.load does with such an archive, on releases that know better than to run it unasked."""
     if weights_only:
-        raise diagnosis.TorchScriptError(
-            "this is a TorchScript archive, which is a program: weights_only refuses it. If you trust the file, "
-            "load it with torch.jit.load (zerocopy.jit.load is to come)"
-        )
+        raise diagnosis.TorchScriptError(TORCHSCRIPT_REFUSED)
     warnings.warn(
         "'torch.load' received a zip file that looks like a TorchScript archive dispatching to 'torch.jit.load' "
         "(call 'torch.jit.load' directly to silence this warning)",
