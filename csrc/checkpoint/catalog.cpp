@@ -8,9 +8,10 @@ namespace {
 
 constexpr int kMaxDepth = 1100;  // as the builder's
 
-// Of all names together. Honest pickles spell out every key, but the keys of the branches above once only.
-constexpr std::uint64_t kLeastBudget = std::uint64_t{16} << 20U;
-constexpr std::uint64_t kBudget = 64;  // times the pickle
+// Of all names together. Honest pickles spell out every leaf, in a byte at least, but the branches above once
+// only.
+constexpr std::uint64_t kLeastBudget = std::uint64_t{1} << 20U;
+constexpr std::uint64_t kBudget = 256;  // times the pickle
 constexpr std::uint64_t kLeafCost = 64;
 constexpr std::uint64_t kBranchCost = 16;
 

@@ -1,0 +1,36 @@
+// The names of a document's leaves: each of them is found, no two are alike, and a few bytes name only so
+// many.
+#include "checkpoint/catalog.h"
+#include "fuzz.h"
+#include "pickle/machine.h"
+
+namespace zerocopy::fuzz {
+namespace {
+
+// What all names may take is 1 MiB and 256 times the pickle; the tables of leaves take three times what they
+// are charged.
+constexpr std::uint64_t kBudget = 256;
+
+void run(const Region& pickle) {
+  const TimeLimit time(kMiB / 16 + kBudget / 16 * std::uint64_t{pickle.size()});
+  const MemoryLimit memory(5 * kMiB + (128 + 4 * kBudget) * std::uint64_t{pickle.size()});
+  succeeds([&] {
+    const Document document = read_pickle(pickle);
+    const Catalog catalog(document);
+    for (std::size_t i = 0; i < catalog.leaves().size(); ++i) {
+      const auto& [name, value] = catalog.leaves()[i];
+      check(catalog.find(name) == i, "a leaf is found by its name");
+      check(!Path::is_branch(value), "a leaf is no branch");
+      const Tensor* tensor = Catalog::dense(value);
+      check(tensor == nullptr || document.tensors[tensor->index] == tensor, "a tensor knows its number");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace zerocopy::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  zerocopy::fuzz::run(zerocopy::fuzz::region_of(data, size));
+  return 0;
+}
