@@ -242,7 +242,7 @@ py::tuple Lazy::entry(std::size_t i) const {
   const Value& value = tensor_value(i);
   const Tensor* tensor = Catalog::dense(value);
   if (tensor == nullptr) {
-    return py::make_tuple(py::tuple(), "", py::tuple(), 0, py::none(), "", "", false, false);
+    return py::make_tuple(py::tuple(), "", py::tuple(), 0, 0, py::none(), "", "", false, false);
   }
   const Storage& storage = *tensor->storage;
   const Storage& root = storage.root == nullptr ? storage : *storage.root;
@@ -258,7 +258,7 @@ py::tuple Lazy::entry(std::size_t i) const {
   const bool requires_grad =
       value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor->requires_grad;
   return py::make_tuple(tuple_of(shape.size()), tensor->dtype->name, tuple_of(shape.stride()),
-                        numel * tensor->dtype->size, offset, text_of(root.key), text_of(root.location),
+                        tensor->offset, numel * tensor->dtype->size, offset, text_of(root.key), text_of(root.location),
                         requires_grad, true);
 }
 

@@ -40,7 +40,7 @@ class Lazy {
   pybind11::list other_names() const { return names_of(others_); }
   std::int64_t find(const pybind11::str& name) const;
 
-  // (shape, dtype, stride, nbytes, offset, storage, location, requires_grad, is dense) of a name.
+  // (shape, dtype, stride, storage offset, nbytes, offset, storage, location, requires_grad, is dense) of a name.
   pybind11::tuple entry(std::size_t i) const;
   pybind11::list entries() const;
 

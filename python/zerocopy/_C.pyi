@@ -34,7 +34,7 @@ class Archive:
     def require_unchanged(self) -> None: ...
     def require_there(self) -> None: ...
 
-Entry = tuple[tuple[int, ...], str, tuple[int, ...], int, int | None, str, str, bool, bool]
+Entry = tuple[tuple[int, ...], str, tuple[int, ...], int, int, int | None, str, str, bool, bool]
 
 class Lazy:
     def __init__(
