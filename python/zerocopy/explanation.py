@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from zerocopy import diagnosis, opening
 from zerocopy.errors import Error
+from zerocopy.showing import count, size
 
 _SHOWN = 4  # storages named for each reason
 
@@ -70,10 +71,13 @@ class Explanation(NamedTuple):
         for storage in self.storages:
             groups[storage.how, storage.why].append(storage)
         whole = sum(storage.nbytes for storage in self.storages)
-        lines = [f"{self.name}: {self.container}, {_count(self.storages)}, {_size(whole)}"]
+        lines = [f"{self.name}: {self.container}, {count(len(self.storages), 'storage')}, {size(whole)}"]
         for (how, why), storages in sorted(groups.items(), reverse=True):
-            size = _size(sum(storage.nbytes for storage in storages))
-            lines.append(f"  {how:<8}  {_count(storages):>15}  {size:>9}" + (f"  {why}" if why else ""))
+            nbytes = sum(storage.nbytes for storage in storages)
+            lines.append(
+                f"  {how:<8}  {count(len(storages), 'storage'):>15}  {size(nbytes):>9}"
+                + (f"  {why}" if why else "")
+            )
             if why:
                 named = ", ".join(
                     f"{ascii(storage.key)[1:-1]} ({storage.dtype})" for storage in storages[:_SHOWN]
@@ -135,16 +139,3 @@ def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
         if begin is not None:
             f.seek(begin)
     return Explanation(opening.name_of(f), archive.container, storages)
-
-
-def _count(storages: Any) -> str:
-    return f"{len(storages)} storage" + ("" if len(storages) == 1 else "s")
-
-
-def _size(nbytes: int) -> str:
-    size = float(nbytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{nbytes} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

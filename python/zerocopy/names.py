@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import _compat_pickle
 
+from zerocopy.showing import shown
+
 Name = tuple[bytes, bytes]
 
 #: As torch: never allowed, whoever asks.
 BLOCKED_MODULES = frozenset({"sys", "os", "posix", "nt"})
-
-_MAX_ECHO = 200
 
 
 def modern(name: Name) -> tuple[str, str] | None:
@@ -25,6 +25,4 @@ def modern(name: Name) -> tuple[str, str] | None:
 
 def printable(name: Name) -> str:
     """Return a name as a message may show it: joined, escaped and cut."""
-    joined = b".".join(name).decode("utf-8", "backslashreplace")
-    safe = joined if joined.isprintable() else joined.encode("unicode_escape").decode("ascii")
-    return safe if len(safe) <= _MAX_ECHO else safe[:_MAX_ECHO] + "..."
+    return shown(b".".join(name).decode("utf-8", "backslashreplace"))

@@ -1,0 +1,121 @@
+"""Checkpoints as people read them: sizes, names of strangers', an outline, a table for a notebook.
+
+Names come from the file. What is shown of one is bounded, cannot drive a terminal, and is no markup.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+_LONGEST = 200  # characters of a name in a message
+_WIDEST = 60  # of the column of names in an outline
+_DEEPEST = 12  # levels of an outline; the rest of a name is one label
+_ROWS = 200  # of a table
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def shown(text: str, longest: int = _LONGEST) -> str:
+    """Return a text of a file's, cut, and escaped unless all of it is printable."""
+    cut = text[:longest]
+    safe = cut if cut.isprintable() else cut.encode("unicode_escape").decode("ascii")
+    return safe if len(text) <= longest and len(safe) <= longest else safe[:longest] + "..."
+
+
+def size(nbytes: int) -> str:
+    """Return a number of bytes as "1.2 MB"."""
+    value, unit = float(nbytes), 0
+    while value >= 1000 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{nbytes} B"
+
+
+def count(number: int, noun: str) -> str:
+    """Return "1 tensor", "2 tensors"."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def total(infos: Iterable[Any]) -> int:
+    """Return the bytes of tensors; what is tied counts each time."""
+    return sum(info.nbytes for info in infos)
+
+
+@dataclass
+class _Branch:
+    """What has one label in an outline: a tensor, what is below it, or both ("a" beside "a.b")."""
+
+    tensors: list[Any] = field(default_factory=list)
+    below: dict[str, _Branch] = field(default_factory=dict)
+    number: int = 0
+    nbytes: int = 0
+
+
+def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
+    """Return tensors nested by the dots in their names, with sums for each branch.
+
+    Parameters
+    ----------
+    title : str
+        The first line.
+    infos : iterable of TensorInfo
+        What to list.
+    depth : int, optional
+        How many levels; branches below are only summed up.
+    """
+    root = _Branch()
+    for info in infos:
+        branch = root
+        for label in info.name.split(".", _DEEPEST - 1):
+            branch = branch.below.setdefault(label, _Branch())
+            branch.number += 1
+            branch.nbytes += info.nbytes
+        branch.tensors.append(info)
+    rows = list(_rows(root, 1, depth or _DEEPEST))
+    widths = [max((len(cell) for cell in column), default=0) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row[:-1], widths)) + "  " + row[-1].rjust(widths[-1]) for row in rows)
+    return "\n".join([title, *lines])
+
+
+def _rows(branch: _Branch, level: int, depth: int) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the lines of an outline: label, dtype or number of tensors, shape, bytes."""
+    for label, inner in branch.below.items():
+        text = shown("  " * level + (shown(label) or "''"), _WIDEST)
+        for info in inner.tensors:
+            yield text, _dtype(info), _shape(info), size(info.nbytes)
+        if inner.below:
+            yield text, count(inner.number, "tensor"), "", size(inner.nbytes)
+            if level < depth:
+                yield from _rows(inner, level + 1, depth)
+
+
+def table(title: str, infos: Iterable[Any]) -> str:
+    """Return an HTML table of tensors with bars of their bytes, the first :data:`_ROWS` of them."""
+    infos = list(infos)
+    largest = max((info.nbytes for info in infos), default=0) or 1
+    heads = "".join(f"<th>{head}</th>" for head in ("name", "dtype", "shape", "bytes", ""))
+    rows = "".join(_html_row(info, 100 * info.nbytes / largest) for info in infos[:_ROWS])
+    more = ""
+    if left_out := infos[_ROWS:]:
+        text = f"and {count(len(left_out), 'tensor')} more, {size(total(left_out))}"
+        more = f'<tr><td colspan="5">{text}</td></tr>'
+    return f"<table><caption>{html.escape(title)}</caption><tr>{heads}</tr>{rows}{more}</table>"
+
+
+def _html_row(info: Any, percent: float) -> str:
+    cells = (shown(info.name) or "''", _dtype(info), _shape(info), size(info.nbytes))
+    bar = f'<div style="background:#4c78a8;height:0.8em;width:{percent:.1f}%"></div>'
+    return (
+        "<tr>"
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        + f'<td style="width:12em">{bar}</td></tr>'
+    )
+
+
+def _dtype(info: Any) -> str:
+    return str(info.dtype).removeprefix("torch.")
+
+
+def _shape(info: Any) -> str:
+    return shown(" x ".join(map(str, info.shape)) or "scalar", _WIDEST)
