@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from zerocopy import _C, _torch, allowlist, construction, diagnosis, loading, opening
 from zerocopy.deferred import Call, Deferred
 from zerocopy.errors import UnsupportedError
+from zerocopy.suggestions import no_such_name
 from zerocopy.unpickler import LazyUnpickler
 
 Predicate = Callable[[str], bool]
@@ -99,6 +100,8 @@ class Options:
         self.device = None if device is None else torch.device(device)
         if self.device is not None:
             torch.empty(0, device=self.device)  # one that is not there is said now
+        if not (dtype is None or isinstance(dtype, torch.dtype)):
+            raise TypeError(f"dtype must be a torch.dtype, not {type(dtype).__name__}")
         if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
             raise TypeError(f"dtype casts floating-point tensors: it cannot be {dtype}")
 
@@ -220,25 +223,29 @@ def chosen(
         raise TypeError("keys is one string; a list of names is wanted")
     names: list[str] = [*native.names(), *native.other_names()]
     if keys is not None:
-        names = _under(set(keys), names)
+        names = _under(set(keys), names, native.name)
     if prefix is not None:
         names = [name for name in names if name.startswith(prefix)]
     return names if predicate is None else [name for name in names if predicate(name)]
 
 
-def _under(keys: set[str], names: list[str]) -> list[str]:
+def _under(keys: set[str], names: list[str], path: str) -> list[str]:
     """Return the names that are among the keys, or in a branch that is."""
-    found = {name: [branch for branch in _branches(name) if branch in keys] for name in names}
-    unknown = keys.difference(*found.values())
+    lengths, unknown, kept = {len(key) for key in keys}, set(keys), []
+    for name in names:
+        # Only what is as long as a key is looked up: a stranger's name may have any number of dots.
+        if known := keys & {name[:end] for end in _ends(name) if end in lengths}:
+            unknown -= known
+            kept.append(name)
     if unknown:
-        shown = ", ".join(sorted(map(repr, unknown))[:10])
-        raise KeyError(f"the checkpoint has no {shown}" + (", ..." if len(unknown) > 10 else ""))
-    return [name for name, branches in found.items() if branches]
+        raise no_such_name(path, min(unknown), names)
+    return kept
 
 
-def _branches(name: str) -> Iterable[str]:
-    """Yield a name, and those of the branches that it is in."""
-    yield name
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
+def _ends(name: str) -> Iterator[int]:
+    """Yield where the names of the branches that a leaf is in end, and its own."""
+    end = name.find(".")
+    while end >= 0:
+        yield end
+        end = name.find(".", end + 1)
+    yield len(name)
