@@ -15,8 +15,10 @@ from zerocopy import _interpreters
 if TYPE_CHECKING:
     from zerocopy.allowlist import safe_globals
     from zerocopy.assigning import assign, load_model
-    from zerocopy.errors import Error, FormatError, UnsupportedError
+    from zerocopy.checkpoint import Checkpoint, open
+    from zerocopy.errors import ClosedError, Error, FormatError, UnsupportedError
     from zerocopy.explanation import Explanation, explain
+    from zerocopy.layer import TensorInfo
     from zerocopy.lazy import lazy_load
     from zerocopy.loading import load
     from zerocopy.patching import is_patched, patch, patched, unpatch
@@ -30,11 +32,14 @@ _interpreters.require_main()
 __version__ = "0.1.0"
 
 __all__ = [
+    "Checkpoint",
+    "ClosedError",
     "Error",
     "Explanation",
     "FormatError",
     "NotYetLoadedTensor",
     "Stub",
+    "TensorInfo",
     "UnknownGlobal",
     "Unpickler",
     "UnsupportedError",
@@ -44,6 +49,7 @@ __all__ = [
     "lazy_load",
     "load",
     "load_model",
+    "open",
     "patch",
     "patched",
     "safe_globals",
@@ -52,11 +58,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Checkpoint": "checkpoint",
+    "ClosedError": "errors",
     "Error": "errors",
     "Explanation": "explanation",
     "FormatError": "errors",
     "NotYetLoadedTensor": "placeholder",
     "Stub": "stubs",
+    "TensorInfo": "layer",
     "UnknownGlobal": "stubs",
     "Unpickler": "unpickler",
     "UnsupportedError": "errors",
@@ -66,6 +75,7 @@ _HOMES = {
     "lazy_load": "lazy",
     "load": "loading",
     "load_model": "assigning",
+    "open": "checkpoint",
     "patch": "patching",
     "patched": "patching",
     "safe_globals": "allowlist",

@@ -6,6 +6,7 @@ Names come from the file. What is shown of one is bounded, cannot drive a termin
 from __future__ import annotations
 
 import html
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,7 @@ class _Branch:
     """What has one label in an outline: a tensor, what is below it, or both ("a" beside "a.b")."""
 
     tensors: list[Any] = field(default_factory=list)
-    below: dict[str, _Branch] = field(default_factory=dict)
+    below: dict[str, _Branch] = field(default_factory=lambda: defaultdict(_Branch))
     number: int = 0
     nbytes: int = 0
 
@@ -68,11 +69,11 @@ def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
     for info in infos:
         branch = root
         for label in info.name.split(".", _DEEPEST - 1):
-            branch = branch.below.setdefault(label, _Branch())
+            branch = branch.below[label]
             branch.number += 1
             branch.nbytes += info.nbytes
         branch.tensors.append(info)
-    rows = list(_rows(root, 1, depth or _DEEPEST))
+    rows = list(_rows(root, 1, _DEEPEST if depth is None else depth))
     widths = [max((len(cell) for cell in column), default=0) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row[:-1], widths)) + "  " + row[-1].rjust(widths[-1]) for row in rows)
     return "\n".join([title, *lines])
@@ -80,14 +81,15 @@ def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
 
 def _rows(branch: _Branch, level: int, depth: int) -> Iterator[tuple[str, str, str, str]]:
     """Yield the lines of an outline: label, dtype or number of tensors, shape, bytes."""
+    if level > depth:
+        return
     for label, inner in branch.below.items():
         text = shown("  " * level + (shown(label) or "''"), _WIDEST)
         for info in inner.tensors:
             yield text, _dtype(info), _shape(info), size(info.nbytes)
         if inner.below:
             yield text, count(inner.number, "tensor"), "", size(inner.nbytes)
-            if level < depth:
-                yield from _rows(inner, level + 1, depth)
+            yield from _rows(inner, level + 1, depth)
 
 
 def table(title: str, infos: Iterable[Any]) -> str:

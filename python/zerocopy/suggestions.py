@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from zerocopy.showing import shown
 
-_COMPARED = 2000  # names that are looked at for one that was meant; more would take a noticeable time
+_COMPARED = 500  # names that are compared with a wrong one; of more it would take a noticeable time
 _SUGGESTED = 3
-_LONGEST = 200  # characters of a name; comparing takes their square
+_LONGEST = 200  # characters of a name that are looked at; comparing takes their square
 
 
 def no_such_name(path: str, name: object, names: Collection[str], others: Iterable[str] = ()) -> KeyError:
@@ -19,13 +19,24 @@ def no_such_name(path: str, name: object, names: Collection[str], others: Iterab
         return KeyError(f"{path}: names are strings, not {type(name).__name__}")
     if name in others:
         return KeyError(f"{path}: {shown(name)} is no tensor; metadata() has its value")
-    below = list(islice((known for known in names if known.startswith(f"{name}.")), _SUGGESTED))
+    below = list(islice(_below(name, names), _SUGGESTED))
     if below:
         return KeyError(f"{path}: {shown(name)} is no tensor; below it are {_listed(below)}, ...")
-    compared = [known for known in islice(names, _COMPARED) if len(known) <= _LONGEST]
-    close = difflib.get_close_matches(name[:_LONGEST], compared, _SUGGESTED)
+    close = difflib.get_close_matches(name[:_LONGEST], _near(name[:_LONGEST], names), _SUGGESTED)
     hint = f"; close to it: {_listed(close)}" if close else ""
     return KeyError(f"{path}: there is no {shown(name) or repr(name)}{hint}")
+
+
+def _near(name: str, names: Collection[str]) -> list[str]:
+    """Return some names of the deepest branch that a name shares with any."""
+    branch, _, _ = name.rpartition(".")
+    near = (known for known in (_below(branch, names) if branch else names) if len(known) <= _LONGEST)
+    found = list(islice(near, _COMPARED))
+    return found if found or not branch else _near(branch, names)
+
+
+def _below(branch: str, names: Iterable[str]) -> Iterator[str]:
+    return (known for known in names if known.startswith(f"{branch}."))
 
 
 def _listed(names: Iterable[str]) -> str:

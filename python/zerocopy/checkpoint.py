@@ -1,0 +1,247 @@
+"""``zerocopy.open``: a checkpoint as a mapping from dotted names to tensors that are read when they are used."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NoReturn
+
+import torch
+
+from zerocopy import lazy, showing
+from zerocopy.errors import ClosedError, UnsupportedError
+from zerocopy.layer import FileLayer, Layer, TensorInfo
+from zerocopy.slicing import Slice, real
+from zerocopy.suggestions import no_such_name
+
+
+def open(
+    f: Any,
+    *,
+    mode: str = "c",
+    backend: str = "auto",
+    weights_only: bool = True,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    keys: Iterable[str] | None = None,
+    prefix: str | None = None,
+    predicate: lazy.Predicate | None = None,
+    encoding: str = "utf-8",
+) -> Checkpoint:
+    """Open a checkpoint to look at it and take single tensors out of it.
+
+    Parameters
+    ----------
+    f : str, PathLike, binary file object or buffer
+        As for ``load``, in every format that it reads.
+    mode, backend, encoding : str
+        As for ``load``.
+    weights_only : bool
+        Opening never runs code of the file. With False a file that ``weights_only`` refuses is an
+        ``UnsupportedError``: ``lazy_load`` takes it.
+    dtype : torch.dtype, optional
+        What floating-point tensors are converted to when they are read.
+    device : optional
+        Where tensors are moved when they are read.
+    keys : iterable of str, optional
+        Only these, by their dotted names; the name of a branch means all that is in it.
+    prefix : str, optional
+        Only those whose names begin so.
+    predicate : callable, optional
+        Only those for which ``predicate(name)`` is true. All three, if given, have to agree.
+
+    Returns
+    -------
+    Checkpoint
+
+    Raises
+    ------
+    OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
+        As ``load``: a file is refused now, or not at all.
+    KeyError
+        If one of `keys` is not there.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> state = {"model": {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}, "step": 7}
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save(state, file.name)
+    ...     with zerocopy.open(file.name) as checkpoint:
+    ...         list(checkpoint), checkpoint.metadata(), checkpoint.get_tensor("model.bias")
+    (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
+    """
+    try:
+        file = lazy.read(f, mode, backend, encoding, dtype=dtype, device=device)
+    except pickle.UnpicklingError as error:
+        if weights_only:
+            raise
+        raise UnsupportedError(f"{error} To look at such a file use zerocopy.lazy_load.") from error
+    layer = FileLayer(file, lazy.chosen(file.native, keys, prefix, predicate))
+    return Checkpoint([layer], opened=[layer])
+
+
+class Checkpoint(Mapping[str, torch.Tensor]):
+    """An open checkpoint: a read-only mapping from dotted names to tensors, and a context manager.
+
+    Names join the keys of dicts and the places in lists and tuples by dots (``model.layers.0.weight``); where two
+    come to the same the later has ``~2`` appended. A tensor that is the whole file has the name ``""``.
+    ``checkpoint[name]`` is a ``NotYetLoadedTensor``, which reads the file when it is used; while it lives, the same
+    name gives the same object. Any thread may use a checkpoint. ``zerocopy.open`` and ``zerocopy.overlay`` make them.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save({"weight": torch.ones(2, 3), "bias": torch.zeros(2)}, file.name)
+    ...     checkpoint = zerocopy.open(file.name)
+    ...     print(checkpoint.tree())
+    /...: zip, 2 tensors, 32 B
+      weight  float32  2 x 3  24 B
+      bias    float32  2       8 B
+    >>> checkpoint.info("bias").shape
+    torch.Size([2])
+    >>> checkpoint.close()
+    """
+
+    def __init__(self, layers: Sequence[Layer], opened: Sequence[Layer]) -> None:
+        """Put `layers` on top of each other, the last uppermost; `opened` are closed with the checkpoint."""
+        self._layers, self._opened = tuple(layers), tuple(opened)
+        self._closed = False
+
+    # --------------------------------------------------------------------------------- a mapping
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._layer_of(name).tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __contains__(self, name: object) -> bool:
+        return self._find(name) is not None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the tensor of that name, or `default`."""
+        layer = self._find(name)
+        return default if layer is None else layer.tensor(name)
+
+    # --------------------------------------------------------------------------------- tensors
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        """Return a tensor that is read: what ``checkpoint[name].materialize()`` returns."""
+        return real(self[name])
+
+    def get_slice(self, name: str) -> Slice:
+        """Return a :class:`~zerocopy.slicing.Slice`: indexing it reads a part of the tensor and not the rest."""
+        return self._layer_of(name).slice(name)
+
+    def info(self, name: str) -> TensorInfo:
+        """Return what the file says of a tensor. Its data are not read."""
+        layer = self._layer_of(name)
+        info = layer.info(name)
+        return info._replace(tied=tuple(other for other in info.tied if self._find(other) is layer))
+
+    def tensors(self) -> list[TensorInfo]:
+        """Return what the file says of each tensor, in file order."""
+        return [self.info(name) for name in self]
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what is in the file and no tensor: values by dotted names."""
+        return {name: layer.value(name) for layer in self.layers for name in layer.other_names()}
+
+    # --------------------------------------------------------------------------------- showing
+
+    @property
+    def path(self) -> str:
+        """The file's path, or what messages call what has none; of an overlay all of them, joined by ``" + "``."""
+        return " + ".join(layer.path for layer in self._layers)
+
+    def tree(self, depth: int | None = None) -> str:
+        """Return an outline to be printed: names nested at the dots, with dtypes, shapes, bytes, and sums.
+
+        Parameters
+        ----------
+        depth : int, optional
+            How many levels to show; sums are of all.
+        """
+        infos = self.tensors()
+        return showing.outline(self._title(infos), infos, depth)
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<closed Checkpoint {showing.shown(self.path)}>"
+        return f"<Checkpoint {showing.shown(self.path)}, {showing.count(len(self), 'tensor')}>"
+
+    def _repr_html_(self) -> str:
+        infos = self.tensors()
+        return showing.table(self._title(infos), infos)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
+    # --------------------------------------------------------------------------------- open, and closed
+
+    def close(self) -> None:
+        """Let go of the file.
+
+        Placeholders and whatever else needs it then raise ``ClosedError``. Tensors that were read stay as they are.
+        """
+        self._closed = True
+        for layer in self._opened:
+            layer.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it, or one of the files of an overlay, was closed."""
+        return self._closed or any(layer.closed for layer in self._layers)
+
+    def __enter__(self) -> Checkpoint:
+        self._require_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open Checkpoint cannot be copied or pickled: pass its path on, and open that")
+
+    # --------------------------------------------------------------------------------- layers
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The files that it is made of, the uppermost last."""
+        self._require_open()
+        return self._layers
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.path} is closed")
+
+    def _find(self, name: object) -> Layer | None:
+        """Return the file that a name is of: the uppermost that has it."""
+        return next((layer for layer in reversed(self.layers) if name in layer), None)
+
+    def _layer_of(self, name: object) -> Layer:
+        layer = self._find(name)
+        if layer is None:
+            others = (other for each in self.layers for other in each.other_names())
+            raise no_such_name(self.path, name, self, others)
+        return layer
+
+    def _names(self) -> Collection[str]:
+        """Return all names, in the order of their first appearance."""
+        layers = self.layers
+        if len(layers) == 1:
+            return layers[0].names()
+        return dict.fromkeys(name for layer in layers for name in layer.names())
+
+    def _title(self, infos: Sequence[TensorInfo]) -> str:
+        containers = ", ".join(dict.fromkeys(layer.container for layer in self._layers))
+        sums = f"{showing.count(len(infos), 'tensor')}, {showing.size(showing.total(infos))}"
+        return f"{showing.shown(self.path)}: {containers}, {sums}"

@@ -1,0 +1,261 @@
+"""What a checkpoint is made of: tensors by name, those of one file mostly.
+
+A checkpoint is one layer, or several on top of each other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import torch
+
+from zerocopy import _C, _torch, construction
+from zerocopy.errors import ClosedError
+from zerocopy.lazy import LazyFile
+from zerocopy.slicing import Geometry, Slice
+
+_MOST_TIED = 100
+
+
+class TensorInfo(NamedTuple):
+    """What a file says of one tensor.
+
+    Attributes
+    ----------
+    name : str
+        Its dotted name.
+    shape : torch.Size
+        As everything here that of the tensor in the file, whatever ``dtype=`` and ``device=`` make of it. Of a
+        nested tensor -1 for each dimension.
+    dtype : torch.dtype
+        Element type.
+    stride : tuple of int
+        In elements; empty for sparse tensors and others that are not made of one storage.
+    nbytes : int
+        Of all its elements, also of those that a sparse tensor leaves out.
+    offset : int or None
+        Where its first element is in the file; None where no byte of the file is the element (deflated, not dense).
+    storage : str
+        The name of its storage in the file, or empty.
+    device : torch.device or None
+        The device it was saved from; None if this PyTorch knows no such device.
+    requires_grad : bool
+        Whether it takes part in autograd.
+    tied : tuple of str
+        Other tensors over the same storage, the first 100: thousands may be views of one.
+    """
+
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+    nbytes: int
+    offset: int | None
+    storage: str
+    device: torch.device | None
+    requires_grad: bool
+    tied: tuple[str, ...]
+
+
+class _Entry(NamedTuple):
+    """What the core says of a tensor (``_C.Lazy.entry``)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    stride: tuple[int, ...]
+    storage_offset: int
+    nbytes: int
+    offset: int | None
+    storage: str
+    location: str
+    requires_grad: bool
+    is_dense: bool
+
+
+class FileLayer:
+    """One open file, and which of its leaves are wanted: those `chosen`, or None for all."""
+
+    def __init__(self, file: LazyFile, chosen: Iterable[str] | None = None) -> None:
+        self.path = file.name
+        self._file = file
+        self._chosen = None if chosen is None else frozenset(chosen)
+        self._alive: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
+        # A tensor is made once, whichever threads ask; again by the same thread, for classes that files may name.
+        self._making = threading.RLock()
+
+    @property
+    def container(self) -> str:
+        """The file's format."""
+        return self._native.container
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._file.native.closed
+
+    def close(self) -> None:
+        """Let go of the file. Tensors made of it keep their own hold."""
+        self._file.native.close()
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._native.find(name) >= 0 and self._is_chosen(name)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of tensors, in file order."""
+        self._require_open()
+        return self._names
+
+    def other_names(self) -> list[str]:
+        """Return the names of leaves that are no tensors, in file order."""
+        return [name for name in self._native.other_names() if self._is_chosen(name)]
+
+    def value(self, name: str) -> Any:
+        """Return a leaf that is no tensor."""
+        return self._native.leaf(name, self._file.objects)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Return a placeholder: the one that was made before, if it is alive."""
+        self._require_open()
+        with self._making:
+            made = self._alive.get(name)
+            if made is None:
+                made = self._alive[name] = self._native.leaf(name, self._file.objects)
+            return made
+
+    def slice(self, name: str) -> Slice:
+        """Return a tensor of which parts can be read."""
+        whole, index = self.tensor(name), self._native.find(name)
+        entry = _Entry(*self._native.entry(index))
+        if not entry.is_dense:
+            return Slice(whole)
+        geometry = Geometry(entry.storage_offset, entry.shape, entry.stride)
+        return Slice(whole, geometry, lambda part: self._native.part(index, *part))
+
+    def info(self, name: str) -> TensorInfo:
+        """Return what the file says of a tensor."""
+        entry = _Entry(*self._native.entry(self._native.find(name)))
+        if not entry.is_dense:
+            return _info_of(name, self.tensor(name))
+        others = (other for other in self._over_storage[entry.storage] if other != name)
+        return TensorInfo(
+            name,
+            torch.Size(entry.shape),
+            construction.dtype(entry.dtype),
+            entry.stride,
+            entry.nbytes,
+            entry.offset,
+            entry.storage,
+            _device(entry.location),
+            entry.requires_grad,
+            tuple(islice(others, _MOST_TIED)),
+        )
+
+    @property
+    def _native(self) -> _C.Lazy:
+        self._require_open()
+        return self._file.native
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"{self.path} is closed")
+
+    def _is_chosen(self, name: str) -> bool:
+        return self._chosen is None or name in self._chosen
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(name for name in self._native.names() if self._is_chosen(name))
+
+    @cached_property
+    def _over_storage(self) -> dict[str, list[str]]:
+        """Names of tensors by their storage."""
+        over = defaultdict(list)
+        for name, entry in zip(self._native.names(), self._native.entries(), strict=True):
+            if self._is_chosen(name):
+                over[_Entry(*entry).storage].append(name)
+        return over
+
+
+class TensorsLayer:
+    """Tensors that a program has already."""
+
+    container = "memory"
+    closed = False
+
+    def __init__(self, tensors: Mapping[Any, Any]) -> None:
+        self.path = f"<{type(tensors).__name__}>"
+        self._tensors = dict(tensors)
+        for name, tensor in self._tensors.items():
+            if not (isinstance(name, str) and isinstance(tensor, torch.Tensor)):
+                kinds = f"{type(name).__name__} to {type(tensor).__name__}"
+                raise TypeError(f"a mapping takes part if it maps names to tensors, this one maps {kinds}")
+
+    def close(self) -> None:
+        """Do nothing: the tensors are the program's."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all."""
+        return tuple(self._tensors)
+
+    def other_names(self) -> list[str]:
+        """Return nothing: all are tensors."""
+        return []
+
+    def value(self, name: str) -> Any:
+        """Raise KeyError: all are tensors."""
+        raise KeyError(name)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """Return a tensor as it is."""
+        return self._tensors[name]
+
+    def slice(self, name: str) -> Slice:
+        """Return what indexes a tensor as the slices of a file do."""
+        return Slice(self.tensor(name))
+
+    def info(self, name: str) -> TensorInfo:
+        """Return what there is to say of a tensor."""
+        return _info_of(name, self.tensor(name))
+
+
+Layer = FileLayer | TensorsLayer
+
+
+def _info_of(name: str, tensor: torch.Tensor) -> TensorInfo:
+    """Return what there is to say of a tensor that is not made of one storage, asking nothing that would load it."""
+    return TensorInfo(
+        name,
+        _shape(tensor),
+        tensor.dtype,
+        (),
+        tensor.numel() * _torch.element_size(tensor.dtype),
+        None,
+        "",
+        tensor.device,
+        tensor.requires_grad,
+        (),
+    )
+
+
+def _shape(tensor: torch.Tensor) -> torch.Size:
+    try:
+        return tensor.shape
+    except RuntimeError:  # nested
+        return torch.Size([-1] * tensor.dim())
+
+
+@lru_cache(64)
+def _device(location: str) -> torch.device | None:
+    try:
+        return torch.device(location)
+    except RuntimeError:
+        return None

@@ -1,0 +1,120 @@
+"""``Checkpoint.get_slice``: a part of a tensor, read without the rest."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from zerocopy.placeholder import NotYetLoadedTensor
+
+#: safetensors' names of dtypes; others have torch's.
+_SAFETENSORS = {
+    "bool": "BOOL", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
+    "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "complex64": "C64",
+}  # fmt: skip
+
+
+def real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor that a placeholder stands for, or a tensor that is none as it is."""
+    return tensor.materialize() if isinstance(tensor, NotYetLoadedTensor) else tensor
+
+
+class Geometry(NamedTuple):
+    """Where the elements of a dense tensor lie in its storage, all in elements."""
+
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def at(self, index: Any) -> Geometry:
+        """Return what ``tensor[index]`` shows, by basic indexing. torch itself indexes: a tensor without memory."""
+        view = torch.empty_strided(self.size, self.stride, device="meta")[index]
+        inside = view.numel() > 0  # torch lets an empty view begin behind the end of its storage
+        return Geometry(self.offset + inside * int(view.storage_offset()), tuple(view.shape), view.stride())
+
+
+class Slice:
+    """A tensor of a file to be indexed; what :meth:`Checkpoint.get_slice` returns.
+
+    ``slice[index]`` is a tensor with the values, shape and dtype that ``tensor[index]`` of the whole has. Of a dense
+    tensor it reads the pages that integers, slices, ``None`` and ``...`` select and no others; for masks and lists
+    of indices the whole is mapped, and what they select is read. What changed in memory is not seen: a slice is what
+    the file says, without grad.
+
+    Attributes
+    ----------
+    shape : torch.Size
+        Of the whole tensor.
+    dtype : torch.dtype
+        Of the whole tensor, and of what indexing returns.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save({"weight": torch.arange(12.0).view(3, 4)}, file.name)
+    ...     with zerocopy.open(file.name) as checkpoint:
+    ...         weight = checkpoint.get_slice("weight")
+    ...         weight.get_shape(), weight.get_dtype(), weight[1:, ::2]
+    ([3, 4], 'F32', tensor([[ 4.,  6.],
+            [ 8., 10.]]))
+    """
+
+    def __init__(
+        self,
+        whole: torch.Tensor,
+        geometry: Geometry | None = None,
+        part: Callable[[Geometry], torch.Tensor] | None = None,
+    ) -> None:
+        """Make a slice of a tensor; if it is dense and in a file, by its `geometry` and what reads a `part` of it."""
+        self._whole, self._geometry, self._part = whole, geometry, part
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the whole tensor."""
+        return self._whole.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the whole tensor."""
+        return self._whole.dtype
+
+    def get_shape(self) -> list[int]:
+        """Return the shape as safetensors' slices do."""
+        return list(self.shape)
+
+    def get_dtype(self) -> str:
+        """Return the dtype as safetensors' slices do: ``"F32"``. One that safetensors lacks has torch's name."""
+        name = str(self.dtype).removeprefix("torch.")
+        return _SAFETENSORS.get(name, name)
+
+    def __len__(self) -> int:
+        return len(torch.empty(self.shape, device="meta"))
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        if self._geometry is None or self._part is None:
+            return real(self._whole).detach()[index]
+        if _is_basic(index):
+            return self._converted(self._part(self._geometry.at(index)))
+        return self._converted(self._part(self._geometry)[index])
+
+    def _converted(self, read: torch.Tensor) -> torch.Tensor:
+        return read.to(self._whole.device, self._whole.dtype)
+
+    def __repr__(self) -> str:
+        return f"Slice(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+
+def _is_basic(index: Any) -> bool:
+    """Whether torch makes a view of an index: no copy, so that where its elements lie is known beforehand."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is Ellipsis or isinstance(part, slice) or _is_int(part) for part in parts)
+
+
+def _is_int(part: Any) -> bool:
+    return isinstance(part, numbers.Integral) and not isinstance(part, bool)  # True and False are masks

@@ -1,0 +1,536 @@
+"""``zerocopy.open``: every name of a checkpoint, in every container, against the eager result."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import gc
+import io
+import os
+import pickle
+import random
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from archives import big_endian
+from conftest import Saver, maps_of, outcome, saved_bytes, stock_load
+from containers import CONTAINERS, leaves, tensors
+from equality import assert_same, untyped
+
+import zerocopy
+
+BASE = torch.arange(24.0).view(4, 6)
+
+
+def trained() -> dict[str, Any]:
+    """Return the checkpoint of a model and its optimizer, as people save them."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "loss": 0.5}
+
+
+def cycle() -> dict[str, Any]:
+    branch: dict[str, Any] = {"weight": BASE, "inner": [BASE[1]]}
+    branch["inner"].append(branch)
+    return {"branch": branch, "again": branch}
+
+
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "state dict": lambda: collections.OrderedDict(weight=BASE, tied=BASE, row=BASE[1], bias=torch.ones(3)),
+    "nested": lambda: {"a": {"b": [BASE, (torch.ones(2), {"c": BASE[:2]})]}, "d": {}, "e": [], "f": None},
+    "trained": trained,
+    "bare tensor": lambda: torch.ones(2, 3),
+    "bare parameter": lambda: torch.nn.Parameter(torch.ones(2, 3)),
+    "bare number": lambda: 3,
+    "empty": dict,
+    "list": lambda: [BASE, 3, BASE.t()],
+    "keys of other types": lambda: {0: BASE, True: BASE[0], 2.5: BASE[1], None: BASE[2], "s": 1},
+    "names that collide": lambda: {"a.b": BASE, "a": {"b": BASE[0], "c": 1}, 0: BASE[1], "0": BASE[2]},
+    "a branch and a leaf": lambda: {"a": BASE, "a.b": BASE[0], "": BASE[1], ".": BASE[2]},
+    "cycle": cycle,
+    "views": lambda: [BASE.t(), BASE[:, 1], BASE[::2, ::3], torch.ones(3).expand(2, 3), BASE[1:, :0], BASE[2, 3]],
+    "flags": lambda: [torch.ones(2, dtype=torch.complex64).conj(), torch.ones(2, requires_grad=True)],
+    "parameters": lambda: {"p": torch.nn.Parameter(BASE), "q": torch.nn.Parameter(BASE[0], requires_grad=False)},
+    "dtypes": lambda: [torch.ones(3, dtype=d) for d in (torch.bfloat16, torch.half, torch.bool, torch.int64)],
+    "empty tensors": lambda: [torch.ones(0), torch.ones(2, 0), torch.ones(0)],
+    "strange names": lambda: {"\x1b[31m": BASE, "a\nb": BASE[0], "\u202e": BASE[1], "<b>": BASE[2], "ü": BASE[3]},
+}  # fmt: skip
+
+each_container = pytest.mark.parametrize("container", CONTAINERS)
+STATE = {
+    f"layers.{i}.{kind}": torch.full((3, i % 7), float(i)) for i in range(50) for kind in ("weight", "bias")
+}
+
+
+@pytest.fixture
+def path(save: Saver) -> Path:
+    return save({"model": STATE, "step": 7})
+
+
+# ----------------------------------------------------------------------------- against the eager result
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+@each_container
+def test_every_name_is_as_in_the_eager_result(name: str, container: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(CONTAINERS[container](OBJECTS[name]()))
+    eager = zerocopy.load(path)
+    checkpoint = zerocopy.open(path)
+    expected = tensors(eager)
+    assert list(checkpoint) == list(expected)
+    assert_same({key: checkpoint.get_tensor(key) for key in checkpoint}, apart(expected))
+    assert_same(checkpoint.metadata(), {k: v for k, v in leaves(eager).items() if k not in expected})
+    for info in checkpoint.tensors():
+        check_info(info, expected, path.read_bytes() if container != "deflated" else None)
+
+
+def apart(all_tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors of which no two are one object, over the same storages: names are looked up one by one."""
+    found: dict[int, torch.Tensor] = {}
+    return {
+        name: found.setdefault(id(t), t) if id(t) not in found else alias(t)
+        for name, t in all_tensors.items()
+    }
+
+
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    other = tensor.detach().requires_grad_(tensor.requires_grad)
+    return (
+        torch.nn.Parameter(other, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else other
+    )
+
+
+def check_info(
+    info: zerocopy.TensorInfo, all_tensors: Mapping[str, torch.Tensor], content: bytes | None
+) -> None:
+    tensor = all_tensors[info.name]
+    told = (info.shape, info.dtype, info.stride, info.device, info.requires_grad)
+    assert told == (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
+    assert type(info.shape) is torch.Size and info.nbytes == tensor.numel() * tensor.element_size()
+    if untyped(tensor).nbytes():
+        same = {n for n, t in all_tensors.items() if untyped(t)._cdata == untyped(tensor)._cdata}
+        assert {info.name, *info.tied} == same and info.name not in info.tied
+    if content is None:
+        assert info.offset is None
+    elif tensor.numel():
+        first = tensor.detach().resolve_conj().flatten()[0]
+        data = content[info.offset :][: tensor.element_size()]
+        assert tensor.is_conj() or data == first.clone().view(1).view(torch.uint8).numpy().tobytes()
+
+
+def test_big_endian(tmp_path: Path) -> None:
+    state = [BASE.clone(), torch.arange(5, dtype=torch.int16), torch.ones(2, dtype=torch.complex64)]
+    path = tmp_path / "x.pt"
+    path.write_bytes(big_endian(state))
+    checkpoint = zerocopy.open(path)
+    assert_same([checkpoint.get_tensor(name) for name in ("0", "1", "2")], state)
+
+
+def made(make: Callable[[], Any]) -> Any:
+    kind, value, *_ = outcome(make)
+    return pytest.skip("this release has no such tensor") if kind == "error" else value
+
+
+OTHER_TENSORS: dict[str, Callable[[], Any]] = {
+    "coo": lambda: torch.eye(3).to_sparse(),
+    "csr": lambda: torch.eye(3).to_sparse_csr(),
+    "quantized": lambda: torch.quantize_per_tensor(torch.arange(6.0).view(2, 3), 0.5, 3, torch.quint8),
+    "per channel": lambda: torch.quantize_per_channel(
+        torch.ones(2, 3), torch.tensor([0.5, 0.25]), torch.tensor([0, 1]), 0, torch.qint8
+    ),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(1, 3)]),
+    "meta": lambda: torch.empty(3, 2, device="meta").t(),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", OTHER_TENSORS)
+def test_tensors_that_are_not_dense(kind: str, save: Saver) -> None:
+    tensor = made(OTHER_TENSORS[kind])
+    path = made(lambda: save({"other": tensor, "dense": BASE}))
+    if outcome(lambda: zerocopy.load(path))[0] == "error":
+        assert outcome(lambda: zerocopy.open(path).get_tensor("other")) == outcome(
+            lambda: zerocopy.load(path)
+        )
+        return
+    checkpoint = zerocopy.open(path)
+    assert list(checkpoint) == ["other", "dense"]
+    placeholder, info = checkpoint["other"], checkpoint.info("other")
+    assert info.dtype == tensor.dtype and info.device == tensor.device and info.tied == ()
+    assert info.nbytes == tensor.numel() * tensor.element_size()
+    assert "other" in checkpoint.tree() and "other" in checkpoint._repr_html_()
+    assert not getattr(placeholder, "is_loaded", False)
+    assert_same(checkpoint.get_tensor("other"), zerocopy.load(path)["other"])
+    assert checkpoint.metadata() == {}
+
+
+class Marked(torch.Tensor):
+    """A subclass of the user's."""
+
+
+def test_tensor_subclasses_take_what_load_takes(save: Saver) -> None:
+    path = save({"marked": torch.ones(2).as_subclass(Marked), "dense": BASE})
+    refused = outcome(lambda: zerocopy.load(path))
+    assert refused[1] is pickle.UnpicklingError
+    assert outcome(lambda: zerocopy.open(path)) == refused
+    with zerocopy.safe_globals([Marked]):
+        eager, opened = outcome(lambda: zerocopy.load(path)), outcome(lambda: zerocopy.open(path))
+    if eager[0] == "error":
+        assert opened == eager
+        return
+    assert list(opened[1]) == ["marked", "dense"]
+    assert_same(opened[1].get_tensor("marked"), eager[1]["marked"])
+
+
+# ----------------------------------------------------------------------------- a mapping
+
+
+def test_it_is_a_mapping(path: Path) -> None:
+    checkpoint = zerocopy.open(path)
+    names = [f"model.{name}" for name in STATE]
+    assert isinstance(checkpoint, Mapping)
+    assert list(checkpoint) == list(checkpoint.keys()) == names == [name for name, _ in checkpoint.items()]
+    assert len(checkpoint) == len(names) == len(checkpoint.items()) == len(checkpoint.values())
+    assert (
+        names[3] in checkpoint
+        and "step" not in checkpoint
+        and 3 not in checkpoint
+        and "\ud800" not in checkpoint
+    )
+    assert checkpoint.keys() >= set(names[:2])
+    assert checkpoint.get("nothing") is None and checkpoint.get("nothing", 3) == 3
+    assert checkpoint.get(names[1]) is checkpoint[names[1]]
+    for placeholder, tensor in zip(checkpoint.values(), STATE.values(), strict=True):
+        assert isinstance(placeholder, torch.Tensor) and not placeholder.is_loaded
+        assert placeholder.shape == tensor.shape
+    assert_same(
+        {n: t.materialize() for n, t in dict(checkpoint).items()},
+        dict(zip(names, STATE.values(), strict=True)),
+    )
+    held = dict(checkpoint)
+    assert checkpoint == checkpoint and checkpoint == held and checkpoint != {}
+
+
+def test_a_placeholder_is_made_once_while_it_lives(path: Path) -> None:
+    checkpoint = zerocopy.open(path)
+    first = checkpoint["model.layers.1.weight"]
+    assert checkpoint["model.layers.1.weight"] is first
+    first.add_(5)
+    assert torch.equal(checkpoint.get_tensor("model.layers.1.weight"), STATE["layers.1.weight"] + 5)
+    gone = weakref.ref(first)
+    del first
+    gc.collect()
+    assert gone() is None
+    assert torch.equal(checkpoint.get_tensor("model.layers.1.weight"), STATE["layers.1.weight"])
+
+
+def test_values_are_made_one_by_one(path: Path) -> None:
+    alive: list[weakref.ref[Any]] = []
+    for placeholder in zerocopy.open(path).values():
+        assert sum(known() is not None for known in alive) <= 1
+        alive.append(weakref.ref(placeholder))
+    assert len(alive) == len(STATE)
+
+
+def test_ties(save: Saver) -> None:
+    checkpoint = zerocopy.open(save({"weight": BASE, "tied": BASE, "row": BASE[1], "other": torch.ones(2)}))
+    weight, tied, row = checkpoint["weight"], checkpoint.get_tensor("tied"), checkpoint["row"]
+    tied[1] = 7
+    assert row.tolist() == [7] * 6 == weight[1].tolist()
+    assert checkpoint.info("row").tied == ("weight", "tied") and checkpoint.info("other").tied == ()
+    assert zerocopy.open(checkpoint.path, keys=["row", "tied"]).info("row").tied == ("tied",)
+
+
+def test_many_views_of_one_storage(save: Saver) -> None:
+    flat = torch.arange(5000.0)
+    infos = zerocopy.open(save([flat[i:] for i in range(5000)])).tensors()
+    assert {len(info.tied) for info in infos} == {100} and infos[7].tied[:8] == (*"0123456", "8")
+
+
+def test_threads(path: Path) -> None:
+    checkpoint, eager = zerocopy.open(path), tensors(zerocopy.load(path))
+
+    def work(seed: int) -> None:
+        names = random.Random(seed).choices(list(eager), k=1000)
+        for i, name in enumerate(names):
+            if i % 5 == 0:
+                assert torch.equal(checkpoint.get_slice(name)[1:], eager[name][1:])
+            elif i % 5 == 1:
+                assert checkpoint.info(name).shape == eager[name].shape
+            else:
+                assert torch.equal(checkpoint[name], eager[name])
+
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(work, range(32)))
+
+
+def test_names_that_are_not_there(path: Path) -> None:
+    checkpoint = zerocopy.open(path)
+    wrong = {
+        "model.layers.3.wieght": "close to it: model.layers.3.weight",
+        "model": "model.layers.0.weight, model.layers.0.bias, ",
+        "step": "metadata",
+        "x" * 10**6: "x...",
+        "\x1b[31m": r"\x1b[31m",
+        "": "''",
+        3: "int",
+    }
+    for name, hint in wrong.items():
+        for access in (checkpoint.__getitem__, checkpoint.get_tensor, checkpoint.get_slice, checkpoint.info):
+            with pytest.raises(KeyError) as error:
+                access(name)
+            (text,) = error.value.args
+            assert "checkpoint.pt" in text and hint in text and len(text) < 2000
+
+
+def test_copying_and_pickling_say_what_to_do(path: Path) -> None:
+    checkpoint = zerocopy.open(path)
+    for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="path"):
+            attempt(checkpoint)
+
+
+# ----------------------------------------------------------------------------- what is opened
+
+
+def test_sources(path: Path) -> None:
+    content = path.read_bytes()
+    with path.open("rb") as file:
+        sources = [
+            path,
+            str(path),
+            file,
+            content,
+            bytearray(content),
+            memoryview(content),
+            io.BytesIO(content),
+        ]
+        for source in sources:
+            checkpoint = zerocopy.open(source)
+            assert torch.equal(checkpoint.get_tensor("model.layers.5.bias"), STATE["layers.5.bias"])
+            assert checkpoint.path == (
+                str(path) if source in (path, str(path), file) else f"<{type(source).__name__}>"
+            )
+
+
+@pytest.mark.parametrize(
+    "options", [{"mode": "r"}, {"mode": "r+"}, {"backend": "pread"}, {"weights_only": False}]
+)
+def test_options_of_load(path: Path, options: dict[str, Any]) -> None:
+    with zerocopy.open(path, **options) as checkpoint:
+        tensor = checkpoint.get_tensor("model.layers.5.bias")
+        assert torch.equal(tensor, STATE["layers.5.bias"])
+        assert torch.equal(checkpoint.get_slice("model.layers.5.bias")[1], STATE["layers.5.bias"][1])
+    if options == {"mode": "r+"}:
+        tensor.fill_(9)
+        assert zerocopy.load(path)["model"]["layers.5.bias"].tolist() == tensor.tolist()
+
+
+def test_filters(path: Path) -> None:
+    names = [f"model.{name}" for name in STATE]
+    two = zerocopy.open(path, keys=["model.layers.7", "model.layers.3.bias"])
+    assert list(two) == ["model.layers.3.bias", "model.layers.7.weight", "model.layers.7.bias"]
+    assert two.metadata() == {} and "model.layers.1.bias" not in two
+    with pytest.raises(KeyError):
+        two["model.layers.1.bias"]
+    assert list(zerocopy.open(path, keys=["model"])) == names
+    assert list(zerocopy.open(path, keys=[])) == []
+    step = zerocopy.open(path, keys=["step"])
+    assert list(step) == [] and step.metadata() == {"step": 7}
+    assert list(zerocopy.open(path, prefix="model.layers.4")) == [
+        n for n in names if n.startswith("model.layers.4")
+    ]
+    assert list(zerocopy.open(path, prefix="layers")) == []
+    biases = zerocopy.open(path, prefix="model.layers.1", predicate=lambda name: name.endswith(".bias"))
+    assert list(biases) == [n for n in names if n.startswith("model.layers.1") and n.endswith(".bias")]
+    assert len(biases) == len(biases.tensors()) == len(biases.items())
+    with pytest.raises(KeyError, match=r"checkpoint\.pt.*model\.layers\.3\.bias"):
+        zerocopy.open(path, keys=["model.layers.2.bias", "model.layers.3.bais"])
+
+
+def test_conversions(save: Saver) -> None:
+    state = {"weight": BASE, "count": torch.arange(3), "z": torch.ones(2, dtype=torch.complex64)}
+    path = save(state)
+    half = zerocopy.open(path, dtype=torch.bfloat16)
+    assert half["weight"].dtype == half.get_slice("weight").dtype == torch.bfloat16
+    assert_same(half.get_tensor("weight"), BASE.to(torch.bfloat16))
+    assert_same(half.get_slice("weight")[1:, ::2].clone(), BASE.to(torch.bfloat16)[1:, ::2].clone())
+    assert_same(half.get_slice("weight")[[2, 1]], BASE.to(torch.bfloat16)[[2, 1]])
+    assert half.get_tensor("count").dtype == torch.int64 and half.get_tensor("z").dtype == torch.complex64
+    assert half.info("weight").dtype == torch.float32
+    meta = zerocopy.open(path, device="meta")
+    assert meta["count"].device.type == meta.get_tensor("count").device.type == "meta"
+    assert meta.get_slice("count")[1:].device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"keys": "model"}, TypeError),
+        ({"keys": [3]}, TypeError),
+        ({"keys": 3}, TypeError),
+        ({"prefix": 3}, TypeError),
+        ({"predicate": "x"}, TypeError),
+        ({"dtype": "float32"}, TypeError),
+        ({"device": "nowhere"}, RuntimeError),
+        ({"mode": "w"}, ValueError),
+        ({"backend": "tape"}, ValueError),
+        ({"nothing": 1}, TypeError),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(path: Path, wrong: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        zerocopy.open(path, **wrong)
+
+
+def test_a_predicate_that_raises(path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(zerocopy.open(path, predicate=lambda name: 1 / 0))
+
+
+# ----------------------------------------------------------------------------- bad input
+
+
+BAD: dict[str, Callable[[Path], Any]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_bytes(b"hello"),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-50]),
+    "pickle": lambda path: path.write_bytes(pickle.dumps({"a": 1})),
+    "refused": lambda path: torch.save({"a": Path("x"), "b": frozenset()}, path),
+    "hdf5": lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100)),
+    "gone": lambda path: path.unlink(),
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_load_refuses_is_refused_alike(path: Path, kind: str) -> None:
+    BAD[kind](path)
+    refused = outcome(lambda: zerocopy.load(path))
+    assert refused[0] == "error"
+    assert outcome(lambda: zerocopy.open(path)) == refused
+
+
+def test_files_that_take_trust(save: Saver) -> None:
+    path = save({"a": Path("x"), "b": torch.ones(2)})
+    with pytest.raises(pickle.UnpicklingError, match="pathlib"):
+        zerocopy.open(path)
+    with pytest.raises(zerocopy.UnsupportedError, match="lazy_load"):
+        zerocopy.open(path, weights_only=False)
+
+
+def test_torchscript(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(path))
+    with pytest.raises(zerocopy.UnsupportedError, match=r"x\.pt: .*TorchScript"):
+        zerocopy.open(path)
+
+
+def replaced(path: Path) -> None:
+    other = path.with_suffix(".new")
+    torch.save({"model": {name: tensor + 1 for name, tensor in STATE.items()}, "step": 8}, other)
+    other.rename(path)
+
+
+def rewritten(path: Path) -> None:
+    content = path.read_bytes()
+    with path.open("rb+") as file:
+        file.write(content[: len(content) // 2] + bytes(len(content) // 2))
+
+
+CHANGES: dict[str, Callable[[Path], Any]] = {
+    "gone": lambda path: path.unlink(),
+    "replaced": replaced,
+    "rewritten": rewritten,
+    "truncated": lambda path: path.open("rb+").truncate(200),
+}
+
+
+@pytest.mark.parametrize("backend", ["mmap", "pread"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changes(path: Path, change: str, backend: str) -> None:
+
+    os.utime(path, (1, 1))  # however coarse the file system's clock is
+    checkpoint = zerocopy.open(path, backend=backend)
+    before, slices = checkpoint["model.layers.5.bias"], checkpoint.get_slice("model.layers.6.bias")
+    CHANGES[change](path)
+    for access in (
+        lambda: before + 1,
+        lambda: slices[1],
+        lambda: slices[[1]],
+        lambda: checkpoint.get_tensor("model.layers.6.bias"),
+        lambda: checkpoint["model.layers.6.weight"].tolist(),
+    ):
+        with pytest.raises((OSError, zerocopy.FormatError)) as error:
+            access()
+        assert "checkpoint.pt" in str(error.value)
+    assert (
+        len(checkpoint) == 100
+        and checkpoint.info("model.layers.6.bias").shape == (3, 6)
+        and "3 x 6" in checkpoint.tree()
+    )
+
+
+def test_closing(path: Path) -> None:
+    with zerocopy.open(path) as checkpoint:
+        assert not checkpoint.closed
+        kept, unread = checkpoint.get_tensor("model.layers.5.bias"), checkpoint["model.layers.6.bias"]
+        part = checkpoint.get_slice("model.layers.6.bias")
+    assert checkpoint.closed and "closed" in repr(checkpoint) and checkpoint.path == str(path)
+    for access in (
+        lambda: unread + 1,
+        lambda: part[1],
+        lambda: part[[1]],
+        lambda: checkpoint["model.layers.6.bias"],
+        lambda: checkpoint["nothing"],
+        lambda: checkpoint.get("nothing"),
+        lambda: checkpoint.get_tensor("model.layers.6.bias"),
+        lambda: checkpoint.get_slice("model.layers.6.bias"),
+        lambda: checkpoint.info("model.layers.6.bias"),
+        lambda: "nothing" in checkpoint,
+        lambda: len(checkpoint),
+        lambda: list(checkpoint),
+        lambda: list(checkpoint.values()),
+        checkpoint.tensors,
+        checkpoint.metadata,
+        checkpoint.tree,
+        checkpoint._repr_html_,
+        checkpoint.__enter__,
+    ):
+        with pytest.raises(zerocopy.ClosedError, match=r"checkpoint\.pt"):
+            access()
+    assert torch.equal(kept, STATE["layers.5.bias"])
+    checkpoint.close()
+    kept = unread = part = None
+    gc.collect()
+    assert maps_of(path) == []
+
+
+def test_a_checkpoint_that_is_dropped_leaves_nothing(path: Path) -> None:
+    tensor = zerocopy.open(path).get_tensor("model.layers.5.bias")
+    assert torch.equal(tensor, STATE["layers.5.bias"])
+    del tensor
+    gc.collect()
+    assert maps_of(path) == []
+
+
+def test_stock_agrees_on_names(path: Path) -> None:
+    assert list(zerocopy.open(path)) == list(tensors(stock_load(path)))
+
+
+def test_many_tensors(tmp_path: Path) -> None:
+    state = {f"a.{i}": torch.tensor(i) for i in range(20_000)}
+    path = tmp_path / "many.pt"
+    path.write_bytes(saved_bytes(state))
+    checkpoint = zerocopy.open(path)
+    assert checkpoint.get_tensor("a.19999").item() == 19_999
+    assert len(checkpoint.tensors()) == len(checkpoint) == 20_000
