@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zerocopy.layer import TensorInfo
     from zerocopy.lazy import lazy_load
     from zerocopy.loading import load
+    from zerocopy.overlaying import overlay
     from zerocopy.patching import is_patched, patch, patched, unpatch
     from zerocopy.placeholder import NotYetLoadedTensor
     from zerocopy.storage import untyped_storage
@@ -50,6 +51,7 @@ __all__ = [
     "load",
     "load_model",
     "open",
+    "overlay",
     "patch",
     "patched",
     "safe_globals",
@@ -76,6 +78,7 @@ _HOMES = {
     "load": "loading",
     "load_model": "assigning",
     "open": "checkpoint",
+    "overlay": "overlaying",
     "patch": "patching",
     "patched": "patching",
     "safe_globals": "allowlist",
