@@ -6,6 +6,7 @@ rest.
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,9 +24,13 @@ class Call:
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.function, self.arguments = function, arguments
         self.attributes: list[Any] = []
+        self._context = contextvars.copy_context()  # with what was allowed when the file was read
 
     def made(self) -> torch.Tensor:
         """Return the tensor."""
+        return self._context.copy().run(self._made)
+
+    def _made(self) -> torch.Tensor:
         tensor: torch.Tensor = self.function(*loaded(self.arguments))
         for state in self.attributes:
             construction.set_attributes(tensor, state)
@@ -85,7 +90,15 @@ class Deferred:
         described = describe(callee, arguments)
         if described is not None:
             return self._made(Call(callee, arguments), described, "cpu")
-        return callee(*(loaded(arguments) if callee in _TORCHS else arguments))
+        return callee(*loaded(arguments))
+
+    def create(self, cls: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return ``cls.__new__(cls, *arguments)``."""
+        return construction.create(cls, loaded(arguments))
+
+    def set_state(self, target: Any, state: Any) -> None:
+        """Give an object of one of the user's classes its state."""
+        construction.set_state(target, plain_state(state))
 
     def later(self, function: Callable[..., Any], path: str) -> Callable[..., Any]:
         """Return what makes placeholders in place of a rebuild function of torch; other functions as they are.
@@ -126,8 +139,13 @@ class Deferred:
 
 
 def loaded(value: Any) -> Any:
-    """Return a value with real tensors in it."""
+    """Return a value with real tensors in it: for functions that may be written in C++ and keep what they get."""
     return replaced(value, NotYetLoadedTensor, real_of)
+
+
+def plain_state(state: Any) -> Any:
+    """Return an object's state, with real tensors in it unless it is a dict of attributes."""
+    return state if type(state) is dict else loaded(state)
 
 
 # --------------------------------------------------------------------------------- rebuild functions

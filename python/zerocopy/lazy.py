@@ -13,9 +13,9 @@ import torch
 
 from zerocopy import _C, _torch, allowlist, construction, diagnosis, loading, opening
 from zerocopy.deferred import Call, Deferred
-from zerocopy.errors import UnsupportedError
+from zerocopy.errors import Error
+from zerocopy.lazy_unpickler import LazyUnpickler
 from zerocopy.suggestions import no_such_name
-from zerocopy.unpickler import LazyUnpickler
 
 Predicate = Callable[[str], bool]
 
@@ -72,18 +72,15 @@ def lazy_load(
     >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
-    with loading.undiagnosed(), loading.naming(f, weights_only):
-        options = Options(dtype, device)
-        archive = _open(f, mode, backend)
-        try:
-            source = _read(archive, f, encoding, options)
-        except pickle.UnpicklingError:
-            if weights_only:
-                raise
-            if keys is not None or prefix is not None or predicate is not None:
-                raise UnsupportedError("leaves are chosen of files that weights_only takes") from None
-            return _load_trusting(archive, f, encoding, options)
-        return source.native.build(source.objects, chosen(source.native, keys, prefix, predicate))
+    begin = opening.position_of(f)
+    try:
+        source = read(f, mode, backend, encoding, dtype=dtype, device=device)
+        with loading.naming(f, weights_only=True):
+            return source.native.build(source.objects, chosen(source.native, keys, prefix, predicate))
+    except (Error, pickle.UnpicklingError):
+        if weights_only or any(chooses is not None for chooses in (keys, prefix, predicate)):
+            raise
+        return _load_trusting(f, begin, mode, backend, encoding, Options(dtype, device))
 
 
 class Options:
@@ -147,12 +144,13 @@ class LazyFile:
 
     def load(self, recipe: int | Call) -> torch.Tensor:
         """Return the real tensor of a recipe: a number of the native side, or a call."""
-        if isinstance(recipe, Call):
-            self.native.require_there()
-            real = recipe.made()
-        else:
-            real = self.native.tensor_at(recipe)
-        return self._as_wanted(real) if self.converts else real
+        with loading.naming(self.name, weights_only=True):
+            if isinstance(recipe, Call):
+                self.native.require_there()
+                real = recipe.made()
+            else:
+                real = self.native.tensor_at(recipe)
+            return self._as_wanted(real) if self.converts else real
 
     def advise(self, tensor: torch.Tensor, advice: str) -> None:
         """Say how a tensor's bytes are going to be read: "together", "scattered", or "soon"."""
@@ -200,17 +198,31 @@ def _read(archive: _C.Archive, f: Any, encoding: str, options: Options) -> LazyF
     return LazyFile(native, name, options)
 
 
-def _load_trusting(archive: _C.Archive, f: Any, encoding: str, options: Options) -> Any:
+def _load_trusting(
+    f: Any, begin: int | None, mode: str, backend: str, encoding: str, options: Options
+) -> Any:
     """Let pickle run what the file says, with placeholders for its tensors."""
-    source = LazyFile(archive, opening.name_of(f), options)
-    file = io.BytesIO(archive.pickle())
-    unpickling = LazyUnpickler(
-        file, archive, source.objects, map_location=options.map_location, encoding=encoding
-    )
-    result = unpickling.load()
-    unpickling.read_storages()
-    archive.require_unchanged()
-    return result
+    if begin is not None:
+        f.seek(begin)
+    with loading.undiagnosed(), loading.naming(f, weights_only=False):
+        try:
+            archive = _open(f, mode, backend)
+        except diagnosis.TarError:  # each of its storages is copied, whatever is done
+            return loading.load(f, options.map_location, weights_only=False, encoding=encoding)
+        source = LazyFile(archive, opening.name_of(f), options)
+        unpickling = LazyUnpickler(
+            io.BytesIO(archive.pickle()),
+            archive,
+            source.objects,
+            map_location=options.map_location,
+            encoding=encoding,
+        )
+        result = unpickling.load()
+        unpickling.read_storages()
+        archive.require_unchanged()
+        if begin is not None:
+            f.seek(begin + archive.end)
+        return result
 
 
 def chosen(

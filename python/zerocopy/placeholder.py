@@ -59,7 +59,7 @@ _LITTLE_METADATA: frozenset[Any] = frozenset(
 )
 
 #: They read their second argument and do not keep it; module_load (2.3 and later) unless it is told to assign.
-_COPIES = frozenset([torch.Tensor.copy_, torch.ops.aten.copy_.default])
+_COPIES = frozenset([torch.Tensor.copy_, torch.ops.aten.copy_, torch.ops.aten.copy_.default])
 _MODULE_LOAD = getattr(torch.Tensor, "module_load", None)
 
 
@@ -169,6 +169,10 @@ class NotYetLoadedTensor(torch.Tensor):
             _become_parameter(self)
         else:
             super().__setattr__(name, value)
+
+    def as_subclass(self, cls: type) -> Any:
+        """Return the real tensor as an instance of another class; torch does not ask ``__torch_function__`` for it."""
+        return _kept(self).as_subclass(cls)
 
     def __delattr__(self, name: str) -> None:
         delattr(_kept(self), name)

@@ -149,18 +149,6 @@ class Unpickler(StorageUnpickling, pickle.Unpickler):
         super().__init__(file, archive, map_location=map_location, **pickle_args)
 
 
-class LazyUnpickler(Unpickler):
-    """An :class:`Unpickler` that puts placeholders where tensors would be, made by a ``zerocopy.deferred.Deferred``."""
-
-    def __init__(self, file: Any, archive: _C.Archive, objects: Any, **pickle_args: Any) -> None:
-        super().__init__(file, archive, **pickle_args)
-        self._objects = objects
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Return what a file names; in place of torch's tensor builders what makes placeholders."""
-        return self._objects.later(super().find_class(module, name), f"{module}.{name}")
-
-
 @functools.lru_cache(maxsize=8)
 def unpickler_of(base: type) -> type:
     """Return :class:`Unpickler` on another base than ``pickle.Unpickler``, for ``pickle_module=``."""

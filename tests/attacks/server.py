@@ -27,6 +27,7 @@ import legacy_files
 import tar_files
 import torch
 from equality import assert_same
+from sanitizer import SANITIZED
 
 import zerocopy
 from attacks import CATALOG
@@ -39,6 +40,8 @@ LOADERS = ("zerocopy", "torch", "trusting")
 #: What torch itself may take, of any file: beyond lies "out of memory" or "hangs".
 TORCH_MEMORY = 512 * MEBIBYTE
 TORCH_SECONDS = 3
+#: How much longer the same takes under a sanitizer.
+SLOWNESS = 5 if SANITIZED else 1
 #: Seconds by the clock, of a process that takes no processor time.
 PATIENCE = 3
 #: Parts of what is said where memory is not given.
@@ -194,7 +197,7 @@ def observed(attack: Attack, loader: str, path: Path) -> Outcome:
     memory = attack.memory if ours else TORCH_MEMORY
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
     start = memory_of("VmHWM")
-    seconds = attack.seconds if ours else TORCH_SECONDS
+    seconds = SLOWNESS * (attack.seconds if ours else TORCH_SECONDS)
     with limited(memory + path.stat().st_size, seconds), noting(noted, path, attack.weights_only):
         begin = time.process_time()
         try:
