@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from zerocopy import _torch, loading, opening
+from zerocopy.placeholder import NotYetLoadedTensor
 
 Slot = tuple[torch.nn.Module, str]
 
@@ -171,8 +172,7 @@ def _entries(state_dict: Mapping[str, Any]) -> OrderedDict[str, Any]:
 
 def _real(value: Any) -> Any:
     """Return what a placeholder stands for, anything else as it is."""
-    # Not asked by materialize(), which torch's uninitialized parameters have too.
-    return value.materialize() if hasattr(value, "is_loaded") else value
+    return value.materialize() if isinstance(value, NotYetLoadedTensor) else value
 
 
 class _Handover:
