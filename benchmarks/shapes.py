@@ -35,16 +35,20 @@ def llm(shrink: int = 1) -> Iterator[Entry]:
     hidden, inner, vocab = 1600 // shrink, 4192 // shrink, 32000
     yield "model.embed_tokens.weight", (vocab, hidden)
     for i in range(32):
-        layer = f"model.layers.{i}"
-        for part in "qkvo":
-            yield f"{layer}.self_attn.{part}_proj.weight", (hidden, hidden)
-        yield f"{layer}.mlp.gate_proj.weight", (inner, hidden)
-        yield f"{layer}.mlp.up_proj.weight", (inner, hidden)
-        yield f"{layer}.mlp.down_proj.weight", (hidden, inner)
-        yield f"{layer}.input_layernorm.weight", (hidden,)
-        yield f"{layer}.post_attention_layernorm.weight", (hidden,)
+        yield from _llama_layer(i, hidden, inner)
     yield "model.norm.weight", (hidden,)
     yield "lm_head.weight", (vocab, hidden)
+
+
+def matrix(shrink: int = 1) -> Iterator[Entry]:
+    """Yield one tensor of 1 GiB as float32, 16 KiB a row."""
+    yield "weight", (65536 // shrink, 4096)
+
+
+def streamed(nbytes: int) -> Iterator[Entry]:
+    """Yield the layers of a Llama, about ``nbytes`` of them as float32: as many as are in it, 205 MB each."""
+    for i in range(max(1, nbytes // (51_384_320 * 4))):
+        yield from _llama_layer(i, 2048, 5632)
 
 
 def moe(shrink: int = 1) -> Iterator[Entry]:
@@ -75,6 +79,17 @@ def lora(shrink: int = 1) -> Iterator[Entry]:
                 stem = f"base_model.model.model.layers.{i}.self_attn.{part}_proj"
                 yield f"{stem}.lora_A.adapter{adapter}.weight", (rank, hidden)
                 yield f"{stem}.lora_B.adapter{adapter}.weight", (hidden, rank)
+
+
+def _llama_layer(i: int, hidden: int, inner: int) -> Iterator[Entry]:
+    layer = f"model.layers.{i}"
+    for part in "qkvo":
+        yield f"{layer}.self_attn.{part}_proj.weight", (hidden, hidden)
+    yield f"{layer}.mlp.gate_proj.weight", (inner, hidden)
+    yield f"{layer}.mlp.up_proj.weight", (inner, hidden)
+    yield f"{layer}.mlp.down_proj.weight", (hidden, inner)
+    yield f"{layer}.input_layernorm.weight", (hidden,)
+    yield f"{layer}.post_attention_layernorm.weight", (hidden,)
 
 
 def _affine(stem: str, shape: Shape) -> Iterator[Entry]:

@@ -1,4 +1,4 @@
-"""Write a checkpoint whose tensors are holes in the file, so that 16 GiB cost no disk and no time.
+"""Write a checkpoint record by record: of holes in the file, so that 16 GiB cost no disk and no time, or of numbers.
 
 The layout is that of ``torch.save``::
 
@@ -15,11 +15,14 @@ import pickle
 import struct
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+
+from .shapes import Entry, Shape
 
 ALIGNMENT = 64
 UTF8_NAMES, DAY_ONE, VERSION = 0x800, 0x21, 45
@@ -33,21 +36,30 @@ def write_sparse_checkpoint(path: Path, nbytes: int, tensors: int = 64) -> None:
     The first numbers of each vector are its own, so that two vectors mixed up are seen.
     """
     numel = nbytes // tensors // 4
+    write_checkpoint(path, ((f"layers.{i}.weight", (numel,)) for i in range(tensors)))
+
+
+def write_checkpoint(path: Path, entries: Iterable[Entry], pattern: bytes = b"") -> None:
+    """Write a state dict of float32 tensors, which need not fit in memory, by their names and shapes.
+
+    The first numbers of each are its own; behind them the pattern is repeated, or there is a hole.
+    """
+    shapes = dict(entries)
     with path.open("wb") as file:
-        directory = [_write_record(file, *record) for record in _records(numel, tensors)]
+        directory = [_write_record(file, *record, pattern) for record in _records(shapes)]
         start = file.tell()
         file.write(b"".join(directory))
         file.write(_ends(len(directory), start, file.tell() - start))
 
 
-def _records(numel: int, tensors: int) -> Iterator[tuple[str, bytes, int, int]]:
-    """Yield name, first bytes, size and checksum of each record; behind its first bytes it is a hole."""
-    state = OrderedDict((f"layers.{i}.weight", _Vector(str(i), numel)) for i in range(tensors))
+def _records(shapes: dict[str, Shape]) -> Iterator[tuple[str, bytes, int, int]]:
+    """Yield name, first bytes, size and checksum of each record."""
+    state = OrderedDict((name, _Tensor(str(i), shape)) for i, (name, shape) in enumerate(shapes.items()))
     for name, data in (("data.pkl", _pickled(state)), ("byteorder", b"little")):
         yield name, data, len(data), zlib.crc32(data)
-    for i in range(tensors):
+    for i, shape in enumerate(shapes.values()):
         # No checksum, as stock torch writes when told not to compute it: no loader checks those of storages.
-        yield f"data/{i}", struct.pack("<4f", *range(i + 1, i + 5)), numel * 4, 0
+        yield f"data/{i}", struct.pack("<4f", *range(i + 1, i + 5)), prod(shape) * 4, 0
     yield "version", b"3\n", 2, zlib.crc32(b"3\n")
 
 
@@ -58,15 +70,16 @@ class _Storage:
         self.persistent_id = ("storage", torch.FloatStorage, key, "cpu", numel)
 
 
-class _Vector:
+class _Tensor:
     """Stands for a tensor in the pickle: becomes what torch.save writes for one."""
 
-    def __init__(self, key: str, numel: int) -> None:
-        self.key, self.numel = key, numel
+    def __init__(self, key: str, shape: Shape) -> None:
+        self.key, self.shape = key, shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (_Storage(self.key, self.numel), 0, (self.numel,), (1,), False, OrderedDict())
-        return torch._utils._rebuild_tensor_v2, arguments
+        strides = tuple(prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
+        storage = _Storage(self.key, prod(self.shape))
+        return torch._utils._rebuild_tensor_v2, (storage, 0, self.shape, strides, False, OrderedDict())
 
 
 class _Pickler(pickle.Pickler):
@@ -80,14 +93,17 @@ def _pickled(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def _write_record(file: BinaryIO, name: str, head: bytes, size: int, checksum: int) -> bytes:
+def _write_record(file: BinaryIO, name: str, head: bytes, size: int, checksum: int, pattern: bytes) -> bytes:
     """Write one local header and its data; return the record's entry in the directory."""
     offset, encoded = file.tell(), f"archive/{name}".encode()
     padding = -(offset + 30 + len(encoded) + 4) % ALIGNMENT
     extra = struct.pack("<HH", PADDING_FIELD, padding) + bytes(padding)
     common = struct.pack("<HHHHHIIIH", VERSION, UTF8_NAMES, 0, 0, DAY_ONE, checksum, size, size, len(encoded))
     file.write(b"PK\x03\x04" + common + struct.pack("<H", len(extra)) + encoded + extra + head)
-    file.truncate(file.seek(size - len(head), io.SEEK_CUR))
+    end = file.tell() + size - len(head)
+    while pattern and file.tell() < end:
+        file.write(memoryview(pattern)[: end - file.tell()])
+    file.truncate(file.seek(end))
     # Only where the offset needs it: torch 1.13 takes the mark of a far record for an offset past the end.
     far = struct.pack("<HHQ", 1, 8, offset) if offset >= TOO_LARGE_32 else b""
     tail = struct.pack("<HHHHII", len(far), 0, 0, 0, 0, min(offset, TOO_LARGE_32))
