@@ -10,10 +10,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from .cases import CASES, COLUMNS, MemoryCase, TimeCase
+from .cases import CASES, COLUMNS, Case
 from .ceiling import measure_ceiling
 from .environment import describe
-from .files import Files, default_folder
+from .files import GIB, STREAM, Files, default_folder
 from .kernels import load_kernels
 from .measure import MIN_ROUNDS
 from .plot import write_plot
@@ -30,12 +30,13 @@ def main() -> int:
     if args.list:
         _list(chosen)
         return 0
-    runnable = [case for case in chosen if not _skipped(case)]
-    if not runnable:
-        print("no such case, or none that can run here; --list shows them", file=sys.stderr)
-        return 2
-    files = Files(args.files or default_folder(), SHRINK if args.quick else 1)
+    shrink = SHRINK if args.quick else 1
+    files = Files(args.files or default_folder(), shrink, round(args.stream * GIB))
     try:
+        runnable = [case for case in chosen if not _skipped(case, files)]
+        if not runnable:
+            print("no such case, or none that can run here; --list shows them", file=sys.stderr)
+            return 2
         return _run(runnable, files, args)
     except DifferentError as error:
         print(f"DIFFERENT: {error}", file=sys.stderr)
@@ -45,7 +46,7 @@ def main() -> int:
             files.delete_made()
 
 
-def _run(cases: list[TimeCase | MemoryCase], files: Files, args: argparse.Namespace) -> int:
+def _run(cases: list[Case], files: Files, args: argparse.Namespace) -> int:
     warnings.simplefilter("ignore")  # some releases warn at loads; that is not what is measured
     settings = Settings(3 if args.quick else args.rounds, tuple(args.columns), args.quick)
     kernels = load_kernels()
@@ -53,7 +54,7 @@ def _run(cases: list[TimeCase | MemoryCase], files: Files, args: argparse.Namesp
     gc.freeze()  # so that the collections between rounds see what was loaded and not all of torch
     lines: list[dict[str, Any]] = []
     for case in cases:
-        print(f"{case.name}: {case.ours} against {case.peer}", file=sys.stderr, flush=True)
+        print(f"{case.name}: {_sides(case)}", file=sys.stderr, flush=True)
         lines += run_case(case, files, kernels, settings)
     print(_heading(machine), ceiling_text(ceiling), f"readers: {kernels.name}", "", sep="\n")
     print(table(lines, ceiling), checks_text(lines), sep="\n\n")
@@ -79,17 +80,21 @@ def _heading(machine: dict[str, Any]) -> str:
     )
 
 
-def _skipped(case: TimeCase | MemoryCase) -> bool:
-    reason = missing(case)
+def _sides(case: Case) -> str:
+    return f"{case.ours} against {case.peer}" if case.peer else str(case.ours)
+
+
+def _skipped(case: Case, files: Files) -> bool:
+    reason = missing(case, files)
     if reason:
         print(f"{case.name}: skipped, {reason}", file=sys.stderr)
     return bool(reason)
 
 
-def _list(cases: list[TimeCase | MemoryCase]) -> None:
+def _list(cases: list[Case]) -> None:
     for case in cases:
         goals = ", ".join(f"{goal.column} {goal}" for goal in case.goals) or "no goal"
-        print(f"{case.name:24}{case.ours} against {case.peer} ({goals})")
+        print(f"{case.name:24}{_sides(case)} ({goals})")
 
 
 def _parse() -> argparse.Namespace:
@@ -105,7 +110,14 @@ def _parse() -> argparse.Namespace:
     add(
         "--files", type=Path, metavar="DIR", help="where the measured files lie (default: a temporary folder)"
     )
-    add("--keep", action="store_true", help="leave the files made for the next run (about 3 GB)")
+    add(
+        "--stream",
+        type=float,
+        default=STREAM / GIB,
+        metavar="GIB",
+        help="size of the file that stream/layers passes through (default: %(default)g)",
+    )
+    add("--keep", action="store_true", help="leave the files made for the next run (about 8 GB)")
     add("--quick", action="store_true", help="small files, 3 rounds, goals not judged: a smoke test")
     add("--strict", action="store_true", help="exit with 1 when a goal is missed")
     args = parser.parse_args()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
+from . import shapes
 from .loaders import LOADERS
 
-COLUMNS = ("ready", "touch", "consume")
+COLUMNS = ("ready", "touch", "consume", "cold")
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,11 @@ class Goal:
     Attributes
     ----------
     column : str
-        "ready", "touch", "consume" or "private".
+        "ready", "touch", "consume", "cold", "private", "peak", "resident" or "read".
     at_least, at_most : float, optional
-        The bound on the median of peer/ours; for "private", on our own megabytes.
+        The bound.
+    unit : str
+        What it bounds: the median of peer/ours if empty; "ms" or "MB": our own.
     since : tuple of int
         The first torch release for which the goal was set; earlier ones are measured and not judged.
     """
@@ -37,11 +41,12 @@ class Goal:
     column: str
     at_least: float | None = None
     at_most: float | None = None
+    unit: str = ""
     since: tuple[int, int] = (0, 0)
 
     def __str__(self) -> str:
-        bound = f">= {self.at_least:g}" if self.at_least is not None else f"<= {self.at_most:g}"
-        return bound + (" MB" if self.column == "private" else "")
+        bound = f">= {self.at_least:.4g}" if self.at_least is not None else f"<= {self.at_most:.4g}"
+        return f"{bound} {self.unit}".rstrip()
 
     def met(self, value: float) -> bool:
         """Say whether a value keeps the bound."""
@@ -50,17 +55,19 @@ class Goal:
 
 @dataclass(frozen=True)
 class TimeCase:
-    """Two sides timed in turn.
+    """Two sides timed in turn, or ours alone.
 
     ``check_ends`` compares only the ends of each storage with torch.load's: memory cannot hold the file.
+    ``most_rounds`` is for rows that take long.
     """
 
     name: str
     ours: Side
-    peer: Side
+    peer: Side | None
     goals: tuple[Goal, ...] = ()
-    columns: tuple[str, ...] = COLUMNS
+    columns: tuple[str, ...] = ("ready", "touch", "consume")
     check_ends: bool = False
+    most_rounds: int = 51
 
 
 @dataclass(frozen=True)
@@ -74,11 +81,31 @@ class MemoryCase:
     goals: tuple[Goal, ...] = ()
 
 
+@dataclass(frozen=True)
+class UseCase:
+    """Memory and page cache that one use of a file takes, each side in a process of its own; see `use.py`.
+
+    ``columns`` are of "peak", "resident" and "read"; for the last the file is dropped from the page cache before.
+    """
+
+    name: str
+    ours: Side
+    peer: Side | None
+    columns: tuple[str, ...]
+    goals: tuple[Goal, ...] = ()
+
+
+Case = TimeCase | MemoryCase | UseCase
+
+LARGEST = max(prod(shape) for _, shape in shapes.llm()) * 2 / 1e6  # megabytes, as bfloat16
+PAGE = 4096 / 1e6
+
+
 def _against(peer: str, file: str, *goals: Goal) -> TimeCase:
     return TimeCase(f"{file.partition('.')[0]}/{peer}", Side("zerocopy", file), Side(peer, file), goals)
 
 
-CASES: tuple[TimeCase | MemoryCase, ...] = (
+CASES: tuple[Case, ...] = (
     _against("torch", "bert.pt", Goal("ready", at_least=300)),
     _against("torch-mmap", "bert.pt", Goal("ready", at_least=30)),
     _against("torch-mmap-trusted", "bert.pt"),
@@ -117,10 +144,66 @@ CASES: tuple[TimeCase | MemoryCase, ...] = (
         Side("zerocopy", "bert.pt"),
         Side("torch", "bert.pt"),
         copies=(1000, 4),
-        goals=(Goal("private", at_most=0.1),),
+        goals=(Goal("private", at_most=0.1, unit="MB"),),
     ),
     # 500 of the peer's: each of its copies keeps a file descriptor, and 1024 are what a process usually gets.
     MemoryCase(
         "copies/notebook", Side("zerocopy", "bert.pt"), Side("notebook", "bert.h5"), copies=(1000, 500)
+    ),
+    TimeCase(
+        "sparse64/list",
+        Side("zerocopy-list", "sparse-64GiB.pt"),
+        None,
+        (Goal("ready", at_most=20, unit="ms"),),
+        columns=("ready",),
+    ),
+    UseCase(
+        "sparse64/list",
+        Side("zerocopy-list", "sparse-64GiB.pt"),
+        None,
+        columns=("resident",),
+        goals=(Goal("resident", at_most=20, unit="MB"),),
+    ),
+    *(
+        TimeCase(
+            f"moe/one/{peer}",
+            Side("zerocopy-one", "moe.pt"),
+            Side(f"{peer}-one", "moe.pt"),
+            (Goal("ready", at_least=goal),),
+            columns=("ready",),
+        )
+        for peer, goal in (("torch-mmap", 80), ("zipslicer", 40))
+    ),
+    TimeCase(
+        "moe/lazy",
+        Side("zerocopy-lazy", "moe.pt"),
+        Side("fabric-lazy", "moe.pt"),
+        (Goal("ready", at_least=30),),
+        columns=("ready",),
+    ),
+    UseCase(
+        "llm/load_state_dict",
+        Side("zerocopy-module", "llm.pt"),
+        Side("torch-module", "llm.pt"),
+        columns=("peak", "resident"),
+        goals=(Goal("peak", at_most=LARGEST + 20, unit="MB"),),
+    ),
+    *(
+        UseCase(
+            f"slice/{rows}",
+            Side(f"zerocopy-{rows}", "matrix.pt"),
+            Side(f"torch-mmap-{rows}", "matrix.pt"),
+            columns=("read",),
+            goals=(Goal("read", at_most=1.1 * megabytes + 2 * PAGE, unit="MB"),),
+        )
+        for rows, megabytes in (("few-rows", 0.065536), ("many-rows", 33.554432))
+    ),
+    TimeCase(
+        "stream/layers",
+        Side("zerocopy-layers", "stream.pt"),
+        Side("disk", "stream.pt"),
+        (Goal("cold", at_least=0.85),),
+        columns=("cold",),
+        most_rounds=5,
     ),
 )

@@ -13,12 +13,13 @@ import torch
 if not __package__:  # run as a file: make the folder above the package the place to import from
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks.files import Files, warm
+from benchmarks.files import Files
 from benchmarks.kernels import load_kernels
 from benchmarks.loaders import LOADERS
 from benchmarks.measure import Series, interleave
 from benchmarks.memory import private_memory
 from benchmarks.objects import difference, spans_of
+from benchmarks.pagecache import warm
 from benchmarks.report import layout, quantity, times
 
 COPIES = 3

@@ -21,10 +21,32 @@ def describe(folder: Path) -> dict[str, Any]:
         "machine": platform.machine(),
         "processor": _first(r"model name\s*:\s*(.+)", "/proc/cpuinfo"),
         "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "memory_gib": round(memory() / 2**30, 1),
         "huge_pages": _first(r"\[(\w+)\]", "/sys/kernel/mm/transparent_hugepage/enabled"),
         "file_system": _file_system(folder),
     }
+
+
+def memory() -> int:
+    """Return the bytes of memory that this process may fill, the page cache it causes among them.
+
+    That is the machine's, or less where a control group sets a limit: its own or one above it.
+    """
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root, name = (
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            if controllers
+            else ("/sys/fs/cgroup", "memory.max")
+        )
+        inner = Path(root + group)
+        for folder in (inner, *inner.parents):
+            text = (folder / name).read_text().strip() if (folder / name).exists() else "max"
+            limits += [int(text)] if text.isdigit() else []
+    return min(limits)
 
 
 def _zerocopy_version() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -12,10 +13,11 @@ import torch
 
 from . import shapes
 from .notebook import convert_to_hdf5
-from .sparse import write_sparse_checkpoint
+from .sparse import write_checkpoint, write_sparse_checkpoint
 
 GIB = 1 << 30
 TILE = 1 << 20
+STREAM = 4 * GIB
 
 
 def _write_model(path: Path, entries: Iterable[shapes.Entry], dtype: torch.dtype) -> None:
@@ -64,6 +66,19 @@ def _write_small(path: Path, _: Files) -> None:
     torch.save({f"layer{i}": torch.full((16, 16), float(i)) for i in range(50)}, path)
 
 
+def _write_matrix(path: Path, files: Files) -> None:
+    write_checkpoint(path, shapes.matrix(files.shrink), _pattern())
+
+
+def _write_stream(path: Path, files: Files) -> None:
+    write_checkpoint(path, shapes.streamed(files.stream // files.shrink), _pattern())
+
+
+def _pattern() -> bytes:
+    """Return random bytes that begin anew at no border of blocks: the disk holds all that is written."""
+    return random.Random(0).randbytes(3 * TILE + 64)
+
+
 MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "bert.pt": _write_bert,
     "bert.h5": _write_bert_h5,
@@ -74,6 +89,9 @@ MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "small.pt": _write_small,
     "sparse-1GiB.pt": lambda path, _: write_sparse_checkpoint(path, 1 * GIB),
     "sparse-16GiB.pt": lambda path, _: write_sparse_checkpoint(path, 16 * GIB),
+    "sparse-64GiB.pt": lambda path, _: write_sparse_checkpoint(path, 64 * GIB, tensors=291),
+    "matrix.pt": _write_matrix,
+    "stream.pt": _write_stream,
 }
 
 
@@ -92,10 +110,13 @@ class Files:
         Where the files lie. Those found there are used as they are.
     shrink : int
         1 for the real sizes; larger for small files with other names.
+    stream : int
+        About how many bytes ``stream.pt`` has.
     """
 
-    def __init__(self, folder: Path, shrink: int = 1) -> None:
-        self.folder, self.shrink = folder, shrink
+    def __init__(self, folder: Path, shrink: int = 1, stream: int = STREAM) -> None:
+        self.folder, self.shrink, self.stream = folder, shrink, stream
+        self._marks = {"stream.pt": f"-{stream / GIB:g}GiB"}
         self._made: list[Path] = []
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_uid != os.getuid():
@@ -106,7 +127,7 @@ class Files:
         release = torch.__version__.partition("+")[0]
         size = "" if self.shrink == 1 else f"-small{self.shrink}"
         stem, _, suffix = name.rpartition(".")
-        path = self.folder / f"{stem}-torch{release}{size}.{suffix}"
+        path = self.folder / f"{stem}{self._marks.get(name, '')}-torch{release}{size}.{suffix}"
         if not path.exists():
             partial = path.with_suffix(f".{os.getpid()}.part")
             try:
@@ -124,20 +145,3 @@ class Files:
         self._made.clear()
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
-
-
-def warm(path: Path) -> None:
-    """Read the file into the page cache, as the machine's first reader leaves it there.
-
-    What the writer left in the cache is dropped before: it lies in small pieces there, and mapping them is many times
-    slower than mapping what readahead brings. One with holes is left alone, nobody reads its data.
-    """
-    status = path.stat()
-    if status.st_blocks * 512 < status.st_size // 2:
-        return
-    buffer = bytearray(8 << 20)
-    with path.open("rb", buffering=0) as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        while file.readinto(buffer):
-            pass

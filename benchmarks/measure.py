@@ -1,17 +1,17 @@
 """The timing core: two loaders in turn, round by round, the same for every row.
 
-A round is A B. Timed is the call that returns the object ("ready"), or that and the reading of one byte of
-each page ("touch"), or that and the reading of every byte ("consume"). Each column has loads of its own, so
-that none finds pages that another one mapped. Finding the storages lies between the two timed parts and is
-not timed. The collector is off while timing; the result dies after it.
+A round is A B. Timed is the call that returns the object ("ready"; "cold" if the files are not in the page cache), or
+that and the reading of one byte of each page ("touch"), or that and the reading of every byte ("consume"). Each
+column has loads of its own, so that none finds pages that another one mapped. Finding the storages lies between the
+two timed parts and is not timed. The collector is off while timing; the result dies after it.
 """
 
 from __future__ import annotations
 
 import gc
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
@@ -20,12 +20,14 @@ from .objects import spans_of
 
 MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 9, 51, 1.0
 
+READING = ("touch", "consume")
+
 Call = Callable[[], Any]
 
 
 @dataclass
 class Series:
-    """The seconds of both sides, round by round, and what follows from them."""
+    """The seconds of both sides, round by round, and what follows from them. A row may have no peer."""
 
     ours: list[float] = field(default_factory=list)
     peer: list[float] = field(default_factory=list)
@@ -33,50 +35,60 @@ class Series:
     @property
     def ratios(self) -> list[float]:
         """Peer over ours, of each round."""
-        return [peer / ours for ours, peer in zip(self.ours, self.peer, strict=True)]
+        return [peer / ours for ours, peer in zip(self.ours, self.peer, strict=False)]
 
     def summary(self) -> dict[str, Any]:
         """Return everything the report and the JSON file need."""
         ratios = self.ratios
         return {
-            "ours": statistics.median(self.ours),
+            "ours": median(self.ours),
             "ours_min": min(self.ours),
-            "peer": statistics.median(self.peer),
-            "peer_min": min(self.peer),
-            "ratio": statistics.median(ratios),
-            "ratio_min": min(ratios),
-            "ratio_max": max(ratios),
-            "rounds": len(ratios),
+            "peer": median(self.peer) if self.peer else None,
+            "peer_min": min(self.peer, default=None),
+            "ratio": median(ratios) if ratios else None,
+            "ratio_min": min(ratios, default=None),
+            "ratio_max": max(ratios, default=None),
+            "rounds": len(self.ours),
             "ours_rounds": self.ours,
             "peer_rounds": self.peer,
         }
 
 
 def interleave(
-    ours: Call, peer: Call, column: str, kernels: Kernels | None, rounds: int = MIN_ROUNDS, more: bool = True
+    ours: Call,
+    peer: Call | None,
+    column: str,
+    kernels: Kernels | None,
+    rounds: int = MIN_ROUNDS,
+    more: bool = True,
+    before: Callable[[], object] = lambda: None,
 ) -> Series:
     """Time two calls in turn.
 
     Parameters
     ----------
     ours, peer : callable
-        Return the loaded object.
+        Return the loaded object. Without a peer ours is timed alone.
     column : str
-        "ready", "touch" or "consume".
+        "ready", "cold", "touch" or "consume".
     kernels : Kernels or None
-        The readers; not needed for "ready".
+        The readers; not needed for "ready" and "cold".
     rounds : int
         Rounds at least.
     more : bool
         Go on, up to 51 rounds, until a second was timed: short calls are noisy.
+    before : callable
+        Called before each call, and not timed.
     """
-    for call in (ours, peer):
-        once(call, column, kernels)  # imports, caches and lazy initialisation of either side
     series = Series()
+    sides = [(ours, series.ours)] + ([(peer, series.peer)] if peer else [])
+    for call, _ in sides:
+        once(call, column, kernels)  # imports, caches and lazy initialisation of either side
     while len(series.ours) < rounds or (more and _wants_more(series)):
         gc.collect()
-        series.ours.append(once(ours, column, kernels))
-        series.peer.append(once(peer, column, kernels))
+        for call, seconds in sides:
+            before()
+            seconds.append(once(call, column, kernels))
     return series
 
 
@@ -91,7 +103,7 @@ def once(call: Call, column: str, kernels: Kernels | None) -> float:
         start = perf_counter_ns()
         result = call()
         elapsed = perf_counter_ns() - start
-        if column != "ready":
+        if column in READING:
             assert kernels is not None
             read = getattr(kernels, column)
             prepared = kernels.prepare(spans_of(result))

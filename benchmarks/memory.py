@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import re
 import subprocess
@@ -59,7 +60,7 @@ def memory_now() -> dict[str, int]:
 def _load_copies(loader: str, path: str, copies: int, touch: bool) -> dict[str, Any]:
     load = LOADERS[loader].load
     kernels = load_kernels() if touch else None
-    _import_for(loader)
+    import_for(loader)
     gc.collect()
     alive, found = [], {"before": memory_now(), "copies": copies}
     for i in range(copies):
@@ -73,10 +74,10 @@ def _load_copies(loader: str, path: str, copies: int, touch: bool) -> dict[str, 
     return found
 
 
-def _import_for(loader: str) -> None:
+def import_for(loader: str) -> None:
     """Import what the loader would import on its first call: no copy is charged with it."""
-    for module in {"zerocopy": ("zerocopy",), "notebook": ("h5py", "numpy")}.get(loader, ()):
-        __import__(module)
+    for module in LOADERS[loader].modules:
+        importlib.import_module(module)
 
 
 def main() -> None:

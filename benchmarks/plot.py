@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-COLOURS = {"ready": "#1b6ca8", "touch": "#e08e0b", "consume": "#5a9367"}
+COLOURS = {"ready": "#1b6ca8", "touch": "#e08e0b", "consume": "#5a9367", "cold": "#7b5ea7"}
 
 
 def write_plot(path: Path, lines: list[dict[str, Any]], subtitle: str) -> str:
@@ -14,7 +14,7 @@ def write_plot(path: Path, lines: list[dict[str, Any]], subtitle: str) -> str:
         from matplotlib.figure import Figure
     except ImportError:
         return "no plot: matplotlib is not installed"
-    timed = [line for line in lines if line["column"] in COLOURS]
+    timed = [line for line in lines if line["column"] in COLOURS and line["ratio"]]
     if not timed:
         return "no plot: nothing was timed"
     figure = Figure(figsize=(9, 1.4 + 0.32 * len(timed)), layout="constrained")

@@ -44,8 +44,10 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def quantity(value: float, unit: str) -> str:
+def quantity(value: float | None, unit: str) -> str:
     """Write bytes as megabytes, and seconds as milliseconds below one second."""
+    if value is None:
+        return ""
     if unit == "B":
         return f"{value / 1e6:,.3f} MB"
     return f"{three_digits(value * 1e3)} ms" if value < 0.9995 else f"{three_digits(value)} s"

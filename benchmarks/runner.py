@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .cases import Goal, MemoryCase, Side, TimeCase
-from .files import Files, warm
+from .cases import Case, Goal, MemoryCase, Side, TimeCase, UseCase
+from .files import Files
 from .kernels import Kernels
 from .loaders import LOADERS
-from .measure import interleave
+from .measure import READING, interleave
 from .memory import private_memory
 from .objects import difference, spans_of
+from .pagecache import drop, warm, why_it_stays
+from .use import measure_use
 
 MOST_READ = 4 << 30  # a larger file is compared with torch.load's mapping of it
+SCALES = {"ms": 1e3, "MB": 1e-6}  # of the seconds and bytes that are measured
 
 
 @dataclass(frozen=True)
@@ -33,47 +38,71 @@ class DifferentError(Exception):
     """A loader returned something else than torch.load."""
 
 
-def missing(case: TimeCase | MemoryCase) -> str:
+def missing(case: Case, files: Files) -> str:
     """Say why a case cannot run here, or return an empty string."""
-    reasons = [LOADERS[side.loader].missing() for side in (case.ours, case.peer)]
+    if isinstance(case, UseCase):  # ours is held against a bound, and goes without a peer
+        reason = LOADERS[case.ours.loader].missing()
+        return reason or (why_it_stays(files.folder) if "read" in case.columns else "")
+    reasons = [LOADERS[side.loader].missing() for side in sides(case)]
+    if isinstance(case, TimeCase) and "cold" in case.columns:
+        reasons.append(why_it_stays(files.folder))
     return next(filter(None, reasons), "")
 
 
-def run_case(
-    case: TimeCase | MemoryCase, files: Files, kernels: Kernels, settings: Settings
-) -> list[dict[str, Any]]:
+def sides(case: Case) -> list[Side]:
+    """Return our side, and the peer's if there is one that can run here."""
+    peer = case.peer
+    if isinstance(case, UseCase) and peer and LOADERS[peer.loader].missing():
+        peer = None
+    return [case.ours, *([peer] if peer else [])]
+
+
+def run_case(case: Case, files: Files, kernels: Kernels, settings: Settings) -> list[dict[str, Any]]:
     """Run a case and return one line of the table for each of its columns."""
-    common = {"case": case.name, "our_side": str(case.ours), "peer_side": str(case.peer)}
+    common = {"case": case.name, "our_side": str(case.ours), "peer_side": str(case.peer or "")}
+    common["checked"] = [
+        _check(side, files, isinstance(case, TimeCase) and case.check_ends)
+        for side in dict.fromkeys(sides(case))
+    ]
     if isinstance(case, MemoryCase):
         lines = [_memory_line(case, files, settings)]
+    elif isinstance(case, UseCase):
+        lines = _use_lines(case, files)
     else:
         lines = _time_lines(case, files, kernels, settings)
     return [common | line | _judged(case.goals, line, settings) for line in lines]
 
 
 def _time_lines(case: TimeCase, files: Files, kernels: Kernels, settings: Settings) -> list[dict[str, Any]]:
-    ours, peer = _path(case.ours, files), _path(case.peer, files)
-    checked = [_check(side, files, case.check_ends) for side in dict.fromkeys((case.ours, case.peer))]
-    nbytes = sum(size for _, size in spans_of(_load(case.ours, ours)))
+    paths = [files.path(side.file) for side in sides(case)]
+    calls = [_call(side, files) for side in sides(case)]
     lines = []
     for column in (column for column in case.columns if column in settings.columns):
-        for path in {ours, peer}:
-            warm(Path(path))
+        for path in set(paths):
+            warm(path)
         series = interleave(
-            lambda: _load(case.ours, ours),
-            lambda: _load(case.peer, peer),
+            calls[0],
+            calls[1] if len(calls) > 1 else None,
             column,
             kernels,
-            settings.rounds,
+            min(settings.rounds, case.most_rounds),
             more=not settings.quick,
+            before=partial(_drop, paths) if column == "cold" else lambda: None,
         )
-        lines.append({"column": column, "unit": "s", "bytes": nbytes, "checked": checked} | series.summary())
+        nbytes = (
+            sum(size for _, size in spans_of(calls[0]())) if column in READING else paths[0].stat().st_size
+        )
+        lines.append({"column": column, "unit": "s", "bytes": nbytes} | series.summary())
     return lines
+
+
+def _drop(paths: list[Path]) -> None:
+    for path in paths:
+        drop(path)
 
 
 def _memory_line(case: MemoryCase, files: Files, settings: Settings) -> dict[str, Any]:
     copies = [max(2, count // 10) if settings.quick else count for count in case.copies]
-    checked = [_check(side, files, False) for side in (case.ours, case.peer)]
     ours, peer = (
         private_memory(side.loader, files.path(side.file), count)
         for side, count in zip((case.ours, case.peer), copies, strict=True)
@@ -81,7 +110,6 @@ def _memory_line(case: MemoryCase, files: Files, settings: Settings) -> dict[str
     return {
         "column": "private",
         "unit": "B",
-        "checked": checked,
         "ours": ours["per_copy"],
         "peer": peer["per_copy"],
         "ratio": peer["per_copy"] / max(1.0, ours["per_copy"]),
@@ -90,24 +118,52 @@ def _memory_line(case: MemoryCase, files: Files, settings: Settings) -> dict[str
     }
 
 
-def _path(side: Side, files: Files) -> str:
-    return str(files.path(side.file))
+def _use_lines(case: UseCase, files: Files) -> list[dict[str, Any]]:
+    found = []
+    for side in sides(case):
+        path = files.path(side.file)
+        warm(path)
+        found.append(measure_use(side.loader, path, case.columns))
+    ours, peer = found[0], (found[1] if len(found) > 1 else None)
+    return [
+        {
+            "column": column,
+            "unit": "B",
+            "ours": ours[column],
+            "peer": peer[column] if peer else None,
+            "ratio": peer[column] / max(1, ours[column]) if peer else None,
+            "ours_detail": ours,
+            "peer_detail": peer,
+        }
+        for column in case.columns
+    ]
 
 
-def _load(side: Side, path: str) -> Any:
-    return LOADERS[side.loader].load(path)
+def _call(side: Side, files: Files) -> Callable[[], Any]:
+    return LOADERS[side.loader].call(str(files.path(side.file)))
 
 
 def _check(side: Side, files: Files, only_ends: bool) -> str:
     """Compare with torch.load and say how; what memory cannot hold, only where torch.load can map it."""
+    loader = LOADERS[side.loader]
     if side.loader == "torch":
         return f"{side}: is the reference"
+    if loader.expected is None:
+        return f"{side}: reads the file, returns nothing"
     file = files.path(side.file.replace(".h5", ".pt"))
     reference = "torch-mmap" if file.stat().st_size > MOST_READ else "torch"
     if reason := LOADERS[reference].missing():
         return f"{side}: not compared, {reason}"
-    theirs = LOADERS[reference].load(str(file))
-    if found := difference(_load(side, _path(side, files)), theirs, only_ends=only_ends):
+    try:
+        whole = LOADERS[reference].load(str(file))
+    except RuntimeError as error:
+        if reference == "torch":
+            raise
+        return (
+            f"{side}: not compared, torch.load: {error}"  # a writable mapping larger than memory is refused
+        )
+    theirs = loader.expected(whole)
+    if found := difference(loader.real(_call(side, files)()), theirs, only_ends=only_ends):
         raise DifferentError(f"{side}: {found}")
     return f"{side}: structure and {'ends of storages' if only_ends else 'every byte'} equal"
 
@@ -117,7 +173,7 @@ def _judged(goals: tuple[Goal, ...], line: dict[str, Any], settings: Settings) -
     if goal is None:
         return {"goal": None, "met": None}
     judged = torch_release() >= goal.since and not settings.quick
-    value = line["ours"] / 1e6 if goal.column == "private" else line["ratio"]
+    value = line["ours"] * SCALES[goal.unit] if goal.unit else line["ratio"]
     return {"goal": asdict(goal) | {"text": str(goal)}, "met": goal.met(value) if judged else None}
 
 

@@ -1,0 +1,69 @@
+"""What of a file is in the page cache: put there, taken out, counted."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+
+
+def warm(path: Path) -> None:
+    """Read the file into the page cache, as the machine's first reader leaves it there.
+
+    What the writer left in the cache is dropped before: it lies in small pieces there, and mapping them is many times
+    slower than mapping what readahead brings. One with holes is left alone, nobody reads its data.
+    """
+    status = path.stat()
+    if status.st_blocks * 512 < status.st_size // 2:
+        return
+    drop(path)
+    read_through(path)
+
+
+def drop(path: Path) -> None:
+    """Take the file out of the page cache: what is read next comes from the disk. What is mapped stays."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_through(path: Path) -> None:
+    """Read the file from its first byte to its last, as fast as the disk gives it."""
+    buffer = bytearray(8 << 20)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+
+
+def cached_bytes(path: Path) -> int:
+    """Return how many bytes of the file are in the page cache, in whole pages; brings none there."""
+    size = path.stat().st_size
+    pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+    with path.open("rb") as file:
+        # Not by Python's mmap, which tells no address of memory that may not be written to.
+        address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "mmap", str(path))
+    try:
+        if _libc.mincore(address, size, pages):
+            raise OSError(ctypes.get_errno(), "mincore", str(path))
+    finally:
+        _libc.munmap(address, size)
+    return (len(pages) - pages.raw.count(b"\0")) * mmap.PAGESIZE
+
+
+def why_it_stays(folder: Path) -> str:
+    """Say why files of a folder cannot be dropped, or return an empty string."""
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        drop(Path(file.name))
+        return f"{folder} keeps its files in memory" if cached_bytes(Path(file.name)) else ""
