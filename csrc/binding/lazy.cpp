@@ -188,18 +188,24 @@ Lazy::Lazy(py::object archive, Reading reading, py::dict allowed, std::string en
            Destination destination, py::object construction, std::string name)
     : archive_(std::move(archive)),
       reading_(std::move(reading)),
-      catalog_(reading_.document),
       allowed_(std::move(allowed)),
       encoding_(std::move(encoding)),
       name_(std::move(name)),
       real_(std::make_unique<Opened>(reading_.document, archive_.cast<Archive&>().content(), reading_.records,
-                                     std::move(destination), std::move(construction))) {
-  for (std::size_t i = 0; i < catalog_.leaves().size(); ++i) {
-    (Catalog::is_tensor(catalog_.leaves()[i].value) ? tensors_ : others_).push_back(i);
+                                     std::move(destination), std::move(construction))) {}
+
+Lazy::~Lazy() = default;
+
+Lazy::Leaves::Leaves(const Document& document) : catalog(document) {
+  for (std::size_t i = 0; i < catalog.leaves().size(); ++i) {
+    (Catalog::is_tensor(catalog.leaves()[i].value) ? tensors : others).push_back(i);
   }
 }
 
-Lazy::~Lazy() = default;
+const Lazy::Leaves& Lazy::leaves() const {
+  if (!leaves_) leaves_.emplace(reading_.document);
+  return *leaves_;
+}
 
 Archive& Lazy::opened() const {
   if (!archive_) {
@@ -219,23 +225,25 @@ void Lazy::require_there() const { opened().content().require_in_place(); }
 
 // --------------------------------------------------------------------------------------- names
 
-py::list Lazy::names_of(const std::vector<std::size_t>& leaves) const {
-  py::list names(leaves.size());
-  for (std::size_t i = 0; i < leaves.size(); ++i) names[i] = text_of(catalog_.leaves()[leaves[i]].name);
+py::list Lazy::names_of(const std::vector<std::size_t>& chosen) const {
+  py::list names(chosen.size());
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    names[i] = text_of(leaves().catalog.leaves()[chosen[i]].name);
+  }
   return names;
 }
 
 std::int64_t Lazy::find(const py::str& name) const {
-  const auto leaf = catalog_.find(utf8_of(name));
+  const auto leaf = leaves().catalog.find(utf8_of(name));
   if (!leaf) return -1;
-  const auto found = std::ranges::lower_bound(tensors_, *leaf);
-  return found != tensors_.end() && *found == *leaf ? found - tensors_.begin() : -1;
+  const auto found = std::ranges::lower_bound(leaves().tensors, *leaf);
+  return found != leaves().tensors.end() && *found == *leaf ? found - leaves().tensors.begin() : -1;
 }
 
 const Value& Lazy::tensor_value(std::size_t i) const {
-  if (i >= tensors_.size())
-    throw py::index_error("a checkpoint of " + std::to_string(tensors_.size()) + " tensors");
-  return catalog_.leaves()[tensors_[i]].value;
+  if (i >= leaves().tensors.size())
+    throw py::index_error("a checkpoint of " + std::to_string(leaves().tensors.size()) + " tensors");
+  return leaves().catalog.leaves()[leaves().tensors[i]].value;
 }
 
 py::tuple Lazy::entry(std::size_t i) const {
@@ -257,14 +265,14 @@ py::tuple Lazy::entry(std::size_t i) const {
   }
   const bool requires_grad =
       value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor->requires_grad;
-  return py::make_tuple(tuple_of(shape.size()), tensor->dtype->name, tuple_of(shape.stride()),
-                        tensor->offset, numel * tensor->dtype->size, offset, text_of(root.key), text_of(root.location),
+  return py::make_tuple(tuple_of(shape.size()), tensor->dtype->name, tuple_of(shape.stride()), tensor->offset,
+                        numel * tensor->dtype->size, offset, text_of(root.key), text_of(root.location),
                         requires_grad, true);
 }
 
 py::list Lazy::entries() const {
-  py::list entries(tensors_.size());
-  for (std::size_t i = 0; i < tensors_.size(); ++i) entries[i] = entry(i);
+  py::list entries(leaves().tensors.size());
+  for (std::size_t i = 0; i < leaves().tensors.size(); ++i) entries[i] = entry(i);
   return entries;
 }
 
@@ -275,9 +283,9 @@ py::object Lazy::build(const py::object& objects, const py::object& chosen) {
   const BuildPolicy policy{allowed_, encoding_, objects};
   Builder builder(reading_.document, placeholders, policy);
   if (chosen.is_none()) return builder.value(reading_.document.root);
-  std::vector<bool> keep(catalog_.leaves().size());
+  std::vector<bool> keep(leaves().catalog.leaves().size());
   for (const py::handle name : chosen) {
-    const auto leaf = catalog_.find(utf8_of(py::reinterpret_borrow<py::str>(name)));
+    const auto leaf = leaves().catalog.find(utf8_of(py::reinterpret_borrow<py::str>(name)));
     if (!leaf) throw py::key_error(name.cast<std::string>());
     keep[*leaf] = true;
   }
@@ -285,10 +293,10 @@ py::object Lazy::build(const py::object& objects, const py::object& chosen) {
 }
 
 py::object Lazy::leaf(const py::str& name, const py::object& objects) {
-  const auto leaf = catalog_.find(utf8_of(name));
+  const auto leaf = leaves().catalog.find(utf8_of(name));
   if (!leaf) throw py::key_error(name);
   Placeholders placeholders(opened().content(), reading_.records, objects, *real_);
-  const Value& value = catalog_.leaves()[*leaf].value;
+  const Value& value = leaves().catalog.leaves()[*leaf].value;
   if (value.is(Kind::tensor)) return placeholders.tensor(value.as<Tensor>());
   const BuildPolicy policy{allowed_, encoding_, objects};
   return Builder(reading_.document, placeholders, policy).value(value);

@@ -36,11 +36,12 @@ class Lazy {
   const std::string& name() const noexcept { return name_; }
 
   // Of the leaves that are tensors, and of the others. find() gives a place among the former, or -1.
-  pybind11::list names() const { return names_of(tensors_); }
-  pybind11::list other_names() const { return names_of(others_); }
+  pybind11::list names() const { return names_of(leaves().tensors); }
+  pybind11::list other_names() const { return names_of(leaves().others); }
   std::int64_t find(const pybind11::str& name) const;
 
-  // (shape, dtype, stride, storage offset, nbytes, offset, storage, location, requires_grad, is dense) of a name.
+  // (shape, dtype, stride, storage offset, nbytes, offset, storage, location, requires_grad, is dense) of a
+  // name.
   pybind11::tuple entry(std::size_t i) const;
   pybind11::list entries() const;
 
@@ -64,15 +65,23 @@ class Lazy {
  private:
   class Opened;
 
+  // The leaves, and which of them are tensors: made when a name is asked for.
+  struct Leaves {
+    explicit Leaves(const Document& document);
+
+    Catalog catalog;
+    std::vector<std::size_t> tensors;
+    std::vector<std::size_t> others;
+  };
+
+  const Leaves& leaves() const;
   Archive& opened() const;
-  pybind11::list names_of(const std::vector<std::size_t>& leaves) const;
+  pybind11::list names_of(const std::vector<std::size_t>& chosen) const;
   const Value& tensor_value(std::size_t i) const;
 
   pybind11::object archive_;
   Reading reading_;
-  Catalog catalog_;
-  std::vector<std::size_t> tensors_;
-  std::vector<std::size_t> others_;
+  mutable std::optional<Leaves> leaves_;
   pybind11::dict allowed_;
   std::string encoding_;
   std::string name_;

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace zerocopy {
@@ -82,11 +83,18 @@ bool WholeMapper::is_aligned(std::uint64_t offset, std::uint64_t alignment) cons
 }
 
 void advise(ByteSpan mapped, Advice advice) {
+  // Of pages that are wanted soon the kernel takes no more at a call than it reads ahead, 128 KiB as a rule.
+  constexpr std::size_t kReadAhead = std::size_t{128} << 10U;
   if (mapped.empty()) return;
   // NOLINTNEXTLINE(*-reinterpret-cast): an address, to find the border of its page
   const std::uint64_t lead = reinterpret_cast<std::uintptr_t>(mapped.data()) % page_size();
   // NOLINTNEXTLINE(*-const-cast): what madvise may do to pages it is not asked for here
-  ::madvise(const_cast<std::byte*>(mapped.data()) - lead, mapped.size() + lead, number_of(advice));
+  std::byte* const begin = const_cast<std::byte*>(mapped.data()) - lead;
+  const std::size_t length = mapped.size() + lead;
+  const std::size_t step = advice == Advice::soon ? kReadAhead : length;
+  for (std::size_t at = 0; at < length; at += step) {
+    ::madvise(begin + at, std::min(step, length - at), number_of(advice));
+  }
 }
 
 }  // namespace zerocopy
