@@ -71,7 +71,7 @@ def _of_tensor(tensor: torch.Tensor, found: list[Any]) -> Iterator[Any]:
     if tensor.layout in _PARTS:
         for part in _PARTS[tensor.layout]:
             yield getattr(tensor.detach(), part)()
-        if tensor.numel() < 100_000:
+        if tensor.device.type == "cpu" and tensor.numel() < 100_000:
             tensor.detach().to_dense()  # indices that lead outside
         return
     if tensor.device.type != "cpu":
