@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from archives import big_endian
-from conftest import Saver, maps_of, outcome, saved_bytes, stock_load
+from conftest import Child, Saver, maps_of, outcome, saved_bytes, stock_load
 from containers import CONTAINERS, leaves, tensors
 from equality import assert_same, untyped
 
@@ -513,6 +513,38 @@ def test_closing(path: Path) -> None:
     kept = unread = part = None
     gc.collect()
     assert maps_of(path) == []
+
+
+CLOSED_MEANWHILE = """
+    import sys, threading, zerocopy
+    sys.setswitchinterval(1e-6)
+
+    def work(checkpoint, name, start):
+        start.wait()
+        try:
+            checkpoint.get_tensor(name).sum(), checkpoint.get_slice(name)[1:], checkpoint.metadata()
+        except zerocopy.ClosedError:
+            pass
+
+    for i in range(600):
+        checkpoint, start = zerocopy.open(sys.argv[1]), threading.Barrier(9)
+        threads = [threading.Thread(target=work, args=(checkpoint, str(n), start)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        for _ in range(i % 37):
+            pass
+        checkpoint.close()
+        for thread in threads:
+            thread.join()
+"""
+
+
+def test_closing_while_other_threads_read(save: Saver, child: Child) -> None:
+    names = ("float32", "float64", "int8", "int16", "int32", "float16", "bfloat16", "bool")
+    path = save([torch.ones(30, dtype=getattr(torch, name)) for name in names])
+    done = child(CLOSED_MEANWHILE, path)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_a_checkpoint_that_is_dropped_leaves_nothing(path: Path) -> None:

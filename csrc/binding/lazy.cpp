@@ -1,6 +1,7 @@
 #include "binding/lazy.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "binding/python.h"
 #include "memory/mapping.h"
@@ -131,14 +132,17 @@ class Pruning {
 
 }  // namespace
 
-// The real storages, as long as the checkpoint is open.
+// The file and its real storages, as long as the checkpoint is open.
 class Lazy::Opened final : public Tensors {
  public:
-  Opened(const Document& document, const Content& content, const std::vector<Record>& records,
-         Destination destination, py::object construction)
-      : Tensors(content, records, std::move(destination), std::move(construction)),
-        storages_(document.storages.size()),
-        views_(document.views.size()) {}
+  Opened(py::object archive, const Reading& reading, Destination destination, py::object construction)
+      : Tensors(archive.cast<Archive&>().content(), reading.records, std::move(destination),
+                std::move(construction)),
+        archive_(std::move(archive)),
+        storages_(reading.document.storages.size()),
+        views_(reading.document.views.size()) {}
+
+  const Archive& archive() const { return archive_.cast<const Archive&>(); }
 
   py::object storage(const Storage& storage) override { return typed(stored(storage), storage); }
   py::object tensor(const Tensor& tensor) override { return over(stored(*tensor.storage), tensor); }
@@ -149,17 +153,24 @@ class Lazy::Opened final : public Tensors {
  private:
   Stored stored(const Storage& storage) {
     Remembered& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
-    if (TorchStorage native = known.storage.lock()) {
-      py::object moved = known.moved ? steal(native.wrap()) : py::object();
-      return {std::move(native), std::move(moved)};
-    }
+    if (std::optional<Stored> there = remembered(known)) return *std::move(there);
     Stored made = storage.root == nullptr ? open(storage) : part_of(stored(*storage.root), storage);
+    // Where Python was asked another thread may have come first.
+    if (std::optional<Stored> there = remembered(known)) return *std::move(there);
     known.moved = static_cast<bool>(made.moved);
     known.storage =
         known.moved ? WeakTorchStorage(TorchStorage::of(made.moved.ptr())) : WeakTorchStorage(made.native);
     return made;
   }
 
+  static std::optional<Stored> remembered(const Remembered& known) {
+    TorchStorage native = known.storage.lock();
+    if (!native) return std::nullopt;
+    py::object moved = known.moved ? steal(native.wrap()) : py::object();
+    return Stored{std::move(native), std::move(moved)};
+  }
+
+  py::object archive_;
   std::vector<Remembered> storages_;
   std::vector<Remembered> views_;
 };
@@ -186,13 +197,12 @@ py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::spa
 
 Lazy::Lazy(py::object archive, Reading reading, py::dict allowed, std::string encoding,
            Destination destination, py::object construction, std::string name)
-    : archive_(std::move(archive)),
-      reading_(std::move(reading)),
+    : reading_(std::move(reading)),
       allowed_(std::move(allowed)),
       encoding_(std::move(encoding)),
       name_(std::move(name)),
-      real_(std::make_unique<Opened>(reading_.document, archive_.cast<Archive&>().content(), reading_.records,
-                                     std::move(destination), std::move(construction))) {}
+      opened_(std::make_shared<Opened>(std::move(archive), reading_, std::move(destination),
+                                       std::move(construction))) {}
 
 Lazy::~Lazy() = default;
 
@@ -207,21 +217,21 @@ const Lazy::Leaves& Lazy::leaves() const {
   return *leaves_;
 }
 
-Archive& Lazy::opened() const {
-  if (!archive_) {
+std::shared_ptr<Lazy::Opened> Lazy::opened() const {
+  if (!opened_) {
     const py::object type = py::module_::import("zerocopy.errors").attr("ClosedError");
     PyErr_SetObject(type.ptr(), py::str(name_ + " is closed").ptr());
     throw py::error_already_set();
   }
-  return archive_.cast<Archive&>();
+  return opened_;
 }
 
-void Lazy::close() {
-  real_.reset();
-  archive_ = py::object();
-}
+// Python runs when what is let go goes: this is closed by then.
+void Lazy::close() { std::exchange(opened_, nullptr).reset(); }
 
-void Lazy::require_there() const { opened().content().require_in_place(); }
+const char* Lazy::container() const { return opened()->archive().container(); }
+
+void Lazy::require_there() const { opened()->archive().content().require_in_place(); }
 
 // --------------------------------------------------------------------------------------- names
 
@@ -279,7 +289,8 @@ py::list Lazy::entries() const {
 // ------------------------------------------------------------------------------------- objects
 
 py::object Lazy::build(const py::object& objects, const py::object& chosen) {
-  Placeholders placeholders(opened().content(), reading_.records, objects, *real_);
+  const std::shared_ptr<Opened> real = opened();
+  Placeholders placeholders(real->archive().content(), reading_.records, objects, *real);
   const BuildPolicy policy{allowed_, encoding_, objects};
   Builder builder(reading_.document, placeholders, policy);
   if (chosen.is_none()) return builder.value(reading_.document.root);
@@ -295,7 +306,8 @@ py::object Lazy::build(const py::object& objects, const py::object& chosen) {
 py::object Lazy::leaf(const py::str& name, const py::object& objects) {
   const auto leaf = leaves().catalog.find(utf8_of(name));
   if (!leaf) throw py::key_error(name);
-  Placeholders placeholders(opened().content(), reading_.records, objects, *real_);
+  const std::shared_ptr<Opened> real = opened();
+  Placeholders placeholders(real->archive().content(), reading_.records, objects, *real);
   const Value& value = leaves().catalog.leaves()[*leaf].value;
   if (value.is(Kind::tensor)) return placeholders.tensor(value.as<Tensor>());
   const BuildPolicy policy{allowed_, encoding_, objects};
@@ -314,13 +326,15 @@ py::object Lazy::part(std::size_t i, std::int64_t offset, const std::vector<std:
                       const std::vector<std::int64_t>& stride) {
   const Tensor* tensor = Catalog::dense(tensor_value(i));
   if (tensor == nullptr) throw py::value_error("not a dense tensor");
+  const std::shared_ptr<Opened> real = opened();
   require_there();
-  return real_->part(*tensor, offset, size, stride);
+  return real->part(*tensor, offset, size, stride);
 }
 
 py::object Lazy::tensor_at(std::size_t index) {
+  const std::shared_ptr<Opened> real = opened();
   require_there();
-  return real_->tensor(*reading_.document.tensors.at(index));
+  return real->tensor(*reading_.document.tensors.at(index));
 }
 
 }  // namespace zerocopy

@@ -32,7 +32,7 @@ class Lazy {
   Lazy& operator=(const Lazy&) = delete;
   ~Lazy();
 
-  const char* container() const { return opened().container(); }
+  const char* container() const;
   const std::string& name() const noexcept { return name_; }
 
   // Of the leaves that are tensors, and of the others. find() gives a place among the former, or -1.
@@ -60,7 +60,7 @@ class Lazy {
   // Throws when the file is not there any more as it was opened, or this is closed.
   void require_there() const;
   void close();
-  bool closed() const noexcept { return !archive_; }
+  bool closed() const noexcept { return !opened_; }
 
  private:
   class Opened;
@@ -75,17 +75,17 @@ class Lazy {
   };
 
   const Leaves& leaves() const;
-  Archive& opened() const;
+  // To be held as long as it is used: whatever asks Python lets other threads run, which may close this.
+  std::shared_ptr<Opened> opened() const;
   pybind11::list names_of(const std::vector<std::size_t>& chosen) const;
   const Value& tensor_value(std::size_t i) const;
 
-  pybind11::object archive_;
   Reading reading_;
   mutable std::optional<Leaves> leaves_;
   pybind11::dict allowed_;
   std::string encoding_;
   std::string name_;
-  std::unique_ptr<Opened> real_;
+  std::shared_ptr<Opened> opened_;
 };
 
 }  // namespace zerocopy
