@@ -12,7 +12,7 @@ import torch
 from archives import big_endian, payload_offset
 from conftest import outcome
 from containers import CONTAINERS
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from page_cache import PAGE, drop, resident
 
@@ -94,6 +94,7 @@ def indices(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 @given(name=st.sampled_from(sorted(TENSORS)), index=indices(_BASIC))
+@example(name="behind", index=(..., ..., slice(None)))  # torch takes it of tensors with memory only
 def test_basic_indexing(opened: Opened, name: str, index: Any) -> None:
     checkpoint, eager = opened
     check(checkpoint, name, eager[name], index)

@@ -113,6 +113,8 @@ class Slice:
 def _is_basic(index: Any) -> bool:
     """Whether torch makes a view of an index: no copy, so that where its elements lie is known beforehand."""
     parts = index if isinstance(index, tuple) else (index,)
+    if sum(part is Ellipsis for part in parts) > 1:  # not alike for tensors with memory and without
+        return False
     return all(part is None or part is Ellipsis or isinstance(part, slice) or _is_int(part) for part in parts)
 
 
