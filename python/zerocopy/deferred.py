@@ -7,12 +7,14 @@ rest.
 from __future__ import annotations
 
 import contextvars
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from zerocopy import _torch, allowlist, construction, rebuild
+from zerocopy.errors import UnsupportedError
 from zerocopy.placeholder import NotYetLoadedTensor, real_of, replaced, set_own
 
 Shape = Sequence[int]
@@ -24,11 +26,21 @@ class Call:
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.function, self.arguments = function, arguments
         self.attributes: list[Any] = []
+        self._making, self._is_being_made = threading.RLock(), False
         self._context = contextvars.copy_context()  # with what was allowed when the file was read
 
     def made(self) -> torch.Tensor:
         """Return the tensor."""
-        return self._context.copy().run(self._made)
+        with (
+            self._making
+        ):  # by one thread; by the same again only where the tensor is among its own arguments
+            if self._is_being_made:
+                raise UnsupportedError("a tensor that is needed to make itself")
+            self._is_being_made = True
+            try:
+                return self._context.copy().run(self._made)
+            finally:
+                self._is_being_made = False
 
     def _made(self) -> torch.Tensor:
         tensor: torch.Tensor = self.function(*loaded(self.arguments))

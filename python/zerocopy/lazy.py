@@ -164,10 +164,17 @@ class LazyFile:
         dtype, device = self.converted(real.dtype, str(real.device))
         if (dtype, device) == (real.dtype, real.device):
             return real
-        moved = real.detach().to(device=device, dtype=dtype)
+        moved = _converted(real.detach(), dtype, device)
         if isinstance(real, torch.nn.Parameter):
             return torch.nn.Parameter(moved, real.requires_grad)
         return moved.requires_grad_(real.requires_grad)
+
+
+def _converted(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type == "meta" and tensor.layout is torch.strided and not tensor.is_quantized:
+        # Laid out as it is, as torch.load(map_location="meta") does; some releases' to() would not.
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device=device)
+    return tensor.to(device=device, dtype=dtype)
 
 
 def read(f: Any, mode: str = "c", backend: str = "auto", encoding: str = "utf-8", **options: Any) -> LazyFile:
@@ -233,9 +240,12 @@ def chosen(
         return None
     if isinstance(keys, str):
         raise TypeError("keys is one string; a list of names is wanted")
+    keys = None if keys is None else set(keys)
+    if keys is not None and not all(isinstance(key, str) for key in keys):
+        raise TypeError("keys are names: strings")
     names: list[str] = [*native.names(), *native.other_names()]
     if keys is not None:
-        names = _under(set(keys), names, native.name)
+        names = _under(keys, names, native.name)
     if prefix is not None:
         names = [name for name in names if name.startswith(prefix)]
     return names if predicate is None else [name for name in names if predicate(name)]
