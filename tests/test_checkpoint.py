@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from archives import big_endian
+from archives import big_endian, payload_offset
 from conftest import Child, Saver, maps_of, outcome, saved_bytes, stock_load
 from containers import CONTAINERS, leaves, tensors
 from equality import assert_same, untyped
@@ -426,6 +426,34 @@ def test_files_that_take_trust(save: Saver) -> None:
         zerocopy.open(path)
     with pytest.raises(zerocopy.UnsupportedError, match="lazy_load"):
         zerocopy.open(path, weights_only=False)
+
+
+def test_far_more_names_than_bytes(save: Saver) -> None:
+    doubled: Any = [torch.ones(1)]
+    for _ in range(40):
+        doubled = [doubled, doubled]
+    with pytest.raises(zerocopy.FormatError, match=r"checkpoint\.pt: .*leaves"):
+        zerocopy.open(save(doubled))
+
+
+def test_a_broken_record(tmp_path: Path) -> None:
+    """It is noticed when it is read, and the message names the file then too."""
+    path = tmp_path / "x.pt"
+    path.write_bytes(CONTAINERS["deflated"]([torch.arange(1000.0), BASE]))
+    with path.open("rb+") as file:
+        file.seek(payload_offset(path, "data/0") + 20)
+        file.write(b"\xff" * 40)
+    checkpoint = zerocopy.open(path)
+    part = checkpoint.get_slice("0")
+    for access in (
+        lambda: checkpoint.get_tensor("0"),
+        lambda: part[3:5],
+        lambda: part[[1]],
+        checkpoint["0"].sum,
+    ):
+        with pytest.raises(zerocopy.FormatError, match=r"x\.pt"):
+            access()
+    assert torch.equal(checkpoint.get_tensor("1"), BASE)
 
 
 def test_torchscript(tmp_path: Path) -> None:

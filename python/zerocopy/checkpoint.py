@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from zerocopy import lazy, showing
+from zerocopy import lazy, loading, showing
 from zerocopy.errors import ClosedError, UnsupportedError
 from zerocopy.layer import FileLayer, Layer, TensorInfo
 from zerocopy.slicing import Slice, real
@@ -78,6 +78,8 @@ def open(
         if weights_only:
             raise
         raise UnsupportedError(f"{error} To look at such a file use zerocopy.lazy_load.") from error
+    with loading.naming(f, weights_only):
+        file.native.find("")  # has the names made: where there are absurdly many the file is refused now
     layer = FileLayer(file, lazy.chosen(file.native, keys, prefix, predicate))
     return Checkpoint([layer], opened=[layer])
 

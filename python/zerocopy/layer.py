@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from zerocopy import _C, _torch, construction
+from zerocopy import _C, _torch, construction, loading
 from zerocopy.errors import ClosedError
 from zerocopy.lazy import LazyFile
 from zerocopy.slicing import Geometry, Slice
@@ -117,7 +117,7 @@ class FileLayer:
 
     def value(self, name: str) -> Any:
         """Return a leaf that is no tensor."""
-        return self._native.leaf(name, self._file.objects)
+        return self._leaf(name)
 
     def tensor(self, name: str) -> torch.Tensor:
         """Return a placeholder: the one that was made before, if it is alive."""
@@ -125,7 +125,7 @@ class FileLayer:
         with self._making:
             made = self._alive.get(name)
             if made is None:
-                made = self._alive[name] = self._native.leaf(name, self._file.objects)
+                made = self._alive[name] = self._leaf(name)
             return made
 
     def slice(self, name: str) -> Slice:
@@ -135,7 +135,7 @@ class FileLayer:
         if not entry.is_dense:
             return Slice(whole)
         geometry = Geometry(entry.storage_offset, entry.shape, entry.stride)
-        return Slice(whole, geometry, lambda part: self._native.part(index, *part))
+        return Slice(whole, geometry, lambda part: self._part(index, part))
 
     def info(self, name: str) -> TensorInfo:
         """Return what the file says of a tensor."""
@@ -155,6 +155,16 @@ class FileLayer:
             entry.requires_grad,
             tuple(islice(others, _MOST_TIED)),
         )
+
+    def _leaf(self, name: str) -> Any:
+        native = self._native
+        with loading.naming(self.path, weights_only=True):
+            return native.leaf(name, self._file.objects)
+
+    def _part(self, index: int, part: Geometry) -> torch.Tensor:
+        native = self._native
+        with loading.naming(self.path, weights_only=True):
+            return native.part(index, *part)
 
     @property
     def _native(self) -> _C.Lazy:
