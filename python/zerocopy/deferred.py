@@ -140,7 +140,9 @@ class Deferred:
     def _made(self, recipe: Any, described: Described, location: str) -> Any:
         size, dtype, requires_grad, stride = described
         dtype, device = self.source.converted(dtype, location)
-        if stride is not None and dtype != described.dtype:  # as the conversion will lay it out
+        if (
+            stride is not None and dtype != described.dtype and device.type != "meta"
+        ):  # as it will be laid out
             stride = (
                 torch.empty_strided(size, stride, dtype=described.dtype, device="meta").to(dtype).stride()
             )

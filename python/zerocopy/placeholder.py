@@ -156,9 +156,11 @@ class NotYetLoadedTensor(torch.Tensor):
         return _applied(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
-        # A dense tensor of a file has no attributes of its own; a parameter or a subclass may.
+        # A dense tensor of a file has no attributes of its own; a parameter or a subclass may. What Tensor has is
+        # asked for here when it raised AttributeError: of the real one it does so in its own words.
         plain = self._is_dense and not self._is_param and self._real is None
-        if self._recipe is None or plain or name.startswith("__"):
+        own = plain or name.startswith("__")
+        if self._recipe is None or (own and not hasattr(torch.Tensor, name)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(_kept(self), name)
 
