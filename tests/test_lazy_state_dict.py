@@ -1,0 +1,500 @@
+"""``load_state_dict`` of modules and optimizers takes what ``lazy_load`` gives, as it takes real tensors."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import gc
+import inspect
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from archives import rezip
+from conftest import Child, Saver, lies_in_mapping, maps_of, outcome, saved_bytes
+from equality import assert_same
+from lazily import compared
+
+import zerocopy
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of meta modules, which are meant
+
+HAS_ASSIGN = "assign" in inspect.signature(torch.nn.Module.load_state_dict).parameters
+HAS_SWAP = hasattr(getattr(torch, "__future__", None), "set_swap_module_params_on_conversion")
+Options = dict[str, Any]
+
+
+class Scaled(torch.nn.Module):
+    """Has a 0-dim parameter, a 0-dim buffer, and state of its own beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.rand(()))
+        self.register_buffer("count", torch.tensor(3))
+        self.register_buffer("mask", torch.tensor([True, False]))
+        self.note: Any = "x"
+
+    def get_extra_state(self) -> Any:
+        return {"note": self.note, "tensor": torch.full((2,), float(len(self.note)))}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.note = state["note"] * int(state["tensor"][0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale + self.count
+
+
+class Tied(torch.nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+def network() -> torch.nn.Module:
+    layers = (
+        torch.nn.Linear(4, 4),
+        torch.nn.BatchNorm1d(4),
+        Tied(),
+        torch.nn.Linear(4, 4).requires_grad_(False),
+        Scaled(),
+    )
+    return torch.nn.Sequential(collections.OrderedDict(zip("abcde", layers, strict=True)))
+
+
+def seeded(make: Callable[[], torch.nn.Module] = network, seed: int = 1) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return make()
+
+
+def trained() -> dict[str, Any]:
+    """Return the state of a network whose BatchNorm has seen something."""
+    module = seeded(seed=2)
+    module(torch.rand(8, 4))
+    return module.state_dict()
+
+
+@contextlib.contextmanager
+def swapping(on: bool) -> Iterator[None]:
+    """Let ``load_state_dict`` swap tensors."""
+    if not on:
+        yield
+        return
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        yield
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def in_meta(make: Callable[[], torch.nn.Module]) -> Callable[[], torch.nn.Module]:
+    return lambda: make().to("meta")
+
+
+MODES: dict[str, tuple[Options, bool]] = {
+    "copy": ({}, False),
+    **({"assign": ({"assign": True}, False)} if HAS_ASSIGN else {}),
+    **({"swap": ({}, True), "swap and assign": ({"assign": True}, True)} if HAS_SWAP else {}),
+}
+MODE = pytest.mark.parametrize("mode", MODES)
+STRICT = pytest.mark.parametrize("strict", [True, False], ids=["strict", "not strict"])
+
+
+def load(module: torch.nn.Module, state: Any, mode: str, **options: Any) -> Any:
+    """Load a state into a module in one of the modes."""
+    given, swap = MODES[mode]
+    with swapping(swap):
+        return module.load_state_dict(state, **given, **options)
+
+
+def both(source: Any) -> tuple[Any, Any]:
+    """Return a checkpoint, loaded at once and lazily."""
+    return zerocopy.load(source), zerocopy.lazy_load(source)
+
+
+# ----------------------------------------------------------------------------- modules
+
+CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "as it is": lambda state: None,
+    "a key is missing": lambda state: state.pop("a.weight"),
+    "many keys are missing": lambda state: [state.pop(key) for key in list(state)[::2]],
+    "a key is unexpected": lambda state: state.update({"f.weight": state["a.weight"]}),
+    "keys of another module": lambda state: [state.pop("b.running_mean"), state.update(x=state["a.bias"])],
+    "another shape": lambda state: state.update({"a.weight": state["a.bias"]}),
+    "other shapes": lambda state: state.update(dict.fromkeys(list(state)[:4], state["e.mask"])),
+    "one element for none": lambda state: state.update({"e.scale": state["a.bias"][:1]}),
+    "not a tensor": lambda state: state.update({"a.bias": 7}),
+    "another dtype": lambda state: state.update({"a.bias": state["e.mask"].repeat(2)}),
+    "a view": lambda state: state.update({"a.weight": state["c.first.weight"].t()}),
+    "no _metadata": lambda state: delattr(state, "_metadata"),
+    "no extra state": lambda state: state.pop("e._extra_state"),
+}
+
+
+@MODE
+@STRICT
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_module(save: Saver, change: str, mode: str, strict: bool, place: str) -> None:
+    """The same module comes of it, or the same words."""
+    make = in_meta(network) if place == "meta" else network
+    eager, lazy = both(save(trained()))
+    modules, answers = [], []
+    for state in (eager, lazy):
+        CHANGES[change](state)
+        module = seeded(make)
+        answers.append(outcome(lambda m=module, s=state: load(m, s, mode, strict=strict)))
+        modules.append(module)
+    assert_same(*answers[::-1])
+    compared(modules[1], modules[0])
+    if not any(parameter.is_meta for parameter in modules[0].parameters()):
+        x = torch.rand(8, 4)
+        results = [outcome(lambda m=module: m(x).sum().backward()) for module in modules]
+        assert [found[0] for found in results] == ["value", "value"] or results[0] == results[1]
+        compared(modules[1], modules[0])
+
+
+@MODE
+def test_what_was_copied_is_not_kept(save: Saver, mode: str) -> None:
+    """The file is let go of, but where its tensors become the module's."""
+    path = save(trained())
+    lazy = zerocopy.lazy_load(path)
+    module = seeded()
+    del lazy["e._extra_state"], lazy["e.scale"]
+    load(module, lazy, mode, strict=False)
+    gc.collect()
+    assert bool(maps_of(path)) == ("assign" in mode)
+
+
+@pytest.mark.skipif(not HAS_ASSIGN, reason="this release copies always")
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_assigned_tensors_lie_in_the_file(save: Saver, place: str) -> None:
+    path = save(trained())
+    module = seeded(in_meta(network) if place == "meta" else network)
+    module.load_state_dict(zerocopy.lazy_load(path), assign=True)
+    del module.e
+    for tensor in (*module.parameters(), *module.buffers()):
+        assert lies_in_mapping(tensor.data_ptr(), path)
+    assert all(isinstance(p, torch.nn.Parameter) for p in module.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+@MODE
+def test_converted(save: Saver, mode: str, dtype: torch.dtype) -> None:
+    """``dtype=`` is what a checkpoint would be that was saved so."""
+    path = save(trained())
+    modules = [seeded(), seeded()]
+    eager = collections.OrderedDict(
+        (name, value.to(dtype) if getattr(value, "is_floating_point", bool)() else value)
+        for name, value in zerocopy.load(path).items()
+    )
+    for module, state in zip(modules, (eager, zerocopy.lazy_load(path, dtype=dtype)), strict=True):
+        del state["e._extra_state"]
+        load(module, state, mode, strict=False)
+    compared(modules[1], modules[0])
+
+
+@MODE
+def test_parameters_in_the_file(save: Saver, mode: str) -> None:
+    """``dict(module.named_parameters())`` was saved: placeholders of parameters."""
+    path = save(dict(seeded(seed=2).named_parameters()))
+    eager, lazy = both(path)
+    modules = [seeded(), seeded()]
+    for module, state in zip(modules, (eager, lazy), strict=True):
+        load(module, state, mode, strict=False)
+    compared(modules[1], modules[0])
+    for module in modules:
+        module(torch.ones(3, 4)).sum().backward()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(2):
+            optimizer.step()
+        optimizer.zero_grad()
+    compared(modules[1], modules[0])
+
+
+def test_nested_checkpoints(save: Saver) -> None:
+    """A dict of dicts, of which parts go to different modules."""
+    path = save({"model": trained(), "ema": [trained(), {"decay": 0.9}]})
+    lazy = zerocopy.lazy_load(path)
+    one, other = seeded(), seeded()
+    one.load_state_dict(lazy["model"])
+    other.load_state_dict(lazy["ema"][0])
+    assert_same(one.state_dict(), other.state_dict())
+    assert_same(one.state_dict()["a.weight"].clone(), zerocopy.load(path)["model"]["a.weight"].clone())
+
+
+def test_hooks_see_placeholders(save: Saver) -> None:
+    """A pre-hook that renames and splits, as models have for old checkpoints."""
+
+    def rename(state: dict[str, Any], prefix: str, *_: Any) -> None:
+        whole = state.pop("ab")
+        state["weight"], state["bias"] = whole[:-1], whole[-1]
+
+    path = save({"ab": torch.arange(12.0).view(4, 3)})
+    modules = [torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)]
+    for module, state in zip(modules, both(path), strict=True):
+        module._register_load_state_dict_pre_hook(rename)
+        module.load_state_dict(state)
+        module._load_state_dict_pre_hooks.clear()
+    compared(*modules[::-1])
+
+
+def test_lazy_modules(save: Saver) -> None:
+    """``LazyLinear`` takes its shape of what is loaded."""
+    path = save(torch.nn.Linear(3, 2).state_dict())
+    modules = [torch.nn.LazyLinear(2), torch.nn.LazyLinear(2)]
+    for module, state in zip(modules, both(path), strict=True):
+        module.load_state_dict(state)
+        module(torch.ones(1, 3))
+    assert_same(modules[1].state_dict(), modules[0].state_dict())
+
+
+def test_a_file_that_is_gone(save: Saver) -> None:
+    """torch says of each tensor what happened to it."""
+    path = save(torch.nn.Linear(3, 2).state_dict())
+    lazy = zerocopy.lazy_load(path)
+    path.write_bytes(b"")
+    with pytest.raises(RuntimeError, match=r'"bias".*since it was opened'):
+        torch.nn.Linear(3, 2).load_state_dict(lazy)
+
+
+# ----------------------------------------------------------------------------- modules of placeholders
+
+
+def saved_and_loaded(module: torch.nn.Module) -> Any:
+    return torch.load(io.BytesIO(saved_bytes(module)), weights_only=False)
+
+
+AFTER: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda module: pickle.loads(pickle.dumps(module)),
+    "torch.save": saved_and_loaded,
+    "state_dict": lambda module: dict(module.state_dict()),
+    "state_dict with variables": lambda module: dict(module.state_dict(keep_vars=True)),
+    "half": lambda module: module.half(),
+    "double": lambda module: module.double(),
+    "to meta": lambda module: module.to("meta"),
+    "requires_grad_": lambda module: module.requires_grad_(False),
+    "train": lambda module: [module(torch.ones(3, 4)).sum().backward(), module],
+    "zero_grad": lambda module: [module(torch.ones(3, 4)).sum().backward(), module.zero_grad(), module],
+    "zeros as gradients": lambda module: [
+        module(torch.ones(3, 4)).sum().backward(),
+        [p.grad.zero_() for p in module.parameters() if p.grad is not None],
+        module,
+    ],
+    "clipped": lambda module: [
+        module(torch.ones(3, 4)).sum().backward(),
+        torch.nn.utils.clip_grad_norm_([p for p in module.parameters() if p.grad is not None], 0.1),
+        module,
+    ],
+    "vectorized": lambda module: torch.nn.utils.parameters_to_vector(module.parameters()),
+    "filled": lambda module: [torch.nn.init.ones_(p) for p in module.parameters()],
+    "apply": lambda module: module.apply(lambda part: part.register_buffer("new", torch.ones(1))),
+    "weight_norm": lambda module: torch.nn.utils.remove_weight_norm(torch.nn.utils.weight_norm(module.a)),
+    "data": lambda module: [p.data.add_(1) for p in module.parameters()] and module,
+    "data replaced": lambda module: (
+        [setattr(p, "data", torch.zeros_like(p.data)) for p in module.parameters()] and module
+    ),
+    "another assigned": lambda module: (
+        load(module, zerocopy.load(saved_bytes(trained())), list(MODES)[1]) and module
+    ),
+    "optimized": lambda module: [optimized(module, torch.optim.Adam, {"lr": 0.1}), module],
+    "named_parameters": lambda module: [name for name, _ in module.named_parameters()],
+    "repr": repr,
+}
+
+
+@pytest.mark.skipif(not HAS_ASSIGN, reason="this release copies always")
+@pytest.mark.parametrize("parameters", [False, True], ids=["tensors in the file", "parameters in the file"])
+@pytest.mark.parametrize("what", AFTER)
+def test_a_module_with_assigned_tensors(save: Saver, what: str, parameters: bool) -> None:
+    """Which are placeholders where the file has parameters: it is as any module."""
+    source = seeded(seed=2)
+    path = save(source.state_dict(keep_vars=parameters))
+    results = []
+    for state in both(path):
+        module = seeded()
+        module.load_state_dict(state, assign=True)
+        torch.manual_seed(0)
+        results.append([outcome(lambda m=module: AFTER[what](m)), module])
+    assert results[0][0][0] == "value", results[0][0]
+    compared(*results[::-1])
+
+
+# ----------------------------------------------------------------------------- optimizers
+
+
+def optimized(module: torch.nn.Module, cls: Any, options: Options, steps: int = 2) -> Any:
+    """Take some steps; return the optimizer."""
+    optimizer = cls(module.parameters(), **options)
+    return stepped(module, optimizer, steps)
+
+
+def stepped(module: torch.nn.Module, optimizer: Any, steps: int = 2) -> Any:
+    """Take some steps of an optimizer; return it."""
+    dtype = next(module.parameters()).dtype
+    for i in range(steps):
+
+        def closure(i: int = i) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (module(torch.full((3, 4), i + 0.5, dtype=dtype)) ** 2).sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    return optimizer
+
+
+def small() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+
+
+def takes(cls: Any, options: Options) -> bool:
+    """Whether an optimizer of this release has the options, for tensors on the CPU."""
+    if not options.keys() <= inspect.signature(cls).parameters.keys():
+        return False
+    return outcome(lambda: optimized(seeded(small), cls, options))[0] == "value"
+
+
+OPTIMIZERS: dict[str, tuple[Any, Options]] = {
+    f"{cls.__name__} {' '.join(f'{key}={value}' for key, value in options.items())}": (cls, options)
+    for cls, options in (
+        (torch.optim.SGD, {"lr": 0.1}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "foreach": True}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "fused": True}),
+        (torch.optim.Adam, {"lr": 0.1}),
+        (torch.optim.Adam, {"lr": 0.1, "amsgrad": True}),
+        (torch.optim.Adam, {"lr": 0.1, "foreach": True}),
+        (torch.optim.Adam, {"lr": 0.1, "fused": True}),
+        (torch.optim.AdamW, {"lr": 0.1}),
+        (torch.optim.AdamW, {"lr": 0.1, "foreach": True}),
+        (torch.optim.AdamW, {"lr": 0.1, "fused": True}),
+        (torch.optim.LBFGS, {"lr": 0.1}),
+        (torch.optim.RMSprop, {"lr": 0.1, "momentum": 0.9}),
+        (torch.optim.Adagrad, {"lr": 0.1}),
+        (torch.optim.Rprop, {"lr": 0.1}),
+        (torch.optim.ASGD, {"lr": 0.1}),
+        (torch.optim.NAdam, {"lr": 0.1}),
+    )
+    if takes(cls, options)
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["same dtype", "other dtype"])
+def test_optimizer(save: Saver, name: str, dtype: torch.dtype) -> None:
+    """It goes on as with real tensors, and its own state dict is the same then."""
+    cls, options = OPTIMIZERS[name]
+    module = seeded(small)
+    path = save({"module": module, "optimizer": optimized(module, cls, options).state_dict()}["optimizer"])
+    results = []
+    for state in both(path):
+        module = seeded(small, 3).to(dtype)
+        optimizer = cls(module.parameters(), **options)
+        optimizer.load_state_dict(state)
+        loaded = copy.deepcopy(optimizer.state_dict())
+        stepped(module, optimizer, 3)
+        again = cls(module.parameters(), **options)
+        again.load_state_dict(optimizer.state_dict())
+        stepped(module, again)
+        results.append([loaded, module.state_dict(), optimizer.state_dict(), again.state_dict()])
+    compared(*results[::-1])
+    resaved = [saved_bytes(result[2]) for result in results]
+    compared(zerocopy.load(resaved[1]), zerocopy.load(resaved[0]))
+
+
+def test_a_whole_training_state(save: Saver) -> None:
+    """Module, optimizer, scheduler of one file go on together."""
+    module = seeded(small)
+    optimizer = optimized(module, torch.optim.Adam, {"lr": 0.1})
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    path = save(
+        {
+            "module": module.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scheduler": scheduler.state_dict(),
+        }
+    )
+    results = []
+    for state in both(path):
+        module = seeded(small, 3)
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.5)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        module.load_state_dict(state["module"])
+        optimizer.load_state_dict(state["optimizer"])
+        scheduler.load_state_dict(state["scheduler"])
+        for _ in range(3):
+            stepped(module, optimizer)
+            scheduler.step()
+        results.append([module.state_dict(), optimizer.state_dict(), scheduler.state_dict()])
+    compared(*results[::-1])
+
+
+def test_messages_of_optimizers(save: Saver) -> None:
+    path = save(optimized(seeded(small), torch.optim.Adam, {"lr": 0.1}).state_dict())
+    said = []
+    for state in both(path):
+        state["param_groups"][0]["params"].pop()
+        optimizer = torch.optim.Adam(seeded(small).parameters())
+        said.append(outcome(lambda o=optimizer, s=state: o.load_state_dict(s)))
+    assert said[0][0] == "error" and said[0] == said[1]
+
+
+# ----------------------------------------------------------------------------- memory
+
+MEGABYTE = 1 << 20
+PEAK = """
+    import re, sys, threading, torch, zerocopy
+    def private():
+        return int(re.search(r"Anonymous: *(\\d+)", open("/proc/self/smaps_rollup").read())[1]) << 10
+    def module():
+        return torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(SIZE, dtype=dtype)) for _ in range(16)])
+    path, small, dtype, SIZE = sys.argv[1], sys.argv[2], getattr(torch, sys.argv[3]), 1 << 20
+    into = module()
+    def load(path, into):
+        into.load_state_dict(zerocopy.lazy_load(path, **({"dtype": dtype} if dtype != torch.float32 else {})))
+    SIZE = 10
+    load(small, module())  # imports, caches
+    before = peak = private()
+    done = threading.Event()
+    def watch():
+        global peak
+        while not done.is_set():
+            peak = max(peak, private())
+    thread = threading.Thread(target=watch)
+    thread.start()
+    load(path, into)
+    done.set()
+    thread.join()
+    assert all(float(p[7]) == i for i, p in enumerate(into))
+    print(before, max(peak, private()), sum(p.numel() * p.element_size() for p in into))
+"""
+
+
+@pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
+@pytest.mark.parametrize("kind", ["stored", "deflated", "converted", "legacy"])
+def test_private_memory_of_copying(tmp_path: Path, child: Child, kind: str) -> None:
+    """The module, one tensor, and some megabytes: for a file of 64 MiB, of tensors of 4 MiB."""
+    paths = []
+    for name, size in (("big.pt", 1 << 20), ("small.pt", 10)):
+        state = {str(i): torch.full((size,), float(i)) for i in range(16)}
+        content = saved_bytes(state, _use_new_zipfile_serialization=kind != "legacy")
+        paths.append(tmp_path / name)
+        paths[-1].write_bytes(rezip(content, 8) if kind == "deflated" else content)
+    done = child(PEAK, *paths, "float16" if kind == "converted" else "float32")
+    assert done.returncode == 0, done.stderr
+    before, peak, module = map(int, done.stdout.split())
+    # The module was there before; its pages come as they are written.
+    assert peak - before < module + 4 * MEGABYTE + 20 * MEGABYTE
