@@ -253,9 +253,6 @@ COPIES: Uses = {
     "pickle of twice": lambda d: pickle.loads(pickle.dumps([d["w"], d["w"], {"p": d["p"]}])),
     **{f"pickle {n}": lambda d, n=n: pickle.loads(pickle.dumps(d["p"], n)) for n in range(2, 6)},
     "torch.save": lambda d: zerocopy.load(saved_bytes([d["w"], d["p"], d["w"][0]])),
-    "multiprocessing": lambda d: [
-        pickle.loads(bytes(ForkingPickler.dumps(d[name]))) for name in ("w", "p", "i")
-    ],
     "clone": lambda d: [d["w"].clone(), d["p"].clone(), torch.clone(d["w"])],
     "share_memory_": lambda d: [d["w"].share_memory_().is_shared(), d["w"]],
 }
@@ -356,11 +353,6 @@ AUTOGRAD: Uses = {
     "autograd.grad of a plain tensor": lambda d: torch.autograd.grad(
         [(x := torch.ones(3, requires_grad=True)) * 2], [x], grad_outputs=[d["v"]]
     ),
-    "inputs": lambda d: [(d["p"] * 2).sum().backward(inputs=[d["p"]]), d["p"].grad],
-    "autograd.backward": lambda d: [
-        torch.autograd.backward([(d["p"] * 2).sum()], inputs=[d["p"]]),
-        d["p"].grad,
-    ],
     "gradient": lambda d: [(x := torch.ones(3, requires_grad=True)), (x * 2).backward(d["v"]), x.grad],
     "gradients": lambda d: [
         (x := torch.ones(3, requires_grad=True)),
@@ -503,6 +495,30 @@ def test_what_keeps_the_object_itself() -> None:
     assert torch.equal(plain.detach(), torch.ones(2, 3) - STATE["w"])
     (plain * 2).sum().backward()
     assert torch.equal(plain.grad + 0, STATE["w"] + 2)
+
+
+INPUTS: Uses = {
+    "backward": lambda p: (p * 2).sum().backward(inputs=[p]),
+    "autograd.backward": lambda p: torch.autograd.backward([(p * 2).sum()], inputs=[p]),
+}
+
+
+@pytest.mark.parametrize("use", INPUTS)
+def test_backward_to_inputs(use: str) -> None:
+    """docs/lazy.md: on torch 1.13, which asks no class there, no gradient; never another one."""
+    parameter = zerocopy.lazy_load(FILE)["p"]
+    INPUTS[use](parameter)
+    assert parameter.grad is None or torch.equal(parameter.grad, torch.full((3,), 2.0))
+
+
+@pytest.mark.parametrize("name", ["w", "p", "i"])
+def test_forking_pickler(name: str) -> None:
+    """docs/lazy.md: what torch.multiprocessing makes of it is shared memory, with a copy."""
+    tensor = zerocopy.lazy_load(FILE)[name]
+    shared = pickle.loads(bytes(ForkingPickler.dumps(tensor)))
+    assert_same(shared + 0, zerocopy.load(FILE)[name] + 0)
+    assert type(shared) is type(STATE[name]) and shared.is_shared()
+    assert torch.equal(tensor, STATE[name])
 
 
 OUTSIDE: dict[str, Callable[[Any], Any]] = {
