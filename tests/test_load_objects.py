@@ -166,3 +166,15 @@ def test_tensor_of_a_device_that_is_not_here(kind: str) -> None:
     data = a.checkpoint(a.pickle(a.call(function, a.tensor(), a.name("torch", "float32"), kind, False)))
     with pytest.raises(zerocopy.FormatError):
         zerocopy.load(data)
+
+
+@pytest.mark.parametrize("size", [(-2, 0), (0, -1), (2**62, 4, 0), (True, 0), (2.0, 0)], ids=str)
+def test_sparse_tensor_without_elements_has_a_shape(size: tuple[Any, ...]) -> None:
+    """torch looks at it when there are elements only, and takes a negative one."""
+    layout = a.call(a.name("torch.serialization", "_get_layout"), "torch.sparse_coo")
+    indices = a.tensor(a.storage("1", "LongStorage", numel=0), 0, (len(size), 0), (1, 1))
+    values = a.tensor(a.storage("2", numel=0), 0, (0,), (1,))
+    function = a.name("torch._utils", "_rebuild_sparse_tensor")
+    data = a.checkpoint(a.pickle(a.call(function, layout, (indices, values, size))), {"1": b"", "2": b""})
+    with pytest.raises(zerocopy.FormatError, match="shape"):
+        zerocopy.load(data)

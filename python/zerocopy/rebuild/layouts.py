@@ -36,9 +36,11 @@ def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.
     checks: dict[str, Any] = {} if always else {"check_invariants": True}
     if layout is not torch.sparse_coo:
         compressed, plain, values, size = data
+        _require_shape(size)
         within_storage(compressed, plain, values)
         return torch.sparse_compressed_tensor(compressed, plain, values, size, layout=layout, **checks)
     indices, values, size, *flag = data
+    _require_shape(size)
     require([type(coalesced) for coalesced in flag] in ([], [bool]), "whether a sparse tensor is coalesced")
     within_storage(indices, values)
     tensor = torch.sparse_coo_tensor(indices, values, size, **checks)
@@ -48,6 +50,12 @@ def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.
         )
     # Said or not: what has fewer than two elements is taken for coalesced otherwise.
     return tensor._coalesced_(flag[0]) if flag else tensor
+
+
+def _require_shape(size: Any) -> None:
+    """Require what torch asks of a sparse tensor's shape only if it has elements."""
+    shaped = isinstance(size, (tuple, list)) and all(type(n) is int and n >= 0 for n in size)
+    require(shaped and math.prod(n or 1 for n in size) < 2**63, "a sparse tensor's shape")
 
 
 # What 1.13 wrote, and later releases no longer have.
