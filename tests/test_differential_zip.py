@@ -239,7 +239,7 @@ def by_torch(data: bytes) -> tuple[dict[str, bytes], Any]:
 def by_zerocopy(path: Path) -> tuple[dict[str, bytes], Any]:
     """Return the pickle and the storages, and what zerocopy.load makes of the archive."""
     value = zerocopy.load(path)
-    opened = _C.Archive.open(bytes(path), "c", True)
+    opened = _C.Archive.open(bytes(path), "c", "whole")
     read = {"data.pkl": opened.pickle()}
     for i, tensor in enumerate(value.values() if isinstance(value, dict) else value):
         read[f"data/{i}"] = tensor.numpy().tobytes()
