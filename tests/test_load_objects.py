@@ -178,3 +178,24 @@ def test_sparse_tensor_without_elements_has_a_shape(size: tuple[Any, ...]) -> No
     data = a.checkpoint(a.pickle(a.call(function, layout, (indices, values, size))), {"1": b"", "2": b""})
     with pytest.raises(zerocopy.FormatError, match="shape"):
         zerocopy.load(data)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "loads"),
+    [
+        ((1, 0), (2**62, 1), True),
+        ((1, 3), (2**62, 1), True),
+        ((2, 3), (2**62, 1), False),
+        ((0,), (2**63,), False),
+    ],
+    ids=str,
+)
+def test_meta_tensor_with_large_strides(size: tuple[int, ...], stride: tuple[int, ...], loads: bool) -> None:
+    """The stride of one element, or of none, leads nowhere."""
+    function = a.name("torch._utils", "_rebuild_meta_tensor_no_storage")
+    data = a.checkpoint(a.pickle(a.call(function, a.name("torch", "float32"), size, stride, False)))
+    loaded = outcome(lambda: zerocopy.load(data))
+    if loads:
+        assert loaded[0] == "value" and loaded[1].size() == size and loaded[1].stride() == stride
+    else:
+        assert loaded[:2] == ("error", zerocopy.FormatError)

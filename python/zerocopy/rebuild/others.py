@@ -32,7 +32,8 @@ def rebuild_meta_tensor(
     )
     require(len(size) == len(stride) <= MAX_DIMENSIONS, "a meta tensor's dimensions")
     require(math.prod(n or 1 for n in size) < MANY, "a meta tensor's shape")
-    require(sum(n * step for n, step in zip(size, stride, strict=True)) < MANY, "a meta tensor's strides")
+    reach = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    require((0 in size or reach < MANY) and max((0, *stride)) < 2**63, "a meta tensor's strides")
     return torch.empty_strided(size, stride, dtype=dtype, device="meta", requires_grad=requires_grad)
 
 
