@@ -122,17 +122,22 @@ def undiagnosed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(f: Any, weights_only: bool) -> Iterator[None]:
-    """Put the file's name into what is raised about it."""
+    """Put the file's name into what is raised about it, once."""
     try:
         yield
     except Error as error:
-        raise type(error)(f"{opening.name_of(f)}: {error}") from error.__cause__
+        raise type(error)(_named(f, error)) from error.__cause__
     except EOFError as error:
-        raise FormatError(f"{opening.name_of(f)}: truncated: {error}") from error
+        raise FormatError(_named(f, f"truncated: {error}")) from error
     except pickle.UnpicklingError as error:
         if weights_only:
-            error.args = (f"{opening.name_of(f)}: {error}",)
+            error.args = (_named(f, error),)
         raise
+
+
+def _named(f: Any, error: object) -> str:
+    name, text = opening.name_of(f), str(error)
+    return text if text.startswith(f"{name}: ") else f"{name}: {text}"
 
 
 def load_diagnosed(
