@@ -5,13 +5,6 @@
 namespace py = pybind11;
 
 namespace zerocopy {
-namespace {
-
-// The machine bounds nesting as values are made; what is appended later through the memo can nest
-// deeper, and is stopped here, before the C++ stack is used up.
-constexpr int kMaxDepth = 1100;
-
-}  // namespace
 
 // ------------------------------------------------------------------------------------- values
 
@@ -33,7 +26,7 @@ py::object Builder::node(const Node& node) {
   py::object& slot = made_[node.slot];
   if (slot.is(begun_)) throw UnsupportedError("pickle: a value that is needed to make itself");
   if (slot) return slot;
-  if (++depth_ > kMaxDepth) throw FormatError("pickle: values nest deeper than 1000");
+  if (++depth_ > Document::kDeepest) throw FormatError(Document::kTooDeep);
   slot = begun_;
   slot = make(node);
   finish(node, slot);

@@ -31,9 +31,8 @@ struct Remembered {
 // Stands where a tensor would be: an object of a Python class, which knows its source and its number there.
 class Placeholders final : public Tensors {
  public:
-  Placeholders(const Content& content, const std::vector<Record>& records, const py::object& objects,
-               Tensors& real)
-      : Tensors(content, records, {py::none(), true}, objects),
+  Placeholders(const py::object& objects, Tensors& real)
+      : Tensors(objects),
         real_(real),
         type_(objects.attr("placeholder_class")),
         source_(objects.attr("source")),
@@ -133,11 +132,11 @@ class Pruning {
 }  // namespace
 
 // The file and its real storages, as long as the checkpoint is open.
-class Lazy::Opened final : public Tensors {
+class Lazy::Opened final : public StoredTensors {
  public:
   Opened(py::object archive, const Reading& reading, Destination destination, py::object construction)
-      : Tensors(archive.cast<Archive&>().content(), reading.records, std::move(destination),
-                std::move(construction)),
+      : StoredTensors(archive.cast<Archive&>().content(), reading.records, std::move(destination),
+                      std::move(construction)),
         archive_(std::move(archive)),
         storages_(reading.document.storages.size()),
         views_(reading.document.views.size()) {}
@@ -179,7 +178,7 @@ class Lazy::Opened final : public Tensors {
 py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::span<const std::int64_t> size,
                               std::span<const std::int64_t> stride) {
   const Storage& storage = *whole.storage;
-  const Storage& root = storage.root == nullptr ? storage : *storage.root;
+  const Storage& root = storage.whole();
   const std::int64_t item_size = whole.dtype->size;
   const auto numel = static_cast<std::int64_t>(storage.nbytes) / item_size;
   const std::string reason = why_not_a_view(numel, item_size, offset, size, stride);
@@ -263,7 +262,7 @@ py::tuple Lazy::entry(std::size_t i) const {
     return py::make_tuple(py::tuple(), "", py::tuple(), 0, 0, py::none(), "", "", false, false);
   }
   const Storage& storage = *tensor->storage;
-  const Storage& root = storage.root == nullptr ? storage : *storage.root;
+  const Storage& root = storage.whole();
   const Record& record = reading_.records[root.index];
   const Shape shape(*tensor);
   std::int64_t numel = 1;
@@ -290,7 +289,7 @@ py::list Lazy::entries() const {
 
 py::object Lazy::build(const py::object& objects, const py::object& chosen) {
   const std::shared_ptr<Opened> real = opened();
-  Placeholders placeholders(real->archive().content(), reading_.records, objects, *real);
+  Placeholders placeholders(objects, *real);
   const BuildPolicy policy{allowed_, encoding_, objects};
   Builder builder(reading_.document, placeholders, policy);
   if (chosen.is_none()) return builder.value(reading_.document.root);
@@ -307,7 +306,7 @@ py::object Lazy::leaf(const py::str& name, const py::object& objects) {
   const auto leaf = leaves().catalog.find(utf8_of(name));
   if (!leaf) throw py::key_error(name);
   const std::shared_ptr<Opened> real = opened();
-  Placeholders placeholders(real->archive().content(), reading_.records, objects, *real);
+  Placeholders placeholders(objects, *real);
   const Value& value = leaves().catalog.leaves()[*leaf].value;
   if (value.is(Kind::tensor)) return placeholders.tensor(value.as<Tensor>());
   const BuildPolicy policy{allowed_, encoding_, objects};
@@ -315,12 +314,6 @@ py::object Lazy::leaf(const py::str& name, const py::object& objects) {
 }
 
 // ------------------------------------------------------------------------------------- tensors
-
-py::object Lazy::tensor(std::size_t i) {
-  const Tensor* tensor = Catalog::dense(tensor_value(i));
-  if (tensor == nullptr) throw py::value_error("not a dense tensor");
-  return tensor_at(tensor->index);
-}
 
 py::object Lazy::part(std::size_t i, std::int64_t offset, const std::vector<std::int64_t>& size,
                       const std::vector<std::int64_t>& stride) {

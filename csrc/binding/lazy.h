@@ -50,9 +50,8 @@ class Lazy {
   pybind11::object build(const pybind11::object& objects, const pybind11::object& chosen);
   pybind11::object leaf(const pybind11::str& name, const pybind11::object& objects);
 
-  // Real tensors. `i` counts names; `index` is what a placeholder knows of itself: a number among the
-  // document's tensors, storages or views.
-  pybind11::object tensor(std::size_t i);
+  // Real tensors. `i` counts names; `index` is what a placeholder knows of itself: its number among the
+  // document's tensors.
   pybind11::object part(std::size_t i, std::int64_t offset, const std::vector<std::int64_t>& size,
                         const std::vector<std::int64_t>& stride);
   pybind11::object tensor_at(std::size_t index);

@@ -262,7 +262,8 @@ Advice advice_of(const std::string& name) {
   return Advice::soon;
 }
 
-// For the pages between the first element of a view of a storage and its last.
+// For what a view of a storage holds; how it is read from now on, for the pages from its first element to its last:
+// run by run each would become a mapping of the kernel's own.
 void advise_view(const py::object& storage, const py::object& dtype, std::int64_t offset,
                  const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride,
                  const std::string& advice) {
@@ -270,10 +271,13 @@ void advise_view(const py::object& storage, const py::object& dtype, std::int64_
   if (!native.is_cpu()) return;
   const std::int64_t item_size = item_size_of(scalar_type_of(dtype.ptr()));
   const Advice number = advice_of(advice);
-  for_each_run(size, stride, item_size, [&](Extent run) {
-    run.offset += static_cast<std::uint64_t>(offset * item_size);
-    advise(native.bytes().subspan(run), number);
-  });
+  const auto apply = [&](Extent extent) {
+    extent.offset += static_cast<std::uint64_t>(offset * item_size);
+    advise(native.bytes().subspan(extent), number);
+  };
+  if (number == Advice::soon) return for_each_run(size, stride, item_size, apply);
+  const std::int64_t span = span_of(size, stride);
+  if (span != 0) apply({0, static_cast<std::uint64_t>(span * item_size)});
 }
 
 }  // namespace
@@ -314,7 +318,6 @@ PYBIND11_MODULE(_C, module) {
       .def("entries", &Lazy::entries)
       .def("build", &Lazy::build, py::arg("objects"), py::arg("chosen"))
       .def("leaf", &Lazy::leaf, py::arg("name"), py::arg("objects"))
-      .def("tensor", &Lazy::tensor, py::arg("i"))
       .def("part", &Lazy::part, py::arg("i"), py::arg("offset"), py::arg("size"), py::arg("stride"))
       .def("tensor_at", &Lazy::tensor_at, py::arg("index"))
       .def("require_there", &Lazy::require_there)

@@ -38,15 +38,7 @@ ScalarType DTypes::number(const DType& dtype) {
 
 py::object Stored::untyped() const { return moved ? moved : steal(native.wrap()); }
 
-Tensors::Tensors(const Content& content, const std::vector<Record>& records, Destination destination,
-                 py::object construction)
-    : content_(content),
-      records_(records),
-      destination_(std::move(destination)),
-      construction_(std::move(construction)),
-      dtypes_(construction_) {}
-
-Stored Tensors::placed(const Region& bytes, const Storage& storage) const {
+Stored StoredTensors::placed(const Region& bytes, const Storage& storage) const {
   Stored stored{TorchStorage::over(bytes), py::object()};
   if (destination_.takes(storage)) {
     const py::object here = steal(stored.native.wrap());
@@ -56,23 +48,23 @@ Stored Tensors::placed(const Region& bytes, const Storage& storage) const {
   return stored;
 }
 
-Stored Tensors::part_of(const Stored& root, const Storage& view) {
+Stored StoredTensors::part_of(const Stored& root, const Storage& view) {
   const py::slice bytes(static_cast<py::ssize_t>(view.begin),
                         static_cast<py::ssize_t>(view.begin + view.nbytes), 1);
   return {TorchStorage(), root.untyped()[bytes]};
 }
 
-py::object Tensors::typed(const Stored& stored, const Storage& storage) const {
-  return construction_.attr("typed_storage")(stored.untyped(), dtypes_.object(*storage.dtype));
+py::object StoredTensors::typed(const Stored& stored, const Storage& storage) {
+  return construction().attr("typed_storage")(stored.untyped(), dtypes().object(*storage.dtype));
 }
 
-py::object Tensors::over(const Stored& stored, const Tensor& tensor, const Shape& shape) {
+py::object StoredTensors::over(const Stored& stored, const Tensor& tensor, const Shape& shape) {
   if (stored.moved) {  // on another device, or over memory that is not ours
-    return construction_.attr("tensor_over")(stored.moved, dtypes_.object(*tensor.dtype), tensor.offset,
+    return construction().attr("tensor_over")(stored.moved, dtypes().object(*tensor.dtype), tensor.offset,
                                              tuple_of(shape.size()), tuple_of(shape.stride()),
                                              tensor.requires_grad, tensor.conjugate, tensor.negative);
   }
-  return steal(stored.native.tensor({.dtype = dtypes_.number(*tensor.dtype),
+  return steal(stored.native.tensor({.dtype = dtypes().number(*tensor.dtype),
                                      .offset = tensor.offset,
                                      .size = shape.size(),
                                      .stride = shape.stride(),
@@ -83,7 +75,7 @@ py::object Tensors::over(const Stored& stored, const Tensor& tensor, const Shape
 
 RealTensors::RealTensors(const Document& document, const Content& content, const std::vector<Record>& records,
                          Destination destination, py::object construction)
-    : Tensors(content, records, std::move(destination), std::move(construction)),
+    : StoredTensors(content, records, std::move(destination), std::move(construction)),
       storages_(document.storages.size()),
       views_(document.views.size()) {}
 

@@ -1,7 +1,8 @@
 // What a document says about storages and tensors, as torch's objects.
 //
-//   Tensors ─┬─ RealTensors     at once: what load returns
-//            └─ Placeholders    when they are used (lazy.h)
+//   Tensors ─┬─ StoredTensors ─┬─ RealTensors     at once: what load returns
+//            │                 └─ Lazy::Opened    when they are asked for (lazy.cpp)
+//            └─ Placeholders                      what asks for them (lazy.cpp)
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -67,20 +68,38 @@ struct Destination {
   }
 };
 
-// What the two ways of making tensors have in common. `records` are those of the document's storages.
+// What the builder puts where a document has storages and tensors. `construction` is zerocopy.construction, or what
+// stands in for it.
 class Tensors {
  public:
-  Tensors(const Content& content, const std::vector<Record>& records, Destination destination,
-          pybind11::object construction);
+  explicit Tensors(pybind11::object construction)
+      : construction_(std::move(construction)), dtypes_(construction_) {}
   Tensors(const Tensors&) = delete;
   Tensors& operator=(const Tensors&) = delete;
   virtual ~Tensors() = default;
 
-  // A TypedStorage, a Tensor, or what stands for them.
   virtual pybind11::object storage(const Storage& storage) = 0;
   virtual pybind11::object tensor(const Tensor& tensor) = 0;
 
   DTypes& dtypes() noexcept { return dtypes_; }
+
+ protected:
+  const pybind11::object& construction() const noexcept { return construction_; }
+
+ private:
+  pybind11::object construction_;
+  DTypes dtypes_;
+};
+
+// Those of a file: TypedStorages, and Tensors over them. `records` are those of the document's storages.
+class StoredTensors : public Tensors {
+ public:
+  StoredTensors(const Content& content, const std::vector<Record>& records, Destination destination,
+                pybind11::object construction)
+      : Tensors(std::move(construction)),
+        content_(content),
+        records_(records),
+        destination_(std::move(destination)) {}
 
  protected:
   Stored open(const Storage& storage) const {
@@ -88,7 +107,7 @@ class Tensors {
   }
   Stored placed(const Region& bytes, const Storage& storage) const;
   static Stored part_of(const Stored& root, const Storage& view);
-  pybind11::object typed(const Stored& stored, const Storage& storage) const;
+  pybind11::object typed(const Stored& stored, const Storage& storage);
   pybind11::object over(const Stored& stored, const Tensor& tensor) {
     return over(stored, tensor, Shape(tensor));
   }
@@ -96,19 +115,15 @@ class Tensors {
 
   const Content& content() const noexcept { return content_; }
   const Record& record_of(const Storage& storage) const { return records_[storage.index]; }
-  const pybind11::object& construction() const noexcept { return construction_; }
-  const Destination& destination() const noexcept { return destination_; }
 
  private:
   const Content& content_;
   const std::vector<Record>& records_;
   Destination destination_;
-  pybind11::object construction_;
-  DTypes dtypes_;
 };
 
 // Each storage is opened once, and kept as long as this.
-class RealTensors final : public Tensors {
+class RealTensors final : public StoredTensors {
  public:
   RealTensors(const Document& document, const Content& content, const std::vector<Record>& records,
               Destination destination, pybind11::object construction);

@@ -6,8 +6,6 @@
 namespace zerocopy {
 namespace {
 
-constexpr int kMaxDepth = 1100;  // as the builder's
-
 // Of all names together. Honest pickles spell out every leaf, in a byte at least, but the branches above once
 // only.
 constexpr std::uint64_t kLeastBudget = std::uint64_t{1} << 20U;
@@ -53,7 +51,7 @@ bool Path::is_branch(const Value& value) {
 
 bool Path::enter(const Node& branch) {
   if (entered_[branch.slot]) return false;
-  if (++depth_ > kMaxDepth) throw FormatError("pickle: values nest deeper than 1000");
+  if (++depth_ > Document::kDeepest) throw FormatError(Document::kTooDeep);
   entered_[branch.slot] = true;
   return true;
 }

@@ -172,6 +172,8 @@ struct Storage : Node {
   // Files of before torch 0.4 know storages that are a part of another.
   const Storage* root = nullptr;
   std::uint64_t begin = 0;  // first byte in the root
+
+  const Storage& whole() const noexcept { return root == nullptr ? *this : *root; }
 };
 
 struct Tensor : Node {
@@ -210,6 +212,11 @@ struct Object : Node {
 
 class Document {
  public:
+  // The machine bounds nesting as values are made; what is appended later through the memo can nest deeper.
+  // Whoever goes down into values stops here, before the C++ stack is used up.
+  static constexpr int kDeepest = 1100;
+  static constexpr const char* kTooDeep = "pickle: values nest deeper than 1000";
+
   explicit Document(Region pickle) : pickle_(std::move(pickle)) {}
 
   ByteSpan pickle() const noexcept { return pickle_.bytes(); }

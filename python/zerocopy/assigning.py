@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from zerocopy import _torch, loading, opening
-from zerocopy.placeholder import NotYetLoadedTensor
+from zerocopy.placeholder import materialized
 
 Slot = tuple[torch.nn.Module, str]
 
@@ -162,17 +162,12 @@ def _assign(module: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool
 
 def _entries(state_dict: Mapping[str, Any]) -> OrderedDict[str, Any]:
     """Return a state dict of real tensors that torch may write to."""
-    entries = OrderedDict((key, _real(value)) for key, value in state_dict.items())
+    entries = OrderedDict((key, materialized(value)) for key, value in state_dict.items())
     metadata = getattr(state_dict, "_metadata", None)
     if metadata is not None:
         # torch notes assign=True in there, and would go by that when the caller loads the same state dict again.
         entries._metadata = {prefix: dict(local) for prefix, local in metadata.items()}  # type: ignore[attr-defined]
     return entries
-
-
-def _real(value: Any) -> Any:
-    """Return what a placeholder stands for, anything else as it is."""
-    return value.materialize() if isinstance(value, NotYetLoadedTensor) else value
 
 
 class _Handover:

@@ -12,7 +12,8 @@ import torch
 from zerocopy import lazy, loading, showing
 from zerocopy.errors import ClosedError, UnsupportedError
 from zerocopy.layer import FileLayer, Layer, TensorInfo
-from zerocopy.slicing import Slice, real
+from zerocopy.placeholder import materialized
+from zerocopy.slicing import Slice
 from zerocopy.suggestions import no_such_name
 
 
@@ -135,7 +136,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def get_tensor(self, name: str) -> torch.Tensor:
         """Return a tensor that is read: what ``checkpoint[name].materialize()`` returns."""
-        return real(self[name])
+        return materialized(self[name])
 
     def get_slice(self, name: str) -> Slice:
         """Return a :class:`~zerocopy.slicing.Slice`: indexing it reads a part of the tensor and not the rest."""

@@ -31,9 +31,8 @@ class Call:
 
     def made(self) -> torch.Tensor:
         """Return the tensor."""
-        with (
-            self._making
-        ):  # by one thread; by the same again only where the tensor is among its own arguments
+        # One thread makes it; the same comes again only where the tensor is among its own arguments.
+        with self._making:
             if self._is_being_made:
                 raise UnsupportedError("a tensor that is needed to make itself")
             self._is_being_made = True
@@ -140,12 +139,9 @@ class Deferred:
     def _made(self, recipe: Any, described: Described, location: str) -> Any:
         size, dtype, requires_grad, stride = described
         dtype, device = self.source.converted(dtype, location)
-        if (
-            stride is not None and dtype != described.dtype and device.type != "meta"
-        ):  # as it will be laid out
-            stride = (
-                torch.empty_strided(size, stride, dtype=described.dtype, device="meta").to(dtype).stride()
-            )
+        if stride is not None and dtype != described.dtype and device.type != "meta":
+            as_saved = torch.empty_strided(size, stride, dtype=described.dtype, device="meta")
+            stride = as_saved.to(dtype).stride()
         made = _torch.wrapper_subclass(NotYetLoadedTensor, size, stride, dtype, device, requires_grad)
         set_own(made, "_recipe", (self.source, recipe))
         set_own(made, "_is_dense", stride is not None)

@@ -17,8 +17,9 @@ import torch
 
 from zerocopy import _C, _torch, construction, loading
 from zerocopy.errors import ClosedError
+from zerocopy.indexing import Geometry
 from zerocopy.lazy import LazyFile
-from zerocopy.slicing import Geometry, Slice
+from zerocopy.slicing import Slice
 
 _MOST_TIED = 100
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _C, _torch, allowlist, construction, diagnosis, loading, opening
+from zerocopy import _C, _torch, allowlist, construction, diagnosis, loading, opening, tar
 from zerocopy.deferred import Call, Deferred
 from zerocopy.errors import Error
 from zerocopy.lazy_unpickler import LazyUnpickler
@@ -72,15 +73,28 @@ def lazy_load(
     >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
-    begin = opening.position_of(f)
-    try:
-        source = read(f, mode, backend, encoding, dtype=dtype, device=device)
-        with loading.naming(f, weights_only=True):
-            return source.native.build(source.objects, chosen(source.native, keys, prefix, predicate))
-    except (Error, pickle.UnpicklingError):
-        if weights_only or any(chooses is not None for chooses in (keys, prefix, predicate)):
-            raise
-        return _load_trusting(f, begin, mode, backend, encoding, Options(dtype, device))
+    options = Options(dtype, device)
+
+    def load_safely(opened: _Opened) -> Any:
+        source = _read(opened, encoding, options)
+        return source.native.build(source.objects, chosen(source.native, keys, prefix, predicate))
+
+    # To choose by names takes the safe machine: pickle's own knows of none.
+    trusting = not weights_only and all(chooses is None for chooses in (keys, prefix, predicate))
+    with loading.undiagnosed(), loading.naming(f, weights_only=not trusting):
+        begin = opening.position_of(f)
+        try:
+            opened = _open(f, mode, backend)
+        except diagnosis.TarError:  # each of its storages is copied, whatever is done
+            if not trusting:
+                raise
+            with opening.binary_file(f, begin) as file:
+                return tar.load(file, options.map_location, pickle, {"encoding": encoding})
+        if not trusting:
+            return load_safely(opened)
+        with contextlib.suppress(Error, pickle.UnpicklingError):
+            return load_safely(opened)
+        return _load_trusting(opened, encoding, options)
 
 
 class Options:
@@ -180,56 +194,54 @@ def _converted(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -
 def read(f: Any, mode: str = "c", backend: str = "auto", encoding: str = "utf-8", **options: Any) -> LazyFile:
     """Read a checkpoint's pickle, and build nothing of it. Arguments and errors as for :func:`lazy_load`, safely."""
     with loading.undiagnosed(), loading.naming(f, weights_only=True):
-        return _read(_open(f, mode, backend), f, encoding, Options(**options))
+        return _read(_open(f, mode, backend), encoding, Options(**options))
 
 
-def _open(f: Any, mode: str, backend: str) -> _C.Archive:
-    begin = opening.position_of(f)
+class _Opened(NamedTuple):
+    """An archive, and what it was opened from, which is left standing at its end."""
+
+    archive: _C.Archive
+    name: str
+    file: Any
+    begin: int | None
+
+    def finish(self) -> None:
+        self.archive.require_unchanged()
+        if self.begin is not None:
+            self.file.seek(self.begin + self.archive.end)
+
+
+def _open(f: Any, mode: str, backend: str) -> _Opened:
+    begin, name = opening.position_of(f), opening.name_of(f)
     if isinstance(f, (str, os.PathLike)):
         f = Path(os.fsdecode(f)).absolute()  # placeholders find it when the program has gone elsewhere
     archive = opening.open_archive(f, mode, loading.backend_of(backend, None), windows=True)
     if archive.is_torchscript:
         raise diagnosis.TorchScriptError(loading.TORCHSCRIPT_REFUSED)
-    if begin is not None:
-        f.seek(begin)
-    return archive
+    return _Opened(archive, name, f, begin)
 
 
-def _read(archive: _C.Archive, f: Any, encoding: str, options: Options) -> LazyFile:
-    begin, name = opening.position_of(f), opening.name_of(f)
+def _read(opened: _Opened, encoding: str, options: Options) -> LazyFile:
     restore, cpu_as_is = _torch.restore_function(options.map_location)
-    native = _C.Lazy(archive, allowlist.resolve, restore, cpu_as_is, encoding, construction, name)
-    archive.require_unchanged()
-    if begin is not None:
-        f.seek(begin + archive.end)
-    return LazyFile(native, name, options)
+    native = _C.Lazy(
+        opened.archive, allowlist.resolve, restore, cpu_as_is, encoding, construction, opened.name
+    )
+    opened.finish()
+    return LazyFile(native, opened.name, options)
 
 
-def _load_trusting(
-    f: Any, begin: int | None, mode: str, backend: str, encoding: str, options: Options
-) -> Any:
+def _load_trusting(opened: _Opened, encoding: str, options: Options) -> Any:
     """Let pickle run what the file says, with placeholders for its tensors."""
-    if begin is not None:
-        f.seek(begin)
-    with loading.undiagnosed(), loading.naming(f, weights_only=False):
-        try:
-            archive = _open(f, mode, backend)
-        except diagnosis.TarError:  # each of its storages is copied, whatever is done
-            return loading.load(f, options.map_location, weights_only=False, encoding=encoding)
-        source = LazyFile(archive, opening.name_of(f), options)
-        unpickling = LazyUnpickler(
-            io.BytesIO(archive.pickle()),
-            archive,
-            source.objects,
-            map_location=options.map_location,
-            encoding=encoding,
-        )
-        result = unpickling.load()
-        unpickling.read_storages()
-        archive.require_unchanged()
-        if begin is not None:
-            f.seek(begin + archive.end)
-        return result
+    archive = opened.archive
+    source = LazyFile(archive, opened.name, options)
+    file = io.BytesIO(archive.pickle())
+    unpickling = LazyUnpickler(
+        file, archive, source.objects, map_location=options.map_location, encoding=encoding
+    )
+    result = unpickling.load()
+    unpickling.read_storages()
+    opened.finish()
+    return result
 
 
 def chosen(

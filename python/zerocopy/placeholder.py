@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from zerocopy import _torch
+from zerocopy.indexing import is_basic
 
 
 class Source(Protocol):
@@ -52,7 +53,7 @@ _METADATA: frozenset[Any] = frozenset(
         torch.is_complex,
     ]
 )
-#: What others than dense ones say: their strides, layout, ... are known when they are made.
+#: What the others (sparse, quantized, ...) say: their strides and layout are known once they are made.
 _LITTLE_METADATA: frozenset[Any] = frozenset(
     [_getter(name) for name in ("shape", "dtype", "device", "ndim", "requires_grad")]
     + [torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.__len__]
@@ -92,9 +93,7 @@ class NotYetLoadedTensor(torch.Tensor):
     """
 
     # Set past __setattr__ when one is made; what a tensor has when it is not asked is here.
-    _recipe: Any = (
-        None  # (source, what the source knows it by); of none: a tensor on its way to be a Parameter
-    )
+    _recipe: Any = None  # (source, what the source knows it by); None: a tensor on its way to be a Parameter
     _real: torch.Tensor | None = None
     _handed_out: weakref.ref[torch.Tensor] | None = None
     _is_loaded: bool = False
@@ -141,7 +140,7 @@ class NotYetLoadedTensor(torch.Tensor):
             if first._recipe is None or _knows(first, func):
                 with _torch.without_torch_function():
                     return func(*args, **kwargs)
-            if func is torch.Tensor.__getitem__ and _is_basic(args[1]):
+            if func is torch.Tensor.__getitem__ and is_basic(args[1]):
                 return _item(first, args[1])
             if func is torch.Tensor.detach and sys._getframe(1).f_code is _PARAMETER_NEW:
                 return _parameter_to_be(first)
@@ -225,6 +224,11 @@ def real_of(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torc
     return real
 
 
+def materialized(value: Any) -> Any:
+    """Return the tensor that a placeholder stands for; anything else as it is."""
+    return value.materialize() if isinstance(value, NotYetLoadedTensor) else value
+
+
 def _kept(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.Tensor:
     """Return the real tensor, which the placeholder keeps: what an operation changes has to stay changed."""
     if placeholder._recipe is None:
@@ -293,12 +297,6 @@ def replaced(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
 
 
 # --------------------------------------------------------------------------------- parts
-
-
-def _is_basic(index: Any) -> bool:
-    """Whether indexing gives a view: integers, slices, None, Ellipsis."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(part is None or part is ... or type(part) in (int, slice) for part in parts)
 
 
 def _item(placeholder: NotYetLoadedTensor, index: Any) -> torch.Tensor:

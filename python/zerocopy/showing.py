@@ -5,7 +5,6 @@ Names come from the file. What is shown of one is bounded, cannot drive a termin
 
 from __future__ import annotations
 
-import html
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -94,6 +93,8 @@ def _rows(branch: _Branch, level: int, depth: int) -> Iterator[tuple[str, str, s
 
 def table(title: str, infos: Iterable[Any]) -> str:
     """Return an HTML table of tensors with bars of their bytes, the first :data:`_ROWS` of them."""
+    import html  # of notebooks only: every load would pay for it
+
     infos = list(infos)
     largest = max((info.nbytes for info in infos), default=0) or 1
     heads = "".join(f"<th>{head}</th>" for head in ("name", "dtype", "shape", "bytes", ""))
@@ -106,6 +107,8 @@ def table(title: str, infos: Iterable[Any]) -> str:
 
 
 def _html_row(info: Any, percent: float) -> str:
+    import html
+
     cells = (shown(info.name) or "''", _dtype(info), _shape(info), size(info.nbytes))
     bar = f'<div style="background:#4c78a8;height:0.8em;width:{percent:.1f}%"></div>'
     return (

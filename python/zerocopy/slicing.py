@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from zerocopy.placeholder import NotYetLoadedTensor
+from zerocopy.indexing import Geometry, is_basic
+from zerocopy.placeholder import materialized
 
 #: safetensors' names of dtypes; others have torch's.
 _SAFETENSORS = {
@@ -17,25 +17,6 @@ _SAFETENSORS = {
     "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "complex64": "C64",
 }  # fmt: skip
-
-
-def real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that a placeholder stands for, or a tensor that is none as it is."""
-    return tensor.materialize() if isinstance(tensor, NotYetLoadedTensor) else tensor
-
-
-class Geometry(NamedTuple):
-    """Where the elements of a dense tensor lie in its storage, all in elements."""
-
-    offset: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-
-    def at(self, index: Any) -> Geometry:
-        """Return what ``tensor[index]`` shows, by basic indexing. torch itself indexes: a tensor without memory."""
-        view = torch.empty_strided(self.size, self.stride, device="meta")[index]
-        inside = view.numel() > 0  # torch lets an empty view begin behind the end of its storage
-        return Geometry(self.offset + inside * int(view.storage_offset()), tuple(view.shape), view.stride())
 
 
 class Slice:
@@ -98,8 +79,8 @@ class Slice:
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         if self._geometry is None or self._part is None:
-            return real(self._whole).detach()[index]
-        if _is_basic(index):
+            return materialized(self._whole).detach()[index]
+        if is_basic(index):
             return self._converted(self._part(self._geometry.at(index)))
         return self._converted(self._part(self._geometry)[index])
 
@@ -108,15 +89,3 @@ class Slice:
 
     def __repr__(self) -> str:
         return f"Slice(shape={tuple(self.shape)}, dtype={self.dtype})"
-
-
-def _is_basic(index: Any) -> bool:
-    """Whether torch makes a view of an index: no copy, so that where its elements lie is known beforehand."""
-    parts = index if isinstance(index, tuple) else (index,)
-    if sum(part is Ellipsis for part in parts) > 1:  # not alike for tensors with memory and without
-        return False
-    return all(part is None or part is Ellipsis or isinstance(part, slice) or _is_int(part) for part in parts)
-
-
-def _is_int(part: Any) -> bool:
-    return isinstance(part, numbers.Integral) and not isinstance(part, bool)  # True and False are masks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
@@ -22,6 +21,8 @@ def no_such_name(path: str, name: object, names: Collection[str], others: Iterab
     below = list(islice(_below(name, names), _SUGGESTED))
     if below:
         return KeyError(f"{path}: {shown(name)} is no tensor; below it are {_listed(below)}, ...")
+    import difflib  # it is for errors: every load would pay for it
+
     close = difflib.get_close_matches(name[:_LONGEST], _near(name[:_LONGEST], names), _SUGGESTED)
     hint = f"; close to it: {_listed(close)}" if close else ""
     return KeyError(f"{path}: there is no {shown(name) or repr(name)}{hint}")

@@ -35,7 +35,8 @@ class Windows : public ::testing::Test {
   static std::string text(const Region& region) { return std::string(region.bytes().text()); }
   static bool is_mapped(const std::byte* address) {
     const auto page = reinterpret_cast<std::uintptr_t>(address) / 4096 * 4096;
-    return ::msync(reinterpret_cast<void*>(page), 4096, MS_ASYNC) == 0;
+    unsigned char resident = 0;
+    return ::mincore(reinterpret_cast<void*>(page), 4096, &resident) == 0;
   }
 
   static constexpr std::uint64_t kSize = 20 * kMebibyte;
