@@ -82,8 +82,7 @@ int run(const char* path, int rounds) {
   };
   const auto source = open();
   const auto archive = Archive::open(source, nullptr, Mode::copy_on_write);
-  const PickleForm form = archive->pickle_form();
-  const Document document = read_pickle(archive->pickle(), form);
+  const Document document = archive->document();
   const Parts parts(document);
   const Zip zip(source);
   const std::uint64_t directory =
@@ -91,7 +90,7 @@ int run(const char* path, int rounds) {
 
   const double whole = median_us(rounds, [&] {
     const auto again = Archive::open(open(), nullptr, Mode::copy_on_write);
-    const Document read = read_pickle(again->pickle(), form);
+    const Document read = again->document();
     sink = again->records(wanted_by(read)).size();
   });
   const double parsed = median_us(rounds, [&] { sink = Zip(source).count(); }) - median_us(rounds, [&] {

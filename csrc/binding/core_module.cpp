@@ -126,7 +126,7 @@ py::dict examine(int descriptor, const std::string& name, std::size_t limit) {
     const GilReleased released;
     archive = Archive::open(source_of(descriptor, name), nullptr, Mode::copy_on_write);
     if (!archive->is_torchscript()) {
-      document = read_pickle(archive->pickle(), archive->pickle_form());
+      document = archive->document();
       records = archive->records(wanted_by(*document));
       effects = effects_of(*document);
       for (const Global* global : document->externals) externals.insert({global->module, global->name});

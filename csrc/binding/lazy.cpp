@@ -313,6 +313,12 @@ py::object Lazy::leaf(const py::str& name, const py::object& objects) {
   return Builder(reading_.document, placeholders, policy).value(value);
 }
 
+py::object Lazy::metadata(const py::object& objects) {
+  Placeholders placeholders(objects, *opened());
+  const BuildPolicy policy{allowed_, encoding_, objects};
+  return Builder(reading_.document, placeholders, policy).value(reading_.document.metadata);
+}
+
 // ------------------------------------------------------------------------------------- tensors
 
 py::object Lazy::part(std::size_t i, std::int64_t offset, const std::vector<std::int64_t>& size,

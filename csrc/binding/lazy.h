@@ -50,6 +50,9 @@ class Lazy {
   pybind11::object build(const pybind11::object& objects, const pybind11::object& chosen);
   pybind11::object leaf(const pybind11::str& name, const pybind11::object& objects);
 
+  // What the container says of the file as a whole, a dict of strings, or None.
+  pybind11::object metadata(const pybind11::object& objects);
+
   // Real tensors. `i` counts names; `index` is what a placeholder knows of itself: its number among the
   // document's tensors.
   pybind11::object part(std::size_t i, std::int64_t offset, const std::vector<std::int64_t>& size,

@@ -76,10 +76,8 @@ ArchivePointer open_buffer(const py::object& buffer, const std::string& letters)
                        mode);
 }
 
-Reading read_document(Archive& archive, Region pickle, bool take_modules = false) {
-  PickleForm form = archive.pickle_form();
-  form.take_modules = take_modules;
-  Document document = read_pickle(std::move(pickle), form);
+Reading read_document(Archive& archive, bool take_modules = false) {
+  Document document = archive.document(take_modules);
   std::vector<Record> records = archive.records(wanted_by(document));
   return {std::move(document), std::move(records)};
 }
@@ -127,17 +125,17 @@ struct Allowed {
 Allowed read_allowed(Archive& archive, const py::object& allow, bool take_modules) {
   std::optional<Reading> reading;
   std::exception_ptr fault;
-  Region pickle;
+  Region named;
   {
     const GilReleased released;
-    pickle = archive.pickle();
     try {
-      reading = read_document(archive, pickle, take_modules);
+      reading = read_document(archive, take_modules);
     } catch (const Error&) {
       fault = std::current_exception();
+      if (archive.is_pickled()) named = archive.pickle();
     }
   }
-  py::dict globals = allow(fault ? list_foreign_globals(pickle.bytes()) : foreign_globals(reading->document));
+  py::dict globals = allow(fault ? list_foreign_globals(named.bytes()) : foreign_globals(reading->document));
   if (fault) std::rethrow_exception(fault);
   return {std::move(*reading), std::move(globals)};
 }
@@ -204,7 +202,7 @@ py::list explain(Archive& archive) {
   std::optional<Reading> reading;
   {
     const GilReleased released;
-    reading = read_document(archive, archive.pickle());
+    reading = read_document(archive);
   }
   py::list explained;
   for (const Storage* storage : reading->document.storages) {
@@ -262,8 +260,8 @@ Advice advice_of(const std::string& name) {
   return Advice::soon;
 }
 
-// For what a view of a storage holds; how it is read from now on, for the pages from its first element to its last:
-// run by run each would become a mapping of the kernel's own.
+// For what a view of a storage holds; how it is read from now on, for the pages from its first element to its
+// last: run by run each would become a mapping of the kernel's own.
 void advise_view(const py::object& storage, const py::object& dtype, std::int64_t offset,
                  const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride,
                  const std::string& advice) {
@@ -297,6 +295,7 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("is_torchscript", &Archive::is_torchscript)
       .def_property_readonly("big_endian", [](const Archive& self) { return self.content().big_endian(); })
       .def_property_readonly("end", &Archive::end)
+      .def_property_readonly("is_pickled", &Archive::is_pickled)
       .def("pickle", &pickle_of)
       .def("explain", &explain)
       .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("encoding"),
@@ -318,6 +317,7 @@ PYBIND11_MODULE(_C, module) {
       .def("entries", &Lazy::entries)
       .def("build", &Lazy::build, py::arg("objects"), py::arg("chosen"))
       .def("leaf", &Lazy::leaf, py::arg("name"), py::arg("objects"))
+      .def("metadata", &Lazy::metadata, py::arg("objects"))
       .def("part", &Lazy::part, py::arg("i"), py::arg("offset"), py::arg("size"), py::arg("stride"))
       .def("tensor_at", &Lazy::tensor_at, py::arg("index"))
       .def("require_there", &Lazy::require_there)

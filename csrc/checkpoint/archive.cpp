@@ -1,14 +1,17 @@
 #include "checkpoint/archive.h"
 
 #include "checkpoint/legacy_archive.h"
+#include "checkpoint/safetensors_archive.h"
 #include "checkpoint/zip_archive.h"
 
 namespace zerocopy {
 
 std::unique_ptr<Archive> Archive::open(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping,
                                        Mode mode) {
-  const bool legacy = LegacyArchive::recognises(*source);
+  const bool safetensors = SafetensorsHeader::recognises(*source);
+  const bool legacy = !safetensors && LegacyArchive::recognises(*source);
   Content content(std::move(source), std::move(mapping), mode);
+  if (safetensors) return std::make_unique<SafetensorsArchive>(std::move(content));
   if (legacy) return std::make_unique<LegacyArchive>(std::move(content));
   return std::make_unique<ZipArchive>(std::move(content));
 }

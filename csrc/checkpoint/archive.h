@@ -1,7 +1,8 @@
-// A checkpoint: the pickle of an object, and the records that its storages lie in.
+// A checkpoint: what it says of an object, and the records that its storages lie in.
 //
-//   Archive ─┬─ ZipArchive      torch.save since 1.6, TorchScript
-//            └─ LegacyArchive   torch.save before, and since with _use_new_zipfile_serialization=False
+//   Archive ─┬─ ZipArchive           torch.save since 1.6, TorchScript
+//            ├─ LegacyArchive        torch.save before, and since with _use_new_zipfile_serialization=False
+//            └─ SafetensorsArchive   .safetensors: a dict of tensors, and no pickle
 #pragma once
 
 #include <memory>
@@ -35,8 +36,13 @@ class Archive {
   virtual const char* container() const noexcept = 0;
   virtual bool is_torchscript() const { return false; }
 
+  // Read by the safe machine, where it is a pickle; with `take_modules` as PickleForm has it. Throws what
+  // read_pickle throws.
+  virtual Document document(bool take_modules = false) const = 0;
+
+  // Whether it is a pickle that says it: that names globals, and is a program to whoever trusts it.
+  virtual bool is_pickled() const { return true; }
   virtual Region pickle() const = 0;
-  virtual PickleForm pickle_form() const = 0;
 
   // The record of each storage: it is there and has its size. A legacy file can only tell when it is
   // asked for all storages at once. Throws FormatError.

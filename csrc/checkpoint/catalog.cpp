@@ -62,7 +62,7 @@ void Path::leave(const Node& branch) {
 }
 
 Catalog::Catalog(const Document& document)
-    : budget_(kLeastBudget + kBudget * document.pickle().size()), path_(document) {
+    : budget_(kLeastBudget + kBudget * document.text().size()), path_(document) {
   add("", document.root);
 }
 

@@ -21,7 +21,9 @@ class LegacyArchive final : public Archive {
 
   const char* container() const noexcept override { return "legacy"; }
   Region pickle() const override { return object_; }
-  PickleForm pickle_form() const override { return {.ids = PersistentId::storage_with_view}; }
+  Document document(bool take_modules) const override {
+    return read_pickle(object_, {.ids = PersistentId::storage_with_view, .take_modules = take_modules});
+  }
   std::vector<Record> records(std::span<const Wanted> storages) override;
   std::uint64_t end() const noexcept override { return end_; }
 

@@ -90,6 +90,10 @@ Region ZipArchive::pickle() const {
   return content_.read(zip_.record(record));
 }
 
+Document ZipArchive::document(bool take_modules) const {
+  return read_pickle(pickle(), {.stored = zip_.stored_size(pickle_record()), .take_modules = take_modules});
+}
+
 std::vector<Record> ZipArchive::records(std::span<const Wanted> storages) {
   std::vector<std::size_t> found;
   found.reserve(storages.size());

@@ -26,7 +26,7 @@ class ZipArchive final : public Archive {
   const char* container() const noexcept override { return is_torchscript() ? "torchscript" : "zip"; }
   bool is_torchscript() const override { return zip_.contains("constants.pkl"); }
   Region pickle() const override;
-  PickleForm pickle_form() const override { return {.stored = zip_.stored_size(pickle_record())}; }
+  Document document(bool take_modules) const override;
   std::vector<Record> records(std::span<const Wanted> storages) override;
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
 

@@ -51,7 +51,7 @@ void Document::settle() const {
   constexpr std::uint64_t kLeast = 8;  // bytes that an attribute takes in a pickle: its name, its value
   std::uint64_t attributes = 0;
   for (const Mapping* state : states_) attributes += state->items.size();
-  if (exceeds(attributes * kLeast, kSets, pickle_.size())) {
+  if (exceeds(attributes * kLeast, kSets, text_.size())) {
     throw FormatError("pickle: the same state is set too often");
   }
 }

@@ -217,12 +217,14 @@ class Document {
   static constexpr int kDeepest = 1100;
   static constexpr const char* kTooDeep = "pickle: values nest deeper than 1000";
 
-  explicit Document(Region pickle) : pickle_(std::move(pickle)) {}
+  explicit Document(Region text) : text_(std::move(text)) {}
 
-  ByteSpan pickle() const noexcept { return pickle_.bytes(); }
+  // What it was read from: a pickle, mostly.
+  ByteSpan text() const noexcept { return text_.bytes(); }
   std::uint32_t slots() const noexcept { return slots_; }
 
   Value root;
+  Value metadata;  // what the container says of the file as a whole, a dict of strings; of torch's own: none
   std::vector<const Storage*> storages;  // one per key, in order of first use
   std::vector<const Storage*> views;     // those that lie in another storage
   std::vector<const Tensor*> tensors;
@@ -234,8 +236,7 @@ class Document {
   void charge(std::uint64_t copied) {
     constexpr std::uint64_t kCopies = 4;
     charged_ += copied;
-    if (charged_ / kCopies > pickle_.size())
-      throw FormatError("pickle: calls copy more than the pickle holds");
+    if (charged_ / kCopies > text_.size()) throw FormatError("pickle: calls copy more than the pickle holds");
   }
 
   // A tuple is visited whole each time it becomes a key, here and by Python's hash(), and a few bytes do that
@@ -243,7 +244,7 @@ class Document {
   void charge_key(std::uint64_t parts) {
     constexpr std::uint64_t kVisits = 16;
     visited_ += parts;
-    if (visited_ / kVisits > pickle_.size()) throw FormatError("pickle: long keys are used too often");
+    if (visited_ / kVisits > text_.size()) throw FormatError("pickle: long keys are used too often");
   }
 
   // torch's rebuild functions look at every element of their tensors (are the indices in range?), every
@@ -277,7 +278,7 @@ class Document {
  private:
   void charge_argument(const Value& argument, int depth);
 
-  Region pickle_;
+  Region text_;
   std::unique_ptr<Arena> arena_ = std::make_unique<Arena>();  // its address outlives a move
   std::uint32_t slots_ = 0;
   std::uint64_t charged_ = 0;

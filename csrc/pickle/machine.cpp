@@ -19,7 +19,7 @@ class Machine {
  public:
   Machine(Region pickle, const PickleForm& form)
       : document_(std::move(pickle)),
-        opcodes_left_(form.most_opcodes(document_.pickle().size())),
+        opcodes_left_(form.most_opcodes(document_.text().size())),
         storages_(form.ids),
         take_modules_(form.take_modules) {}
 
@@ -70,9 +70,9 @@ class Machine {
 
   Document document_;
   std::uint64_t opcodes_left_;
-  Decoder decoder_{document_.pickle()};
+  Decoder decoder_{document_.text()};
   Instruction instruction_{};
-  Memo<Value> memo_{document_.pickle().size()};
+  Memo<Value> memo_{document_.text().size()};
   Stack stack_;
   const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // one, as in Python
   StorageTable storages_;

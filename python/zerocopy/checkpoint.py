@@ -153,8 +153,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return [self.info(name) for name in self]
 
     def metadata(self) -> dict[str, Any]:
-        """Return what is in the file and no tensor: values by dotted names."""
-        return {name: layer.value(name) for layer in self.layers for name in layer.other_names()}
+        """Return what is in the file and no tensor: values by dotted names; of ``.safetensors`` its metadata."""
+        return {name: value for layer in self.layers for name, value in layer.metadata().items()}
 
     # --------------------------------------------------------------------------------- showing
 

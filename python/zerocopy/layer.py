@@ -116,9 +116,10 @@ class FileLayer:
         """Return the names of leaves that are no tensors, in file order."""
         return [name for name in self._native.other_names() if self._is_chosen(name)]
 
-    def value(self, name: str) -> Any:
-        """Return a leaf that is no tensor."""
-        return self._leaf(name)
+    def metadata(self) -> dict[str, Any]:
+        """Return what the file says beside its tensors."""
+        said: dict[str, Any] = self._native.metadata(self._file.objects) or {}
+        return said | {name: self._leaf(name) for name in self.other_names()}
 
     def tensor(self, name: str) -> torch.Tensor:
         """Return a placeholder: the one that was made before, if it is alive."""
@@ -221,9 +222,9 @@ class TensorsLayer:
         """Return nothing: all are tensors."""
         return []
 
-    def value(self, name: str) -> Any:
-        """Raise KeyError: all are tensors."""
-        raise KeyError(name)
+    def metadata(self) -> dict[str, Any]:
+        """Return nothing: all are tensors."""
+        return {}
 
     def tensor(self, name: str) -> torch.Tensor:
         """Return a tensor as it is."""

@@ -90,7 +90,7 @@ def lazy_load(
                 raise
             with opening.binary_file(f, begin) as file:
                 return tar.load(file, options.map_location, pickle, {"encoding": encoding})
-        if not trusting:
+        if not (trusting and opened.archive.is_pickled):
             return load_safely(opened)
         with contextlib.suppress(Error, pickle.UnpicklingError):
             return load_safely(opened)

@@ -37,7 +37,7 @@ def load(
     unknown: str = "refuse",
     **pickle_load_args: Any,
 ) -> Any:
-    """Load what ``torch.save`` wrote, without reading the data until it is touched.
+    """Load what ``torch.save`` wrote, or a ``.safetensors`` file, without reading the data until it is touched.
 
     The result equals that of ``torch.load``: structure, values, dtypes, strides, ties, classes. Its tensors are
     ordinary ``torch.Tensor`` objects whose storages lie in one mapping of the file.
@@ -183,8 +183,8 @@ def load_diagnosed(
             return _load_torchscript(f, begin, weights_only, map_location)
         if unknown == "stub":
             result = _load_safely(archive, map_location, **pickle_load_args, allow=stubs.allow, objects=stubs)
-        elif weights_only:
-            result = _load_safely(archive, map_location, **pickle_load_args)
+        elif weights_only or not archive.is_pickled:
+            result = _load_safely(archive, map_location, encoding=pickle_load_args["encoding"])
         else:
             pickling = pickle_module or pickle
             result = _load_trusting(archive, map_location, pickling, pickle_load_args, loads_only)

@@ -50,7 +50,7 @@ std::vector<Record> records_of(Archive& archive) {
 
 void read_whole(const std::shared_ptr<const Source>& source, const Region& mapping) {
   const auto archive = Archive::open(source, WholeMapper::of(mapping), Mode::copy_on_write);
-  const Document document = read_pickle(archive->pickle(), archive->pickle_form());
+  const Document document = archive->document();
   EXPECT_EQ(document.storages.size(), 0U);
   const std::vector<Record> records = records_of(*archive);
   EXPECT_EQ(archive->content().storage(records[0], kBytes).bytes().text(), kData);

@@ -48,7 +48,7 @@ void run(const Region& file, bool mapped) {
   const MemoryLimit memory(2 * kMiB + 128 * opcodes + 3 * inflated);
   succeeds([&] {
     const auto archive = Archive::open(source, mapped ? WholeMapper::of(file) : nullptr, Mode::copy_on_write);
-    const Document document = read_pickle(archive->pickle(), archive->pickle_form());
+    const Document document = archive->document();
     check_document(document);
     const std::vector<Wanted> wanted = wanted_by(document);
     const std::vector<Record> records = archive->records(wanted);

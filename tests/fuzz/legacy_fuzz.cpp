@@ -17,7 +17,7 @@ void run(const std::shared_ptr<const Source>& source) {
     check(pickle.size() <= source->size(), "the pickle lies inside the file");
     list_globals(pickle.bytes());
     succeeds([&] { archive.records({}); });
-    const Document document = read_pickle(pickle, archive.pickle_form());
+    const Document document = archive.document(false);
     check_document(document);
     const std::vector<Wanted> wanted = wanted_by(document);
     const std::vector<Record> records = archive.records(wanted);

@@ -1,0 +1,54 @@
+// The safetensors container: what its header says, checked whole.
+//
+//   uint64 n, little-endian │ n bytes of JSON │ the tensors' bytes, without a gap
+//
+//   {"__metadata__": {"format": "pt"},
+//    "weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …}
+//
+// https://github.com/huggingface/safetensors#format; the checks are those of its reader, and a few that
+// parsers disagree on: a name twice, a field unknown, a header that does not begin with "{".
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "memory/arena.h"
+#include "memory/source.h"
+
+namespace zerocopy {
+
+// One tensor. Texts and shapes live as long as the header.
+struct SafetensorsEntry {
+  std::string_view name;
+  std::string_view dtype;  // one of the format's: "F32"
+  std::span<const std::int64_t> shape;
+  Extent extent;  // in the file
+};
+
+class SafetensorsHeader {
+ public:
+  // By its first bytes: a length that a header could have. Good and bad headers alike.
+  static bool recognises(const Source& source);
+
+  // Throws FormatError, or UnsupportedError for a field of an entry that the format does not have today.
+  explicit SafetensorsHeader(const Source& source);
+
+  const Region& text() const noexcept { return text_; }
+
+  // In the order of their bytes in the file.
+  const std::vector<SafetensorsEntry>& entries() const noexcept { return entries_; }
+
+  using Pair = std::pair<std::string_view, std::string_view>;
+  const std::vector<Pair>& metadata() const noexcept { return metadata_; }
+
+ private:
+  class Parser;
+
+  Region text_;
+  Arena arena_;
+  std::vector<SafetensorsEntry> entries_;
+  std::vector<Pair> metadata_;
+};
+
+}  // namespace zerocopy
