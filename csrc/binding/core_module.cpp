@@ -8,6 +8,7 @@
 #include "binding/gil.h"
 #include "checkpoint/archive.h"
 #include "checkpoint/legacy_archive.h"
+#include "container/safetensors.h"
 #include "container/zip.h"
 #include "pickle/effects.h"
 #include "pickle/machine.h"
@@ -64,10 +65,11 @@ std::shared_ptr<const Source> source_of(int descriptor, const std::string& name)
   return std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
 }
 
-// By the first bytes, as Archive::open tells it; "" for a file that is neither.
+// By the first bytes, as Archive::open tells it; "" for a file that is none of these.
 std::string container(int descriptor, const std::string& name) {
   const auto source = source_of(descriptor, name);
   const GilReleased released;
+  if (SafetensorsHeader::recognises(*source)) return "safetensors";
   if (LegacyArchive::recognises(*source)) return "legacy";
   const Region head = source->read({0, std::min<std::uint64_t>(4, source->size())});
   return head.bytes().text() == "PK\3\4" ? "zip" : "";

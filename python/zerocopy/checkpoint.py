@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
 
-from zerocopy import lazy, loading, showing
+from zerocopy import lazy, loading, sharded, showing
 from zerocopy.errors import ClosedError, UnsupportedError
 from zerocopy.layer import FileLayer, Layer, TensorInfo
 from zerocopy.placeholder import materialized
@@ -73,16 +74,47 @@ def open(
     ...         list(checkpoint), checkpoint.metadata(), checkpoint.get_tensor("model.bias")
     (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
     """
+    how = {"mode": mode, "backend": backend, "encoding": encoding, "dtype": dtype, "device": device}
+    if (index := sharded.index_of(f)) is not None:
+        return open_shards(index, weights_only, keys, prefix, predicate, **how)
+    file = _read(f, weights_only, **how)
+    layer = FileLayer(file, lazy.chosen(file.native, keys, prefix, predicate))
+    return Checkpoint([layer], opened=[layer])
+
+
+def _read(f: Any, weights_only: bool, **how: Any) -> lazy.LazyFile:
     try:
-        file = lazy.read(f, mode, backend, encoding, dtype=dtype, device=device)
+        file = lazy.read(f, **how)
     except pickle.UnpicklingError as error:
         if weights_only:
             raise
         raise UnsupportedError(f"{error} To look at such a file use zerocopy.lazy_load.") from error
     with loading.naming(f, weights_only):
         file.native.find("")  # has the names made: where there are absurdly many the file is refused now
-    layer = FileLayer(file, lazy.chosen(file.native, keys, prefix, predicate))
-    return Checkpoint([layer], opened=[layer])
+    return file
+
+
+def open_shards(
+    index: sharded.Index,
+    weights_only: bool,
+    keys: Iterable[str] | None,
+    prefix: str | None,
+    predicate: lazy.Predicate | None,
+    **how: Any,
+) -> Checkpoint:
+    """Open the shards of an index as one checkpoint: a layer each, of the tensors that the index says are in it."""
+    chosen = lazy.chosen(index, keys, prefix, predicate)
+    wanted = None if chosen is None else set(chosen)
+    layers: list[Layer] = []
+    with ExitStack() as on_failure:
+        for shard, held in index.shards.items():
+            file = _read(shard, weights_only, **how)
+            on_failure.callback(file.native.close)
+            if missing := [name for name in held if file.native.find(name) < 0]:
+                raise sharded.not_there(index, missing[0])
+            layers.append(FileLayer(file, held if wanted is None else wanted.intersection(held)))
+        on_failure.pop_all()
+    return Checkpoint(layers, opened=layers, path=index.name)
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):
@@ -108,9 +140,9 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     >>> checkpoint.close()
     """
 
-    def __init__(self, layers: Sequence[Layer], opened: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[Layer], opened: Sequence[Layer], path: str | None = None) -> None:
         """Put `layers` on top of each other, the last uppermost; `opened` are closed with the checkpoint."""
-        self._layers, self._opened = tuple(layers), tuple(opened)
+        self._layers, self._opened, self._path = tuple(layers), tuple(opened), path
         self._closed = False
 
     # --------------------------------------------------------------------------------- a mapping
@@ -161,7 +193,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     @property
     def path(self) -> str:
         """The file's path, or what messages call what has none; of an overlay all of them, joined by ``" + "``."""
-        return " + ".join(layer.path for layer in self._layers)
+        return self._path or " + ".join(layer.path for layer in self._layers)
 
     def tree(self, depth: int | None = None) -> str:
         """Return an outline to be printed: names nested at the dots, with dtypes, shapes, bytes, and sums.

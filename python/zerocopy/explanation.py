@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from zerocopy import diagnosis, opening
+from zerocopy import diagnosis, opening, sharded
 from zerocopy.errors import Error
 from zerocopy.showing import count, size
 
@@ -49,7 +49,7 @@ class Explanation(NamedTuple):
     ----------
     name : str
         The file.
-    container : {"zip", "legacy", "tar", "torchscript"}
+    container : {"zip", "legacy", "tar", "torchscript", "safetensors", "sharded"}
         Its format.
     storages : tuple of StorageExplanation
         In the order of first use.
@@ -122,6 +122,10 @@ def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
     >>> explanation.storages[1].nbytes
     1024
     """
+    if (index := sharded.index_of(f)) is not None:
+        shards = [explain(shard, backend=backend, mode=mode) for shard in index.shards]
+        storages = tuple(storage for shard in shards for storage in shard.storages)
+        return Explanation(index.name, "sharded", storages, f"in {count(len(shards), 'file')}")
     begin = opening.position_of(f)
     try:
         archive = opening.open_archive(f, mode, backend)

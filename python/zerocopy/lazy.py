@@ -8,11 +8,11 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from zerocopy import _C, _torch, allowlist, construction, diagnosis, loading, opening, tar
+from zerocopy import _C, _torch, allowlist, construction, diagnosis, loading, opening, sharded, tar
 from zerocopy.deferred import Call, Deferred
 from zerocopy.errors import Error
 from zerocopy.lazy_unpickler import LazyUnpickler
@@ -73,6 +73,22 @@ def lazy_load(
     >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
+    if (index := sharded.index_of(f)) is not None:
+        from zerocopy.checkpoint import open_shards  # which needs this module
+
+        opened = open_shards(
+            index,
+            weights_only,
+            keys,
+            prefix,
+            predicate,
+            mode=mode,
+            backend=backend,
+            encoding=encoding,
+            dtype=dtype,
+            device=device,
+        )
+        return {name: opened[name] for name in opened}
     options = Options(dtype, device)
 
     def load_safely(opened: _Opened) -> Any:
@@ -244,8 +260,22 @@ def _load_trusting(opened: _Opened, encoding: str, options: Options) -> Any:
     return result
 
 
+class Named(Protocol):
+    """What has names to choose from: a ``_C.Lazy``, a ``zerocopy.sharded.Index``."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    def names(self) -> list[str]:
+        """Return the names of its tensors."""
+
+    def other_names(self) -> list[str]:
+        """Return the names of its other leaves."""
+
+
 def chosen(
-    native: _C.Lazy, keys: Iterable[str] | None, prefix: str | None, predicate: Predicate | None
+    native: Named, keys: Iterable[str] | None, prefix: str | None, predicate: Predicate | None
 ) -> list[str] | None:
     """Return the names of the leaves that a filter lets through; None for all, if there is no filter."""
     if keys is None and prefix is None and predicate is None:

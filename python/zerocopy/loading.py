@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import pickle
@@ -13,7 +14,19 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, allowlist, construction, diagnosis, legacy, opening, stubs, tar, unpickler
+from zerocopy import (
+    _C,
+    _torch,
+    allowlist,
+    construction,
+    diagnosis,
+    legacy,
+    opening,
+    sharded,
+    stubs,
+    tar,
+    unpickler,
+)
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.names import Name
 
@@ -45,8 +58,9 @@ def load(
     Parameters
     ----------
     f : str, PathLike, binary file object or buffer
-        A file object is read from its current position. A file object that is not simply a file on disk is read
-        to its end, and the storages of a buffer are copied unless `mode` says otherwise.
+        The index of a sharded checkpoint (``*.index.json``), or the folder that has one, gives a dict of all its
+        tensors. A file object is read from its current position; one that is not simply a file on disk to its end.
+        The storages of a buffer are copied unless `mode` says otherwise.
     map_location : optional
         As in ``torch.load``: None, str, ``torch.device``, dict or callable.
     pickle_module : module, optional
@@ -97,6 +111,16 @@ def load(
     """
     if weights_only is None:
         weights_only = True
+    if (index := sharded.index_of(f)) is not None:
+        how = {
+            "weights_only": weights_only,
+            "mmap": mmap,
+            "backend": backend,
+            "mode": mode,
+            "unknown": unknown,
+        }
+        load_shard = functools.partial(load, map_location=map_location, pickle_module=pickle_module, **how)
+        return sharded.load(index, functools.partial(load_shard, **pickle_load_args))
     with undiagnosed():
         return load_diagnosed(
             f,

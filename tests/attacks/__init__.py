@@ -9,6 +9,7 @@ from attacks import (
     layouts,
     legacy,
     names,
+    safetensors,
     streams,
     targets,
     tensors,
@@ -39,6 +40,7 @@ CATALOG: tuple[Family, ...] = (
     legacy.LEGACY,
     containers.TAR,
     containers.TORCHSCRIPT,
+    safetensors.SAFETENSORS,
 )
 
 __all__ = ["CATALOG", "Attack", "Expected", "Family"]

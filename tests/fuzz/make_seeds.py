@@ -17,6 +17,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import assembler as zips  # noqa: E402
 import legacy_files as legacy  # noqa: E402
+import safetensors_files as safetensors  # noqa: E402
 from assembler import Code, Entry, call, code, name  # noqa: E402
 
 
@@ -158,6 +159,20 @@ def write(root: str, inputs: dict[str, dict[str, bytes]]) -> None:
         print(f"{root}/{target}: {len(named)} inputs, {sum(map(len, named.values()))} bytes")
 
 
+def safetensors_files() -> dict[str, bytes]:
+    floats, entry = struct.pack("<16f", *range(16)), safetensors.entry
+    halves = {"a": entry(shape=[8], offsets=[0, 32]), "b": entry("I32", [2, 4], [32, 64])}
+    small = {"x": entry("BOOL", [2], [0, 2]), "y": entry("F4", [2, 2], [2, 4]), "z": entry("U8", [0], [4, 4])}
+    return {
+        "one": safetensors.file({"weight": entry()}, floats),
+        "none": safetensors.file({}),
+        "two": safetensors.file({"__metadata__": {"format": "pt"}, **halves}, floats),
+        "small": safetensors.file(small, b"\0\1ab"),
+        "scalar": safetensors.file({"s": entry("F64", [], [0, 8])}, floats[:8]),
+        "escapes": safetensors.file(b'{"\\u0061\\n":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"x"),
+    }
+
+
 def main() -> None:
     checkpoints = {f"zip_{label}": seed for label, seed in archives().items()}
     checkpoints |= {f"legacy_{label}": seed for label, seed in legacy_files().items()}
@@ -168,6 +183,7 @@ def main() -> None:
         "legacy": legacy_files(),
         "inflate": streams(),
         "archive": checkpoints,
+        "safetensors": safetensors_files(),
     }
     write("corpus", corpora)
     write("crashes", crashes())

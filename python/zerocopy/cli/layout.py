@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
 
 def container_of(file: OpenFile) -> str:
-    """Return what a file is: ``zip``, ``legacy``, ``tar`` or ``pickle``.
+    """Return what a file is: ``zip``, ``legacy``, ``safetensors``, ``tar`` or ``pickle``.
 
     Raises
     ------

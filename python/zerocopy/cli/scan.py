@@ -139,6 +139,7 @@ _PICKLES: dict[str, Callable[[reading.OpenFile], Iterator[Pickle]]] = {
     "legacy": pickles.of_legacy,
     "tar": pickles.of_tar,
     "pickle": pickles.of_bare,
+    "safetensors": lambda file: iter(()),  # it has none
 }
 
 # ------------------------------------------------------------------------------------- verdict

@@ -104,7 +104,7 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
     facts: dict[str, Any] = {"container": container, "storages": []}
     records: list[Record] = []
     try:
-        if container in ("zip", "legacy"):
+        if container in ("zip", "legacy", "safetensors"):
             records = layout.records_of(file) if container == "zip" else []
             facts = _core.examine(file.descriptor, file.path, 0)
     except FormatError as error:
@@ -117,7 +117,7 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
         (dtype, Record(key, offset, stored_size, deflated, size, None))
         for key, dtype, offset, stored_size, deflated, size in facts["storages"]
     ]
-    if container == "legacy":
+    if container in ("legacy", "safetensors"):
         records = list({record.offset: record for _, record in storages if record.size}.values())
     if container != "zip":
         notes.append("this format has no checksums")
@@ -135,7 +135,9 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
         progress.end()
     reasons += _damage(checked)
     notes += _notes(checked)
-    if compare and not reasons:
+    if compare and container == "safetensors":
+        notes.append("not compared: torch.load reads no safetensors")
+    elif compare and not reasons:
         from zerocopy.cli import comparison  # which needs torch
 
         # torch fills the storages of a legacy file only when it has all of them: nothing can stand in for them

@@ -1,0 +1,138 @@
+"""Checkpoints of several files: an index says in JSON which of them, the shards, has which tensor.
+
+``{"metadata": {...}, "weight_map": {"model.weight": "model-00001-of-00002.safetensors", ...}}``, as transformers,
+diffusers and accelerate write it, beside the shards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.showing import shown
+
+_ENDING = ".index.json"
+#: Of a folder with several the first that is there, as transformers chooses.
+_PREFERRED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_LONGEST = 100_000_000  # bytes, as a safetensors header
+
+
+class Index(NamedTuple):
+    """What an index says.
+
+    Attributes
+    ----------
+    name : str
+        What messages call it: its path.
+    homes : dict of str to Path
+        The shard that each tensor is in, by its name, in the order of the index.
+    """
+
+    name: str
+    homes: dict[str, Path]
+
+    def names(self) -> list[str]:
+        """Return the names of its tensors."""
+        return list(self.homes)
+
+    def other_names(self) -> list[str]:
+        """Return nothing: what is no tensor is in no index."""
+        return []
+
+    @property
+    def shards(self) -> dict[Path, list[str]]:
+        """The names that are in each shard."""
+        shards: dict[Path, list[str]] = {}
+        for name, shard in self.homes.items():
+            shards.setdefault(shard, []).append(name)
+        return shards
+
+
+def index_of(f: Any) -> Index | None:
+    """Return the index that a path is, or that is in the folder that it is; None for anything else.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    zerocopy.FormatError
+        It is no index, or names what is not in its folder.
+    zerocopy.UnsupportedError
+        The folder holds several, and none is the one that transformers would choose.
+    """
+    if not isinstance(f, (str, os.PathLike)):
+        return None
+    name = os.fsdecode(f)
+    if name.endswith(_ENDING):
+        return _read(Path(name))
+    found = _in_folder(Path(name)) if os.path.isdir(name) else None  # noqa: PTH112  a Path takes longer to make
+    return None if found is None else _read(found)
+
+
+def load(index: Index, load_shard: Callable[[Path], Any]) -> dict[str, Any]:
+    """Return the tensors of all shards, as `load_shard` loads each, in the order of the index."""
+    loaded = {shard: load_shard(shard) for shard in index.shards}
+    try:
+        return {name: loaded[shard][name] for name, shard in index.homes.items()}
+    except (KeyError, TypeError, IndexError):
+        raise _missing(index, loaded) from None
+
+
+def _missing(index: Index, loaded: dict[Path, Any]) -> FormatError:
+    for name, shard in index.homes.items():
+        if not (isinstance(loaded[shard], dict) and name in loaded[shard]):
+            return not_there(index, name)
+    raise AssertionError("nothing is missing")
+
+
+def not_there(index: Index, name: str) -> FormatError:
+    """Return the error for a tensor that is not in its shard."""
+    shard = shown(index.homes[name].name)
+    return FormatError(f"{index.name}: {shown(name)} is to be in {shard}, which does not have it")
+
+
+def _in_folder(folder: Path) -> Path | None:
+    found = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDING))
+    if len(found) <= 1:
+        return found[0] if found else None
+    for name in _PREFERRED:
+        if folder / name in found:
+            return folder / name
+    names = ", ".join(shown(path.name) for path in found[:10])
+    raise UnsupportedError(f"{folder}: several indices, of which one has to be chosen: {names}")
+
+
+def _read(path: Path) -> Index:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LONGEST + 1)
+        if len(text) > _LONGEST:
+            raise ValueError("more than 100 MB")
+        content = json.loads(text.decode("utf-8"), object_pairs_hook=_without_doubles)
+        weight_map = content["weight_map"] if isinstance(content, dict) else None
+        if not isinstance(weight_map, dict):
+            raise TypeError("its weight_map is no object")
+        return Index(str(path), {name: _shard(path.parent, shard) for name, shard in weight_map.items()})
+    except KeyError:
+        raise FormatError(f"{path}: no index of shards: it has no weight_map") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FormatError(f"{path}: no index of shards: {shown(str(error))}") from None
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError("it has one name twice")
+    return content
+
+
+def _shard(folder: Path, name: Any) -> Path:
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise TypeError("a shard that is no file name")
+    if name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"the shard {name!r} is not in its folder")
+    return folder / name

@@ -1,0 +1,54 @@
+// A .safetensors file: its header, the document of its tensors, the memory of their storages.
+#include "checkpoint/safetensors_archive.h"
+#include "document_check.h"
+#include "fuzz.h"
+#include "memory/name_table.h"
+#include "records_check.h"
+
+namespace zerocopy::fuzz {
+namespace {
+
+void check_names(const std::vector<SafetensorsEntry>& entries) {
+  NameTable<NameHash> names(entries.size());
+  for (const SafetensorsEntry& entry : entries) check(names.insert(entry.name, 0).second, "names differ");
+}
+
+// Each byte behind the header is one tensor's.
+void check_layout(const std::vector<SafetensorsEntry>& entries, std::uint64_t begin, std::uint64_t end) {
+  for (const SafetensorsEntry& entry : entries) {
+    check(entry.extent.offset == begin, "tensors lie one behind the other");
+    begin += entry.extent.size;
+  }
+  check(begin == end, "nothing is left over");
+}
+
+void run(const Region& file) {
+  const auto source = std::make_shared<const MemorySource>(file);
+  const TimeLimit time(file.size());
+  const MemoryLimit memory(kMiB + 128 * file.size());
+  succeeds([&] {
+    const SafetensorsHeader header(*source);
+    check_names(header.entries());
+    check_layout(header.entries(), 8 + header.text().size(), file.size());
+    SafetensorsArchive archive(Content(source, WholeMapper::of(file), Mode::copy_on_write));
+    const Document document = archive.document(false);
+    check_document(document);
+    const std::vector<Wanted> wanted = wanted_by(document);
+    const std::vector<Record> records = archive.records(wanted);
+    check_records(records, wanted, file.size());
+    for (const Storage* storage : document.storages) {
+      const Region region = archive.content().storage(records[storage->index], *storage->element);
+      check(region.size() == storage->nbytes, "a storage's memory has the size that its tensors count on");
+      // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
+      check(reinterpret_cast<std::uintptr_t>(region.data()) % storage->element->size == 0, "it is aligned");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace zerocopy::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  zerocopy::fuzz::run(zerocopy::fuzz::region_of(data, size));
+  return 0;
+}

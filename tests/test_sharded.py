@@ -1,0 +1,258 @@
+"""Checkpoints in several files, with an index: loaded, opened, and what is wrong with them said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors_files
+import torch
+from conftest import lies_in_mapping, outcome
+
+import zerocopy
+
+STATE = {f"layers.{i}.{part}": torch.full((4, 3), i + 0.5) for i in range(3) for part in ("weight", "bias")}
+INDEX = "pytorch_model.bin.index.json"
+SHARDS = {
+    "model-00001-of-00003.bin": [*STATE][:2],
+    "model-00002-of-00003.safetensors": [*STATE][2:3],
+    "model-00003-of-00003.bin": [*STATE][3:],
+}
+WEIGHT_MAP = {name: shard for shard, names in SHARDS.items() for name in names}
+
+
+def write_index(folder: Path, weight_map: Any = WEIGHT_MAP, name: str = INDEX) -> Path:
+    path = folder / name
+    path.write_text(json.dumps({"metadata": {"total_size": 288}, "weight_map": weight_map}))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of two shards by torch.save, one of safetensors, and their index."""
+    for shard, names in SHARDS.items():
+        tensors = {name: STATE[name] for name in names}
+        if shard.endswith(".bin"):
+            torch.save(tensors, tmp_path / shard)
+        else:
+            (tmp_path / shard).write_bytes(safetensors_files.saved(tensors))
+    write_index(tmp_path)
+    return tmp_path
+
+
+def lazily(f: Any, **options: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.materialize() for name, tensor in zerocopy.lazy_load(f, **options).items()}
+
+
+def opened(f: Any, **options: Any) -> dict[str, torch.Tensor]:
+    with zerocopy.open(f, **options) as checkpoint:
+        return {name: checkpoint.get_tensor(name) for name in checkpoint}
+
+
+each_way = pytest.mark.parametrize("way", [zerocopy.load, lazily, opened], ids=["load", "lazy_load", "open"])
+Way = Callable[..., dict[str, torch.Tensor]]
+
+
+def same(loaded: dict[str, torch.Tensor], state: dict[str, torch.Tensor]) -> None:
+    assert list(loaded) == list(state)
+    assert all(torch.equal(loaded[name], state[name]) for name in state)
+
+
+# --------------------------------------------------------------------------------- good ones
+
+
+@each_way
+def test_the_index_and_its_folder(folder: Path, way: Way) -> None:
+    for f in (folder / INDEX, str(folder / INDEX), folder, str(folder)):
+        same(way(f), STATE)
+
+
+@each_way
+def test_each_shard_is_mapped(folder: Path, way: Way) -> None:
+    for name, tensor in way(folder).items():
+        assert lies_in_mapping(tensor.data_ptr(), folder / WEIGHT_MAP[name])
+
+
+@each_way
+def test_links_to_shards(folder: Path, way: Way, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As in a hub's cache, whose folders hold nothing else."""
+    links = tmp_path_factory.mktemp("links")
+    for path in folder.iterdir():
+        (links / path.name).symlink_to(path)
+    same(way(links), STATE)
+
+
+@each_way
+def test_shards_in_a_folder_below(folder: Path, way: Way) -> None:
+    (folder / "shards").mkdir()
+    for shard in SHARDS:
+        (folder / shard).rename(folder / "shards" / shard)
+    write_index(folder, {name: f"shards/{shard}" for name, shard in WEIGHT_MAP.items()})
+    same(way(folder), STATE)
+
+
+@each_way
+def test_only_what_is_in_the_index(folder: Path, way: Way) -> None:
+    torch.save({**STATE, "extra": torch.ones(1), "step": 7}, folder / "model-00001-of-00003.bin")
+    same(way(folder), STATE)
+
+
+@each_way
+def test_the_index_that_transformers_would_choose(folder: Path, way: Way) -> None:
+    chosen = {name: shard for name, shard in WEIGHT_MAP.items() if name == "layers.0.weight"}
+    write_index(folder, chosen, "model.safetensors.index.json")
+    same(way(folder), {"layers.0.weight": STATE["layers.0.weight"]})
+    (folder / "model.safetensors.index.json").rename(folder / "other.index.json")
+    same(way(folder), STATE)
+    (folder / INDEX).rename(folder / "another.index.json")
+    with pytest.raises(zerocopy.UnsupportedError, match=r"another\.index\.json, other\.index\.json"):
+        way(folder)
+
+
+@pytest.mark.parametrize("way", [lazily, opened], ids=["lazy_load", "open"])
+def test_filters(folder: Path, way: Way) -> None:
+    same(way(folder, prefix="layers.1."), {n: t for n, t in STATE.items() if n.startswith("layers.1.")})
+    same(way(folder, keys=["layers.2"]), {n: t for n, t in STATE.items() if n.startswith("layers.2.")})
+    same(way(folder, predicate=lambda name: name == "layers.0.bias", dtype=torch.float16), {
+        "layers.0.bias": STATE["layers.0.bias"].half()
+    })  # fmt: skip
+    with pytest.raises(KeyError, match=r"layers\.7"):
+        way(folder, keys=["layers.7"])
+
+
+def test_an_open_checkpoint(folder: Path) -> None:
+    with zerocopy.open(folder) as checkpoint:
+        assert checkpoint.path == str(folder / INDEX)
+        assert "zip, safetensors" in checkpoint.tree() and "6 tensors" in checkpoint.tree()
+        assert torch.equal(checkpoint.get_slice("layers.1.weight")[1:, 0], STATE["layers.1.weight"][1:, 0])
+    with pytest.raises(zerocopy.ClosedError):
+        checkpoint.get_tensor("layers.0.weight")
+    with zerocopy.overlay(folder, {"layers.0.bias": torch.ones(1)}) as both:
+        assert len(both) == len(STATE) and torch.equal(both.get_tensor("layers.0.bias"), torch.ones(1))
+
+
+def test_explain(folder: Path) -> None:
+    explanation = zerocopy.explain(folder)
+    assert explanation.container == "sharded" and len(explanation.storages) == len(STATE)
+    assert "3 files" in str(explanation)
+
+
+def test_load_model(folder: Path) -> None:
+    module = torch.nn.Module()
+    module.layers = torch.nn.ModuleList([torch.nn.Linear(3, 4, device="meta") for _ in range(3)])
+    for shard, names in SHARDS.items():
+        tensors = {name: STATE[name] if "weight" in name else STATE[name][:, 0].clone() for name in names}
+        if shard.endswith(".bin"):
+            torch.save(tensors, folder / shard)
+        else:
+            (folder / shard).write_bytes(safetensors_files.saved(tensors))
+    zerocopy.load_model(module, folder)
+    assert torch.equal(module.layers[2].weight, STATE["layers.2.weight"])
+
+
+def test_as_transformers_writes_it(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=500
+    )
+    model = transformers.BertModel(config)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    loaded = zerocopy.load(tmp_path)
+    assert loaded.keys() == model.state_dict().keys()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in model.state_dict().items())
+
+
+# --------------------------------------------------------------------------------- bad ones
+
+
+@each_way
+def test_a_missing_shard_is_named(folder: Path, way: Way) -> None:
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="model-00002-of-00003"):
+        way(folder)
+
+
+@each_way
+def test_a_damaged_shard_is_named(folder: Path, way: Way) -> None:
+    path = folder / "model-00002-of-00003.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(zerocopy.FormatError, match="model-00002-of-00003"):
+        way(folder)
+
+
+@each_way
+def test_a_tensor_that_is_not_in_its_shard(folder: Path, way: Way) -> None:
+    write_index(folder, {**WEIGHT_MAP, "layers.9.weight": "model-00001-of-00003.bin"})
+    with pytest.raises(zerocopy.FormatError, match=r"layers\.9\.weight.*model-00001-of-00003\.bin"):
+        way(folder)
+
+
+@each_way
+def test_a_shard_that_is_no_dict(folder: Path, way: Way) -> None:
+    torch.save([torch.ones(2)], folder / "model-00001-of-00003.bin")
+    with pytest.raises(zerocopy.FormatError, match="model-00001-of-00003"):
+        way(folder)
+
+
+@each_way
+def test_a_shard_that_wants_to_run_code(folder: Path, way: Way) -> None:
+    torch.save({"layers.0.weight": STATE["layers.0.weight"], "x": print}, folder / "model-00001-of-00003.bin")
+    assert outcome(lambda: way(folder))[1].__name__ == "UnpicklingError"
+
+
+OUTSIDE = ["../../etc/passwd", "/etc/passwd", "..", "shards/../../x.bin", "./../x.bin", "", "a\0b"]
+NOT_TEXT = [None, 1, ["model-00001-of-00003.bin"], {}]
+
+
+@each_way
+@pytest.mark.parametrize("shard", [*OUTSIDE, *NOT_TEXT], ids=ascii)
+def test_a_shard_that_is_not_in_the_folder(folder: Path, way: Way, shard: Any) -> None:
+    write_index(folder, {**WEIGHT_MAP, "layers.0.weight": shard})
+    with pytest.raises(zerocopy.FormatError, match="index"):
+        way(folder)
+
+
+TEXTS = {
+    "nothing": b"",
+    "no JSON": b"weights",
+    "no UTF-8": b'{"weight_map": {"\xff": "x.bin"}}',
+    "a list": b"[]",
+    "no weight_map": b"{}",
+    "a weight_map that is a list": b'{"weight_map": []}',
+    "one tensor twice": b'{"weight_map": {"a": "x.bin", "a": "y.bin"}}',
+    "weight_map twice": b'{"weight_map": {}, "weight_map": {"a": "x.bin"}}',
+    "lists in each other": b'{"x": ' + b"[" * 200_000,
+    "a number of 100 000 digits": b'{"x": ' + b"1" * 100_000 + b"}",
+}
+
+
+@each_way
+@pytest.mark.parametrize("title", TEXTS)
+def test_no_index(folder: Path, way: Way, title: str) -> None:
+    (folder / INDEX).write_bytes(TEXTS[title])
+    with pytest.raises(zerocopy.FormatError, match="index") as caught:
+        way(folder)
+    assert str(folder / INDEX) in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@each_way
+def test_no_tensors(folder: Path, way: Way) -> None:
+    write_index(folder, {})
+    assert way(folder) == {}
+
+
+@each_way
+def test_a_folder_without_an_index(folder: Path, way: Way) -> None:
+    (folder / INDEX).unlink()
+    with pytest.raises(IsADirectoryError, match=folder.name):
+        way(folder)
+
+
+@each_way
+def test_an_index_that_is_not_there(folder: Path, way: Way) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.index\.json"):
+        way(folder / "nowhere.index.json")
