@@ -174,6 +174,22 @@ CASES: tuple[Case, ...] = (
         )
         for peer, goal in (("torch-mmap", 80), ("zipslicer", 40))
     ),
+    *(
+        TimeCase(
+            f"{stem}/safetensors",
+            Side("zerocopy-safetensors", f"{stem}.safetensors"),
+            Side("load_file", f"{stem}.safetensors"),
+            (Goal("ready", at_least=goal),),
+        )
+        for stem, goal in (("bert", 20), ("moe", 25), ("lora", 30))
+    ),
+    TimeCase(
+        "moe/one/safe_open",
+        Side("zerocopy-one", "moe.safetensors"),
+        Side("safe_open-one", "moe.safetensors"),
+        (Goal("ready", at_least=100),),
+        columns=("ready",),
+    ),
     TimeCase(
         "moe/lazy",
         Side("zerocopy-lazy", "moe.pt"),

@@ -57,6 +57,12 @@ def _write_bert_h5(path: Path, files: Files) -> None:
     convert_to_hdf5(files.path("bert.pt"), path)
 
 
+def _write_safetensors(path: Path, files: Files) -> None:
+    from safetensors.torch import save_file
+
+    save_file(dict(torch.load(files.path(f"{path.name.partition('-')[0]}.pt"))), path)
+
+
 def _write_storage(path: Path, _: Files) -> None:
     """Save what pickling a tensor saves of it: see ``TypedStorage.__reduce__``."""
     torch.save(torch.arange(1024.0).storage(), path, _use_new_zipfile_serialization=False)
@@ -85,6 +91,7 @@ MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "llm.pt": _write_llm,
     "moe.pt": _write_moe,
     "lora.pt": _write_lora,
+    **{f"{stem}.safetensors": _write_safetensors for stem in ("bert", "moe", "lora")},
     "storage.pt": _write_storage,
     "small.pt": _write_small,
     "sparse-1GiB.pt": lambda path, _: write_sparse_checkpoint(path, 1 * GIB),

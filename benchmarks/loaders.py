@@ -143,6 +143,28 @@ def _one_zipslicer(path: str) -> torch.Tensor:
     return zipslicer.load(path)[ONE]
 
 
+# --------------------------------------------------------------------------------- safetensors
+
+
+def _load_file(path: str) -> Any:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def _one_safe_open(path: str) -> torch.Tensor:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        tensor: torch.Tensor = file.get_tensor(ONE)
+        return tensor
+
+
+def _by_name(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return a plain dict in an order that both formats have."""
+    return dict(sorted(state.items()))
+
+
 # --------------------------------------------------------------------------------- placeholders
 
 
@@ -308,6 +330,29 @@ LOADERS: dict[str, Loader] = {
     ),
     "zipslicer-one": Loader(
         "zipslicer, one tensor", _one_zipslicer, _needs_module("zipslicer"), expected=_one_of
+    ),
+    "zerocopy-safetensors": Loader(
+        "zerocopy.load",
+        _zerocopy,
+        _needs_module("safetensors"),  # which makes the file
+        modules=("zerocopy",),
+        real=_by_name,
+        expected=_by_name,
+    ),
+    "load_file": Loader(
+        "safetensors' load_file",
+        _load_file,
+        _needs_module("safetensors"),
+        modules=("safetensors.torch",),
+        real=_by_name,
+        expected=_by_name,
+    ),
+    "safe_open-one": Loader(
+        "safe_open, one tensor",
+        _one_safe_open,
+        _needs_module("safetensors"),
+        modules=("safetensors.torch",),
+        expected=_one_of,
     ),
     "zerocopy-lazy": Loader("zerocopy.lazy_load", _lazy, _needs_open, real=_filled_by("materialize")),
     "fabric-lazy": Loader(

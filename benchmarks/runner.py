@@ -150,7 +150,7 @@ def _check(side: Side, files: Files, only_ends: bool) -> str:
         return f"{side}: is the reference"
     if loader.expected is None:
         return f"{side}: reads the file, returns nothing"
-    file = files.path(side.file.replace(".h5", ".pt"))
+    file = files.path(f"{Path(side.file).stem}.pt")  # of the same tensors
     reference = "torch-mmap" if file.stat().st_size > MOST_READ else "torch"
     if reason := LOADERS[reference].missing():
         return f"{side}: not compared, {reason}"

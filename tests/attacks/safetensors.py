@@ -112,7 +112,7 @@ ENTRIES: dict[str, bytes] = {
         )
     },
     **{
-        f"a shape {json.dumps(shape)[:40]}": of(shape=shape)
+        f"a shape {json.dumps(shape)[:38]}": of(shape=shape)
         for shape in (
             [17], [15], [], [0], [-4, -4], [-1], [2**62, 4, 4], [2**63], [2**64], [2**64 + 16], [16.0], ["16"], None,
             [None], [[16]], [True, 16], 16, "16", {}, [1] * 64 + [16],
