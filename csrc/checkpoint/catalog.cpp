@@ -62,7 +62,10 @@ void Path::leave(const Node& branch) {
 }
 
 Catalog::Catalog(const Document& document)
-    : budget_(kLeastBudget + kBudget * document.text().size()), path_(document) {
+    : budget_(kLeastBudget + kBudget * document.text().size()),
+      path_(document),
+      by_name_(document.tensors.size()) {  // there are seldom many more leaves
+  leaves_.reserve(document.tensors.size());
   add("", document.root);
 }
 
