@@ -9,6 +9,7 @@
 #include "binding/errors.h"
 #include "binding/gil.h"
 #include "binding/lazy.h"
+#include "binding/torchscript.h"
 #include "checkpoint/archive.h"
 #include "memory/windows.h"
 #include "pickle/geometry.h"
@@ -301,6 +302,9 @@ PYBIND11_MODULE(_C, module) {
       .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("encoding"),
            py::arg("construction"), py::arg("take_modules"))
       .def("storages", &storages, py::arg("named"))
+      .def("record_names", &record_names)
+      .def("record", &record_content, py::arg("name"))
+      .def("pickle_with_storages", &pickle_with_storages, py::arg("name"), py::arg("folder"))
       .def("require_unchanged", &require_unchanged)
       .def("require_there", [](const Archive& self) { self.content().require_in_place(); });
 

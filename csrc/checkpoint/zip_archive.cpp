@@ -8,7 +8,7 @@ namespace {
 // A local header takes half a microsecond, a thread thirty; the machine has as much to do meanwhile.
 constexpr std::size_t kWorthAThread = 100;
 
-constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30U;
+constexpr std::uint64_t kMaxRead = std::uint64_t{1} << 30U;
 // What is deflated may be this much, and this many times its stored bytes. Pickles deflate to a tenth.
 constexpr std::uint64_t kMaxInflated = std::uint64_t{64} << 20U;
 constexpr std::uint64_t kMaxInflation = 64;
@@ -78,13 +78,15 @@ std::size_t ZipArchive::pickle_record() const {
   throw FormatError("checkpoint: record 'data.pkl' is missing");
 }
 
-Region ZipArchive::pickle() const {
-  const std::size_t record = pickle_record();
+Region ZipArchive::pickle() const { return read(pickle_record()); }
+
+Region ZipArchive::read(std::size_t record) const {
   const std::uint64_t size = zip_.size(record);
   const std::uint64_t stored = zip_.stored_size(record);
-  if (size > kMaxPickle) throw FormatError("checkpoint: data.pkl of more than 1 GiB");
+  const std::string name = "record " + quote(zip_.name(record));
+  if (size > kMaxRead) throw FormatError("checkpoint: " + name + " of more than 1 GiB");
   if (size > stored && size > kMaxInflated + kMaxInflation * stored) {
-    throw FormatError("checkpoint: data.pkl of " + std::to_string(size) + " bytes is deflated to " +
+    throw FormatError("checkpoint: " + name + " of " + std::to_string(size) + " bytes is deflated to " +
                       std::to_string(stored));
   }
   return content_.read(zip_.record(record));
@@ -94,10 +96,10 @@ Document ZipArchive::document(bool take_modules) const {
   return read_pickle(pickle(), {.stored = zip_.stored_size(pickle_record()), .take_modules = take_modules});
 }
 
-std::vector<Record> ZipArchive::records(std::span<const Wanted> storages) {
+std::vector<Record> ZipArchive::records_in(std::string_view folder, std::span<const Wanted> storages) const {
   std::vector<std::size_t> found;
   found.reserve(storages.size());
-  for (const Wanted& storage : storages) found.push_back(find_storage(storage));
+  for (const Wanted& storage : storages) found.push_back(find_storage(folder, storage));
   const std::vector<Record>& all = all_records();
   std::vector<Record> records;
   records.reserve(found.size());
@@ -105,8 +107,8 @@ std::vector<Record> ZipArchive::records(std::span<const Wanted> storages) {
   return records;
 }
 
-std::size_t ZipArchive::find_storage(const Wanted& storage) const {
-  std::string name("data/");
+std::size_t ZipArchive::find_storage(std::string_view folder, const Wanted& storage) const {
+  std::string name(folder);
   name += storage.key;
   const auto record = find(name);
   if (!record) throw FormatError("checkpoint: record " + quote(name) + " is missing");

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zerocopy import _interpreters
 
 if TYPE_CHECKING:
+    from zerocopy import jit
     from zerocopy.allowlist import safe_globals
     from zerocopy.assigning import assign, load_model
     from zerocopy.checkpoint import Checkpoint, open
@@ -47,6 +48,7 @@ __all__ = [
     "assign",
     "explain",
     "is_patched",
+    "jit",
     "lazy_load",
     "load",
     "load_model",
@@ -74,6 +76,7 @@ _HOMES = {
     "assign": "assigning",
     "explain": "explanation",
     "is_patched": "patching",
+    "jit": "jit",
     "lazy_load": "lazy",
     "load": "loading",
     "load_model": "assigning",
@@ -87,11 +90,15 @@ _HOMES = {
 }
 
 
+_MODULES = ("jit",)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     importlib.import_module("torch")  # its libraries have to be there before _C is loaded
-    found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    found = home if name in _MODULES else getattr(home, name)
     globals()[name] = found
     return found
 

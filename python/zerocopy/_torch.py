@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
 
 import torch
 import torch._weights_only_unpickler as _weights_only
@@ -178,10 +178,39 @@ def why_load_is_special(map_location: Any) -> str:
     return ""
 
 
+def why_script_is_special() -> str:
+    """Return which state of torch makes torch.jit.load something else than loading, or an empty string."""
+    return "a dispatch mode (fake tensors, ...) is active" if _dispatch_modes() else ""
+
+
 def _dispatch_modes() -> int:
     if hasattr(torch._C, "_len_torch_dispatch_stack"):
         return int(torch._C._len_torch_dispatch_stack())
     return int(getattr(torch._C, "_get_torch_dispatch_mode", lambda: None)() is not None)  # 1.13
+
+
+#: The release's own, whoever replaces it later.
+jit_load = torch.jit.load
+
+
+def script_device(map_location: Any) -> torch.device | None:
+    """Return the device that torch.jit.load takes `map_location` for. Raises what it raises."""
+    device: torch.device | None = torch.jit._serialization.validate_map_location(map_location)
+    return device
+
+
+def import_script(
+    package: BinaryIO, storages: Mapping[str, torch.Tensor], device: torch.device | None, number: str
+) -> Any:
+    """Return the TorchScript module of that number in a package, over the storages of these tensors."""
+    table = torch._C.DeserializationStorageContext()
+    for key, tensor in storages.items():
+        table.add_storage(key, tensor)
+    reader = torch._C.PyTorchFileReader(package)
+    module = torch._C._import_ir_module_from_package(
+        torch._C.CompilationUnit(), reader, table, device, number
+    )
+    return torch.jit._recursive.wrap_cpp_module(module)
 
 
 def release_allow_list() -> dict[str, Any]:

@@ -130,7 +130,7 @@ def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
     try:
         archive = opening.open_archive(f, mode, backend)
         if archive.is_torchscript:
-            note = "a program: weights_only refuses it, else torch.jit.load loads it, which copies"
+            note = "a program: weights_only refuses it, zerocopy.jit.load loads it"
             return Explanation(opening.name_of(f), "torchscript", (), note)
         storages = tuple(StorageExplanation(*entry) for entry in archive.explain())
     except diagnosis.TarError:

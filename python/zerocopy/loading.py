@@ -12,8 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
 from zerocopy import (
     _C,
     _torch,
@@ -25,6 +23,7 @@ from zerocopy import (
     sharded,
     stubs,
     tar,
+    torchscript,
     unpickler,
 )
 from zerocopy.errors import Error, FormatError, UnsupportedError
@@ -34,7 +33,7 @@ Allow = Callable[[list[Name]], dict[Name, Any]]
 
 TORCHSCRIPT_REFUSED = (
     "this is a TorchScript archive, which is a program: weights_only refuses it. If you trust the file, "
-    "load it with torch.jit.load (zerocopy.jit.load is to come)"
+    "load it with zerocopy.jit.load"
 )
 
 
@@ -204,8 +203,8 @@ def load_diagnosed(
         if archive.is_torchscript:
             if loads_only and not weights_only:
                 raise UnsupportedError("this is a TorchScript archive")
-            return _load_torchscript(f, begin, weights_only, map_location)
-        if unknown == "stub":
+            result = _load_torchscript(f, begin, archive, weights_only, map_location)
+        elif unknown == "stub":
             result = _load_safely(archive, map_location, **pickle_load_args, allow=stubs.allow, objects=stubs)
         elif weights_only or not archive.is_pickled:
             result = _load_safely(archive, map_location, encoding=pickle_load_args["encoding"])
@@ -278,7 +277,9 @@ def _load_trusting(
     return result
 
 
-def _load_torchscript(f: Any, begin: int | None, weights_only: bool, map_location: Any) -> Any:
+def _load_torchscript(
+    f: Any, begin: int | None, archive: _C.Archive, weights_only: bool, map_location: Any
+) -> Any:
     """Do what torch.load does with such an archive, on releases that know better than to run it unasked."""
     if weights_only:
         raise diagnosis.TorchScriptError(TORCHSCRIPT_REFUSED)
@@ -288,7 +289,7 @@ def _load_torchscript(f: Any, begin: int | None, weights_only: bool, map_locatio
         UserWarning,
         stacklevel=4,
     )
-    if isinstance(f, (str, os.PathLike)):
-        return torch.jit.load(os.fspath(f), map_location=map_location)
-    with opening.binary_file(f, begin) as file:
-        return torch.jit.load(file, map_location=map_location)
+    try:
+        return torchscript.load(archive, map_location, None)
+    except torchscript.StockOnlyError as reason:
+        return torchscript.load_by_stock(f, begin, map_location, None, reason)

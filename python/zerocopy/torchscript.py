@@ -1,0 +1,191 @@
+"""TorchScript archives: torch runs the program, and finds the storages of its tensors where the file is mapped.
+
+``torch.jit.load`` copies each storage. For programs within a package (``torch.package``) torch has another way: there
+it asks a table for a storage, by its key, before it looks for a record. So the program, without its data, goes into a
+small archive that is laid out as such a package, and the storages into the table.
+
+Torch's reader trusts what it reads. So nothing of a file comes to it before zerocopy's own readers have been through:
+the zip directory, both pickles to their end, each tensor within its storage and each storage within its record.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pickle
+import pickletools
+import zipfile
+from typing import Any
+
+import torch
+
+from zerocopy import _C, _torch, opening
+from zerocopy.errors import FormatError, UnsupportedError
+
+log = logging.getLogger("zerocopy")
+
+_PUTS = ("BINPUT", "LONG_BINPUT")
+_GETS = ("BINGET", "LONG_BINGET")
+_TEXTS = ("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8")
+# What torch writes before the BINPERSID of a storage: ('storage', class, key, location, number of elements)
+_ID = ("MARK", _TEXTS + _GETS, ("GLOBAL", *_GETS), _TEXTS + _GETS, _TEXTS + _GETS, None, "TUPLE")
+_KEY = 3  # of these
+
+# Where a program of that number lies in a package.
+_NUMBER = "0"
+_PICKLES = f".data/ts_code/{_NUMBER}/"
+_CODE = ".data/ts_code/code/"
+
+_ODD_KEY = "a key of an unusual type"  # says the safe machine
+
+_LARGEST_CODE = 1 << 30  # bytes, of all sources together
+
+
+class StockOnlyError(Exception):
+    """The archive is one that only torch's own loader reads, and why. Goes no further than to who can ask that."""
+
+
+def load(archive: _C.Archive, map_location: Any, extra_files: dict[str, Any] | None) -> Any:
+    """Return the module of an archive, and fill `extra_files`; ``StockOnlyError`` for what torch has to read itself."""
+    device = _torch.script_device(map_location)
+    why = _why_only_stock(archive)
+    if why:
+        raise StockOnlyError(why)
+    module = _torch.import_script(*_packaged(archive), device, _NUMBER)
+    extra = {name: _extra_file(archive, name) for name in extra_files or ()}
+    archive.require_unchanged()
+    if extra_files is not None:
+        extra_files.update(extra)
+    return module
+
+
+def load_by_stock(
+    f: Any, begin: int | None, map_location: Any, extra_files: dict[str, Any] | None, reason: StockOnlyError
+) -> Any:
+    """Return what ``torch.jit.load`` returns, and say in the log why it was asked."""
+    log.info("%s goes to torch.jit.load: %s", opening.name_of(f), reason)
+    if isinstance(f, (str, os.PathLike)):
+        return _torch.jit_load(os.fsdecode(f), map_location, extra_files)
+    with opening.binary_file(f, begin) as file:
+        return _torch.jit_load(file, map_location, extra_files)
+
+
+def _why_only_stock(archive: _C.Archive) -> str:
+    if not archive.is_torchscript:
+        if b"model.json" in archive.record_names():
+            return "a TorchScript archive of before PyTorch 1.0.1, with a model.json"
+        raise FormatError(
+            "no TorchScript archive: record 'constants.pkl' is missing. zerocopy.load reads tensors"
+        )
+    if archive.big_endian:
+        return "a big-endian TorchScript archive"
+    return _torch.why_script_is_special()
+
+
+def _extra_file(archive: _C.Archive, name: str) -> bytes:
+    record = b"extra/" + name.encode()
+    return archive.record(record) if record in archive.record_names() else b""  # as torch does
+
+
+def _packaged(archive: _C.Archive) -> tuple[io.BytesIO, dict[str, torch.Tensor]]:
+    """Return the program as in a package, and by its key a tensor over each storage."""
+    data, storages = _pickle(archive, b"data.pkl", b"data/")
+    constants, others = _pickle(archive, b"constants.pkl", b"constants/")
+    if not storages.keys().isdisjoint(others):  # each of the two pickles counts from "0"
+        prefix = "constants/"
+        constants = _rename_storages(constants, prefix)
+        others = {prefix + key: storage for key, storage in others.items()}
+    table = storages | others
+    records = {f"{_PICKLES}data.pkl": data, f"{_PICKLES}constants.pkl": constants, **_code(archive)}
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as package:
+        for name, content in records.items():
+            package.writestr(f"archive/{name}", content)
+    file.seek(0)
+    return file, {key: _C.view(storage, torch.uint8, 0, [], []) for key, storage in table.items()}
+
+
+def _pickle(archive: _C.Archive, name: bytes, folder: bytes) -> tuple[bytes, dict[str, torch.UntypedStorage]]:
+    try:
+        pickled, storages = archive.pickle_with_storages(name, folder)
+    except pickle.UnpicklingError as error:  # an opcode that data has no use for
+        raise FormatError(str(error)) from None
+    except UnsupportedError as error:
+        if _ODD_KEY in str(error):
+            raise StockOnlyError(f"{name.decode()} has a dictionary with tensors for keys") from None
+        raise
+    made = {key: storage for key, storage in storages if storage is not None}
+    if len(made) < len(storages):
+        raise StockOnlyError("it has tensors of the meta device")
+    return pickled, made
+
+
+def _code(archive: _C.Archive) -> dict[str, bytes]:
+    code, size = {}, 0
+    for name in archive.record_names():
+        if name.startswith(b"code/"):
+            content = archive.record(name)
+            size += len(content)
+            code[_CODE + _text(name.removeprefix(b"code/"))] = content
+            if size > _LARGEST_CODE:
+                raise FormatError(f"more than {_LARGEST_CODE} bytes of code")
+        elif name in (b"version", b".data/version"):
+            code[name.decode()] = archive.record(name)
+    return code
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise FormatError(f"a record of code whose name is no UTF-8: {name[:200]!r}") from None
+
+
+def _rename_storages(pickled: bytes, prefix: str) -> bytes:
+    """Return a pickle with `prefix` before the key of each storage, and nothing else changed."""
+    try:
+        opcodes = list(pickletools.genops(pickled))
+    except ValueError as error:  # names of classes that are not ASCII, which no program of torch's has
+        raise FormatError(f"constants.pkl: {error}") from None
+    ends = [*(at or 0 for _, _, at in opcodes[1:]), len(pickled)]
+    memo: dict[Any, int] = {}  # what a number of the memo stands for: the opcode that made it
+    effective: list[int] = []
+    keys: set[int] = set()
+    for i, (opcode, argument, _) in enumerate(opcodes):
+        if opcode.name in _PUTS:
+            memo[argument] = effective[-1]
+            continue
+        if opcode.name == "BINPERSID":
+            keys.add(_key_of(opcodes, effective[-len(_ID) :]))
+        effective.append(i)
+
+    def text(i: int) -> str:
+        opcode, argument, _ = opcodes[i]
+        return text(memo[argument]) if opcode.name in _GETS else str(argument)
+
+    renamed = bytearray()
+    for i, (opcode, argument, at) in enumerate(opcodes):
+        if i in keys:
+            renamed += _unicode(prefix + text(i))
+        elif opcode.name in _GETS and memo[argument] in keys:  # the same text, yet no key here
+            renamed += _unicode(text(i))
+        else:
+            renamed += pickled[at : ends[i]]
+    return bytes(renamed)
+
+
+def _key_of(opcodes: list[Any], window: list[int]) -> int:
+    names = [opcodes[i][0].name for i in window]
+    as_written = len(names) == len(_ID) and all(
+        wanted is None or name in (wanted if isinstance(wanted, tuple) else (wanted,))
+        for name, wanted in zip(names, _ID, strict=True)
+    )
+    if not as_written:
+        raise StockOnlyError("constants.pkl names its storages in another way than torch.jit.save")
+    return window[_KEY]
+
+
+def _unicode(text: str) -> bytes:
+    encoded = text.encode()
+    return b"X" + len(encoded).to_bytes(4, "little") + encoded

@@ -1,0 +1,411 @@
+"""``zerocopy.jit.load`` of sound archives: what ``torch.jit.load`` gives, lying in the file."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import io
+import logging
+import mmap
+import os
+import pathlib
+import tempfile
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from archives import rezip
+from conftest import Child, digest, lies_in_mapping, maps_of, outcome
+from equality import assert_same, untyped
+from script_modules import IMAGE, PROGRAMS, Constants, TensorKeys, Tied, X, network
+
+import zerocopy
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+each_program = pytest.mark.parametrize("name", PROGRAMS)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Path]:
+    def saved(program: Any, **kwargs: Any) -> Path:
+        path = tmp_path / "program.pt"
+        torch.jit.save(program, str(path), **kwargs)
+        return path
+
+    return saved
+
+
+@pytest.fixture
+def linear(saved: Callable[..., Path]) -> Path:
+    return saved(torch.jit.script(torch.nn.Linear(3, 2)), _extra_files={"a.txt": "text", "b/c": b"\xff\0"})
+
+
+def tensors_of(module: Any) -> dict[str, torch.Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def ties_of(module: Any) -> list[set[str]]:
+    """Return the names of tensors by storage."""
+    by_storage: dict[int, set[str]] = {}
+    state = module.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        if isinstance(tensor, torch.Tensor) and tensor.numel():
+            by_storage.setdefault(untyped(tensor).data_ptr(), set()).add(name)
+    return list(by_storage.values())
+
+
+def assert_same_program(ours: Any, stock: Any, inputs: tuple[Any, ...]) -> None:
+    assert type(ours) is type(stock)
+    assert ours.original_name == stock.original_name
+    ours_modules, stock_modules = dict(ours.named_modules()), dict(stock.named_modules())
+    assert ours_modules.keys() == stock_modules.keys()
+    for name, module in stock_modules.items():
+        mine = ours_modules[name]
+        assert type(mine) is type(module) and str(mine._c._type()) == str(module._c._type())
+        assert getattr(mine, "training", None) == getattr(module, "training", None)
+        assert mine._c._method_names() == module._c._method_names()
+        assert [p.requires_grad for p in mine.parameters()] == [p.requires_grad for p in module.parameters()]
+    assert_same(dict(ours.state_dict()), dict(stock.state_dict()))
+    assert ties_of(ours) == ties_of(stock)
+    if hasattr(stock, "forward"):
+        assert ours.code == stock.code and ours.code_with_constants[0] == stock.code_with_constants[0]
+        assert str(ours.graph) == str(stock.graph)
+        torch.manual_seed(0)
+        expected = stock(*inputs)
+        torch.manual_seed(0)
+        assert_same(ours(*inputs), expected)
+
+
+def assert_in_file(module: Any, path: Path) -> None:
+    tensors = [
+        tensor for tensor in tensors_of(module).values() if tensor.numel() and tensor.device.type == "cpu"
+    ]
+    assert all(lies_in_mapping(tensor.data_ptr(), path) for tensor in tensors)
+
+
+# ------------------------------------------------------------------------------ equal to stock
+
+
+@each_program
+def test_is_what_stock_gives(name: str, saved: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+    program, inputs = PROGRAMS[name]()
+    path = saved(program)
+    with caplog.at_level(logging.DEBUG, "zerocopy"):
+        module = zerocopy.jit.load(path)
+    assert not caplog.records
+    assert_same_program(module, torch.jit.load(str(path)), inputs)
+    assert_in_file(module, path)
+
+
+@each_program
+def test_saved_again(name: str, saved: Callable[..., Path], tmp_path: Path) -> None:
+    program, inputs = PROGRAMS[name]()
+    again = tmp_path / "again.pt"
+    torch.jit.save(zerocopy.jit.load(saved(program)), str(again))
+    assert_same_program(zerocopy.jit.load(again), torch.jit.load(str(again)), inputs)
+
+
+def test_constants_lie_in_the_file(saved: Callable[..., Path]) -> None:
+    path = saved(torch.jit.freeze(torch.jit.trace(Constants().eval(), X)))
+    module = zerocopy.jit.load(path)
+    constants = [
+        node.t("value")
+        for node in module.graph.findAllNodes("prim::Constant")
+        if "value" in node.attributeNames() and node.kindOf("value") == "t"
+    ]
+    assert constants and all(lies_in_mapping(constant.data_ptr(), path) for constant in constants)
+
+
+def test_dictionaries_by_tensors(saved: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+    """The safe machine has no such keys."""
+    path = saved(torch.jit.script(TensorKeys()))
+    with caplog.at_level(logging.DEBUG, "zerocopy"):
+        module = zerocopy.jit.load(path)
+    assert_same_program(module, torch.jit.load(str(path)), (X,))
+    assert [record.levelno for record in caplog.records] == [logging.INFO]
+
+
+def test_methods_and_submodules(saved: Callable[..., Path]) -> None:
+    program, (x,) = PROGRAMS["attributes"]()
+    path = saved(program)
+    module, stock = zerocopy.jit.load(path), torch.jit.load(str(path))
+    assert_same(module.times(x, 3), program.times(x, 3))
+    assert_same(module.linear(x), program.linear(x))
+    for name in ("name", "other_name", "table", "numbered", "point", "maybe", "z", "large"):
+        assert_same(getattr(module, name), getattr(stock, name))
+    assert module.name == "0" and module.pair.second == 9
+
+
+def test_train_and_eval(saved: Callable[..., Path]) -> None:
+    path = saved(torch.jit.script(network()))
+    ours, stock = zerocopy.jit.load(path), torch.jit.load(str(path))
+    for mode in (False, True, False):
+        ours.train(mode), stock.train(mode)
+        assert ours.training is mode
+        torch.manual_seed(1)
+        expected = stock(IMAGE)
+        torch.manual_seed(1)
+        assert_same(ours(IMAGE), expected)
+
+
+def test_training(saved: Callable[..., Path]) -> None:
+    """Gradients and optimizers write in place; the file stays as it is."""
+    path = saved(torch.jit.script(Tied()))
+    before, states = digest(path), []
+    for module in (zerocopy.jit.load(path), torch.jit.load(str(path))):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(torch.ones(4, 4)).sum().backward()
+            optimizer.step()
+        states.append(dict(module.state_dict()))
+    assert_same(*states)
+    assert digest(path) == before
+    assert_same(dict(zerocopy.jit.load(path).state_dict()), dict(torch.jit.load(str(path)).state_dict()))
+
+
+def test_load_state_dict_and_to(linear: Path) -> None:
+    module = zerocopy.jit.load(linear)
+    module.load_state_dict({"weight": torch.zeros(2, 3), "bias": torch.ones(2)})
+    assert_same(module(X).detach(), torch.ones(2, 2))
+    assert module.to(torch.float64).weight.dtype is torch.float64
+
+
+# ------------------------------------------------------------------------------ where from
+
+
+def sources(path: Path) -> dict[str, Callable[[], Any]]:
+    data = path.read_bytes()
+
+    def wrapped() -> Any:
+        file = tempfile.NamedTemporaryFile()  # noqa: SIM115
+        file.write(data)
+        file.seek(0)
+        return file
+
+    return {
+        "str": lambda: str(path),
+        "Path": lambda: path,
+        "PurePath": lambda: pathlib.PurePath(path),
+        "file": lambda: path.open("rb"),
+        "unbuffered": lambda: path.open("rb", buffering=0),
+        "NamedTemporaryFile": wrapped,
+        "BytesIO": lambda: io.BytesIO(data),
+        "gzip": lambda: gzip.GzipFile(fileobj=io.BytesIO(gzip.compress(data))),
+        "bytes": lambda: data,
+        "bytearray": lambda: bytearray(data),
+        "memoryview": lambda: memoryview(data),
+        "mmap": lambda: mmap.mmap(os.open(path, os.O_RDONLY), 0, access=mmap.ACCESS_COPY),
+    }
+
+
+@pytest.mark.parametrize("source", sources(Path(__file__)))
+def test_sources(source: str, linear: Path) -> None:
+    extra = {"a.txt": ""}
+    module = zerocopy.jit.load(sources(linear)[source](), "cpu", extra)
+    assert_same_program(module, torch.jit.load(str(linear)), (X,))
+    assert extra == {"a.txt": b"text"}
+
+
+def test_file_object_in_the_middle(linear: Path, tmp_path: Path) -> None:
+    path = tmp_path / "behind"
+    path.write_bytes(b"x" * 64 + linear.read_bytes())
+    with path.open("rb") as file:
+        file.seek(64)
+        module = zerocopy.jit.load(file)
+        assert file.tell() == path.stat().st_size
+    assert_in_file(module, path)
+    assert_same_program(module, torch.jit.load(str(linear)), (X,))
+
+
+def address(buffer: Any) -> int:
+    return torch.frombuffer(buffer, dtype=torch.uint8).data_ptr()
+
+
+def test_writable_buffers_are_shared(linear: Path) -> None:
+    buffer = bytearray(linear.read_bytes())
+    begin = address(buffer)
+    module = zerocopy.jit.load(buffer)
+    if module.weight.data_ptr() % 4 == 0 and begin % 16 == 0:
+        assert begin <= module.weight.data_ptr() < begin + len(buffer)
+        with torch.no_grad():
+            module.weight.fill_(7)
+        assert torch.jit.load(io.BytesIO(buffer)).weight.eq(7).all()
+
+
+@pytest.mark.parametrize(("mode", "shared"), [(None, False), ("c", False), ("r", True)])
+def test_read_only_buffers(mode: str | None, shared: bool, linear: Path) -> None:
+    with linear.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
+        module = zerocopy.jit.load(memoryview(buffer), mode=mode)
+        assert lies_in_mapping(module.weight.data_ptr(), linear) is shared
+        del module
+        gc.collect()
+
+
+@pytest.mark.parametrize("mode", ["c", "r", "r+"])
+def test_modes(mode: str, linear: Path) -> None:
+    module = zerocopy.jit.load(linear, mode=mode)
+    assert_same(dict(module.state_dict()), dict(torch.jit.load(str(linear)).state_dict()))
+    assert_in_file(module, linear)
+    if mode != "r":
+        with torch.no_grad():
+            module.weight.fill_(7)
+    assert bool(torch.jit.load(str(linear)).weight.eq(7).all()) is (mode == "r+")
+
+
+def test_the_mapping_goes_with_the_module(linear: Path) -> None:
+    module = zerocopy.jit.load(linear)
+    weight = module.weight
+    del module
+    gc.collect()
+    assert maps_of(linear)
+    assert_same(weight, torch.jit.load(str(linear)).weight)
+    del weight
+    gc.collect()
+    assert not maps_of(linear)
+
+
+def test_a_buffer_goes_with_the_module(linear: Path) -> None:
+    class Buffer(bytearray):
+        pass
+
+    buffer = Buffer(linear.read_bytes())
+    gone = weakref.ref(buffer)
+    module = zerocopy.jit.load(buffer)
+    del buffer
+    gc.collect()
+    assert_same_program(module, torch.jit.load(str(linear)), (X,))
+    del module
+    gc.collect()
+    assert gone() is None
+
+
+def test_alive_when_the_interpreter_ends(linear: Path, child: Child) -> None:
+    done = child("import sys, zerocopy, torch; m = zerocopy.jit.load(sys.argv[1]); print(m.training)", linear)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+# ------------------------------------------------------------------------------ arguments
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [None, {}, {"a.txt": ""}, {"a.txt": 5, "b/c": None, "no": "x"}],
+    ids=["None", "empty", "one", "all and none"],
+)
+def test_extra_files(extra: dict[str, Any] | None, linear: Path) -> None:
+    ours, stock = (None if extra is None else dict(extra) for _ in range(2))
+    zerocopy.jit.load(linear, _extra_files=ours)
+    torch.jit.load(str(linear), _extra_files=stock)
+    assert ours == stock
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        None,
+        "cpu",
+        "meta",
+        torch.device("cpu"),
+        "cuda",
+        "cuda:0",
+        "nonsense",
+        0,
+        {},
+        {"cpu": "cpu"},
+        "xla",
+        print,
+    ],
+    ids=str,
+)
+def test_map_location(location: Any, linear: Path) -> None:
+    ours = outcome(lambda: zerocopy.jit.load(linear, location))
+    stock = outcome(lambda: torch.jit.load(str(linear), location))
+    if stock[0] == "error":
+        assert (ours[1], ours[2]) == (stock[1], stock[2])
+    else:
+        for name, tensor in tensors_of(stock[1]).items():
+            mine = tensors_of(ours[1])[name]
+            assert mine.device == tensor.device and mine.shape == tensor.shape
+        if location != "meta":
+            assert_same_program(ours[1], stock[1], (X,))
+
+
+def test_tensors_saved_from_meta(saved: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+    module = torch.nn.Linear(3, 2)
+    module.register_buffer("nowhere", torch.empty(5, device="meta"))
+    path = saved(torch.jit.script(module))
+    with caplog.at_level(logging.INFO, "zerocopy"):
+        ours = zerocopy.jit.load(path)
+    assert "goes to torch.jit.load: it has tensors of the meta device" in caplog.text
+    assert ours.nowhere.device.type == "meta" and ours.nowhere.shape == (5,)
+    assert_same(ours(X), module(X))
+
+
+@pytest.mark.parametrize("extra", [[], "a.txt", 5, {1: ""}, {b"a.txt": ""}], ids=repr)
+def test_wrong_extra_files(extra: Any, linear: Path) -> None:
+    with pytest.raises(TypeError, match="_extra_files must"):
+        zerocopy.jit.load(linear, _extra_files=extra)
+
+
+@pytest.mark.parametrize("f", [5, None, 1.5, ["x"]], ids=repr)
+def test_wrong_source(f: Any) -> None:
+    with pytest.raises(TypeError):
+        zerocopy.jit.load(f)
+
+
+def test_text_mode(linear: Path) -> None:
+    with linear.open(encoding="latin-1") as file, pytest.raises(TypeError, match="text mode"):
+        zerocopy.jit.load(file)
+
+
+def test_wrong_mode(linear: Path) -> None:
+    with pytest.raises(ValueError, match="mode must be"):
+        zerocopy.jit.load(linear, mode="w")
+
+
+def test_default_device_and_dtype_do_not_matter(linear: Path) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.no_grad(), torch.inference_mode():
+            assert_same_program(zerocopy.jit.load(linear), torch.jit.load(str(linear)), (X,))
+    finally:
+        torch.set_default_dtype(before)
+
+
+# ------------------------------------------------------------------------------ as other tools leave them
+
+
+@pytest.mark.parametrize("compression", [0, 8], ids=["stored", "deflated"])
+def test_zipped_anew(compression: int, saved: Callable[..., Path]) -> None:
+    """Nothing is aligned: such storages are copied, or inflated."""
+    program, inputs = PROGRAMS["constants beside parameters"]()
+    path = saved(program)
+    path.write_bytes(rezip(path.read_bytes(), compression))
+    assert_same_program(zerocopy.jit.load(path), torch.jit.load(str(path)), inputs)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.jit.ScriptModule, "_save_for_lite_interpreter"), reason="a build without it"
+)
+def test_for_the_lite_interpreter(tmp_path: Path) -> None:
+    program, inputs = PROGRAMS["constants beside parameters"]()
+    path = tmp_path / "lite.ptl"
+    program._save_for_lite_interpreter(str(path))
+    assert_same_program(zerocopy.jit.load(path), torch.jit.load(str(path)), inputs)
+
+
+def test_through_load(linear: Path) -> None:
+    with pytest.warns(UserWarning, match="TorchScript"):
+        module = zerocopy.load(linear, weights_only=False)
+    assert_same_program(module, torch.jit.load(str(linear)), (X,))
+    assert_in_file(module, linear)
+    with pytest.raises(zerocopy.UnsupportedError, match=r"zerocopy\.jit\.load"):
+        zerocopy.load(linear)
+    with pytest.warns(UserWarning, match="TorchScript"), pytest.raises(ValueError, match="map_location"):
+        zerocopy.load(linear, {}, weights_only=False)

@@ -1,0 +1,280 @@
+"""Faults of TorchScript archives: an exception that says what is wrong, and never a crash."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import struct
+import textwrap
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from archives import payload_offset, rezip
+from conftest import Child, saved_bytes
+from equality import assert_same
+from script_modules import PROGRAMS, X
+from tar_files import checkpoint as tar_checkpoint
+
+import zerocopy
+from zerocopy import torchscript
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+def script_bytes(program: Any) -> bytes:
+    file = io.BytesIO()
+    torch.jit.save(program, file)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def archive() -> bytes:
+    return script_bytes(PROGRAMS["constants beside parameters"]()[0])
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Callable[..., str]:
+    """Assert that a file of these bytes is refused, as a file and as a buffer, and return what was said."""
+
+    def refused(data: bytes, error: type[Exception] = zerocopy.FormatError) -> str:
+        path = tmp_path / "faulty.pt"
+        path.write_bytes(data)
+        with pytest.raises(error):
+            zerocopy.jit.load(data)
+        with pytest.raises(error) as caught:
+            zerocopy.jit.load(path)
+        assert str(path) in str(caught.value)
+        return str(caught.value)
+
+    return refused
+
+
+# ------------------------------------------------------------------------------ the operating system
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    path = tmp_path / "none.pt"
+    with pytest.raises(FileNotFoundError) as caught:
+        zerocopy.jit.load(path)
+    assert caught.value.filename in (str(path), os.fsencode(path))
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        zerocopy.jit.load(tmp_path)
+
+
+# ------------------------------------------------------------------------------ structure
+
+
+@pytest.mark.parametrize("missing", ["constants.pkl", "data.pkl", "version", "data/0", "constants/0"])
+def test_a_record_is_missing(missing: str, archive: bytes, refused: Callable[..., str]) -> None:
+    assert f"record '{missing}' is missing" in refused(rezip(archive, **{missing: None}))
+
+
+@pytest.mark.parametrize("record", ["data/0", "constants/1"])
+@pytest.mark.parametrize("size", [0, 4, 400])
+def test_a_record_of_another_size(
+    record: str, size: int, archive: bytes, refused: Callable[..., str]
+) -> None:
+    assert f"record '{record}' holds {size} bytes" in refused(rezip(archive, **{record: bytes(size)}))
+
+
+def test_tensors_beyond_their_storages(archive: bytes, refused: Callable[..., str]) -> None:
+    with zipfile.ZipFile(io.BytesIO(archive)) as source:
+        pickled = source.read("archive/data.pkl")
+    # A storage of 9 elements, 3 x 3, of which a matrix of 3 x 200 is wanted.
+    shape = b"K\x03K\x03t"
+    assert shape in pickled
+    assert "of a storage of" in refused(
+        rezip(archive, **{"data.pkl": pickled.replace(shape, b"K\x03K\xc8t")})
+    )
+
+
+def test_overlapping_records(archive: bytes, refused: Callable[..., str]) -> None:
+    """The directory says of one record that it lies where another does."""
+    data = bytearray(archive)
+    entries = []
+    at = data.find(b"PK\x01\x02")
+    while at >= 0:
+        entries.append(at)
+        at = data.find(b"PK\x01\x02", at + 1)
+    first, second = (data[at + 42 : at + 46] for at in entries[:2])
+    assert first != second
+    data[entries[1] + 42 : entries[1] + 46] = first
+    assert "zip" in refused(bytes(data))
+
+
+def test_a_newer_version(archive: bytes, refused: Callable[..., str]) -> None:
+    refused(rezip(archive, version=b"99\n"), zerocopy.UnsupportedError)
+
+
+@pytest.mark.parametrize(
+    "opcode", [b"i", b"o", b"\x82\x01", b"Pabc\n"], ids=["INST", "OBJ", "EXT1", "PERSID"]
+)
+def test_opcodes_that_run_code(opcode: bytes, archive: bytes, refused: Callable[..., str]) -> None:
+    refused(rezip(archive, **{"data.pkl": b"\x80\x02" + opcode + b"os\nsystem\n."}))
+
+
+def test_other_files(refused: Callable[..., str]) -> None:
+    assert "zerocopy.load" in refused(saved_bytes({"x": X}))
+    assert "constants.pkl" in refused(saved_bytes({"x": X}, _use_new_zipfile_serialization=False))
+    refused(b"")
+    refused(b"hello")
+    refused(b"\x80\x02cos\nsystem\n.")
+    refused(b"<html><title>Sign in</title>")
+    assert "TorchScript" in refused(tar_checkpoint())
+
+
+def test_a_program_that_does_not_compile(archive: bytes, refused: Callable[..., str]) -> None:
+    """That is for torch to say."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as source:
+        code = next(name for name in source.namelist() if name.endswith(".py"))
+    faulty = rezip(archive, **{code.partition("/")[2]: b"class Broken("})
+    for load in (zerocopy.jit.load, torch.jit.load):
+        with pytest.raises(RuntimeError):
+            load(io.BytesIO(faulty))
+
+
+def test_names_of_code_that_are_no_text(archive: bytes, refused: Callable[..., str]) -> None:
+    name = b"archive/code/__torch__/"
+    assert archive.count(name) >= 2
+    refused(archive.replace(name, b"archive/code/__tor\xff\xfe__/"))
+
+
+def test_written_to_meanwhile(tmp_path: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "program.pt"
+    path.write_bytes(archive)
+    extra_file = torchscript._extra_file
+
+    def grows(*args: Any) -> bytes:
+        with path.open("ab") as file:
+            file.write(b"more")
+        return extra_file(*args)
+
+    monkeypatch.setattr(torchscript, "_extra_file", grows)
+    with pytest.raises(OSError, match=r"program\.pt"):
+        zerocopy.jit.load(path, _extra_files={"x": ""})
+
+
+# ------------------------------------------------------------------------------ torch's own loader
+
+
+def test_flatbuffers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, program = tmp_path / "module.ff", torch.jit.script(torch.nn.Linear(3, 2))
+    torch.jit._serialization.save_jit_module_to_flatbuffer(program, str(path))
+    with caplog.at_level(logging.INFO, "zerocopy"):
+        for source in (str(path), path, io.BytesIO(path.read_bytes()), path.read_bytes()):
+            assert_same(zerocopy.jit.load(source)(X), program(X))
+    (*_, message) = caplog.messages
+    assert message == "<bytes> goes to torch.jit.load: a TorchScript module in the flatbuffer format"
+
+
+def test_before_constants(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first archives had their module in JSON. No release writes them: this one is empty."""
+    path = tmp_path / "old.pt"
+    path.write_bytes(rezip(saved_bytes(0), **{"model.json": b"{}", "data.pkl": None}))
+    with caplog.at_level(logging.INFO, "zerocopy"), pytest.raises(RuntimeError):
+        zerocopy.jit.load(path)
+    assert "goes to torch.jit.load: a TorchScript archive of before" in caplog.text
+
+
+def test_big_endian(tmp_path: Path, archive: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "big.pt"
+    path.write_bytes(rezip(archive, byteorder=b"big"))
+    with caplog.at_level(logging.INFO, "zerocopy"):
+        zerocopy.jit.load(path)
+    assert "goes to torch.jit.load: a big-endian" in caplog.text
+
+
+def test_constants_named_in_another_way(archive: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """With the MEMOIZE of newer protocols, which torch's own loader does not know."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as source:
+        pickled = source.read("archive/constants.pkl")
+    odd = rezip(archive, **{"constants.pkl": pickled.replace(b"tQ", b"\x94tQ")})
+    with caplog.at_level(logging.INFO, "zerocopy"), pytest.raises(RuntimeError, match=r"[Oo]pcode"):
+        zerocopy.jit.load(io.BytesIO(odd))
+    assert "goes to torch.jit.load: constants.pkl names its storages in another way" in caplog.text
+
+
+# ------------------------------------------------------------------------------ truncated, and bytes flipped
+
+ATTACK = """
+    import io, random, sys, warnings
+    import torch, zerocopy
+    warnings.simplefilter("ignore")
+    data, rounds = open(sys.argv[1], "rb").read(), int(sys.argv[2])
+    loaded = refused = 0
+    FAULTS = (zerocopy.Error, RuntimeError, IndexError, OSError)
+
+    def attempt(faulty):
+        global loaded, refused
+        try:
+            zerocopy.jit.load(faulty)
+            loaded += 1
+        except FAULTS:
+            refused += 1
+"""
+
+CUTS = """
+    for end in [*range(0, len(data), 97), len(data) - 1]:
+        attempt(data[:end])
+    assert loaded == 0, loaded
+"""
+
+# Of the records that steer the loading, and of the zip structures; what tensors hold is anybody's guess.
+FLIPS = """
+    random = random.Random(7)
+    interesting = [i for i in range(len(data)) if data[i] not in b"Z"]
+    for _ in range(rounds):
+        faulty = bytearray(data)
+        for _ in range(random.choice((1, 1, 3))):
+            faulty[random.choice(interesting)] ^= 1 << random.randrange(8)
+        attempt(bytes(faulty))
+    assert refused and loaded
+"""
+
+PICKLES = """
+    import zipfile
+    random = random.Random(8)
+    with zipfile.ZipFile(sys.argv[1]) as source:
+        contents = {name: source.read(name) for name in source.namelist()}
+    pickles = [name for name in contents if name.endswith("data.pkl") or name.endswith("constants.pkl")]
+    for _ in range(rounds):
+        name = random.choice(pickles)
+        changed = bytearray(contents[name])
+        for _ in range(random.choice((1, 1, 2))):
+            changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as target:
+            for each, content in contents.items():
+                target.writestr(each, bytes(changed) if each == name else content)
+        attempt(out.getvalue())
+    assert refused
+"""
+
+
+@pytest.mark.parametrize(
+    ("attack", "rounds"), [(CUTS, 0), (FLIPS, 400), (PICKLES, 400)], ids=["cut", "flipped", "pickles"]
+)
+def test_faults_end_in_exceptions(
+    attack: str, rounds: int, archive: bytes, tmp_path: Path, forked: Child
+) -> None:
+    path = tmp_path / "program.pt"
+    path.write_bytes(archive)
+    done = forked(textwrap.dedent(ATTACK) + textwrap.dedent(attack), path, rounds)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_offsets_are_where_the_data_is(tmp_path: Path, archive: bytes) -> None:
+    """What the other tests take for granted: the storage of a parameter is the record of its key."""
+    path = tmp_path / "program.pt"
+    path.write_bytes(archive)
+    offset = payload_offset(path, "data/0")
+    first = next(iter(zerocopy.jit.load(path).parameters())).flatten()[0].item()
+    assert struct.unpack_from("<f", archive, offset)[0] == first
