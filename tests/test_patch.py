@@ -210,7 +210,7 @@ def test_disabled(save: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
         assert not zerocopy.is_patched() and not is_served(path)
 
 
-@pytest.mark.parametrize("option", ["jit", "safetensors"])
+@pytest.mark.parametrize("option", ["safetensors"])
 def test_options_that_are_not_there_yet(option: str) -> None:
     with pytest.raises(zerocopy.UnsupportedError, match=option):
         zerocopy.patch(**{option: True})

@@ -1,4 +1,4 @@
-"""Swapping ``torch.load`` and ``torch.save``, and back to what was there.
+"""Swapping ``torch.load``, ``torch.save`` and others, and back to what was there.
 
 A replacement stays in place as long as anybody wants it, and asks on every call whether it is wanted by the caller:
 so patching one thread leaves the others with the original, and a replacement that somebody else has wrapped
@@ -14,24 +14,42 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from zerocopy import environment
 from zerocopy.errors import UnsupportedError
-from zerocopy.patching import dispatch, saving
+from zerocopy.patching import dispatch, saving, scripts
 
 Function = Callable[..., Any]
 
-_PLACES = ((torch, "load"), (torch.serialization, "load"), (torch, "save"), (torch.serialization, "save"))
-_MAKERS = {"load": dispatch.load_for, "save": saving.save_for}
+# What can be swapped, and by what; the first always, the others on request. An early reference is swapped by rebind.
+_LOAD, _JIT = "load", "jit"
+_PLACES: dict[str, tuple[tuple[ModuleType, str, Callable[[Function], Function]], ...]] = {
+    _LOAD: (
+        (torch, "load", dispatch.load_for),
+        (torch.serialization, "load", dispatch.load_for),
+        (torch, "save", saving.save_for),
+        (torch.serialization, "save", saving.save_for),
+    ),
+    _JIT: ((torch.jit, "load", scripts.load_for),),
+}
+
+
+class _Swap(NamedTuple):
+    original: Function
+    replacement: Function
+    part: str  # of _PLACES
+
 
 _lock = threading.RLock()
-_swapped: dict[tuple[str, str], tuple[Function, Function]] = {}  # (module, name): (original, replacement)
-_for_good = False
+_swapped: dict[tuple[str, str], _Swap] = {}  # by module and name
+_for_good: set[str] = set()  # parts
 _EVERYWHERE = 0
-_blocks: Counter[int] = Counter()  # open blocks, by thread; no thread has the identifier 0
+_blocks: Counter[tuple[int, str]] = (
+    Counter()
+)  # open blocks, by thread and part; no thread has the identifier 0
 
 
 def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False) -> None:
@@ -49,13 +67,15 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     ----------
     rebind : bool
         Also swap the names that other modules have imported already (``from torch import load``).
-    jit, safetensors : bool
-        Also ``torch.jit.load``, ``safetensors.torch.load_file`` and ``safe_open``: not there yet.
+    jit : bool
+        Also ``torch.jit.load``. What :func:`zerocopy.jit.load` does not take goes to the original, whatever the reason.
+    safetensors : bool
+        Also ``safetensors.torch.load_file`` and ``safe_open``: not there yet.
 
     Raises
     ------
     zerocopy.UnsupportedError
-        If `jit` or `safetensors` is asked for.
+        If `safetensors` is asked for.
 
     Examples
     --------
@@ -68,20 +88,18 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     >>> zerocopy.is_patched(), torch.load is original
     (False, True)
     """
-    global _for_good
-    _refuse_missing(jit, safetensors)
+    parts = _parts(jit, safetensors)
     if environment.is_disabled():
         return
     with _lock:
-        _for_good = True
-        _install(rebind)
+        _for_good.update(parts)
+        _install(parts, rebind)
 
 
 def unpatch() -> None:
     """Undo :func:`patch`. Blocks under :func:`patched` stay patched until they end."""
-    global _for_good
     with _lock:
-        _for_good = False
+        _for_good.clear()
         _remove_unwanted()
 
 
@@ -105,75 +123,88 @@ def patched(
     ...     zerocopy.is_patched()
     True
     """
-    _refuse_missing(jit, safetensors)
+    parts = _parts(jit, safetensors)
     if environment.is_disabled():
         yield
         return
     scope = threading.get_ident() if thread_local else _EVERYWHERE
     with _lock:
-        _blocks[scope] += 1
-        _install(rebind)
+        _blocks.update((scope, part) for part in parts)
+        _install(parts, rebind)
     try:
         yield
     finally:
         with _lock:
-            _blocks[scope] -= 1
+            _blocks.subtract((scope, part) for part in parts)
             _remove_unwanted()
 
 
 def is_patched() -> bool:
     """Return whether ``torch.load`` is zerocopy's for the calling thread."""
-    wanted = _for_good or _blocks[_EVERYWHERE] > 0 or _blocks[threading.get_ident()] > 0
+    return _is_wanted(_LOAD)
+
+
+def _is_wanted(part: str) -> bool:
+    scopes = (_EVERYWHERE, threading.get_ident())
+    wanted = part in _for_good or any(_blocks[scope, part] > 0 for scope in scopes)
     return wanted and not environment.is_disabled()
 
 
-def _install(rebind: bool) -> None:
-    for place, name in _PLACES:
-        _swap(place, name, getattr(place, name))
+def _parts(jit: bool, safetensors: bool) -> list[str]:
+    if safetensors:
+        raise UnsupportedError(
+            "patch(safetensors=True) comes with the safetensors reader, which is not there yet"
+        )
+    return [_LOAD, _JIT] if jit else [_LOAD]
+
+
+def _install(parts: list[str], rebind: bool) -> None:
+    for part in parts:
+        for place, name, make in _PLACES[part]:
+            _swap(place, name, getattr(place, name), make, part)
     if rebind:
-        originals = {id(original): name for (_, name), (original, _) in list(_swapped.items())}
+        known = {id(swap.original): swap for swap in _swapped.values()}
         modules: list[object] = list(sys.modules.values())  # anything can be put there
         for module in modules:
             if not isinstance(module, ModuleType):
                 continue
             for alias, value in list(vars(module).items()):
-                if id(value) in originals and (module.__name__, alias) not in _swapped:
-                    _swap(module, alias, value, originals[id(value)])
+                if id(value) in known and (module.__name__, alias) not in _swapped:
+                    _set(module, alias, known[id(value)])
 
 
-def _swap(module: ModuleType, alias: str, original: Function, name: str | None = None) -> None:
-    replacements = {id(known): ours for known, ours in _swapped.values()}
-    if (module.__name__, alias) in _swapped or original in replacements.values():
+def _swap(
+    module: ModuleType, alias: str, original: Function, make: Callable[[Function], Function], part: str
+) -> None:
+    known = list(_swapped.values())
+    if (module.__name__, alias) in _swapped or any(swap.replacement is original for swap in known):
         return
-    replacement = replacements.get(id(original)) or _replacement(original, _MAKERS[name or alias](original))
-    _swapped[module.__name__, alias] = (original, replacement)
-    setattr(module, alias, replacement)
+    swap = next((swap for swap in known if swap.original is original), None)
+    _set(module, alias, swap or _Swap(original, _replacement(original, make(original), part), part))
 
 
-def _replacement(original: Function, ours: Function) -> Function:
+def _set(module: ModuleType, alias: str, swap: _Swap) -> None:
+    _swapped[module.__name__, alias] = swap
+    setattr(module, alias, swap.replacement)
+
+
+def _replacement(original: Function, ours: Function, part: str) -> Function:
     @functools.wraps(original)
     def choose(*args: Any, **kwargs: Any) -> Any:
-        return (ours if is_patched() else original)(*args, **kwargs)
+        return (ours if _is_wanted(part) else original)(*args, **kwargs)
 
     return choose
 
 
 def _remove_unwanted() -> None:
-    if _for_good or any(_blocks.values()):
-        return
-    for (module_name, alias), (original, replacement) in _swapped.items():
+    wanted = _for_good.union(part for (_, part), count in _blocks.items() if count > 0)
+    for (module_name, alias), swap in list(_swapped.items()):
+        if swap.part in wanted:
+            continue
+        del _swapped[module_name, alias]
         module = sys.modules.get(module_name)
         # Else somebody has put their own there since, which may call ours: that passes on to the original now.
-        if module is not None and getattr(module, alias, None) is replacement:
-            setattr(module, alias, original)
-    _swapped.clear()
-    _blocks.clear()
-
-
-def _refuse_missing(jit: bool, safetensors: bool) -> None:
-    if jit:
-        raise UnsupportedError("patch(jit=True) comes with zerocopy.jit.load, which is not there yet")
-    if safetensors:
-        raise UnsupportedError(
-            "patch(safetensors=True) comes with the safetensors reader, which is not there yet"
-        )
+        if module is not None and getattr(module, alias, None) is swap.replacement:
+            setattr(module, alias, swap.original)
+    for key in [key for key, count in _blocks.items() if count <= 0]:
+        del _blocks[key]

@@ -1,0 +1,97 @@
+"""One call of the patched ``torch.jit.load``: zerocopy's, or the original's.
+
+A TorchScript archive is trusted, by zerocopy as by torch: so unlike with torch.load nothing is lost when the original
+tries again what zerocopy did not take, and what it then raises is in its own words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from zerocopy import jit, opening
+from zerocopy.patching.dispatch import log
+
+Function = Callable[..., Any]
+
+
+class Call(NamedTuple):
+    """The arguments of a call of torch.jit.load."""
+
+    f: Any
+    map_location: Any = None
+    extra_files: Any = None
+    restore_shapes: Any = False
+
+
+def load_for(original: Function) -> Function:
+    """Return what replaces `original`, a release's torch.jit.load."""
+    said: list[warnings.WarningMessage] | None = None
+
+    def load(*args: Any, **kwargs: Any) -> Any:
+        nonlocal said
+        try:
+            call = _call(*args, **kwargs)
+        except TypeError:  # the original says it in its own words
+            return original(*args, **kwargs)
+        reason = _why_not_ours(call)
+        begin = opening.position_of(call.f)
+        if not reason:
+            try:
+                module = jit.attempt(call.f, call.map_location, call.extra_files)
+            except Exception as error:
+                reason = str(error)
+                if begin is not None:
+                    call.f.seek(begin)
+            else:
+                said = _warnings_of(original) if said is None else said
+                _say(said, original.__module__)
+                return module
+        log.debug("%s goes to torch.jit.load: %s", opening.name_of(call.f), reason)
+        return original(*args, **kwargs)
+
+    return load
+
+
+def _call(f: Any, map_location: Any = None, _extra_files: Any = None, _restore_shapes: Any = False) -> Call:
+    return Call(f, map_location, _extra_files, _restore_shapes)
+
+
+def _why_not_ours(call: Call) -> str:
+    """Return why a call goes to the original by its arguments, or an empty string."""
+    if not isinstance(call.f, (str, os.PathLike)):
+        if not hasattr(call.f, "read") or opening.position_of(call.f) is None:
+            return "neither a path nor a file object that can seek"
+        if isinstance(call.f, io.TextIOBase):
+            return "a file open in text mode"
+    if call.restore_shapes:
+        return "_restore_shapes"
+    try:
+        jit.check_extra_files(call.extra_files)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _warnings_of(original: Function) -> list[warnings.WarningMessage]:
+    """Return what a release warns of whenever it loads: that TorchScript is deprecated, say."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with contextlib.suppress(Exception):  # there is no file of that name
+            original("")
+    return said
+
+
+def _say(said: list[warnings.WarningMessage], module: str) -> None:
+    registry = (
+        vars(sys.modules[module]).setdefault("__warningregistry__", {}) if module in sys.modules else None
+    )
+    for warning in said:
+        warnings.warn_explicit(
+            warning.message, warning.category, warning.filename, warning.lineno, module, registry
+        )
