@@ -197,6 +197,13 @@ CASES: tuple[Case, ...] = (
         (Goal("ready", at_least=30),),
         columns=("ready",),
     ),
+    TimeCase(
+        "script/torch.jit",
+        Side("zerocopy-script", "script.pt"),
+        Side("torch-script", "script.pt"),
+        (Goal("ready", at_least=50),),
+        columns=("ready",),
+    ),
     UseCase(
         "llm/load_state_dict",
         Side("zerocopy-module", "llm.pt"),

@@ -80,6 +80,14 @@ def _write_stream(path: Path, files: Files) -> None:
     write_checkpoint(path, shapes.streamed(files.stream // files.shrink), _pattern())
 
 
+def _write_script(path: Path, files: Files) -> None:
+    """Save a program with eight matrices of 62.5 MB."""
+    torch.manual_seed(0)
+    width = 3952 // files.shrink
+    layers = [torch.nn.Linear(width, width) for _ in range(8)]
+    torch.jit.save(torch.jit.script(torch.nn.Sequential(*layers)), str(path))
+
+
 def _pattern() -> bytes:
     """Return random bytes that begin anew at no border of blocks: the disk holds all that is written."""
     return random.Random(0).randbytes(3 * TILE + 64)
@@ -97,6 +105,7 @@ MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "sparse-1GiB.pt": lambda path, _: write_sparse_checkpoint(path, 1 * GIB),
     "sparse-16GiB.pt": lambda path, _: write_sparse_checkpoint(path, 16 * GIB),
     "sparse-64GiB.pt": lambda path, _: write_sparse_checkpoint(path, 64 * GIB, tensors=291),
+    "script.pt": _write_script,
     "matrix.pt": _write_matrix,
     "stream.pt": _write_stream,
 }

@@ -42,6 +42,8 @@ class Loader:
         Turns what `load` returned into what is compared: with tensors in place of what stands for them.
     expected : callable, optional
         Takes that out of what ``torch.load`` returns. None: nothing is returned that could be compared.
+    reference : str
+        The loader that is right by definition.
     """
 
     label: str
@@ -51,6 +53,7 @@ class Loader:
     modules: tuple[str, ...] = ()
     real: Callable[[Any], Any] = lambda result: result
     expected: Callable[[Any], Any] | None = lambda whole: whole
+    reference: str = "torch"
 
     def call(self, path: str) -> Callable[[], Any]:
         """Do what comes before, and return the call that is measured."""
@@ -81,6 +84,12 @@ def _zerocopy(path: str) -> Any:
     import zerocopy
 
     return zerocopy.load(path)
+
+
+def _script(path: str) -> Any:
+    import zerocopy
+
+    return zerocopy.jit.load(path)
 
 
 @functools.cache
@@ -377,6 +386,15 @@ LOADERS: dict[str, Loader] = {
         real=_state_of,
         expected=dict,
     ),
+    "zerocopy-script": Loader(
+        "zerocopy.jit.load",
+        _script,
+        _needs_module("zerocopy"),
+        real=_state_of,
+        expected=_state_of,
+        reference="torch-script",
+    ),
+    "torch-script": Loader("torch.jit.load", lambda path: torch.jit.load(path), reference="torch-script"),
     **_row_loaders("few-rows", FEW),
     **_row_loaders("many-rows", MANY),
     "zerocopy-layers": Loader(

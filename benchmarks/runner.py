@@ -146,12 +146,12 @@ def _call(side: Side, files: Files) -> Callable[[], Any]:
 def _check(side: Side, files: Files, only_ends: bool) -> str:
     """Compare with torch.load and say how; what memory cannot hold, only where torch.load can map it."""
     loader = LOADERS[side.loader]
-    if side.loader == "torch":
+    if side.loader == loader.reference:
         return f"{side}: is the reference"
     if loader.expected is None:
         return f"{side}: reads the file, returns nothing"
     file = files.path(f"{Path(side.file).stem}.pt")  # of the same tensors
-    reference = "torch-mmap" if file.stat().st_size > MOST_READ else "torch"
+    reference = "torch-mmap" if file.stat().st_size > MOST_READ else loader.reference
     if reason := LOADERS[reference].missing():
         return f"{side}: not compared, {reason}"
     try:
