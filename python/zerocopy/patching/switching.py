@@ -25,8 +25,9 @@ from zerocopy.patching import dispatch, saving, scripts
 Function = Callable[..., Any]
 
 # What can be swapped, and by what; the first always, the others on request. An early reference is swapped by rebind.
-_LOAD, _JIT = "load", "jit"
-_PLACES: dict[str, tuple[tuple[ModuleType, str, Callable[[Function], Function]], ...]] = {
+_LOAD, _JIT, _SAFETENSORS = "load", "jit", "safetensors"
+_Place = tuple[ModuleType, str, Callable[[Function], Function]]
+_PLACES: dict[str, tuple[_Place, ...]] = {
     _LOAD: (
         (torch, "load", dispatch.load_for),
         (torch.serialization, "load", dispatch.load_for),
@@ -70,12 +71,13 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     jit : bool
         Also ``torch.jit.load``. What :func:`zerocopy.jit.load` does not take goes to the original, whatever the reason.
     safetensors : bool
-        Also ``safetensors.torch.load_file`` and ``safe_open``: not there yet.
+        Also ``safetensors.torch.load_file`` and ``safetensors.safe_open``, for tensors of torch on the CPU. What
+        zerocopy does not take goes to the original.
 
     Raises
     ------
     zerocopy.UnsupportedError
-        If `safetensors` is asked for.
+        If `safetensors` is asked for, and the package is not there.
 
     Examples
     --------
@@ -151,11 +153,26 @@ def _is_wanted(part: str) -> bool:
 
 
 def _parts(jit: bool, safetensors: bool) -> list[str]:
-    if safetensors:
+    if safetensors and _SAFETENSORS not in _PLACES:
+        _PLACES[_SAFETENSORS] = _safetensors_places()
+    return [_LOAD, *[_JIT] * jit, *[_SAFETENSORS] * safetensors]
+
+
+def _safetensors_places() -> tuple[_Place, ...]:
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError:
         raise UnsupportedError(
-            "patch(safetensors=True) comes with the safetensors reader, which is not there yet"
-        )
-    return [_LOAD, _JIT] if jit else [_LOAD]
+            "patch(safetensors=True) takes the package safetensors, which is not there"
+        ) from None
+    from zerocopy.patching import tensors
+
+    return (
+        (safetensors, "safe_open", tensors.safe_open_for),
+        (safetensors.torch, "safe_open", tensors.safe_open_for),
+        (safetensors.torch, "load_file", tensors.load_file_for),
+    )
 
 
 def _install(parts: list[str], rebind: bool) -> None:

@@ -1,0 +1,134 @@
+"""One call of the patched ``safetensors.torch.load_file`` or ``safe_open``: zerocopy's, or the original's.
+
+The package's own reader runs nothing of a file either: so nothing is lost when the original tries again what zerocopy
+did not take, and what it then raises is in its own words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+
+import zerocopy
+from zerocopy import opening
+from zerocopy.patching.dispatch import log
+
+Function = Callable[..., Any]
+
+_FRAMEWORKS = ("pt", "torch", "pytorch")
+
+
+def load_file_for(original: Function) -> Function:
+    """Return what replaces `original`, a release's ``safetensors.torch.load_file``."""
+
+    def load_file(*args: Any, **kwargs: Any) -> Any:
+        reason = "arguments that zerocopy does not know"
+        with contextlib.suppress(TypeError):
+            filename, device = _file(*args, **kwargs)
+            reason = _why_not_ours(device)
+            if not reason:
+                try:
+                    return zerocopy.load(filename)
+                except Exception as error:
+                    reason = str(error)
+        log.debug("%s goes to safetensors: %s", _named(args, kwargs), reason)
+        return original(*args, **kwargs)
+
+    return load_file
+
+
+def safe_open_for(original: Function) -> Function:
+    """Return what replaces `original`, a release's ``safe_open``."""
+
+    def safe_open(*args: Any, **kwargs: Any) -> Any:
+        reason = "arguments that zerocopy does not know"
+        with contextlib.suppress(TypeError):
+            filename, framework, device = _opened(*args, **kwargs)
+            reason = _why_not_ours(device) or ("" if framework in _FRAMEWORKS else f"framework {framework!r}")
+            if not reason:
+                try:
+                    return SafeOpen(zerocopy.open(filename), lambda: original(*args, **kwargs))
+                except Exception as error:
+                    reason = str(error)
+        log.debug("%s goes to safetensors: %s", _named(args, kwargs), reason)
+        return original(*args, **kwargs)
+
+    return safe_open
+
+
+class SafeOpen:
+    """What ``safe_open`` returns, over a :class:`zerocopy.Checkpoint`. What that has not is asked of the original."""
+
+    def __init__(self, checkpoint: zerocopy.Checkpoint, original: Callable[[], Any]) -> None:
+        self._checkpoint: zerocopy.Checkpoint | None = checkpoint
+        self._open_original, self._original = original, None
+
+    def keys(self) -> list[str]:
+        """Return the names of the tensors."""
+        return sorted(self._open())
+
+    def offset_keys(self) -> list[str]:
+        """Return the names of the tensors in the order of their data."""
+        return list(self._open())
+
+    def metadata(self) -> dict[str, str] | None:
+        """Return what the header has for the file as a whole."""
+        return self._open().metadata() or None
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        """Return a tensor, in the mapping of the file."""
+        checkpoint = self._open()
+        if name not in checkpoint:
+            return self._theirs().get_tensor(name)  # type: ignore[no-any-return]
+        return checkpoint.get_tensor(name).detach()
+
+    def get_slice(self, name: str) -> Any:
+        """Return a tensor of which parts can be read."""
+        checkpoint = self._open()
+        return checkpoint.get_slice(name) if name in checkpoint else self._theirs().get_slice(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._theirs(), name)
+
+    def __enter__(self) -> SafeOpen:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint.close()
+            self._checkpoint = None
+
+    def _theirs(self) -> Any:
+        self._open()
+        if self._original is None:
+            self._original = self._open_original()
+        return self._original
+
+    def _open(self) -> zerocopy.Checkpoint:
+        if self._checkpoint is None:
+            from safetensors import SafetensorError
+
+            raise SafetensorError("File is closed")
+        return self._checkpoint
+
+
+def _file(filename: Any, device: Any = "cpu") -> tuple[Any, Any]:
+    return filename, device
+
+
+def _opened(filename: Any, framework: Any, device: Any = "cpu") -> tuple[Any, Any, Any]:
+    return filename, framework, device
+
+
+def _why_not_ours(device: Any) -> str:
+    return "" if device in ("cpu", torch.device("cpu")) else f"device {device!r}"
+
+
+def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    return opening.name_of(args[0] if args else kwargs.get("filename"))

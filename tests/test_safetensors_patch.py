@@ -1,0 +1,126 @@
+"""``zerocopy.patch(safetensors=True)``: the package's two ways in map, and else are what they were."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import lies_in_mapping, outcome
+
+import zerocopy
+
+safetensors = pytest.importorskip("safetensors")
+package = pytest.importorskip("safetensors.torch")
+
+ORIGINALS = safetensors.safe_open, package.safe_open, package.load_file
+STATE = {"b": torch.arange(12.0).view(3, 4), "a": torch.ones(2, dtype=torch.int64)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_patched() -> Iterator[None]:
+    yield
+    zerocopy.unpatch()
+    assert (safetensors.safe_open, package.safe_open, package.load_file) == ORIGINALS
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    package.save_file(STATE, path, {"format": "pt"})
+    return path
+
+
+def is_served(path: Path) -> bool:
+    """Whether zerocopy loads: nobody else says of a tensor that it lies in a window of the file, copied on write."""
+    tensor = package.load_file(path)["b"]
+    return zerocopy_serves(path) and torch.equal(tensor, STATE["b"])
+
+
+def zerocopy_serves(path: Path) -> bool:
+    with safetensors.safe_open(path, "pt") as file:
+        return type(file).__module__.startswith("zerocopy")
+
+
+def test_on_and_off(path: Path) -> None:
+    zerocopy.patch()
+    assert not is_served(path)
+    zerocopy.patch(safetensors=True)
+    assert is_served(path) and zerocopy.is_patched()
+    with zerocopy.patched():
+        assert is_served(path)
+    zerocopy.unpatch()
+    assert not is_served(path)
+    with zerocopy.patched(safetensors=True):
+        assert is_served(path)
+    assert not is_served(path)
+
+
+def test_early_references(path: Path) -> None:
+    early = type(package)("early")
+    early.load_file = package.load_file
+    import sys
+
+    sys.modules["early"] = early
+    try:
+        with zerocopy.patched(safetensors=True, rebind=True):
+            assert early.load_file is package.load_file is not ORIGINALS[2]
+        assert early.load_file is ORIGINALS[2]
+    finally:
+        del sys.modules["early"]
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
+def test_load_file(path: Path, device: Any) -> None:
+    with zerocopy.patched(safetensors=True):
+        for loaded in (package.load_file(path, device), package.load_file(filename=str(path), device=device)):
+            assert list(loaded) == list(ORIGINALS[2](path))
+            assert all(torch.equal(loaded[name], tensor) for name, tensor in STATE.items())
+            assert lies_in_mapping(loaded["b"].data_ptr(), path)
+
+
+def test_safe_open(path: Path) -> None:
+    with ORIGINALS[0](path, "pt") as theirs, zerocopy.patched(safetensors=True):
+        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+            assert file.keys() == theirs.keys()
+            assert file.offset_keys() == theirs.offset_keys()
+            assert file.metadata() == theirs.metadata()
+            first, again = file.get_tensor("b"), file.get_tensor("b")
+            assert torch.equal(first, STATE["b"]) and first is not again
+            assert torch.equal(file.get_slice("b")[1:, ::2], STATE["b"][1:, ::2])
+            assert file.get_slice("b").get_shape() == [3, 4]
+            assert torch.equal(file.get_tensors(["a"])["a"], STATE["a"])  # which is the original's
+            assert outcome(lambda: file.get_tensor("c")) == outcome(lambda: theirs.get_tensor("c"))
+        with pytest.raises(safetensors.SafetensorError, match="closed"):
+            file.get_tensor("b")
+        assert torch.equal(first, STATE["b"])
+
+
+OTHERS = {
+    "another framework": lambda path: list(safetensors.safe_open(path, "numpy").keys()),
+    "an unknown framework": lambda path: safetensors.safe_open(path, "x"),
+    "no framework": lambda path: safetensors.safe_open(path),
+    "a file that is not there": lambda path: package.load_file(path.with_name("x")),
+    "the same, opened": lambda path: safetensors.safe_open(path.with_name("x"), "pt"),
+    "no path": lambda path: package.load_file(7),
+    "too many arguments": lambda path: package.load_file(path, "cpu", 1, 2),
+    "a device that is not there": lambda path: package.load_file(path, "cuda:77"),
+}
+
+
+@pytest.mark.parametrize("title", OTHERS)
+def test_what_goes_to_the_original(path: Path, title: str) -> None:
+    stock = outcome(lambda: OTHERS[title](path))
+    with zerocopy.patched(safetensors=True):
+        assert outcome(lambda: OTHERS[title](path)) == stock
+
+
+def test_a_damaged_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+    stock = outcome(lambda: package.load_file(path))
+    with zerocopy.patched(safetensors=True), caplog.at_level(logging.DEBUG, "zerocopy"):
+        assert outcome(lambda: package.load_file(path)) == stock
+    assert "goes to safetensors" in caplog.text and path.name in caplog.text
