@@ -33,7 +33,7 @@ Allow = Callable[[list[Name]], dict[Name, Any]]
 
 TORCHSCRIPT_REFUSED = (
     "this is a TorchScript archive, which is a program: weights_only refuses it. If you trust the file, "
-    "load it with zerocopy.jit.load"
+    "load it with zerocopy.jit.load, or with torch.jit.load"
 )
 
 
