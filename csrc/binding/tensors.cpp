@@ -61,8 +61,8 @@ py::object StoredTensors::typed(const Stored& stored, const Storage& storage) {
 py::object StoredTensors::over(const Stored& stored, const Tensor& tensor, const Shape& shape) {
   if (stored.moved) {  // on another device, or over memory that is not ours
     return construction().attr("tensor_over")(stored.moved, dtypes().object(*tensor.dtype), tensor.offset,
-                                             tuple_of(shape.size()), tuple_of(shape.stride()),
-                                             tensor.requires_grad, tensor.conjugate, tensor.negative);
+                                              tuple_of(shape.size()), tuple_of(shape.stride()),
+                                              tensor.requires_grad, tensor.conjugate, tensor.negative);
   }
   return steal(stored.native.tensor({.dtype = dtypes().number(*tensor.dtype),
                                      .offset = tensor.offset,

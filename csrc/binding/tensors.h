@@ -68,8 +68,8 @@ struct Destination {
   }
 };
 
-// What the builder puts where a document has storages and tensors. `construction` is zerocopy.construction, or what
-// stands in for it.
+// What the builder puts where a document has storages and tensors. `construction` is zerocopy.construction,
+// or what stands in for it.
 class Tensors {
  public:
   explicit Tensors(pybind11::object construction)
