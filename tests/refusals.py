@@ -10,3 +10,8 @@ CLEAN = (zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
 
 #: Characters, beside the file's name.
 LONGEST_MESSAGE = 10_000
+
+
+def is_of_a_location(error: RuntimeError) -> bool:
+    """Whether it is torch's about a device: where a storage goes is judged by torch, in its words."""
+    return any(said in str(error) for said in ("deserialize", "restore data location", "device"))

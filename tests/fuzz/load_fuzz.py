@@ -82,8 +82,8 @@ def _outcome(f: Any, **options: Any) -> tuple[str, Any]:
     except refusals.CLEAN as error:
         assert len(str(error)) <= refusals.LONGEST_MESSAGE + 200, f"a message of {len(str(error))} characters"
         return "refused", type(error).__name__
-    except RuntimeError as error:  # a location's tag is judged by torch, in its words
-        if any(said in str(error) for said in ("deserialize", "restore data location", "device")):
+    except RuntimeError as error:
+        if refusals.is_of_a_location(error):
             return "elsewhere", "RuntimeError"
         raise
     return "loaded", value_check.read_all(value)

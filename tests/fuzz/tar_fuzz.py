@@ -95,6 +95,10 @@ def check(data: bytes) -> str:
     except refusals.CLEAN as error:
         assert len(str(error)) <= refusals.LONGEST_MESSAGE, f"a message of {len(str(error))} characters"
         return "refused"
+    except RuntimeError as error:
+        if refusals.is_of_a_location(error):
+            return "elsewhere"
+        raise
     value_check.read_all(value)
     return "loaded"
 
