@@ -28,7 +28,7 @@ struct SafetensorsEntry {
 
 class SafetensorsHeader {
  public:
-  // By its first bytes: a length that a header could have. Good and bad headers alike.
+  // By its first bytes: a length, if not always one that a header could have, and the header's first sign.
   static bool recognises(const Source& source);
 
   // Throws FormatError, or UnsupportedError for a field of an entry that the format does not have today.
