@@ -76,7 +76,7 @@ def lazy_load(
     if (index := sharded.index_of(f)) is not None:
         from zerocopy.checkpoint import open_shards  # which needs this module
 
-        opened = open_shards(
+        checkpoint = open_shards(
             index,
             weights_only,
             keys,
@@ -88,7 +88,7 @@ def lazy_load(
             dtype=dtype,
             device=device,
         )
-        return {name: opened[name] for name in opened}
+        return {name: checkpoint[name] for name in checkpoint}
     options = Options(dtype, device)
 
     def load_safely(opened: _Opened) -> Any:

@@ -111,15 +111,18 @@ def load(
     if weights_only is None:
         weights_only = True
     if (index := sharded.index_of(f)) is not None:
-        how = {
-            "weights_only": weights_only,
-            "mmap": mmap,
-            "backend": backend,
-            "mode": mode,
-            "unknown": unknown,
-        }
-        load_shard = functools.partial(load, map_location=map_location, pickle_module=pickle_module, **how)
-        return sharded.load(index, functools.partial(load_shard, **pickle_load_args))
+        load_shard = functools.partial(
+            load,
+            map_location=map_location,
+            pickle_module=pickle_module,
+            weights_only=weights_only,
+            mmap=mmap,
+            backend=backend,
+            mode=mode,
+            unknown=unknown,
+            **pickle_load_args,
+        )
+        return sharded.load(index, load_shard)
     with undiagnosed():
         return load_diagnosed(
             f,

@@ -83,7 +83,7 @@ class SafeOpen:
         """Return a tensor, in the mapping of the file."""
         checkpoint = self._open()
         if name not in checkpoint:
-            return self._theirs().get_tensor(name)  # type: ignore[no-any-return]
+            return self._theirs().get_tensor(name)
         return checkpoint.get_tensor(name).detach()
 
     def get_slice(self, name: str) -> Any:
