@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch  # noqa: F401  its libraries have to be there before _C is loaded
+
 from zerocopy import _C, diagnosis
 from zerocopy.errors import Error, UnsupportedError
 
