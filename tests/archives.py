@@ -49,3 +49,12 @@ def payload_offset(path: Path, record: str) -> int:
         file.seek(archive.getinfo(name).header_offset + 26)
         lengths = struct.unpack("<HH", file.read(4))
         return file.tell() + sum(lengths)
+
+
+def deflated(path: Path) -> Path:
+    """Write the archive anew, with every record deflated."""
+    packed = path.with_name("deflated.pt")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info))
+    return packed

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -126,3 +128,13 @@ def lies_in_mapping(address: int, path: Path) -> bool:
     """Whether an address lies in a mapping of a file."""
     ranges = ([int(part, 16) for part in line.split()[0].split("-")] for line in maps_of(path))
     return any(start <= address < end for start, end in ranges)
+
+
+def goes_to_stock(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """Return what was said of calls that stock torch had to answer."""
+    return [record for record in caplog.records if " goes to torch." in record.getMessage()]
+
+
+def name_of(value: Any) -> str:
+    """Return what a test's parameter is called, the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value) if isinstance(value, dict) else repr(value))

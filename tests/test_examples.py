@@ -67,6 +67,19 @@ def test_merge_lora() -> None:
     assert "overlay: <All keys matched successfully>\nthe same as merging in the model\n" in output
 
 
+@pytest.mark.plain_memory("it measures memory")
+def test_quantize_layer_by_layer() -> None:
+    output = printed("quantize_layer_by_layer.py", "8")
+    (original,), (quantized,) = numbers(r"model.pt: (.*) MB", output), numbers(r"int8.pt: (.*) MB", output)
+    assert original > 3.9 * quantized
+    (memory,) = numbers(r"memory: (\d+) MB more", output)
+    assert (
+        memory < original / 2
+    )  # a layer, its quotient and its values; pages of the mapping, which are the system's
+    assert numbers(r"largest error: (.*) steps", output)[0] <= 0.501
+    assert "tied: True\n" in output
+
+
 def test_every_example_is_short_and_tested() -> None:
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text().splitlines()) < 100

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import lies_in_mapping, saved_bytes
+from conftest import lies_in_mapping, name_of, saved_bytes
 from equality import assert_same
 
 import zerocopy
@@ -189,7 +189,7 @@ def test_text_mode_is_a_type_error(path: Path, binary: bool) -> None:
         zerocopy.load(source)
 
 
-@pytest.mark.parametrize("source", [None, 5, 1.5, [], object()], ids=repr)
+@pytest.mark.parametrize("source", [None, 5, 1.5, [], object()], ids=name_of)
 def test_other_objects_are_a_type_error(source: Any) -> None:
     with pytest.raises(TypeError):
         zerocopy.load(source)

@@ -14,6 +14,7 @@ from conftest import Saver, maps_of, saved_bytes
 from containers import CONTAINERS
 
 import zerocopy
+from zerocopy.showing import shown
 
 WEIGHT = torch.arange(6.0).view(2, 3)
 BASE = {
@@ -44,8 +45,8 @@ def test_later_ones_win(paths: tuple[Path, Path, Path]) -> None:
         assert [info.name for info in merged.tensors()] == NAMES
         assert merged.metadata() == {"step": 2, "lr": 0.5}
         assert merged.get("nothing", 3) == 3
-        for path in paths:
-            assert str(path) in merged.path and str(path) in repr(merged) and str(path) in merged.tree()
+        assert all(str(path) in merged.path for path in paths)
+        assert shown(merged.path) in repr(merged) and shown(merged.path) in merged.tree()
         assert "5 tensors" in repr(merged) and "body" in merged.tree() and "body.row" in merged._repr_html_()
         assert merged._ipython_key_completions_() == NAMES
         with pytest.raises(KeyError, match=r"base\.pt.*tuned\.pt.*head"):

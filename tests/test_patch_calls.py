@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from archives import rezip
-from conftest import Saver, lies_in_mapping, saved_bytes
+from conftest import Saver, lies_in_mapping, name_of, saved_bytes
 from equality import assert_same
 
 import zerocopy
@@ -121,7 +121,7 @@ class GrumpyPickle:
         {"map_location": "cuda"},
         {"map_location": {"cpu": "cuda:1"}},
     ],
-    ids=str,
+    ids=name_of,
 )
 @pytest.mark.parametrize("as_file", [False, True])
 def test_arguments(arguments: dict[str, Any], as_file: bool, save: Saver) -> None:
@@ -135,7 +135,7 @@ def test_arguments(arguments: dict[str, Any], as_file: bool, save: Saver) -> Non
 
 
 @pytest.mark.parametrize(
-    "f", [3, None, b"/nowhere", [], memoryview(b""), "/nowhere.pt", "/", "", "nul\0"], ids=repr
+    "f", [3, None, b"/nowhere", [], memoryview(b""), "/nowhere.pt", "/", "", "nul\0"], ids=name_of
 )
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_things_that_are_no_file(f: Any, weights_only: bool) -> None:

@@ -46,7 +46,19 @@ from assembler import (
     tensor,
 )
 from assembler import pickle as stream
-from conftest import Saver, saved_bytes
+from attacks.hdf5 import (
+    attributed,
+    both,
+    circle,
+    external,
+    foreign,
+    hdf5,
+    linked,
+    storage_bytes,
+    table,
+    without,
+)
+from conftest import Child, Saver, saved_bytes
 
 import zerocopy
 from zerocopy import _core, _torch, allowlist, rebuild
@@ -215,6 +227,84 @@ def test_torchscript(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     status, entry = scan(path, capsys)
     assert status == 1 and entry["container"] == "torchscript" and "code is present" in entry["notes"][0]
     assert {"x/data.pkl", "x/constants.pkl"} <= {p["name"] for p in entry["pickles"] if not p["stray"]}
+
+
+# ------------------------------------------------------------------------------------------ HDF5
+
+HDF5 = {
+    "plain": (lambda: hdf5(), ""),
+    "h5py's": (lambda: hdf5(attributed), ""),
+    "packed": (lambda: hdf5(packed_pickle), ""),
+    "datasets": (lambda: foreign(lambda file: None), ""),
+    "datasets, h5py's": (lambda: foreign(attributed), ""),
+    "payload": (lambda: hdf5(data_pkl=stream(RUN)), "posix.system"),
+    "payload, h5py's": (lambda: hdf5(attributed, stream(RUN)), "posix.system"),
+    "payload, packed": (lambda: hdf5(packed_pickle, stream(RUN)), "posix.system"),
+    "table": (lambda: hdf5(table([0, 4097, None])), "does not agree"),
+    "two pickles": (lambda: hdf5(linked("other/data.pkl", storage_bytes())), "two datasets"),
+    "circle": (lambda: hdf5(circle), "two names"),
+    "external": (lambda: foreign(lambda file: external(file, "other")), "in other files"),
+    "cut": (lambda: hdf5()[:-300], "truncated"),
+}
+
+
+def packed_pickle(file: Any) -> None:
+    data = file["archive/data.pkl"][...]
+    del file["archive/data.pkl"]
+    file.create_dataset("archive/data.pkl", data=data, compression="gzip")
+
+
+@pytest.mark.parametrize(("make", "word"), HDF5.values(), ids=HDF5)
+def test_hdf5_as_load_has_it(make, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    path.write_bytes(make())
+    status, entry = scan(path, capsys)
+    assert (status, entry["container"]) == (1 if word else 0, "hdf5") and word in json.dumps(entry["reasons"])
+    if word:
+        with pytest.raises((zerocopy.Error, pickle.UnpicklingError)):
+            zerocopy.load(path)
+    else:
+        zerocopy.load(path)
+
+
+def test_pickles_in_hdf5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numpy = pytest.importorskip("numpy")
+    pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    stray = numpy.frombuffer(stream(RUN), numpy.uint8)
+    path.write_bytes(
+        hdf5(both(linked("archive/data/other", stray), linked("x.PKL", stray), without("offsets_table")))
+    )
+    status, entry = scan(path, capsys)
+    found = {one["name"]: one for one in entry["pickles"]}
+    assert status == 0, "a load reads neither"
+    assert {name for name, one in found.items() if one["stray"]} == {"archive/data/other", "x.PKL"}
+    assert path.read_bytes()[found["archive/data.pkl"]["offset"] :].startswith(good())
+    path.write_bytes(hdf5(packed_pickle))
+    (one,) = scan(path, capsys)[1]["pickles"]
+    assert (one["name"], one["offset"], one["size"]) == ("archive/data.pkl", None, len(good()))
+
+
+WITHOUT_H5PY = """
+    import sys
+    sys.modules["h5py"] = None  # import h5py raises ImportError
+    from zerocopy.__main__ import main
+    status = [main([command, path]) for path in sys.argv[1:] for command in ("scan", "verify")]
+    assert "torch" not in sys.modules
+    print(status)
+"""
+
+
+def test_hdf5_without_h5py_and_torch(tmp_path: Path, child: Child) -> None:
+    """The core reads what is plain; of all else is said what it takes."""
+    pytest.importorskip("h5py")
+    plain, other = tmp_path / "plain.h5", tmp_path / "other.h5"
+    plain.write_bytes(hdf5())
+    other.write_bytes(hdf5(attributed))
+    done = child(WITHOUT_H5PY, plain, other)
+    assert done.stdout.splitlines()[-1] == "[0, 0, 2, 2]"
+    assert done.stderr.count("takes h5py, which is not installed") == 2
 
 
 # ------------------------------------------------------------------------------------- the lists

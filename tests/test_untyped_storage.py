@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import name_of
 from equality import storage_bytes
 
 import zerocopy
@@ -138,7 +139,7 @@ def test_not_contiguous_is_a_buffer_error(buffer: Any) -> None:
         zerocopy.untyped_storage(buffer, allow_readonly=True)
 
 
-@pytest.mark.parametrize("thing", [None, 5, "text", [1], object(), torch.ones(2), iter(b"")], ids=repr)
+@pytest.mark.parametrize("thing", [None, 5, "text", [1], object(), torch.ones(2), iter(b"")], ids=name_of)
 def test_no_buffer_is_a_type_error(thing: Any) -> None:
     with pytest.raises(TypeError):
         zerocopy.untyped_storage(thing)

@@ -20,6 +20,8 @@ import torch
 from archives import big_endian, payload_offset, rezip
 from assembler import DATA, Entry, archive, checkpoint, entries, good, name, storage, tensor
 from assembler import pickle as stream
+from attacks.hdf5 import attributed, external, foreign, hdf5, short, swapped, table, without
+from attacks.hdf5 import storage as storage_of_hdf5
 from conftest import Saver, saved_bytes
 
 import zerocopy
@@ -178,6 +180,101 @@ def test_odd_bools_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     path.write_bytes(checkpoint(data, {"0": b"\0\1\2\xff"}))
     status, entry = verify(path, capsys)
     assert status == 0 and "data/0 (2)" in entry["notes"][0]
+
+
+# ------------------------------------------------------------------------------------------ HDF5
+
+
+@pytest.mark.parametrize("change", [lambda file: None, attributed], ids=["plain", "h5py's"])
+def test_records_of_an_hdf5_file(change, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    path.write_bytes(hdf5(change))
+    status, entry = verify(path, capsys, "--records", "--compare")
+    assert (status, entry["container"], entry["reasons"]) == (0, "hdf5", [])
+    assert "reads no hdf5" in entry["notes"][-1] and "no checksums" in entry["notes"][0]
+    assert entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    with h5py.File(path) as file:
+        wanted = {
+            name: (file[name].id.get_offset(), hashlib.sha256(file[name][...].tobytes()).hexdigest())
+            for name in ("archive/data.pkl", "archive/data/0", "offsets_table")
+        }
+    assert {one["name"]: (one["offset"], one["sha256"]) for one in entry["records"]} == wanted
+    assert {one["state"] for one in entry["records"]} == {"no checksum"}
+
+
+def packed(file: Any) -> None:
+    """Make datasets of every sort that h5py has to read, of several pieces."""
+    import numpy
+
+    rows = numpy.arange(3_000_000.0).reshape(3, 1000, 1000)
+    file.create_dataset("rows", data=rows, chunks=(1, 100, 1000), compression="gzip", fletcher32=True)
+    file.create_dataset("long", data=rows.reshape(-1), chunks=(5000,))
+    file.create_dataset("swapped", data=numpy.arange(5, dtype=">i4"))
+    file.create_dataset("scalar", data=numpy.array(7, dtype=">f8"))
+    file.create_dataset("unwritten", (2, 3), "f4", fillvalue=1)
+
+
+def test_what_h5py_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    path.write_bytes(foreign(packed))
+    status, entry = verify(path, capsys, "--records")
+    assert (status, entry["reasons"]) == (0, [])
+    found = {one["name"]: one for one in entry["records"]}
+    with h5py.File(path) as file:
+        for name, data in file.items():
+            native = data[...].astype(data.dtype.newbyteorder("="))
+            assert found[name]["sha256"] == hashlib.sha256(native.tobytes()).hexdigest(), name
+            assert (found[name]["offset"] is None) == (name != "weight")
+        chunk = file["rows"].id.get_chunk_info(17)
+    flipped(path, chunk.byte_offset + chunk.size // 2)
+    status, entry = verify(path, capsys, "--records")
+    (reason,) = entry["reasons"]
+    assert status == 1 and reason["kind"] == "structure" and "rows cannot be read" in reason["text"]
+    assert {one["name"]: one["state"] for one in entry["records"]}["rows"] == "broken"
+
+
+HDF5_DAMAGED = {
+    "cut": (lambda: hdf5()[:-300], "truncated"),
+    "table": (lambda: hdf5(table([0, 4097, None])), "does not agree"),
+    "overlap": (lambda: overlapping(), "overlaps"),
+    "short storage": (lambda: hdf5(storage_of_hdf5(short)), "its storage needs"),
+    "bytes of a header": (lambda: swapped("archive/data/0", 0, b"\x07"), "header"),
+}
+
+
+def overlapping() -> bytes:
+    """Return a file whose storage has its bytes within those of data.pkl."""
+    import io
+
+    import h5py
+
+    content = bytearray(hdf5(without("offsets_table")))
+    with h5py.File(io.BytesIO(content)) as file:
+        pickle, data = (file[f"archive/{name}"].id.get_offset() for name in ("data.pkl", "data/0"))
+    at = content.index(data.to_bytes(8, "little") + (64).to_bytes(8, "little"))
+    content[at : at + 8] = (pickle + 8).to_bytes(8, "little")
+    return bytes(content)
+
+
+@pytest.mark.parametrize(("make", "word"), HDF5_DAMAGED.values(), ids=HDF5_DAMAGED)
+def test_damaged_hdf5(make, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    path.write_bytes(make())
+    status, entry = verify(path, capsys)
+    assert status == 1 and word in json.dumps(entry["reasons"])
+    assert entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_data_in_other_files_are_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    path.write_bytes(hdf5(lambda file: external(file, "other")))
+    status, entry = verify(path, capsys, "--records")
+    assert status == 0 and "not read: other has its data in other files" in entry["notes"][0]
+    assert "other" not in [one["name"] for one in entry["records"]]
 
 
 def test_names_cannot_drive_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,10 @@
 #include "binding/buffer.h"
 #include "binding/errors.h"
 #include "binding/gil.h"
+#include "binding/listing.h"
 #include "checkpoint/archive.h"
 #include "checkpoint/legacy_archive.h"
+#include "container/checksum.h"
 #include "container/safetensors.h"
 #include "container/zip.h"
 #include "pickle/effects.h"
@@ -69,10 +71,17 @@ std::shared_ptr<const Source> source_of(int descriptor, const std::string& name)
 std::string container(int descriptor, const std::string& name) {
   const auto source = source_of(descriptor, name);
   const GilReleased released;
+  if (is_hdf5(*source)) return "hdf5";
   if (SafetensorsHeader::recognises(*source)) return "safetensors";
   if (LegacyArchive::recognises(*source)) return "legacy";
   const Region head = source->read({0, std::min<std::uint64_t>(4, source->size())});
   return head.bytes().text() == "PK\3\4" ? "zip" : "";
+}
+
+std::uint32_t checksum(const py::object& buffer, std::uint32_t crc) {
+  const Region content = region_of_buffer(buffer.ptr(), Access::any);
+  const GilReleased released;
+  return crc32(crc, content.bytes());
 }
 
 // (name, offset, stored size, deflated, size, CRC, fault) of each record, by the directory. A record
@@ -94,6 +103,17 @@ py::list zip_records(int descriptor, const std::string& name) {
                                   zip.crc(i), fault));
   }
   return records;
+}
+
+// What is in an HDF5 file; None where that takes h5py.
+py::object hdf5_listing(int descriptor, const std::string& name) {
+  const auto source = source_of(descriptor, name);
+  std::optional<Hdf5Listing> listing;
+  {
+    const GilReleased released;
+    listing = list_plain_hdf5(*source);
+  }
+  return python_listing(listing);
 }
 
 py::list attributes_of(const Effects& effects) {
@@ -118,7 +138,8 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
 
 // Reads a checkpoint as a safe load does, up to where it would ask the allow-lists, and says what it
 // would ask. Throws what a load throws before that.
-py::dict examine(int descriptor, const std::string& name, std::size_t limit) {
+py::dict examine(int descriptor, const std::string& name, std::size_t limit, const py::object& listing) {
+  std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;
   std::optional<Document> document;
   std::vector<Record> records;
@@ -126,7 +147,7 @@ py::dict examine(int descriptor, const std::string& name, std::size_t limit) {
   std::set<NamePair> externals;
   {
     const GilReleased released;
-    archive = Archive::open(source_of(descriptor, name), nullptr, Mode::copy_on_write);
+    archive = open_listed(source_of(descriptor, name), nullptr, Mode::copy_on_write, std::move(listed));
     if (!archive->is_torchscript()) {
       document = archive->document();
       records = archive->records(wanted_by(*document));
@@ -152,6 +173,9 @@ PYBIND11_MODULE(_core, module) {
   register_exceptions();
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"));
+  module.def("crc32", &checksum, py::arg("content"), py::arg("crc") = 0);
   module.def("zip_records", &zip_records, py::arg("descriptor"), py::arg("name"));
-  module.def("examine", &examine, py::arg("descriptor"), py::arg("name"), py::arg("limit"));
+  module.def("hdf5_listing", &hdf5_listing, py::arg("descriptor"), py::arg("name"));
+  module.def("examine", &examine, py::arg("descriptor"), py::arg("name"), py::arg("limit"),
+             py::arg("listing") = py::none());
 }

@@ -4,14 +4,15 @@
 
 #include <map>
 
+#include "binding/ahead.h"
 #include "binding/buffer.h"
 #include "binding/builder.h"
 #include "binding/errors.h"
 #include "binding/gil.h"
 #include "binding/lazy.h"
+#include "binding/opening.h"
 #include "binding/torchscript.h"
 #include "checkpoint/archive.h"
-#include "memory/windows.h"
 #include "pickle/geometry.h"
 #include "pickle/machine.h"
 
@@ -19,63 +20,6 @@ namespace py = pybind11;
 
 namespace zerocopy {
 namespace {
-
-using ArchivePointer = std::unique_ptr<Archive>;
-
-Mode mode_of(const std::string& letters) {
-  if (letters == "c") return Mode::copy_on_write;
-  if (letters == "r") return Mode::read_only;
-  if (letters == "r+") return Mode::shared;
-  throw py::value_error("mode must be 'c', 'r' or 'r+', not '" + letters + "'");
-}
-
-// How a file's bytes come to memory: mapped whole, mapped in windows, or read.
-using Open = std::shared_ptr<Mapper> (*)(const File& file, std::uint64_t start, Mode mode);
-
-Open open_by(const std::string& how) {
-  if (how == "whole") {
-    return [](const File& file, std::uint64_t start, Mode mode) {
-      return WholeMapper::of(map_file(file, start, mode));
-    };
-  }
-  if (how == "windows") {
-    return [](const File& file, std::uint64_t start, Mode mode) -> std::shared_ptr<Mapper> {
-      return std::make_shared<WindowMapper>(File::duplicate(file.descriptor(), file.path()), start, mode);
-    };
-  }
-  return [](const File&, std::uint64_t, Mode) { return std::shared_ptr<Mapper>(); };
-}
-
-ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, Open map) {
-  std::shared_ptr<Mapper> mapping = map(file, start, mode);
-  auto source = std::make_shared<const FileSource>(std::move(file), start);
-  return Archive::open(std::move(source), std::move(mapping), mode);
-}
-
-ArchivePointer open_path(const py::bytes& path, const std::string& letters, const std::string& map) {
-  const std::string name = path;
-  const Mode mode = mode_of(letters);
-  const GilReleased released;
-  const auto access = mode == Mode::shared ? File::Access::read_write : File::Access::read;
-  return archive_of_file(File::open(name, access), 0, mode, open_by(map));
-}
-
-ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const std::string& name,
-                               const std::string& letters, const std::string& map) {
-  const Mode mode = mode_of(letters);
-  const GilReleased released;
-  return archive_of_file(File::duplicate(descriptor, name), start, mode, open_by(map));
-}
-
-// A buffer cannot be mapped copy-on-write: mode "c" copies each storage, the others share it.
-ArchivePointer open_buffer(const py::object& buffer, const std::string& letters) {
-  const Mode mode = mode_of(letters);
-  Region region = region_of_buffer(buffer.ptr(), mode == Mode::shared ? Access::writable : Access::any);
-  const GilReleased released;
-  auto source = std::make_shared<const MemorySource>(region);
-  return Archive::open(std::move(source), mode == Mode::copy_on_write ? nullptr : WholeMapper::of(region),
-                       mode);
-}
 
 Reading read_document(Archive& archive, bool take_modules = false) {
   Document document = archive.document(take_modules);
@@ -175,8 +119,13 @@ py::list storages(Archive& archive,
   {
     const GilReleased released;
     const std::vector<Record> records = archive.records(wanted);
+    std::vector<Content::Need> needs;
+    for (std::size_t i = 0; i < records.size(); ++i) needs.push_back({&records[i], wanted[i].dtype});
+    regions = archive.content().read_storages(needs);
     for (std::size_t i = 0; i < records.size(); ++i) {
-      regions.push_back(archive.content().storage(records[i], *wanted[i].dtype));
+      if (regions[i].data() == nullptr) {
+        regions[i] = archive.content().storage(records[i], *wanted[i].dtype);
+      }
     }
   }
   py::list made;
@@ -287,12 +236,9 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "The native part of zerocopy. Use the names of the package instead.";
   register_exceptions();
 
-  py::class_<Archive>(module, "Archive")
-      .def_static("open", &open_path, py::arg("path"), py::arg("mode"), py::arg("map"))
-      .def_static("open_descriptor", &open_descriptor, py::arg("descriptor"), py::arg("start"),
-                  py::arg("name"), py::arg("mode"), py::arg("map"))
-      .def_static("open_buffer", &open_buffer, py::arg("buffer"), py::arg("mode"))
-      .def_property_readonly("container", &Archive::container)
+  ArchiveClass archive(module, "Archive");
+  register_opening(module, archive);
+  archive.def_property_readonly("container", &Archive::container)
       .def_property_readonly("is_torchscript", &Archive::is_torchscript)
       .def_property_readonly("big_endian", [](const Archive& self) { return self.content().big_endian(); })
       .def_property_readonly("end", &Archive::end)
@@ -327,6 +273,7 @@ PYBIND11_MODULE(_C, module) {
       .def("require_there", &Lazy::require_there)
       .def("close", &Lazy::close);
 
+  register_ahead(module);
   module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));
   module.def(
       "foreign_globals",

@@ -1,7 +1,9 @@
 #include "binding/tensors.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "binding/gil.h"
 #include "binding/python.h"
 
 namespace py = pybind11;
@@ -37,6 +39,19 @@ ScalarType DTypes::number(const DType& dtype) {
 }
 
 py::object Stored::untyped() const { return moved ? moved : steal(native.wrap()); }
+
+Stored StoredTensors::open(const Storage& storage) const {
+  const Record& record = record_of(storage);
+  if (content_.placement(record, *storage.element).how == Placement::How::mapped) {
+    return placed(content_.storage(record, *storage.element), storage);
+  }
+  Region bytes;
+  {
+    const GilReleased released;
+    bytes = content_.storage(record, *storage.element);
+  }
+  return placed(bytes, storage);
+}
 
 Stored StoredTensors::placed(const Region& bytes, const Storage& storage) const {
   Stored stored{TorchStorage::over(bytes), py::object()};
@@ -77,11 +92,24 @@ RealTensors::RealTensors(const Document& document, const Content& content, const
                          Destination destination, py::object construction)
     : StoredTensors(content, records, std::move(destination), std::move(construction)),
       storages_(document.storages.size()),
-      views_(document.views.size()) {}
+      views_(document.views.size()) {
+  std::vector<Content::Need> needs;
+  needs.reserve(document.storages.size());
+  for (const Storage* storage : document.storages) needs.push_back({&record_of(*storage), storage->element});
+  const GilReleased released;
+  read_ = content.read_storages(needs);
+}
 
 const Stored& RealTensors::stored(const Storage& storage) {
   std::optional<Stored>& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
-  if (!known) known = storage.root == nullptr ? open(storage) : part_of(stored(*storage.root), storage);
+  if (known) return *known;
+  if (storage.root != nullptr) {
+    known = part_of(stored(*storage.root), storage);
+  } else if (read_[storage.index].data() != nullptr) {
+    known = placed(std::exchange(read_[storage.index], {}), storage);
+  } else {
+    known = open(storage);
+  }
   return *known;
 }
 

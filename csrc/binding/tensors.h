@@ -102,9 +102,7 @@ class StoredTensors : public Tensors {
         destination_(std::move(destination)) {}
 
  protected:
-  Stored open(const Storage& storage) const {
-    return placed(content_.storage(record_of(storage), *storage.element), storage);
-  }
+  Stored open(const Storage& storage) const;
   Stored placed(const Region& bytes, const Storage& storage) const;
   static Stored part_of(const Stored& root, const Storage& view);
   pybind11::object typed(const Stored& stored, const Storage& storage);
@@ -122,7 +120,8 @@ class StoredTensors : public Tensors {
   Destination destination_;
 };
 
-// Each storage is opened once, and kept as long as this.
+// Each storage is opened once, and kept as long as this. Those that have to be read are read at once, here
+// and now.
 class RealTensors final : public StoredTensors {
  public:
   RealTensors(const Document& document, const Content& content, const std::vector<Record>& records,
@@ -134,6 +133,7 @@ class RealTensors final : public StoredTensors {
  private:
   const Stored& stored(const Storage& storage);
 
+  std::vector<Region> read_;  // those that are read and not mapped, until they are opened
   std::vector<std::optional<Stored>> storages_;
   std::vector<std::optional<Stored>> views_;
 };

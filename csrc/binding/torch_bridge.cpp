@@ -67,6 +67,15 @@ ByteSpan TorchStorage::bytes() const {
   return {static_cast<const std::byte*>(impl->data_ptr().get()), impl->nbytes()};
 }
 
+Region TorchStorage::region() const {
+  const c10::DataPtr& data = static_cast<const c10::StorageImpl*>(impl_)->data_ptr();
+  if (data.get_deleter() != &release_share) return {};
+  Share lent = Share::adopt(static_cast<Owner*>(data.get_context()));
+  Region region(static_cast<std::byte*>(data.get()), static_cast<std::size_t>(nbytes()), lent);
+  lent.release();  // the storage's own
+  return region;
+}
+
 PyObject* TorchStorage::wrap() const { return torch::createPyObject(share(impl_)); }
 
 PyObject* TorchStorage::tensor(const View& view) const {

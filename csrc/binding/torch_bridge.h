@@ -51,6 +51,7 @@ class TorchStorage {
   std::uint64_t nbytes() const;
   bool is_cpu() const;
   ByteSpan bytes() const;  // of one on the CPU
+  Region region() const;   // what over() was given; none of another's storage
 
   // New references. wrap() gives a torch.UntypedStorage, tensor() a torch.Tensor. The view is not
   // checked against the storage: pickle/geometry.h has done that.

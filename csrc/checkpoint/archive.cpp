@@ -1,5 +1,6 @@
 #include "checkpoint/archive.h"
 
+#include "checkpoint/hdf5_archive.h"
 #include "checkpoint/legacy_archive.h"
 #include "checkpoint/safetensors_archive.h"
 #include "checkpoint/zip_archive.h"
@@ -8,9 +9,15 @@ namespace zerocopy {
 
 std::unique_ptr<Archive> Archive::open(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping,
                                        Mode mode) {
-  const bool safetensors = SafetensorsHeader::recognises(*source);
-  const bool legacy = !safetensors && LegacyArchive::recognises(*source);
+  const bool hdf5 = is_hdf5(*source);
+  const bool safetensors = !hdf5 && SafetensorsHeader::recognises(*source);
+  const bool legacy = !hdf5 && !safetensors && LegacyArchive::recognises(*source);
   Content content(std::move(source), std::move(mapping), mode);
+  if (hdf5) {
+    std::optional<Hdf5Listing> listing = list_plain_hdf5(*content.source());
+    if (!listing) throw UnsupportedError("hdf5: a file that takes an HDF5 library");
+    return std::make_unique<Hdf5Archive>(std::move(content), *std::move(listing));
+  }
   if (safetensors) return std::make_unique<SafetensorsArchive>(std::move(content));
   if (legacy) return std::make_unique<LegacyArchive>(std::move(content));
   return std::make_unique<ZipArchive>(std::move(content));

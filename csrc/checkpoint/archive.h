@@ -2,7 +2,8 @@
 //
 //   Archive ─┬─ ZipArchive           torch.save since 1.6, TorchScript
 //            ├─ LegacyArchive        torch.save before, and since with _use_new_zipfile_serialization=False
-//            └─ SafetensorsArchive   .safetensors: a dict of tensors, and no pickle
+//            ├─ SafetensorsArchive   .safetensors: a dict of tensors, and no pickle
+//            └─ Hdf5Archive          .h5: either of both
 #pragma once
 
 #include <memory>

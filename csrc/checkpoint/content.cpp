@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/batch.h"
 #include "container/inflate.h"
 
 namespace zerocopy {
@@ -21,6 +22,7 @@ void reverse_units(const Region& bytes, std::size_t unit) {
 Placement Content::placement(const Record& record, const DType& element) const {
   using enum Placement::How;
   if (record.encoding == Encoding::deflated) return {inflated, "the record is deflated"};
+  if (record.encoding == Encoding::foreign) return {copied, record.foreign->why()};
   if (big_endian_ && element.swap > 1) return {copied, "the file is big-endian"};
   if (!mapping_) return {copied, "the file is read, not mapped"};
   const std::uint64_t alignment = &element == untyped() ? kWidestElement : element.size;
@@ -30,12 +32,36 @@ Placement Content::placement(const Record& record, const DType& element) const {
   return {mapped, ""};
 }
 
+void Content::require_copies(const Record& record, const char* why) const {
+  if (mode_ != Mode::shared) return;
+  throw UnsupportedError("checkpoint: mode 'r+' cannot write to record " + quote(record.name) + ": " + why);
+}
+
+std::vector<Region> Content::read_storages(std::span<const Need> needs) const {
+  std::vector<std::size_t> read;
+  std::vector<Wish> wishes;
+  for (std::size_t i = 0; i < needs.size(); ++i) {
+    const auto& [record, element] = needs[i];
+    const auto [how, why] = placement(*record, *element);
+    if (how != Placement::How::copied || record->extent.size == 0) continue;
+    require_copies(*record, why);
+    read.push_back(i);
+    wishes.push_back({record->extent, element == untyped() ? kWidestElement : element->size});
+  }
+  std::vector<Region> regions(needs.size());
+  std::vector<Region> found = read_batch(*source_, wishes);
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    const DType& element = *needs[read[i]].element;
+    if (big_endian_ && element.swap > 1) reverse_units(found[i], element.swap);
+    regions[read[i]] = std::move(found[i]);
+  }
+  return regions;
+}
+
 Region Content::storage(const Record& record, const DType& element) const {
   const auto [how, why] = placement(record, element);
   if (how == Placement::How::mapped) return mapping_->region(record.extent);
-  if (mode_ == Mode::shared) {
-    throw UnsupportedError("checkpoint: mode 'r+' cannot write to record " + quote(record.name) + ": " + why);
-  }
+  require_copies(record, why);
   Region bytes = read(record);
   if (big_endian_ && element.swap > 1) reverse_units(bytes, element.swap);
   return bytes;
@@ -46,24 +72,24 @@ Region Content::part(const Record& record, const DType& element, Extent extent) 
     throw FormatError("checkpoint: a part that leaves record " + quote(record.name));
   const auto [how, why] = placement(record, element);
   const Extent in_file{record.extent.offset + extent.offset, extent.size};
-  switch (how) {
-    case Placement::How::mapped: {
-      Region mapped = mapping_->region_apart(in_file);
-      advise(mapped.bytes(), Advice::scattered);
-      return mapped;
-    }
-    case Placement::How::inflated:
-      return read(record).slice(extent);
-    case Placement::How::copied:
-      break;
+  if (how == Placement::How::mapped) {
+    Region mapped = mapping_->region_apart(in_file);
+    advise(mapped.bytes(), Advice::scattered);
+    return mapped;
   }
-  Region bytes = source_->read(in_file);
+  Region bytes = record.encoding == Encoding::stored ? source_->read(in_file) : read(record).slice(extent);
   if (big_endian_ && element.swap > 1) reverse_units(bytes, element.swap);
   return bytes;
 }
 
 Region Content::read(const Record& record) const {
   if (record.encoding == Encoding::deflated) return inflate(*source_, record.extent, record.size);
+  if (record.encoding == Encoding::foreign) {
+    Region bytes = record.foreign->read();
+    if (bytes.size() == record.size) return bytes;
+    throw FormatError("checkpoint: record " + quote(record.name) + " came as " +
+                      std::to_string(bytes.size()) + " bytes");
+  }
   return source_->read(record.extent);
 }
 

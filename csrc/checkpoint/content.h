@@ -5,6 +5,8 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "container/record.h"
 #include "memory/mapping.h"
@@ -36,6 +38,16 @@ class Content {
   // What a storage is built over. Throws UnsupportedError when it cannot be where `mode` wants it.
   Region storage(const Record& record, const DType& element) const;
 
+  // One of many, and what it is made of.
+  struct Need {
+    const Record* record;
+    const DType* element;
+  };
+
+  // The same for all that are read from the file as they are, at once; none for those that are mapped or
+  // inflated.
+  std::vector<Region> read_storages(std::span<const Need> needs) const;
+
   // Some bytes of a storage, by their offset in its record, on pages of their own where they are mapped: what
   // is read of the file is the pages that are touched. Never UnsupportedError: it is not there to be written
   // to.
@@ -54,6 +66,8 @@ class Content {
   Region read(const Record& record) const;
 
  private:
+  void require_copies(const Record& record, const char* why) const;
+
   std::shared_ptr<const Source> source_;
   std::shared_ptr<Mapper> mapping_;
   Mode mode_;

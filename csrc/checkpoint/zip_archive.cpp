@@ -28,6 +28,7 @@ ZipArchive::ZipArchive(Content content) : Archive(std::move(content)), zip_(cont
   const auto policy =
       zip_.count() < kWorthAThread ? std::launch::deferred : std::launch::async | std::launch::deferred;
   records_ = std::async(policy, [this] {
+               content_.source()->expect(zip_.local_headers(), 0);
                std::vector<Record> records;
                records.reserve(zip_.count());
                for (std::size_t i = 0; i < zip_.count(); ++i) records.push_back(zip_.record(i));

@@ -202,6 +202,13 @@ std::optional<std::size_t> Zip::find(std::string_view name) const {
   return found->value;
 }
 
+std::vector<Extent> Zip::local_headers() const {
+  std::vector<Extent> headers;
+  headers.reserve(entries_.size());
+  for (const Entry& entry : entries_) headers.push_back({entry.header, kLocalSize + entry.name.size()});
+  return headers;
+}
+
 Record Zip::record(std::size_t i) const {
   const Entry& entry = entries_[i];
   // Header and name in one read; the array serves every name that torch writes.

@@ -48,6 +48,9 @@ class Zip {
   // it.
   std::optional<std::size_t> find(std::string_view name) const;
 
+  // Where they are, without extra fields.
+  std::vector<Extent> local_headers() const;
+
   // Reads and checks the local header.
   Record record(std::size_t i) const;
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -37,6 +38,15 @@ File File::open(const std::string& path, Access access) {
   return {descriptor, path, true};
 }
 
+File File::reopen_direct(const File& file) {
+  // By the descriptor's own name: another file may have taken the path.
+  const std::string self = "/proc/self/fd/" + std::to_string(file.descriptor_);
+  const int descriptor = ::open(self.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
+  return descriptor < 0 ? duplicate(file.descriptor_, file.path_) : File(descriptor, file.path_, false);
+}
+
+bool File::is_direct() const { return (::fcntl(descriptor_, F_GETFL) & O_DIRECT) != 0; }
+
 File File::duplicate(int descriptor, std::string name) {
   const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) throw FileError(errno, std::move(name));
@@ -55,6 +65,7 @@ File::File(int descriptor, std::string path, bool by_path)
     ::close(descriptor_);
     throw FileError(failed, path_);
   }
+  inode_ = status.st_ino;
   version_ = version_of(status);
 }
 
@@ -62,12 +73,14 @@ File::File(File&& other) noexcept
     : descriptor_(std::exchange(other.descriptor_, -1)),
       path_(std::move(other.path_)),
       by_path_(other.by_path_),
+      inode_(other.inode_),
       version_(other.version_) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   std::swap(path_, other.path_);
   std::swap(by_path_, other.by_path_);
+  std::swap(inode_, other.inode_);
   std::swap(version_, other.version_);
   return *this;
 }
@@ -76,17 +89,35 @@ File::~File() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+std::size_t File::read_some(std::uint64_t offset, std::span<std::byte> into) const {
+  for (;;) {
+    const ssize_t got = ::pread(descriptor_, into.data(), into.size(), static_cast<off_t>(offset));
+    if (got >= 0) return static_cast<std::size_t>(got);
+    if (errno != EINTR) throw FileError(errno, path_);
+  }
+}
+
+void File::expect(std::span<const Extent> ranges, std::uint64_t start) const {
+  if (ranges.size() < 2) return;
+  std::byte first{};
+  const iovec one{&first, 1};
+  const auto middle = static_cast<off_t>(start + ranges[ranges.size() / 2].offset);
+  if (::preadv2(descriptor_, &one, 1, middle, RWF_NOWAIT) == 1) return;
+  for (const Extent& range : ranges) {
+    ::posix_fadvise(descriptor_, static_cast<off_t>(start + range.offset), static_cast<off_t>(range.size),
+                    POSIX_FADV_WILLNEED);
+  }
+}
+
 void File::read(std::uint64_t offset, std::span<std::byte> into) const {
   while (!into.empty()) {
-    const ssize_t got = ::pread(descriptor_, into.data(), into.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw FileError(errno, path_);
+    const std::size_t got = read_some(offset, into);
     if (got == 0) {
       require_unchanged();
       throw FormatError("file ends at " + hex(offset));
     }
-    into = into.subspan(static_cast<std::size_t>(got));
-    offset += static_cast<std::uint64_t>(got);
+    into = into.subspan(got);
+    offset += got;
   }
 }
 

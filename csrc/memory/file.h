@@ -25,6 +25,10 @@ class File {
   // writer, a device has no size. Throws FileError.
   static File open(const std::string& path, Access access);
 
+  // The same file once more, to be read past the page cache; plainly where the file system refuses that, see
+  // is_direct(). Throws FileError.
+  static File reopen_direct(const File& file);
+
   // Shares a descriptor that the caller keeps; `name` is what errors call the file.
   static File duplicate(int descriptor, std::string name);
 
@@ -37,10 +41,19 @@ class File {
   int descriptor() const noexcept { return descriptor_; }
   std::uint64_t size() const noexcept { return version_.size; }
   const std::string& path() const noexcept { return path_; }
+  bool is_direct() const;
+  std::uint64_t inode() const noexcept { return inode_; }
 
   // Fills `into` from `offset`. A file that ends sooner throws FormatError, one that was longer when
   // it was opened FileError with ESTALE.
   void read(std::uint64_t offset, std::span<std::byte> into) const;
+
+  // What one pread gives: fewer bytes than asked for, at the end none. Throws FileError.
+  std::size_t read_some(std::uint64_t offset, std::span<std::byte> into) const;
+
+  // These, counted from `start`, will be read soon, one after the other. Where the one in the middle is not
+  // in the page cache the kernel is asked for all of them at once, and nothing waits.
+  void expect(std::span<const Extent> ranges, std::uint64_t start) const;
 
   // Throws FileError with ESTALE when the file was written to, or cut, since it was opened. One
   // fstat. Not all can be seen: two writes within one tick of the file system's clock are one to
@@ -57,6 +70,7 @@ class File {
   int descriptor_ = -1;
   std::string path_;
   bool by_path_ = false;
+  std::uint64_t inode_ = 0;
   Version version_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 namespace zerocopy {
 namespace {
@@ -47,10 +48,28 @@ int number_of(Advice advice) {
       return MADV_NORMAL;
     case Advice::scattered:
       return MADV_RANDOM;
+    case Advice::huge:
+      return MADV_HUGEPAGE;
     case Advice::soon:
       break;
   }
   return MADV_WILLNEED;
+}
+
+// Of pages that are wanted soon the kernel takes no more at a call than it reads ahead, 128 KiB as a rule.
+constexpr std::size_t kReadAhead = std::size_t{128} << 10U;
+constexpr std::size_t kHugePage = std::size_t{2} << 20U;
+
+struct PageRange {
+  std::byte* begin;
+  std::size_t length;
+};
+
+PageRange pages_of(ByteSpan mapped) {
+  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to find the border of its page
+  const std::uint64_t lead = reinterpret_cast<std::uintptr_t>(mapped.data()) % page_size();
+  // NOLINTNEXTLINE(*-const-cast): what madvise may do to pages it is not asked for here
+  return {const_cast<std::byte*>(mapped.data()) - lead, mapped.size() + lead};
 }
 
 }  // namespace
@@ -72,6 +91,24 @@ Region map_file(const File& file, std::uint64_t offset, Mode mode) {
   return map_extent(file, {offset, file.size() - offset}, mode);
 }
 
+Region allocate_pages(std::size_t size, std::uint64_t offset) {
+  if (size == 0) return {};
+  const std::uint64_t lead = offset % page_size();
+  // A huge page begins at a multiple of its size. Address space is all that the surplus takes.
+  const bool huge = size >= kHugePage;
+  const std::size_t length = size + lead + (huge ? kHugePage : 0);
+  void* base = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) throw std::bad_alloc();
+  Share pages(new Pages(base, length));
+  auto* begin = static_cast<std::byte*>(base);
+  if (huge) {
+    // NOLINTNEXTLINE(*-reinterpret-cast): an address, to find the next border of a huge page
+    begin += (kHugePage - reinterpret_cast<std::uintptr_t>(base) % kHugePage) % kHugePage;
+    ::madvise(begin, size + lead, MADV_HUGEPAGE);
+  }
+  return {begin + lead, size, std::move(pages)};
+}
+
 std::shared_ptr<Mapper> WholeMapper::of(Region whole) {
   if (whole.data() == nullptr) return nullptr;
   return std::make_shared<WholeMapper>(std::move(whole));
@@ -83,18 +120,25 @@ bool WholeMapper::is_aligned(std::uint64_t offset, std::uint64_t alignment) cons
 }
 
 void advise(ByteSpan mapped, Advice advice) {
-  // Of pages that are wanted soon the kernel takes no more at a call than it reads ahead, 128 KiB as a rule.
-  constexpr std::size_t kReadAhead = std::size_t{128} << 10U;
   if (mapped.empty()) return;
-  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to find the border of its page
-  const std::uint64_t lead = reinterpret_cast<std::uintptr_t>(mapped.data()) % page_size();
-  // NOLINTNEXTLINE(*-const-cast): what madvise may do to pages it is not asked for here
-  std::byte* const begin = const_cast<std::byte*>(mapped.data()) - lead;
-  const std::size_t length = mapped.size() + lead;
+  const auto [begin, length] = pages_of(mapped);
   const std::size_t step = advice == Advice::soon ? kReadAhead : length;
   for (std::size_t at = 0; at < length; at += step) {
     ::madvise(begin + at, std::min(step, length - at), number_of(advice));
   }
+}
+
+bool populate(ByteSpan mapped) {
+  if (mapped.empty()) return true;
+  const auto [begin, length] = pages_of(mapped);
+  return ::madvise(begin, length, MADV_POPULATE_READ) == 0;
+}
+
+void lock(ByteSpan mapped, const std::string& name) {
+  if (mapped.empty()) return;
+  const auto [begin, length] = pages_of(mapped);
+  // Not mlock: in a mapping that may be written to privately that would copy every page.
+  if (::mlock2(begin, length, MLOCK_ONFAULT) != 0) throw FileError(errno, name);
 }
 
 }  // namespace zerocopy

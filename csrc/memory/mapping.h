@@ -24,6 +24,11 @@ Region map_extent(const File& file, Extent extent, Mode mode);
 // The file from `offset` to its end.
 Region map_file(const File& file, std::uint64_t offset, Mode mode);
 
+// Fresh private memory for what is read by the megabyte: whole pages, huge ones where the system has them,
+// filled with zeros. It begins as far behind a page border as `offset` does, so that a file's blocks fall
+// together with pages. Throws std::bad_alloc.
+Region allocate_pages(std::size_t size, std::uint64_t offset);
+
 // Bytes of a file in memory, wherever they are wanted.
 class Mapper {
  public:
@@ -62,9 +67,19 @@ enum class Advice : std::uint8_t {
   together,   // the kernel reads on around each page that is touched, megabytes of it
   scattered,  // it reads the pages that are touched and no others
   soon,       // it begins to read them all now; nothing waits
+  huge,       // what is read from now on it keeps in pieces of 2 MiB: touched later, they take a 500th of the
+              // faults
 };
 
 // For the pages that hold these bytes. Advice: what the kernel does not take is no error.
 void advise(ByteSpan mapped, Advice advice);
+
+// Fills the pages that hold these bytes: the file's are read, nothing is copied. False where the kernel
+// cannot (before 5.14), and where one of them cannot be read: it does not say why.
+bool populate(ByteSpan mapped);
+
+// Keeps the pages that hold these bytes in memory, as they come there, as long as they are mapped. Throws
+// FileError, under that name: the system allows each process so much (RLIMIT_MEMLOCK).
+void lock(ByteSpan mapped, const std::string& name);
 
 }  // namespace zerocopy

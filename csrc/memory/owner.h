@@ -51,6 +51,7 @@ class Share {
   }
 
   explicit operator bool() const noexcept { return owner_ != nullptr; }
+  bool operator==(const Share& other) const noexcept { return owner_ == other.owner_; }
 
   // For C interfaces: the pointer carries the share until adopt() takes it back.
   Owner* release() noexcept { return std::exchange(owner_, nullptr); }

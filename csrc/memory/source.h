@@ -9,13 +9,20 @@
 #include <memory>
 
 #include "memory/file.h"
+#include "memory/mapping.h"
 #include "memory/region.h"
+#include "memory/transfer.h"
 
 namespace zerocopy {
+
+// What lies at a multiple of this suits any element, and AVX-512.
+constexpr std::uint64_t kAnyElement = 64;
 
 class Source {
  public:
   Source() = default;
+  // How much that is read at once is read.
+  explicit Source(Terms terms) : terms_(std::move(terms)) {}
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
   virtual ~Source() = default;
@@ -29,7 +36,13 @@ class Source {
   // Throws FileError when it is not to be found any more where it was opened, at its whole length.
   virtual void require_in_place() const = 0;
 
-  // Both throw FormatError when the range leaves the source.
+  // Whether what is read passes by the page cache.
+  virtual bool is_direct() const noexcept { return false; }
+
+  // Says what will be read soon, one after the other, by offsets counted from `start`.
+  virtual void expect(std::span<const Extent> /*ranges*/, std::uint64_t /*start*/) const {}
+
+  // All throw FormatError when a range leaves the source.
   void read(std::uint64_t offset, std::span<std::byte> into) const {
     require({offset, into.size()});
     fill(offset, into);
@@ -37,9 +50,27 @@ class Source {
 
   Region read(Extent extent) const {
     require(extent);
-    Region bytes = Region::allocate(static_cast<std::size_t>(extent.size));
-    fill(extent.offset, {bytes.data(), bytes.size()});
+    const auto size = static_cast<std::size_t>(extent.size);
+    if (size <= kRequest) {
+      Region bytes = Region::allocate(size);
+      fill(extent.offset, {bytes.data(), size});
+      return bytes;
+    }
+    Region bytes = allocate_pages(size, extent.offset % kAnyElement == 0 ? extent.offset : 0);
+    const Piece whole{extent, bytes.data()};
+    read(std::span(&whole, 1));
     return bytes;
+  }
+
+  // Many ranges, and large ones, by several threads.
+  void read(std::span<const Piece> pieces) const {
+    for (const Piece& piece : pieces) require(piece.extent);
+    transfer(
+        pieces,
+        [this](const Piece& request) {
+          fill(request.extent.offset, {request.to, static_cast<std::size_t>(request.extent.size)});
+        },
+        terms_);
   }
 
  private:
@@ -50,18 +81,24 @@ class Source {
     throw FormatError("range of " + std::to_string(extent.size) + " bytes at " + hex(extent.offset) +
                       " runs past the end of the file at " + hex(size()));
   }
+
+  Terms terms_;
 };
 
 // A file from `start` to its end.
 class FileSource final : public Source {
  public:
-  FileSource(File file, std::uint64_t start) : file_(std::move(file)), start_(start) {
+  FileSource(File file, std::uint64_t start, Terms terms = {})
+      : Source(std::move(terms)), file_(std::move(file)), start_(start) {
     if (start_ > file_.size()) throw FormatError("file ends before " + hex(start_));
   }
 
   std::uint64_t size() const noexcept override { return file_.size() - start_; }
   void require_unchanged() const override { file_.require_unchanged(); }
   void require_in_place() const override { file_.require_in_place(); }
+  void expect(std::span<const Extent> ranges, std::uint64_t start) const override {
+    file_.expect(ranges, start_ + start);
+  }
 
  private:
   void fill(std::uint64_t offset, std::span<std::byte> into) const override {

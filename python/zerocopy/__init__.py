@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from zerocopy.overlaying import overlay
     from zerocopy.patching import is_patched, patch, patched, unpatch
     from zerocopy.placeholder import NotYetLoadedTensor
+    from zerocopy.prefetching import Prefetch, prefetch
     from zerocopy.storage import untyped_storage
     from zerocopy.stubs import Stub, UnknownGlobal
     from zerocopy.unpickler import Unpickler
+    from zerocopy.usage import FileMemory, MemoryReport, memory
 
 _interpreters.require_main()
 
@@ -38,8 +40,11 @@ __all__ = [
     "ClosedError",
     "Error",
     "Explanation",
+    "FileMemory",
     "FormatError",
+    "MemoryReport",
     "NotYetLoadedTensor",
+    "Prefetch",
     "Stub",
     "TensorInfo",
     "UnknownGlobal",
@@ -52,10 +57,12 @@ __all__ = [
     "lazy_load",
     "load",
     "load_model",
+    "memory",
     "open",
     "overlay",
     "patch",
     "patched",
+    "prefetch",
     "safe_globals",
     "unpatch",
     "untyped_storage",
@@ -66,8 +73,11 @@ _HOMES = {
     "ClosedError": "errors",
     "Error": "errors",
     "Explanation": "explanation",
+    "FileMemory": "usage",
     "FormatError": "errors",
+    "MemoryReport": "usage",
     "NotYetLoadedTensor": "placeholder",
+    "Prefetch": "prefetching",
     "Stub": "stubs",
     "TensorInfo": "layer",
     "UnknownGlobal": "stubs",
@@ -80,10 +90,12 @@ _HOMES = {
     "lazy_load": "lazy",
     "load": "loading",
     "load_model": "assigning",
+    "memory": "usage",
     "open": "checkpoint",
     "overlay": "overlaying",
     "patch": "patching",
     "patched": "patching",
+    "prefetch": "prefetching",
     "safe_globals": "allowlist",
     "unpatch": "patching",
     "untyped_storage": "storage",

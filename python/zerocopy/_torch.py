@@ -6,10 +6,12 @@ What a release has is asked of the release, not of its number.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import torch
 import torch._weights_only_unpickler as _weights_only
@@ -71,6 +73,20 @@ def untyped_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()._storage
 
 
+def bytes_of(storage: torch.UntypedStorage) -> memoryview:
+    """Return the memory of a storage on the CPU. Whoever has it holds the storage too."""
+    size = storage.nbytes()
+    if size == 0:
+        return memoryview(b"")
+    return memoryview((ctypes.c_ubyte * size).from_address(storage.data_ptr())).cast("B")
+
+
+def identity(storage: torch.UntypedStorage) -> int:
+    """Return a number that no other storage has while this one, or a weak reference to it, is alive."""
+    found: int = storage._cdata
+    return found
+
+
 def storage_numel(tensor: torch.Tensor) -> int:
     """Return how many elements the storage of a tensor has."""
     return untyped_of(tensor).nbytes() // tensor.element_size()
@@ -113,6 +129,62 @@ def storage_class_name(storage_type: Any) -> str:
     return names[storage_type.dtype]
 
 
+class PickledStorage(NamedTuple):
+    """What a persistent id says of a storage, and the storage itself."""
+
+    storage: torch.UntypedStorage
+    storage_type: Any
+    dtype: torch.dtype
+    location: str
+    numel: int
+
+
+def pickled_storage(obj: Any) -> PickledStorage | None:
+    """Return what a pickle of torch's says of a storage; None for any other object."""
+    if isinstance(obj, torch.storage.TypedStorage):
+        storage, dtype = untyped(obj), obj.dtype
+        storage_type = getattr(torch, torch.storage._dtype_to_storage_type_map()[dtype])
+        numel = storage.nbytes() // element_size(dtype)
+    elif torch.is_storage(obj):
+        storage, dtype, numel = cast(torch.UntypedStorage, obj), torch.uint8, obj.nbytes()
+        storage_type = _serialization.normalize_storage_type(type(obj))
+    else:
+        return None
+    # Of a fake tensor, whose own storage is on the device "meta".
+    fake_device = getattr(obj, "_fake_device", None)
+    location = _serialization.location_tag(storage) if fake_device is None else str(fake_device)
+    return PickledStorage(storage, storage_type, dtype, location, numel)
+
+
+_skipping = threading.local()
+
+
+def skips_data() -> bool:
+    """Return whether this thread is in a block of ``zerocopy.skip_data`` or of torch's own (2.6 and later)."""
+    torchs = getattr(_serialization, "_serialization_tls", None)
+    return getattr(_skipping, "is_on", False) or bool(getattr(torchs, "skip_data", False))
+
+
+def has_skip_data() -> bool:
+    """Return whether this release has ``torch.serialization.skip_data``."""
+    return hasattr(_serialization, "skip_data")
+
+
+@contextlib.contextmanager
+def skipping_data(materialize_fake_tensors: bool) -> Iterator[None]:
+    """Have this thread, and where it knows of it torch too, leave the bytes of storages alone."""
+    before = getattr(_skipping, "is_on", False)
+    _skipping.is_on = True
+    try:
+        if has_skip_data():
+            with _serialization.skip_data(materialize_fake_tensors):  # tensors ask it how to be pickled
+                yield
+        else:
+            yield
+    finally:
+        _skipping.is_on = before
+
+
 def restore_function(map_location: Any) -> tuple[Restore | None, bool]:
     """Return torch's own function for `map_location`, and whether storages tagged ``cpu`` need not be asked about.
 
@@ -121,9 +193,16 @@ def restore_function(map_location: Any) -> tuple[Restore | None, bool]:
     """
     untouched = _serialization._package_registry[0][2] is _serialization._cpu_deserialize
     if untouched and map_location in _CPU:
-        return None, True
+        return (_emptied, False) if skips_data() else (None, True)
     restore: Restore = _serialization._get_restore_location(map_location)
+    if skips_data():
+        return lambda storage, tag: restore(_emptied(storage, tag), tag), False
     return restore, untouched and map_location is None
+
+
+def _emptied(storage: torch.UntypedStorage, _: str) -> torch.UntypedStorage:
+    """Return a storage of that size that has nothing in it yet."""
+    return torch.UntypedStorage(storage.nbytes())
 
 
 @contextlib.contextmanager
@@ -141,9 +220,9 @@ def loading_to(map_location: Any) -> Iterator[None]:
         state.map_location = before
 
 
-def log_load() -> None:
-    """Tell torch's usage log of a load, as torch.load does."""
-    torch._C._log_api_usage_once("torch.load")
+def log_usage(function: str) -> None:
+    """Tell torch's usage log of a call, ``"torch.load"`` say, as torch does."""
+    torch._C._log_api_usage_once(function)
 
 
 def safe_by_default() -> bool:

@@ -52,7 +52,6 @@ class Glimpse(NamedTuple):
 
 _ZIP = b"PK\x03\x04"
 _ZIP_END = b"PK\x05\x06"
-_HDF5 = b"\x89HDF\r\n\x1a\n"
 _LFS = b"version https://git-lfs.github.com/spec/"
 _TEXT_PICKLE = re.compile(
     rb"\(*[ci][A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n.*\.", re.DOTALL
@@ -82,8 +81,6 @@ def diagnose(glimpse: Glimpse, error: Error) -> Exception:
             "this file is a tar archive of before PyTorch 0.1.10, which only weights_only=False can load: "
             "it lets the file run any code"
         )
-    if head.startswith(_HDF5):
-        return UnsupportedError("this is an HDF5 file, which zerocopy does not read yet")
     if str(error).startswith("safetensors"):
         return error
     if (head[:1] == b"\x80" and head[1:2] <= b"\x05") or _TEXT_PICKLE.match(head):

@@ -6,6 +6,8 @@ import os
 
 _TRUE = frozenset({"1", "y", "yes", "true"})
 
+MOST_THREADS = 1024
+
 
 def is_true(variable: str) -> bool:
     """Return whether an environment variable says yes, as torch reads its own."""
@@ -15,3 +17,13 @@ def is_true(variable: str) -> bool:
 def is_disabled() -> bool:
     """Return whether zerocopy's patches are turned off."""
     return is_true("ZEROCOPY_DISABLE")
+
+
+def threads(default: int) -> int:
+    """Return how many threads may read at once: ``ZEROCOPY_NUM_THREADS``, or a default."""
+    text = os.environ.get("ZEROCOPY_NUM_THREADS")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_THREADS):
+        raise ValueError(f"ZEROCOPY_NUM_THREADS must be a number from 1 to {MOST_THREADS}, not {text!r}")
+    return int(text)

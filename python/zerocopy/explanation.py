@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from zerocopy import diagnosis, opening, sharded
+from zerocopy import _C, backends, dcp, dcp_files, diagnosis, opening, sharded
 from zerocopy.errors import Error
 from zerocopy.showing import count, size
 
@@ -49,7 +49,7 @@ class Explanation(NamedTuple):
     ----------
     name : str
         The file.
-    container : {"zip", "legacy", "tar", "torchscript", "safetensors", "sharded"}
+    container : {"zip", "legacy", "tar", "torchscript", "safetensors", "hdf5", "sharded", "distributed"}
         Its format.
     storages : tuple of StorageExplanation
         In the order of first use.
@@ -126,9 +126,11 @@ def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
         shards = [explain(shard, backend=backend, mode=mode) for shard in index.shards]
         storages = tuple(storage for shard in shards for storage in shard.storages)
         return Explanation(index.name, "sharded", storages, f"in {count(len(shards), 'file')}")
+    if (folder := dcp.folder_of(f)) is not None:
+        return _of_folder(folder, backend, mode)
     begin = opening.position_of(f)
     try:
-        archive = opening.open_archive(f, mode, backend)
+        archive = opening.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
         if archive.is_torchscript:
             note = "a program: weights_only refuses it, zerocopy.jit.load loads it"
             return Explanation(opening.name_of(f), "torchscript", (), note)
@@ -143,3 +145,20 @@ def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
         if begin is not None:
             f.seek(begin)
     return Explanation(opening.name_of(f), archive.container, storages)
+
+
+def _of_folder(folder: dcp.Folder, backend: str, mode: str) -> Explanation:
+    def of_archive(archive: _C.Archive) -> list[StorageExplanation]:
+        return [StorageExplanation(*entry) for entry in archive.explain()]
+
+    way = backends.backend_of(backend, None)
+    files = dcp_files.Files(folder, mode, way, windows=True, load_archive=of_archive)
+    storages: list[StorageExplanation] = []
+    for name, entry in folder.entries.items():
+        found = [storage._replace(key=name) for part in files.each(name) for storage in part]
+        if isinstance(entry, dcp.Chunked) and len(entry.chunks) > 1:
+            why = "the tensor is put together of several chunks"
+            found = [storage._replace(how="copied", why=why) for storage in found]
+        storages += found
+    where = f"in {count(len({place.file for place in folder.places}), 'file')}"
+    return Explanation(folder.name, "distributed", tuple(storages), where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerocopy import _C, diagnosis, loading, opening, torchscript
+from zerocopy import _C, backends, diagnosis, loading, opening, torchscript
 from zerocopy.errors import FormatError
 
 __all__ = ["load"]
@@ -94,7 +94,7 @@ def check_extra_files(extra_files: Any) -> None:
 
 
 def _opened(f: Any, mode: str | None) -> _C.Archive:
-    backend = loading.backend_of("auto", None)
+    backend = backends.backend_of("auto", None)
     try:
         return opening.open_archive(f, mode or _default_mode(f), backend)
     except (diagnosis.TarError, diagnosis.UnknownPickleError) as error:

@@ -104,6 +104,16 @@ class FileLayer:
         """Let go of the file. Tensors made of it keep their own hold."""
         self._file.native.close()
 
+    def require_there(self) -> None:
+        """Raise ``OSError`` (ESTALE) if the path does not lead any more to the file as it was opened."""
+        with loading.naming(self.path, weights_only=True):
+            self._native.require_there()
+
+    def build(self, chosen: Iterable[str] | None) -> Any:
+        """Return the object that was saved, with placeholders; of its leaves those chosen, None for all."""
+        with loading.naming(self.path, weights_only=True):
+            return self._native.build(self._file.objects, None if chosen is None else list(chosen))
+
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._native.find(name) >= 0 and self._is_chosen(name)
 
@@ -157,6 +167,13 @@ class FileLayer:
             entry.requires_grad,
             tuple(islice(others, _MOST_TIED)),
         )
+
+    def begin(self, name: str) -> int:
+        """Return where a dense tensor begins in its file, or else in its storage, in bytes."""
+        entry = _Entry(*self._native.entry(self._native.find(name)))
+        if entry.offset is not None:
+            return entry.offset
+        return entry.storage_offset * _torch.element_size(construction.dtype(entry.dtype))
 
     def _leaf(self, name: str) -> Any:
         native = self._native
@@ -246,7 +263,7 @@ def _info_of(name: str, tensor: torch.Tensor) -> TensorInfo:
     """Return what there is to say of a tensor that is not made of one storage, asking nothing that would load it."""
     return TensorInfo(
         name,
-        _shape(tensor),
+        shape_of(tensor),
         tensor.dtype,
         (),
         tensor.numel() * _torch.element_size(tensor.dtype),
@@ -258,7 +275,8 @@ def _info_of(name: str, tensor: torch.Tensor) -> TensorInfo:
     )
 
 
-def _shape(tensor: torch.Tensor) -> torch.Size:
+def shape_of(tensor: torch.Tensor) -> torch.Size:
+    """Return the shape of a tensor; of a nested one -1 for each dimension."""
     try:
         return tensor.shape
     except RuntimeError:  # nested

@@ -12,7 +12,20 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from zerocopy import _C, _torch, allowlist, construction, diagnosis, loading, opening, sharded, tar
+from zerocopy import (
+    _C,
+    _torch,
+    allowlist,
+    backends,
+    construction,
+    dcp,
+    dcp_files,
+    diagnosis,
+    loading,
+    opening,
+    sharded,
+    tar,
+)
 from zerocopy.deferred import Call, Deferred
 from zerocopy.errors import Error
 from zerocopy.lazy_unpickler import LazyUnpickler
@@ -90,6 +103,9 @@ def lazy_load(
         )
         return {name: checkpoint[name] for name in checkpoint}
     options = Options(dtype, device)
+    if (folder := dcp.folder_of(f)) is not None:
+        source = _read_folder(folder, mode, backend, encoding, options, weights_only)
+        return source.native.build(source.objects, chosen(source.native, keys, prefix, predicate))
 
     def load_safely(opened: _Opened) -> Any:
         source = _read(opened, encoding, options)
@@ -151,10 +167,12 @@ class LazyFile:
         Makes its placeholders.
     converts : bool
         Whether tensors get another dtype or device than they have in the file.
+    same : dict
+        Recipes of tensors that are tied, and that of the tensor which stands for each.
     """
 
     def __init__(self, native: Any, name: str, options: Options) -> None:
-        self.native, self.name = native, name
+        self.native, self.name, self.same = native, name, dict[Any, Any]()
         self._dtype, self._device = options.dtype, options.device
         self.converts = options.dtype is not None or options.device is not None
         self.objects = Deferred(self)
@@ -167,10 +185,7 @@ class LazyFile:
                 device = torch.device(location)
             except RuntimeError:  # a name of the user's own (register_package); whoever restores it knows
                 device = torch.device("cpu")
-        wanted = self._dtype
-        if wanted is None or not (dtype.is_floating_point or (dtype.is_complex and wanted.is_complex)):
-            return dtype, device
-        return wanted, device
+        return cast_dtype(dtype, self._dtype), device
 
     def load(self, recipe: int | Call) -> torch.Tensor:
         """Return the real tensor of a recipe: a number of the native side, or a call."""
@@ -200,6 +215,13 @@ class LazyFile:
         return moved.requires_grad_(real.requires_grad)
 
 
+def cast_dtype(dtype: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
+    """Return what becomes of a dtype where floating-point tensors are cast."""
+    if wanted is None or not (dtype.is_floating_point or (dtype.is_complex and wanted.is_complex)):
+        return dtype
+    return wanted
+
+
 def _converted(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type == "meta" and tensor.layout is torch.strided and not tensor.is_quantized:
         # Laid out as it is, as torch.load(map_location="meta") does; some releases' to() would not.
@@ -209,6 +231,8 @@ def _converted(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -
 
 def read(f: Any, mode: str = "c", backend: str = "auto", encoding: str = "utf-8", **options: Any) -> LazyFile:
     """Read a checkpoint's pickle, and build nothing of it. Arguments and errors as for :func:`lazy_load`, safely."""
+    if (folder := dcp.folder_of(f)) is not None:
+        return _read_folder(folder, mode, backend, encoding, Options(**options))
     with loading.undiagnosed(), loading.naming(f, weights_only=True):
         return _read(_open(f, mode, backend), encoding, Options(**options))
 
@@ -231,7 +255,7 @@ def _open(f: Any, mode: str, backend: str) -> _Opened:
     begin, name = opening.position_of(f), opening.name_of(f)
     if isinstance(f, (str, os.PathLike)):
         f = Path(os.fsdecode(f)).absolute()  # placeholders find it when the program has gone elsewhere
-    archive = opening.open_archive(f, mode, loading.backend_of(backend, None), windows=True)
+    archive = opening.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
     if archive.is_torchscript:
         raise diagnosis.TorchScriptError(loading.TORCHSCRIPT_REFUSED)
     return _Opened(archive, name, f, begin)
@@ -244,6 +268,17 @@ def _read(opened: _Opened, encoding: str, options: Options) -> LazyFile:
     )
     opened.finish()
     return LazyFile(native, opened.name, options)
+
+
+def _read_folder(
+    folder: dcp.Folder, mode: str, backend: str, encoding: str, options: Options, weights_only: bool = True
+) -> LazyFile:
+    def load_archive(archive: _C.Archive) -> Any:
+        return loading.load_archive(archive, options.map_location, None, weights_only, {"encoding": encoding})
+
+    way = backends.backend_of(backend, None)
+    files = dcp_files.Files(folder, mode, way, windows=True, load_archive=load_archive)
+    return LazyFile(dcp_files.Tensors(files), folder.name, options)
 
 
 def _load_trusting(opened: _Opened, encoding: str, options: Options) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import os
 import pickle
 import types
 import warnings
@@ -18,7 +17,9 @@ from zerocopy import (
     _C,
     _torch,
     allowlist,
+    backends,
     construction,
+    dcp,
     diagnosis,
     legacy,
     opening,
@@ -51,7 +52,7 @@ def load(
     unknown: str = "refuse",
     **pickle_load_args: Any,
 ) -> Any:
-    """Load what ``torch.save`` wrote, or a ``.safetensors`` file, without reading the data until it is touched.
+    """Load what ``torch.save`` wrote, a ``.safetensors`` or an HDF5 file, without reading the data until it is touched.
 
     The result equals that of ``torch.load``: structure, values, dtypes, strides, ties, classes. Its tensors are
     ordinary ``torch.Tensor`` objects whose storages lie in one mapping of the file.
@@ -72,8 +73,11 @@ def load(
         ``torch.serialization.add_safe_globals``). False: the file may run any code.
     mmap : bool, optional
         True for ``backend="mmap"``, False for ``backend="pread"``.
-    backend : {"auto", "mmap", "pread"}
-        How storages come to memory: mapped, or read into private memory. Default from ``ZEROCOPY_BACKEND``.
+    backend : {"auto", "mmap", "pread", "direct"}
+        How storages come to memory. "mmap": mapped, read when they are touched. "pread": read into private memory, by
+        several threads. "direct": the same, past the page cache (``O_DIRECT``). "auto": mapped, and on a network file
+        system read ahead by many requests at once. Default from ``ZEROCOPY_BACKEND``; ``ZEROCOPY_NUM_THREADS`` bounds
+        the threads. The logger ``zerocopy`` says at INFO what "auto" chose.
     mode : {"c", "r", "r+"}
         "c": copy-on-write; in-place writes work, and neither the file nor anybody else sees them. "r": read-only
         pages; a write kills the process. "r+": writes reach the file.
@@ -98,6 +102,9 @@ def load(
 
     Notes
     -----
+    Of an HDF5 file that no ``torch.save`` wrote groups become dicts and datasets tensors. Strings, attributes and other
+    things that are no numbers are left out, and what lies in other files is never followed.
+
     Truncating a file while its tensors are alive makes touching them a bus error, as with every mapping. Programs
     that replace a file should write another one and rename it; ``backend="pread"`` is immune.
 
@@ -125,6 +132,20 @@ def load(
             **pickle_load_args,
         )
         return sharded.load(index, load_shard)
+    if (folder := dcp.folder_of(f)) is not None:
+        from zerocopy.dcp_files import Files  # which needs this module
+
+        pickle_load_args = _checked(pickle_module, weights_only, unknown, pickle_load_args)
+        files = Files(
+            folder,
+            mode,
+            backends.backend_of(backend, mmap),
+            windows=False,
+            load_archive=lambda archive: load_archive(
+                archive, map_location, pickle_module, weights_only, pickle_load_args, unknown
+            ),
+        )
+        return folder.nested({name: files.load(name) for name in folder.entries})
     with undiagnosed():
         return load_diagnosed(
             f,
@@ -186,16 +207,8 @@ def load_diagnosed(
     With `loads_only`, ``UnsupportedError`` for what takes torch.load more than to load: comparing the source of
     classes, running TorchScript.
     """
-    backend = backend_of(backend, mmap)
-    if weights_only and pickle_module is not None:
-        raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
-    if weights_only and (strangers := pickle_load_args.keys() - {"encoding"}):
-        raise TypeError(f"load() got an unexpected keyword argument {min(strangers)!r}, under weights_only")
-    if unknown not in ("refuse", "stub"):
-        raise ValueError(f"unknown must be 'refuse' or 'stub', not {unknown!r}")
-    if unknown == "stub" and not weights_only:
-        raise ValueError("unknown='stub' runs nothing of the file: it goes with weights_only=True")
-    pickle_load_args = {"encoding": "utf-8", **pickle_load_args}
+    backend = backends.backend_of(backend, mmap)
+    pickle_load_args = _checked(pickle_module, weights_only, unknown, pickle_load_args)
     begin = opening.position_of(f)
     with naming(f, weights_only):
         try:
@@ -209,34 +222,46 @@ def load_diagnosed(
             if loads_only and not weights_only:
                 raise UnsupportedError("this is a TorchScript archive")
             result = _load_torchscript(f, begin, archive, weights_only, map_location)
-        elif unknown == "stub":
-            result = _load_safely(archive, map_location, **pickle_load_args, allow=stubs.allow, objects=stubs)
-        elif weights_only or not archive.is_pickled:
-            result = _load_safely(archive, map_location, encoding=pickle_load_args["encoding"])
         else:
-            pickling = pickle_module or pickle
-            result = _load_trusting(archive, map_location, pickling, pickle_load_args, loads_only)
+            result = load_archive(
+                archive, map_location, pickle_module, weights_only, pickle_load_args, unknown, loads_only
+            )
         archive.require_unchanged()
         if begin is not None:
             f.seek(begin + archive.end)
         return result
 
 
-def backend_of(backend: str, mmap: bool | None) -> str:
-    """Argument over environment over default."""
-    if backend not in opening.BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(opening.BACKENDS)}, not {backend!r}")
-    if backend == "direct":
-        raise UnsupportedError("backend='direct' is not there yet; use 'pread'")
-    if mmap is None:
-        chosen = backend if backend != "auto" else os.environ.get("ZEROCOPY_BACKEND") or "auto"
-        if chosen not in opening.BACKENDS:
-            raise ValueError(f"ZEROCOPY_BACKEND must be one of {', '.join(opening.BACKENDS)}, not {chosen!r}")
-        return chosen
-    wanted = "mmap" if mmap else "pread"
-    if backend not in ("auto", wanted):
-        raise ValueError(f"mmap={mmap} and backend={backend!r} contradict each other")
-    return wanted
+def _checked(
+    pickle_module: Any, weights_only: bool, unknown: str, pickle_args: dict[str, Any]
+) -> dict[str, Any]:
+    """Refuse arguments that contradict each other, and return those for the unpickler."""
+    if weights_only and pickle_module is not None:
+        raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
+    if weights_only and (strangers := pickle_args.keys() - {"encoding"}):
+        raise TypeError(f"load() got an unexpected keyword argument {min(strangers)!r}, under weights_only")
+    if unknown not in ("refuse", "stub"):
+        raise ValueError(f"unknown must be 'refuse' or 'stub', not {unknown!r}")
+    if unknown == "stub" and not weights_only:
+        raise ValueError("unknown='stub' runs nothing of the file: it goes with weights_only=True")
+    return {"encoding": "utf-8", **pickle_args}
+
+
+def load_archive(
+    archive: _C.Archive,
+    map_location: Any,
+    pickle_module: Any,
+    weights_only: bool,
+    pickle_args: dict[str, Any],
+    unknown: str = "refuse",
+    loads_only: bool = False,
+) -> Any:
+    """Return what is in an open archive."""
+    if unknown == "stub":
+        return _load_safely(archive, map_location, **pickle_args, allow=stubs.allow, objects=stubs)
+    if weights_only or not archive.is_pickled:
+        return _load_safely(archive, map_location, encoding=pickle_args["encoding"])
+    return _load_trusting(archive, map_location, pickle_module or pickle, pickle_args, loads_only)
 
 
 def _load_safely(

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 
 import torch  # noqa: F401  its libraries have to be there before _C is loaded
 
-from zerocopy import _C, diagnosis
-from zerocopy.errors import Error, UnsupportedError
+from zerocopy import _C, backends, diagnosis, hdf5
+from zerocopy.errors import Error, FormatError, UnsupportedError
 
 Backend = str
 
@@ -27,41 +27,81 @@ _WRAPPERS = {
     ("fsspec.implementations.local", "LocalFileOpener"): "f",
 }
 
-BACKENDS = ("auto", "mmap", "pread", "direct")
-
 
 def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows: bool = False) -> _C.Archive:
     """Open a checkpoint without reading its data.
 
-    A path, or an unwrapped file object of a real file, is mapped: as a whole, or in `windows` that come and go with
-    the storages in them. Other file objects are read to their end, and buffers used as they are.
+    A path, or an unwrapped file object of a real file, is mapped or read as the backend says: mapped as a whole, or in
+    `windows` that come and go with the storages in them. Other file objects are read to their end, and buffers used as
+    they are.
     """
-    mapped = ("windows" if windows else "whole") if backend in ("auto", "mmap") else "no"
     if isinstance(f, (str, os.PathLike)):
         path = os.fsencode(f)
         if b"\0" in path:
             raise ValueError("embedded null byte")
-        return _attempt(lambda: _C.Archive.open(path, mode, mapped), lambda: _glimpse_of_path(path))
+        name, way = name_of(f), backends.way_to(path, name_of(f), backend, windows=windows)
+        archive = _attempt(
+            lambda listing: _C.Archive.open(path, mode, *way, listing),
+            lambda: _glimpse_of_path(path),
+            lambda: hdf5.listing_of_path(path),
+            name,
+            path,
+        )
+        backends.note_refusal(name, archive, way)
+        return archive
     f = _unwrapped(f)
     if not hasattr(f, "read"):
-        return _attempt(lambda: _C.Archive.open_buffer(f, mode), lambda: _glimpse_of_buffer(f))
+        return _open_buffer(f, mode, "")
+    name = name_of(f)
     if _is_plain_file(f):
-        start, descriptor, name = f.tell(), f.fileno(), name_of(f)
-        return _attempt(
-            lambda: _C.Archive.open_descriptor(descriptor, start, name, mode, mapped),
+        start, descriptor = f.tell(), f.fileno()
+        way = backends.way_to(descriptor, name, backend, windows=windows)
+        archive = _attempt(
+            lambda listing: _C.Archive.open_descriptor(descriptor, start, name, mode, *way, listing),
             lambda: _glimpse_of_descriptor(descriptor, start),
+            lambda: hdf5.listing_of_descriptor(descriptor, start),
+            name,
+            descriptor,
         )
-    content = rest_of(f)
+        backends.note_refusal(name, archive, way)
+        return archive
     # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
-    return _attempt(lambda: _C.Archive.open_buffer(content, "c"), lambda: _glimpse_of_buffer(content))
+    return _open_buffer(rest_of(f), "c", name)
 
 
-def _attempt(opened: Callable[[], _C.Archive], glimpse: Callable[[], diagnosis.Glimpse]) -> _C.Archive:
-    """Open, and if that fails look at the file's ends to say what the file is."""
+def open_parts(path: Path, mode: str, backend: Backend, *, windows: bool) -> _C.Parts:
+    """Open a file that has archives in it, one behind the other."""
+    encoded = os.fsencode(path)
+    return _C.Parts(encoded, mode, *backends.way_to(encoded, name_of(path), backend, windows=windows))
+
+
+def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
+    return _attempt(
+        lambda listing: _C.Archive.open_buffer(buffer, mode, listing),
+        lambda: _glimpse_of_buffer(buffer),
+        lambda: hdf5.listing_of_buffer(buffer),
+        name,
+    )
+
+
+def _attempt(
+    opened: Callable[[_C.Listing], _C.Archive],
+    glimpse: Callable[[], diagnosis.Glimpse],
+    listing: Callable[[], _C.Listing],
+    name: str,
+    file: bytes | int | None = None,
+) -> _C.Archive:
+    """Open; if that fails look at the file's ends to say what the file is. Of HDF5 h5py knows more than the core."""
     try:
-        return opened()
+        return opened(None)
     except Error as error:
-        raise diagnosis.diagnose(glimpse(), error) from None
+        seen = glimpse()
+        if not hdf5.recognises(seen.head, name):
+            raise diagnosis.diagnose(seen, error) from None
+        if isinstance(error, FormatError) and str(error).startswith("hdf5"):
+            raise
+    with hdf5.staying(file):
+        return opened(listing())
 
 
 def _glimpse_of_path(path: bytes) -> diagnosis.Glimpse:

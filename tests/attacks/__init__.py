@@ -5,6 +5,7 @@ from attacks import (
     calls,
     containers,
     geometry,
+    hdf5,
     ids,
     layouts,
     legacy,
@@ -41,6 +42,7 @@ CATALOG: tuple[Family, ...] = (
     containers.TAR,
     containers.TORCHSCRIPT,
     safetensors.SAFETENSORS,
+    hdf5.HDF5,
 )
 
 __all__ = ["CATALOG", "Attack", "Expected", "Family"]

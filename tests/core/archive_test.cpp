@@ -1,5 +1,6 @@
 #include "checkpoint/archive.h"
 
+#include "checkpoint/zip_archive.h"
 #include "support.h"
 
 namespace zerocopy::test {
@@ -149,6 +150,26 @@ TEST(Archive, TorchScript) {
   std::vector<ZipRecord> list = records();
   list.emplace_back("root/constants.pkl", "");
   EXPECT_TRUE(Opened(zip_of(list))->is_torchscript());
+}
+
+TEST(ZipArchive, RecordsOfSeveralPickles) {
+  std::vector<ZipRecord> list = records();
+  list.emplace_back("root/constants.pkl", "\x80\2).");
+  list.emplace_back("root/constants/0", "abcd");
+  list.emplace_back("root/constants/1", "efghijkl");
+  ZipArchive archive(
+      Content(std::make_shared<const MemorySource>(region_of(zip_of(list))), nullptr, Mode::copy_on_write));
+  const std::vector wanted{Wanted{"1", untyped(), 8}, Wanted{"0", untyped(), 4}};
+  const std::vector<Record> found = archive.records_in("constants/", wanted);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(archive.content().read(found[0]).bytes().text(), "efghijkl");
+  EXPECT_EQ(archive.content().read(found[1]).bytes().text(), "abcd");
+  EXPECT_EQ(archive.read(archive.directory().find("constants.pkl").value()).bytes().text(), "\x80\2).");
+  EXPECT_THROW(archive.records_in("data/", wanted), FormatError);  // of other sizes there
+  EXPECT_THROW(archive.records_in("", wanted), FormatError);       // not beside the folder
+  EXPECT_THROW(archive.records_in("constants", wanted), FormatError);
+  EXPECT_THROW(archive.records_in("constants/", std::vector{Wanted{"0", untyped(), 8}}), FormatError);
+  EXPECT_THROW(archive.records_in("constants/", std::vector{Wanted{"2", untyped(), 0}}), FormatError);
 }
 
 TEST(Archive, NoPickle) {

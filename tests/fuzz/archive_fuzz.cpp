@@ -16,7 +16,7 @@ bool inside(const Region& part, const Region& whole) {
   return part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size();
 }
 
-// As the binding does for each storage: a Region of its size, aligned for its elements.
+// As the binding does for each storage.
 void check_storages(const Archive& archive, const Document& document, const std::vector<Record>& records,
                     const Region& mapping) {
   std::uint64_t data = 0;
@@ -25,10 +25,7 @@ void check_storages(const Archive& archive, const Document& document, const std:
     data += record.size;
     if (data > kMaxData) return;
     succeeds([&] {  // a deflated record may be broken
-      const Region region = archive.content().storage(record, *storage->element);
-      check(region.size() == storage->nbytes, "a storage's memory has the size that its tensors count on");
-      // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
-      check(reinterpret_cast<std::uintptr_t>(region.data()) % storage->element->size == 0, "it is aligned");
+      const Region region = check_storage(archive.content(), *storage, record);
       if (archive.content().placement(record, *storage->element).how == Placement::How::mapped) {
         check(inside(region, mapping), "a mapped storage lies in the mapping");
       }

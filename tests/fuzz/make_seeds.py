@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -173,6 +174,39 @@ def safetensors_files() -> dict[str, bytes]:
     }
 
 
+def hdf5_files() -> dict[str, bytes]:
+    """Need h5py: what it writes by default is what the core calls plain."""
+    import numpy
+    from attacks.hdf5 import compressed, foreign, hdf5, storage, without
+
+    def types(file: Any) -> None:
+        for kind in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"):
+            file[f"group/{kind}"] = numpy.ones(2, kind)
+
+    def shapes(file: Any) -> None:
+        for label, shape in {"scalar": (), "empty": (0, 3), "cube": (1, 2, 3)}.items():
+            file[f"a/b/{label}"] = numpy.zeros(shape, "f4")
+        file.create_group("a/c")
+
+    def many(file: Any) -> None:
+        for number in range(20):
+            file[f"{number:02}"] = numpy.int8(number)
+
+    def big_endian(file: Any) -> None:
+        file["archive/byteorder"] = numpy.frombuffer(b"big", numpy.uint8)
+
+    return {
+        "table": hdf5(),
+        "no_table": hdf5(without("offsets_table")),
+        "big_endian": hdf5(big_endian),
+        "compressed": hdf5(storage(compressed)),
+        "one": foreign(lambda file: None),
+        "types": foreign(types),
+        "shapes": foreign(shapes),
+        "many": foreign(many),
+    }
+
+
 def main() -> None:
     checkpoints = {f"zip_{label}": seed for label, seed in archives().items()}
     checkpoints |= {f"legacy_{label}": seed for label, seed in legacy_files().items()}
@@ -184,6 +218,7 @@ def main() -> None:
         "inflate": streams(),
         "archive": checkpoints,
         "safetensors": safetensors_files(),
+        "hdf5": hdf5_files(),
     }
     write("corpus", corpora)
     write("crashes", crashes())

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "checkpoint/archive.h"
+#include "document_check.h"
 #include "fuzz.h"
 
 namespace zerocopy::fuzz {
@@ -33,6 +34,27 @@ inline void check_records(const std::vector<Record>& records, const std::vector<
     extents.push_back(record.extent);
   }
   check_disjoint(std::move(extents), end);
+}
+
+// As the binding has it of a storage: a Region of its size, aligned for its elements.
+inline Region check_storage(const Content& content, const Storage& storage, const Record& record) {
+  Region region = content.storage(record, *storage.element);
+  check(region.size() == storage.nbytes, "a storage's memory has the size that its tensors count on");
+  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
+  check(reinterpret_cast<std::uintptr_t>(region.data()) % storage.element->size == 0, "it is aligned");
+  return region;
+}
+
+// An archive whose storages are all stored: its document, and each storage's record and memory.
+inline void check_tensors(Archive& archive, std::uint64_t size) {
+  const Document document = archive.document();
+  check_document(document);
+  const std::vector<Wanted> wanted = wanted_by(document);
+  const std::vector<Record> records = archive.records(wanted);
+  check_records(records, wanted, size);
+  for (const Storage* storage : document.storages) {
+    check_storage(archive.content(), *storage, records[storage->index]);
+  }
 }
 
 }  // namespace zerocopy::fuzz

@@ -1,6 +1,5 @@
 // A .safetensors file: its header, the document of its tensors, the memory of their storages.
 #include "checkpoint/safetensors_archive.h"
-#include "document_check.h"
 #include "fuzz.h"
 #include "memory/name_table.h"
 #include "records_check.h"
@@ -31,17 +30,7 @@ void run(const Region& file) {
     check_names(header.entries());
     check_layout(header.entries(), 8 + header.text().size(), file.size());
     SafetensorsArchive archive(Content(source, WholeMapper::of(file), Mode::copy_on_write));
-    const Document document = archive.document(false);
-    check_document(document);
-    const std::vector<Wanted> wanted = wanted_by(document);
-    const std::vector<Record> records = archive.records(wanted);
-    check_records(records, wanted, file.size());
-    for (const Storage* storage : document.storages) {
-      const Region region = archive.content().storage(records[storage->index], *storage->element);
-      check(region.size() == storage->nbytes, "a storage's memory has the size that its tensors count on");
-      // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
-      check(reinterpret_cast<std::uintptr_t>(region.data()) % storage->element->size == 0, "it is aligned");
-    }
+    check_tensors(archive, file.size());
   });
 }
 

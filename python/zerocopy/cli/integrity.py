@@ -7,10 +7,13 @@ import zlib
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from zerocopy import _core
 from zerocopy.cli.layout import Record
-from zerocopy.cli.output import Progress
+from zerocopy.cli.output import Progress, escaped
 from zerocopy.cli.reading import OpenFile
+from zerocopy.errors import FormatError
 
+_LONGEST_FAULT = 300
 _BOOLS = b"\0\1"
 
 
@@ -21,7 +24,7 @@ class Checked(NamedTuple):
     crc: int
     sha256: str  # of its content, if asked for
     odd_bools: int  # bytes of a bool storage that are neither 0 nor 1
-    fault: str  # why it does not inflate
+    fault: str  # why it does not inflate, or cannot be read
 
     @property
     def state(self) -> str:
@@ -61,11 +64,14 @@ class _Check:
 
     def _take_content(self, content: bytes) -> None:
         self._size += len(content)
-        self._crc = zlib.crc32(content, self._crc)
+        self._crc = _core.crc32(content, self._crc)
         if self._hash is not None:
             self._hash.update(content)
         if self._of_bools:
             self._odd_bools += len(content.translate(None, _BOOLS))
+
+    def fail(self, fault: str) -> None:
+        self._fault = fault
 
     def end(self) -> Checked:
         stream = self._stream
@@ -82,7 +88,7 @@ class _Check:
 def check(
     file: OpenFile, records: Iterable[Record], *, hashed: bool, bools: Container[int], progress: Progress
 ) -> tuple[str, list[Checked]]:
-    """Read a file once, from front to back.
+    """Read a file once, from front to back; then what only a library can read of it.
 
     Parameters
     ----------
@@ -96,8 +102,9 @@ def check(
     Returns
     -------
     tuple
-        SHA-256 of the whole file, and the records in the order of the file.
+        SHA-256 of the whole file, and the records in the order of the file, those of a library last.
     """
+    records = list(records)
     whole, checked = hashlib.sha256(), []
     at = 0
 
@@ -111,7 +118,7 @@ def check(
         for _ in read(at, offset - at):
             pass
 
-    for record in sorted(records, key=lambda record: record.offset):
+    for record in sorted((one for one in records if not one.foreign), key=lambda record: record.offset):
         skip_to(record.offset)
         one = _Check(record, hashed, record.offset in bools and record.size > 0)
         for piece in read(record.offset, record.stored_size):
@@ -119,4 +126,15 @@ def check(
         checked.append(one.end())
         at = record.offset + record.stored_size
     skip_to(file.size)
+    checked += (_check_foreign(file, record, hashed) for record in records if record.foreign)
     return whole.hexdigest(), checked
+
+
+def _check_foreign(file: OpenFile, record: Record, hashed: bool) -> Checked:
+    one = _Check(record, hashed, False)
+    try:
+        for piece in record.pieces(file):
+            one.take(piece)
+    except FormatError as error:
+        one.fail(f"cannot be read: {escaped(str(error), _LONGEST_FAULT)}")
+    return one.end()

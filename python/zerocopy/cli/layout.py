@@ -1,15 +1,19 @@
-"""Where things are in a file: its container, and the records of a zip archive."""
+"""Where things are in a file: its container, the records of a zip archive, the datasets of an HDF5 file."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from zerocopy import _core, diagnosis
+from zerocopy import _core, diagnosis, hdf5
 from zerocopy.cli.reading import OpenFile, Trouble
-from zerocopy.errors import FormatError
+from zerocopy.errors import FormatError, UnsupportedError
+
+if TYPE_CHECKING:
+    from zerocopy._C import Listing
 
 #: As the safe loader: no pickle is longer.
 MAX_PICKLE = 1 << 30
@@ -25,13 +29,25 @@ class Record(NamedTuple):
     size: int
     crc: int | None
     fault: str = ""
+    foreign: hdf5.DatasetReader | None = (
+        None  # what reads its content, if it does not lie in the file as it is
+    )
+
+    @property
+    def place(self) -> int | None:
+        """Where its content begins in the file; None where it does not lie there as it is."""
+        return None if self.deflated or self.foreign is not None else self.offset
 
     def pieces(self, file: OpenFile) -> Iterator[bytes]:
-        """Yield the record's bytes as they are in the file."""
+        """Yield the record's bytes as they are in the file, or as a library has them."""
+        if self.foreign is not None:
+            return self.foreign.pieces()
         return file.pieces(self.offset, self.stored_size)
 
     def read(self, file: OpenFile, most: int) -> bytes:
         """Return the first bytes of the record's content: of a broken deflated one those before the break."""
+        if self.foreign is not None:
+            return _first(self.foreign.pieces(), most)
         if not self.deflated:
             return file.read(self.offset, min(most, self.stored_size))
         stream, content = zlib.decompressobj(-15), bytearray()
@@ -44,7 +60,7 @@ class Record(NamedTuple):
 
 
 def container_of(file: OpenFile) -> str:
-    """Return what a file is: ``zip``, ``legacy``, ``safetensors``, ``tar`` or ``pickle``.
+    """Return what a file is: ``zip``, ``legacy``, ``safetensors``, ``hdf5``, ``tar`` or ``pickle``.
 
     Raises
     ------
@@ -57,6 +73,8 @@ def container_of(file: OpenFile) -> str:
     glimpse = diagnosis.Glimpse(
         file.read(0, diagnosis.HEAD), file.read(max(0, file.size - diagnosis.TAIL), diagnosis.TAIL), file.size
     )
+    if hdf5.recognises(glimpse.head, file.path):
+        return "hdf5"
     if diagnosis.is_tar(glimpse.head):
         return "tar"
     head = _core.scan(glimpse.head, 1)
@@ -75,3 +93,52 @@ def records_of(file: OpenFile) -> list[Record]:
         If there is more than one way to read its directory, or none.
     """
     return [Record(*entry) for entry in _core.zip_records(file.descriptor, file.path)]
+
+
+def listing_of(file: OpenFile) -> Listing:
+    """Return what is in an HDF5 file, as the core lists it, or h5py.
+
+    Raises
+    ------
+    Trouble
+        If it takes h5py, which is not installed.
+    zerocopy.FormatError, zerocopy.UnsupportedError
+        If h5py cannot read it, or it is of a kind that zerocopy does not take.
+    """
+    listing = _core.hdf5_listing(file.descriptor, file.path)
+    if listing is not None:
+        return listing
+    try:
+        hdf5.import_h5py()
+    except UnsupportedError as error:
+        raise Trouble(str(error)) from None
+    return hdf5.listing_of_descriptor(file.descriptor, 0)
+
+
+class Dataset(NamedTuple):
+    """A dataset of numbers in an HDF5 file."""
+
+    record: Record
+    of_bytes: bool  # in a row
+    refusal: str  # why nobody reads it
+
+
+def datasets_of(listing: Listing) -> Iterator[Dataset]:
+    """Yield the datasets of an HDF5 file, each once, whatever names it has."""
+    for path, dtype, shape, offset, foreign, _, refusal, same_as in listing or ():
+        if dtype is None or same_as is not None:
+            continue
+        size = hdf5.SIZES[dtype] * math.prod(shape)
+        stored = 0 if offset is None else size
+        reader = cast("hdf5.DatasetReader | None", foreign)
+        record = Record(
+            path.decode("utf-8", "backslashreplace"), offset or 0, stored, False, size, None, "", reader
+        )
+        yield Dataset(record, hdf5.SIZES[dtype] == 1 and len(shape) == 1, refusal)
+
+
+def _first(pieces: Iterator[bytes], most: int) -> bytes:
+    first = bytearray()
+    while len(first) < most and (piece := next(pieces, b"")):
+        first += piece
+    return bytes(first[:most])

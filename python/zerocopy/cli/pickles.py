@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import IO, Any, NamedTuple, cast
 
 from zerocopy import _core
 from zerocopy.cli import policy
-from zerocopy.cli.layout import MAX_PICKLE, Record, records_of
+from zerocopy.cli.layout import MAX_PICKLE, Record, datasets_of, listing_of, records_of
 from zerocopy.cli.reading import OpenFile
 from zerocopy.names import Name
 
@@ -21,6 +21,7 @@ _LEGACY_PARTS = ("magic number", "protocol version", "sys_info", "object", "stor
 
 # What zerocopy reads of an archive. TorchScript's own loader also reads constants.pkl.
 _READ_BY_LOAD = ("data.pkl", "constants.pkl")
+_READ_OF_HDF5 = ("data.pkl",)
 _NAMED_LIKE_A_PICKLE = re.compile(r"\.(pkl|pickle)$", re.IGNORECASE)
 _PROTO = frozenset(b"\x80" + bytes([protocol]) for protocol in range(6))
 
@@ -56,7 +57,7 @@ class Pickle(NamedTuple):
     """A pickle, and what a walk over its opcodes has found."""
 
     name: str
-    offset: int | None  # in the file; None in a deflated record
+    offset: int | None  # in the file; None in a record that is packed
     size: int  # of what holds it
     stray: bool  # a record that no load reads
     globals: list[Global]
@@ -75,17 +76,37 @@ class Pickle(NamedTuple):
 
 def of_zip(file: OpenFile) -> Iterator[Pickle]:
     """Yield the pickles of an archive: those that a load reads, and whatever else looks like one."""
-    for record in records_of(file):
-        if record.fault:
-            continue
-        relative = record.name.partition("/")[2]
-        named = relative in _READ_BY_LOAD or _NAMED_LIKE_A_PICKLE.search(relative) is not None
+    yield from _of_records(file, (record for record in records_of(file) if not record.fault), _READ_BY_LOAD)
+
+
+def of_hdf5(file: OpenFile) -> Iterator[Pickle]:
+    """Yield the pickles among the datasets of bytes: the one that a load reads, and whatever else looks like one."""
+    datasets = datasets_of(listing_of(file))
+    # A record of bytes that is packed is unpacked to be looked at only if its name says so.
+    yield from _of_records(
+        file,
+        (
+            one.record
+            for one in datasets
+            if one.of_bytes and not one.refusal and (one.record.foreign is None or _is_named(one.record))
+        ),
+        _READ_OF_HDF5,
+    )
+
+
+def _of_records(file: OpenFile, records: Iterable[Record], read_by_load: Container[str]) -> Iterator[Pickle]:
+    for record in records:
+        named = _is_named(record)
         if not named and record.read(file, 2) not in _PROTO:
             continue
         walked = _walk(_reader(file, record), record.size)
         if named or walked["stopped"]:
-            offset = None if record.deflated else record.offset
-            yield _pickle(record.name, offset, record.size, walked, relative not in _READ_BY_LOAD)
+            stray = record.name.partition("/")[2] not in read_by_load
+            yield _pickle(record.name, record.place, record.size, walked, stray)
+
+
+def _is_named(record: Record) -> bool:
+    return _NAMED_LIKE_A_PICKLE.search(record.name) is not None
 
 
 def of_legacy(file: OpenFile) -> Iterator[Pickle]:
@@ -155,7 +176,7 @@ def _tensor_data(globals: list[Global], read: Read) -> int:
 
 
 def _reader(file: OpenFile, record: Record) -> Read:
-    if not record.deflated:
+    if record.place is not None:
         return lambda offset, size: file.read(record.offset + offset, size)
     content = record.read(file, MAX_PICKLE)
     return lambda offset, size: content[offset : offset + size]

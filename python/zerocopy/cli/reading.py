@@ -13,7 +13,7 @@ import zerocopy
 from zerocopy.cli import output
 
 FINE, BAD, TROUBLE = 0, 1, 2
-_INTERRUPTED = 130  # as a shell reports SIGINT and SIGPIPE
+INTERRUPTED = 130  # as a shell reports SIGINT and SIGPIPE
 _BROKEN_PIPE = 141
 
 _SCHEMA = 1
@@ -181,7 +181,7 @@ def report_on(
         output.hush()
         return _BROKEN_PIPE
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 def _report(path: str, examine: Callable[[OpenFile], Report]) -> Report:

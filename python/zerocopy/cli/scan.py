@@ -140,6 +140,7 @@ _PICKLES: dict[str, Callable[[reading.OpenFile], Iterator[Pickle]]] = {
     "tar": pickles.of_tar,
     "pickle": pickles.of_bare,
     "safetensors": lambda file: iter(()),  # it has none
+    "hdf5": pickles.of_hdf5,
 }
 
 # ------------------------------------------------------------------------------------- verdict
@@ -156,7 +157,8 @@ def _as_the_loader(file: reading.OpenFile, container: str) -> tuple[str, list[Na
     if container in _NEVER_LOADED:
         return container, [], [_NEVER_LOADED[container]]
     try:
-        facts = _core.examine(file.descriptor, file.path, pickles.MOST_GLOBALS)
+        listing = layout.listing_of(file) if container == "hdf5" else None
+        facts = _core.examine(file.descriptor, file.path, pickles.MOST_GLOBALS, listing)
     except Error as error:
         return container, [], [_structure(error)]
     except UnpicklingError as error:
@@ -203,7 +205,7 @@ def _notes(kind: str, found: list[Pickle]) -> list[str]:
 
 
 def _lines_of(found: Pickle) -> Iterator[str]:
-    where = "in a deflated record" if found.offset is None else f"at {found.offset:#x}"
+    where = "in a packed record" if found.offset is None else f"at {found.offset:#x}"
     yield f"  {escaped(found.name) or 'pickle'} {where}: {_end_of(found)}"
     for entry in found.globals[:_MOST_SHOWN]:
         by = f"{_OPCODE_NAMES[entry.opcode]} at {entry.offset:#x}"

@@ -6,7 +6,7 @@ import argparse
 import functools
 from collections.abc import Iterator
 from pickle import UnpicklingError
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerocopy import _core
 from zerocopy.cli import integrity, layout, reading
@@ -16,9 +16,13 @@ from zerocopy.cli.output import Progress, escaped, listed
 from zerocopy.cli.reading import Reason
 from zerocopy.errors import Error, FormatError
 
+if TYPE_CHECKING:
+    from zerocopy._C import Listing
+
 DESCRIPTION = """
 Reads checkpoints from end to end: structure, the CRC-32 of every record of a zip archive, whether compressed records
-inflate to their sizes; and hashes the file. Nothing of a file is imported, run or built, unless --compare is given.
+inflate to their sizes, whether every dataset of an HDF5 file can be read; and hashes the file. Nothing of a file is
+imported, run or built, unless --compare is given.
 """
 
 EPILOG = (
@@ -39,6 +43,10 @@ FORMATTER = argparse.RawDescriptionHelpFormatter
 _VERDICTS = ("fine", "damaged")
 _LONGEST_REASON = 1000
 _MOST_NAMED = 1000  # damaged records in a report
+
+_EXAMINED = ("zip", "legacy", "safetensors", "hdf5")
+_NOT_TORCHS = ("safetensors", "hdf5")
+_NO_CHECKSUMS = {"hdf5": "data that are not packed have no checksums in this format"}
 
 
 class Verification(NamedTuple):
@@ -100,15 +108,24 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool = False) -> Verification:
     """Verify a file."""
     container = layout.container_of(file)
-    reasons, notes = [], []
+    reasons: list[Reason] = []
+    notes: list[str] = []
     facts: dict[str, Any] = {"container": container, "storages": []}
     records: list[Record] = []
     try:
-        if container in ("zip", "legacy", "safetensors"):
-            records = layout.records_of(file) if container == "zip" else []
-            facts = _core.examine(file.descriptor, file.path, 0)
+        listing = None
+        if container == "hdf5":
+            listing = layout.listing_of(file)
+            notes += _not_read(listing)
+            records = [one.record for one in layout.datasets_of(listing) if not one.refusal]
+        elif container == "zip":
+            records = layout.records_of(file)
+        if container in _EXAMINED:
+            facts = _core.examine(file.descriptor, file.path, 0, listing)
     except FormatError as error:
         reasons.append(Reason("structure", escaped(str(error), _LONGEST_REASON)))
+        if container == "hdf5":
+            records = []  # they may overlap
     except (Error, UnpicklingError) as error:
         notes.append(
             f"whose bytes are which storage's was not checked: {escaped(str(error), _LONGEST_REASON)}"
@@ -120,7 +137,7 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
     if container in ("legacy", "safetensors"):
         records = list({record.offset: record for _, record in storages if record.size}.values())
     if container != "zip":
-        notes.append("this format has no checksums")
+        notes.append(_NO_CHECKSUMS.get(container, "this format has no checksums"))
 
     progress = Progress(f"zerocopy verify: {escaped(file.path)}:", file.size)
     try:
@@ -135,8 +152,8 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
         progress.end()
     reasons += _damage(checked)
     notes += _notes(checked)
-    if compare and container == "safetensors":
-        notes.append("not compared: torch.load reads no safetensors")
+    if compare and container in _NOT_TORCHS:
+        notes.append(f"not compared: torch.load reads no {container}")
     elif compare and not reasons:
         from zerocopy.cli import comparison  # which needs torch
 
@@ -163,6 +180,14 @@ def _damage(checked: list[Checked]) -> Iterator[Reason]:
         yield Reason("checksum", f"CRC-32 differs: {listed(differing, _MOST_NAMED)}")
 
 
+def _not_read(listing: Listing) -> Iterator[str]:
+    refused = [
+        f"{escaped(one.record.name)} {one.refusal}" for one in layout.datasets_of(listing) if one.refusal
+    ]
+    if refused:
+        yield f"not read: {listed(refused)}"
+
+
 def _notes(checked: list[Checked]) -> Iterator[str]:
     if _are_without_checksums(checked):
         yield "no CRC-32 was recorded: all are 0, as torch.serialization.set_crc32_options(False) writes them"
@@ -179,7 +204,7 @@ def _are_without_checksums(checked: list[Checked]) -> bool:
 def _json_of(one: Checked) -> dict[str, Any]:
     return {
         "name": one.record.name,
-        "offset": one.record.offset,
+        "offset": None if one.record.foreign else one.record.offset,
         "stored_size": one.record.stored_size,
         "size": one.record.size,
         "deflated": one.record.deflated,

@@ -40,7 +40,7 @@ def load_for(original: Function) -> Function:
     takes_mmap = "mmap" in parameters
 
     def load(*args: Any, **kwargs: Any) -> Any:
-        _torch.log_load()
+        _torch.log_usage("torch.load")
         try:
             call = _call(*args, **kwargs)
         except TypeError:  # the original says it in its own words

@@ -83,7 +83,7 @@ def _stand_in(error: Exception, f: Any, weights_only: bool) -> bytes | None:
 
 def _beginning(f: Any) -> bytes:
     """Return how the pickle of a file begins: of newer protocols torch refuses the first opcode already."""
-    begin = opening.open_archive(f).pickle()[:3]
+    begin = opening.open_archive(f, windows=True).pickle()[:3]
     return begin[:2] + (b"\x95" + bytes(8) if begin[2:] == b"\x95" else b"")
 
 

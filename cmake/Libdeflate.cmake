@@ -1,0 +1,8 @@
+# libdeflate as an imported target. Debian 12's package brings no configuration of its own for CMake.
+find_path(LIBDEFLATE_INCLUDE_DIR libdeflate.h REQUIRED)
+find_library(LIBDEFLATE_LIBRARY deflate REQUIRED)
+mark_as_advanced(LIBDEFLATE_INCLUDE_DIR LIBDEFLATE_LIBRARY)
+
+add_library(libdeflate INTERFACE)
+target_include_directories(libdeflate SYSTEM INTERFACE "${LIBDEFLATE_INCLUDE_DIR}")
+target_link_libraries(libdeflate INTERFACE "${LIBDEFLATE_LIBRARY}")

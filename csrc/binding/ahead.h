@@ -1,0 +1,11 @@
+// Reading ahead, for Python: files and mappings brought into memory in the background.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace zerocopy {
+
+// BackgroundReading, read_path_ahead, read_storages_ahead, file_system_of_path, file_system_of_descriptor.
+void register_ahead(pybind11::module_& module);
+
+}  // namespace zerocopy

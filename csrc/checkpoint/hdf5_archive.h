@@ -1,0 +1,49 @@
+// An HDF5 file as a checkpoint: either of two layouts.
+//
+//   what torch.save wrote, record by record         anything else
+//
+//     /archive/data.pkl        the pickle             /group/sub/name      a dataset: a tensor
+//     /archive/data/<key>      one storage each
+//     /archive/byteorder       as in a zip            groups are nested dicts
+//     /offsets_table           key, offset, size
+//
+// The first is what zerocopy.convert writes, and made known by the HDF5 notebook. Its table exists for
+// readers that do not look at each dataset. Here all are looked at, and a table that says otherwise is
+// refused.
+#pragma once
+
+#include "checkpoint/archive.h"
+#include "container/hdf5.h"
+#include "memory/name_table.h"
+
+namespace zerocopy {
+
+class Hdf5Archive final : public Archive {
+ public:
+  // Throws FormatError where the listing contradicts the file or itself.
+  Hdf5Archive(Content content, Hdf5Listing listing);
+
+  const char* container() const noexcept override { return "hdf5"; }
+  Document document(bool take_modules) const override;
+  bool is_pickled() const override { return pickle_ != nullptr; }
+  Region pickle() const override;
+  std::vector<Record> records(std::span<const Wanted> storages) override;
+  std::uint64_t end() const noexcept override { return content_.source()->size(); }
+
+ private:
+  const Hdf5Entry* find(std::string_view path) const;
+  void require_apart() const;
+  void find_pickle();
+  bool read_byteorder() const;
+  void check_table(const Hdf5Entry& table) const;
+  Record record_of(const Hdf5Entry& entry) const;
+  Region bytes_of(const Hdf5Entry& entry, std::uint64_t most) const;
+  Document tree() const;
+
+  Hdf5Listing listing_;
+  NameTable<NameHash> by_path_;
+  const Hdf5Entry* pickle_ = nullptr;
+  std::string storages_;  // what the paths of storages begin with
+};
+
+}  // namespace zerocopy

@@ -1,0 +1,41 @@
+// A file read past the page cache (O_DIRECT): for data that nobody will ask for again, and for disks that are
+// faster than the kernel copies.
+//
+//   wanted     ░▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒░
+//   blocks    ├────┼────┼────┼────┤────┤     O_DIRECT takes whole blocks, into memory that lies alike
+//              head│   direct    │ tail      the ends are read plainly
+#pragma once
+
+#include <atomic>
+
+#include "memory/source.h"
+
+namespace zerocopy {
+
+// What file offsets, sizes and addresses of O_DIRECT are multiples of: a page, which suits every disk.
+constexpr std::uint64_t kDirectBlock = 4096;
+
+class DirectSource final : public Source {
+ public:
+  // As FileSource. A file system that refuses O_DIRECT is read plainly: see is_direct().
+  DirectSource(File file, std::uint64_t start, Terms terms);
+
+  std::uint64_t size() const noexcept override { return file_.size() - start_; }
+  void require_unchanged() const override { file_.require_unchanged(); }
+  void require_in_place() const override { file_.require_in_place(); }
+  void expect(std::span<const Extent> ranges, std::uint64_t start) const override {
+    file_.expect(ranges, start_ + start);
+  }
+  bool is_direct() const noexcept override { return direct_.load(std::memory_order_relaxed); }
+
+ private:
+  void fill(std::uint64_t offset, std::span<std::byte> into) const override;
+  std::uint64_t fill_directly(std::uint64_t offset, std::span<std::byte> into) const;
+
+  File file_;
+  File past_cache_;  // the same file; plain as well where O_DIRECT is refused
+  std::uint64_t start_;
+  mutable std::atomic<bool> direct_;
+};
+
+}  // namespace zerocopy

@@ -1,0 +1,112 @@
+"""Which way the bytes of a file come to memory: chosen by the caller, the environment, or the file system."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from zerocopy import _C, environment
+
+BACKENDS = ("auto", "mmap", "pread", "direct")
+
+# As many requests of 4 MiB are under way at once: what a fast disk wants, and what hides the latency of a network.
+LOCAL_THREADS, NETWORK_THREADS = 16, 32
+
+# Of the memory that is free: a larger file would push its own beginning out again while it is read ahead.
+_MOST_AHEAD = 0.8
+
+log = logging.getLogger("zerocopy")
+
+
+class Way(NamedTuple):
+    """How a file is opened.
+
+    Attributes
+    ----------
+    name : {"whole", "ahead", "windows", "pread", "direct"}
+        Mapped; mapped and read before it is touched; mapped window by window; read; read past the page cache.
+    threads : int
+        How many may read at once.
+    """
+
+    name: str
+    threads: int
+
+
+def backend_of(backend: str, mmap: bool | None) -> str:
+    """Return the backend that is wanted: argument over environment over default."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+    if mmap is None:
+        chosen = backend if backend != "auto" else os.environ.get("ZEROCOPY_BACKEND") or "auto"
+        if chosen not in BACKENDS:
+            raise ValueError(f"ZEROCOPY_BACKEND must be one of {', '.join(BACKENDS)}, not {chosen!r}")
+        return chosen
+    wanted = ("mmap",) if mmap else ("pread", "direct")
+    if backend not in ("auto", *wanted):
+        raise ValueError(f"mmap={mmap} and backend={backend!r} contradict each other")
+    return backend if backend in wanted else wanted[0]
+
+
+def way_to(file: bytes | int, name: str, backend: str, *, windows: bool) -> Way:
+    """Choose how a file, given as path or descriptor, is opened; `windows` where that need not be whole."""
+    if backend in ("pread", "direct"):
+        return Way(backend, environment.threads(LOCAL_THREADS))
+    mapped = "windows" if windows else "whole"
+    if backend == "mmap":
+        return Way(mapped, environment.threads(LOCAL_THREADS))
+    try:
+        kind, network = _file_system_of(file)
+        size = os.stat(file).st_size if network else 0  # noqa: PTH116  a descriptor is no path
+    except OSError:  # who opens it will say so
+        return Way(mapped, environment.threads(LOCAL_THREADS))
+    if not network:
+        log.info("%s: mapped, since it lies on a local file system (%s)", name, kind)
+        return Way(mapped, environment.threads(LOCAL_THREADS))
+    threads = environment.threads(NETWORK_THREADS)
+    if windows:
+        log.info("%s: mapped part by part as it is used, on a network file system (%s)", name, kind)
+        return Way(mapped, threads)
+    if size > _MOST_AHEAD * _free_memory():
+        log.info(
+            "%s: mapped and not read ahead, since it lies on a network file system (%s) and memory has no room",
+            name,
+            kind,
+        )
+        return Way(mapped, threads)
+    log.info(
+        "%s: mapped and read ahead by %d threads, since it lies on a network file system (%s)",
+        name,
+        threads,
+        kind,
+    )
+    return Way("ahead", threads)
+
+
+def threads_for(file: bytes) -> int:
+    """Return how many threads may read a file at once."""
+    try:
+        _, network = _file_system_of(file)
+    except OSError:
+        network = False
+    return environment.threads(NETWORK_THREADS if network else LOCAL_THREADS)
+
+
+def note_refusal(name: str, archive: _C.Archive, way: Way) -> None:
+    """Say so where O_DIRECT was wanted and the file system refuses it."""
+    if way.name == "direct" and not archive.is_direct:
+        log.info("%s: read by pread, since its file system refuses O_DIRECT", name)
+
+
+def _file_system_of(file: bytes | int) -> tuple[str, bool]:
+    return _C.file_system_of_descriptor(file) if isinstance(file, int) else _C.file_system_of_path(file)
+
+
+def _free_memory() -> float:
+    """Return bytes that could be had without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return float(line.split()[1]) * 1024
+    return float("inf")

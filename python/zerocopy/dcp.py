@@ -1,0 +1,269 @@
+"""What is in a folder of ``torch.distributed.checkpoint``: ``.metadata`` says where each tensor's chunks are.
+
+::
+
+    .metadata                     a pickle: of each tensor its shape and dtype, of each chunk its file and place
+    __0_0.distcp, __1_0.distcp    the chunks one behind the other, each what torch.save wrote
+
+The pickle is made of objects of ``torch.distributed``. They come as stubs here: nothing of the file is imported or
+called, and it does not matter which release of torch wrote it or reads it.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import zipfile
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from zerocopy import _C, stubs
+from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.showing import shown
+
+_METADATA = ".metadata"
+_LONGEST = 1 << 30  # bytes
+_WIDEST_GAP = 1024  # places of a list that nothing was saved for
+_MOST_CELLS = 1 << 20
+
+Key = str | int
+
+
+class Place(NamedTuple):
+    """Where an archive lies: in bytes of a file."""
+
+    file: Path
+    offset: int
+    length: int
+
+
+class Chunk(NamedTuple):
+    """A part of a tensor: where it begins in the tensor in each dimension, its shape, and where it lies."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    place: Place
+
+
+class Chunked(NamedTuple):
+    """A tensor in chunks."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    chunks: list[Chunk]
+
+
+class Folder(NamedTuple):
+    """What ``.metadata`` says.
+
+    Attributes
+    ----------
+    name : str
+        What messages call it: its path.
+    entries : dict of str to Chunked or Place
+        Tensors and everything else, by name, in the order they were saved in.
+    paths : dict of str to tuple
+        Under which keys of nested dicts and lists each belongs.
+    """
+
+    name: str
+    entries: dict[str, Chunked | Place]
+    paths: dict[str, tuple[Key, ...]]
+
+    @property
+    def places(self) -> Iterator[Place]:
+        """Where all that is in it lies."""
+        for entry in self.entries.values():
+            yield from (chunk.place for chunk in entry.chunks) if isinstance(entry, Chunked) else (entry,)
+
+    def nested(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return values by name as the nested object that was saved."""
+        root: dict[Any, Any] = {}
+        for name, value in values.items():
+            path = self.paths.get(name, (name,))
+            try:
+                _put(root, path, value)
+            except (TypeError, KeyError, IndexError):
+                raise FormatError(f"{self.name}: {shown(name)} belongs where something else is") from None
+        return root
+
+
+def folder_of(f: Any) -> Folder | None:
+    """Return what is in a folder that ``torch.distributed.checkpoint`` wrote; None for anything else.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    zerocopy.FormatError
+        Its ``.metadata`` makes no sense, or leads out of the folder.
+    zerocopy.UnsupportedError
+        It was written by an extension (compressed, encrypted).
+    """
+    if not isinstance(f, (str, os.PathLike)) or not os.path.isdir(f):  # noqa: PTH112  a Path takes longer to make
+        return None
+    path = Path(os.fsdecode(f)).absolute()
+    if not (path / _METADATA).is_file():
+        return None
+    name = os.fsdecode(f)
+    try:
+        return _folder(name, path, _unpickled(path / _METADATA))
+    except UnsupportedError:
+        raise
+    except (FormatError, TypeError, ValueError, KeyError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise FormatError(f"{name}/{_METADATA}: {reason}") from None
+
+
+def _unpickled(path: Path) -> Any:
+    with path.open("rb") as file:
+        content = file.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise ValueError("more than 1 GiB")
+    # The machine reads pickles that are in archives.
+    wrapped = io.BytesIO()
+    with zipfile.ZipFile(wrapped, "w") as archive:
+        archive.writestr("metadata/data.pkl", content)
+        archive.writestr("metadata/version", "3\n")
+    opened = _C.Archive.open_buffer(wrapped.getbuffer(), "c", None)
+    return opened.load(stubs.allow, None, True, "utf-8", stubs, True)
+
+
+def _folder(name: str, folder: Path, metadata: Any) -> Folder:
+    said = _state(metadata, "Metadata")
+    if not isinstance(said["storage_data"], dict) or not isinstance(said["state_dict_metadata"], dict):
+        raise TypeError("it is not what a FileSystemWriter writes")
+    places = dict(_place(folder, *item) for item in said["storage_data"].items())
+    entries: dict[str, Chunked | Place] = {}
+    for key, value in said["state_dict_metadata"].items():
+        if not isinstance(key, str):
+            raise TypeError(f"a name that is no string: {shown(repr(key))}")
+        if _class_of(value) == "BytesStorageMetadata":
+            entries[key] = places[key, None]
+        else:
+            entries[key] = _chunked(key, _state(value, "TensorStorageMetadata"), places)
+    paths = said.get("planner_data") or {}
+    if not isinstance(paths, dict):
+        raise TypeError("planner_data is no dict")
+    return Folder(name, entries, {key: _path(path) for key, path in paths.items()})
+
+
+def _class_of(value: Any) -> str:
+    known = value.callable if isinstance(value, stubs.Stub) else None
+    return known.name if isinstance(known, stubs.UnknownGlobal) else getattr(known, "__name__", "")
+
+
+def _state(value: Any, wanted: str) -> dict[str, Any]:
+    if _class_of(value) != wanted or not isinstance(value.state, dict):
+        raise TypeError(f"a {shown(_class_of(value) or type(value).__name__)} where a {wanted} belongs")
+    return value.state
+
+
+def _place(folder: Path, index: Any, info: Any) -> tuple[tuple[str, tuple[int, ...] | None], Place]:
+    key, said = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
+    if said.get("transform_descriptors"):
+        raise UnsupportedError(
+            f"{folder}: written by an extension: {shown(str(said['transform_descriptors']))}"
+        )
+    file, offset, length = said["relative_path"], said["offset"], said["length"]
+    if not isinstance(file, str) or not file or "\0" in file:
+        raise TypeError("a chunk in what is no file name")
+    if file.startswith("/") or ".." in file.split("/"):
+        raise ValueError(f"the file {shown(file)} is not in its folder")
+    for number in (offset, length):
+        if type(number) is not int or not 0 <= number < 1 << 62:
+            raise ValueError(f"a place of {shown(repr(number))} bytes")
+    begin = key.get("offset")
+    return (key["fqn"], None if begin is None else _extent(begin)), Place(folder / file, offset, length)
+
+
+def _chunked(name: str, said: dict[str, Any], places: dict[Any, Place]) -> Chunked:
+    properties = said["properties"]
+    state = properties.state if _class_of(properties) == "TensorProperties" else None
+    dtype = state[0] if isinstance(state, tuple) and state else None
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{shown(name)} has no dtype")
+    chunks = []
+    for chunk in said["chunks"]:
+        extent = _state(chunk, "ChunkStorageMetadata")
+        begin, size = _extent(extent["offsets"]), _extent(extent["sizes"])
+        place = places.get((name, begin))
+        if place is None:
+            raise ValueError(f"{shown(name)} has no place for its chunk at {begin}")
+        chunks.append(Chunk(begin, size, place))
+    tensor = Chunked(_extent(said["size"]), dtype, chunks)
+    if not _is_whole(tensor):
+        raise ValueError(f"the chunks of {shown(name)} do not make up a tensor of {tensor.shape}")
+    return tensor
+
+
+def _extent(value: Any) -> tuple[int, ...]:
+    numbers = tuple(value) if isinstance(value, (tuple, list)) else None
+    if numbers is None or not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
+        raise TypeError(f"a size of {shown(repr(value)[:200])}")
+    return numbers
+
+
+def _is_whole(tensor: Chunked) -> bool:
+    """Whether each element is in one chunk: in a grid along the borders of all chunks, each cell is."""
+    rank = len(tensor.shape)
+    borders: list[dict[int, int]] = []
+    for chunk in tensor.chunks:
+        if len(chunk.offsets) != rank or len(chunk.sizes) != rank:
+            return False
+    for dim, length in enumerate(tensor.shape):
+        found = {0, length}
+        for chunk in tensor.chunks:
+            found.update((chunk.offsets[dim], chunk.offsets[dim] + chunk.sizes[dim]))
+        if max(found) > length:
+            return False
+        borders.append({border: place for place, border in enumerate(sorted(found))})
+    cells = [len(places) - 1 for places in borders]
+    if prod(cells) > _MOST_CELLS:
+        raise UnsupportedError(f"chunks in a grid of {shown(str(cells))}")
+    grid = torch.zeros(cells, dtype=torch.int32)
+    for chunk in tensor.chunks:
+        begins = zip(borders, chunk.offsets, chunk.sizes, strict=True)
+        grid[tuple(slice(places[begin], places[begin + size]) for places, begin, size in begins)] += 1
+    return bool((grid == 1).all())
+
+
+def _path(path: Any) -> tuple[Key, ...]:
+    if not isinstance(path, tuple) or not path or not all(type(key) in (str, int) for key in path):
+        raise TypeError(f"a path of {shown(repr(path)[:200])}")
+    return path
+
+
+def _put(root: Any, path: tuple[Key, ...], value: Any) -> None:
+    """Put a value into nested dicts (by strings) and lists (by numbers), which are made as they are needed."""
+    here = root
+    for key, following in itertools.pairwise(path):
+        inner = _get(here, key)
+        if inner is None:
+            inner = {} if isinstance(following, str) else []
+            _set(here, key, inner)
+        here = inner
+    if _get(here, path[-1]) is not None:
+        raise KeyError(path[-1])
+    _set(here, path[-1], value)
+
+
+def _get(here: Any, key: Key) -> Any:
+    if isinstance(here, dict):
+        return here.get(key)
+    if not isinstance(here, list) or not isinstance(key, int) or key < 0:
+        raise TypeError("no container")
+    return here[key] if key < len(here) else None
+
+
+def _set(here: Any, key: Key, value: Any) -> None:
+    if isinstance(here, list) and isinstance(key, int):
+        if key > len(here) + _WIDEST_GAP:
+            raise IndexError(key)
+        here.extend([None] * (key + 1 - len(here)))
+    here[key] = value

@@ -1,0 +1,167 @@
+"""The tensors of a ``torch.distributed.checkpoint`` folder, read from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
+from typing import Any
+
+import torch
+
+from zerocopy import _C, _torch, dcp, loading, opening
+from zerocopy.errors import ClosedError, FormatError, UnsupportedError
+from zerocopy.showing import shown
+
+LoadArchive = Callable[[_C.Archive], Any]
+
+
+class Files:
+    """The files of a folder, each opened once.
+
+    Parameters
+    ----------
+    folder : zerocopy.dcp.Folder
+        What is in them.
+    mode, backend : str
+        As for ``load``.
+    windows : bool
+        Whether they are mapped part by part.
+    load_archive : callable
+        Loads one of the archives that lie in them.
+    """
+
+    def __init__(
+        self, folder: dcp.Folder, mode: str, backend: str, *, windows: bool, load_archive: LoadArchive
+    ) -> None:
+        self.folder, self._mode, self._load_archive = folder, mode, load_archive
+        self._parts = {
+            file: opening.open_parts(file, mode, backend, windows=windows)
+            for file in dict.fromkeys(place.file for place in folder.places)
+        }
+
+    def load(self, name: str) -> Any:
+        """Return a tensor, over its file or put together of its chunks; or whatever else has that name."""
+        entry = self.folder.entries[name]
+        if isinstance(entry, dcp.Place):
+            return self._loaded(entry)
+        parts = (
+            _checked(name, entry.dtype, *part) for part in zip(entry.chunks, self.each(name), strict=True)
+        )
+        return next(parts) if len(entry.chunks) == 1 else self._joined(name, entry, parts)
+
+    def each(self, name: str) -> Iterator[Any]:
+        """Yield each part of what has that name, in the order of the chunks."""
+        entry = self.folder.entries[name]
+        for place in [entry] if isinstance(entry, dcp.Place) else [chunk.place for chunk in entry.chunks]:
+            yield self._loaded(place)
+
+    def _joined(self, name: str, entry: dcp.Chunked, parts: Iterator[torch.Tensor]) -> torch.Tensor:
+        if self._mode == "r+":
+            raise UnsupportedError(
+                f"{self.folder.name}: mode 'r+' cannot write to {shown(name)}, which lies in several chunks"
+            )
+        # Before there is memory for it: a stranger's .metadata may say any number.
+        if prod(entry.shape) * _torch.element_size(entry.dtype) > sum(
+            chunk.place.length for chunk in entry.chunks
+        ):
+            raise FormatError(f"{self.folder.name}: {shown(name)} is larger than its chunks")
+        whole: torch.Tensor | None = None
+        for chunk, part in zip(entry.chunks, parts, strict=True):
+            if whole is None:
+                whole = torch.empty(entry.shape, dtype=entry.dtype, device=part.device)
+            extents = zip(chunk.offsets, chunk.sizes, strict=True)
+            whole[tuple(slice(begin, begin + size) for begin, size in extents)] = part
+        return torch.empty(entry.shape, dtype=entry.dtype) if whole is None else whole
+
+    def _archive(self, place: dcp.Place) -> _C.Archive:
+        """Open what lies at a place: one archive by torch.save, and nothing else."""
+        archive = self._parts[place.file].archive(place.offset, place.length)
+        if archive.container != "zip" or archive.is_torchscript or archive.end != place.length:
+            raise FormatError(f"what lies at {place.offset:#x} is not one file by torch.save")
+        return archive
+
+    def _loaded(self, place: dcp.Place) -> Any:
+        with loading.undiagnosed(), loading.naming(place.file, weights_only=True):
+            archive = self._archive(place)
+            archive.require_there()
+            loaded = self._load_archive(archive)
+            archive.require_unchanged()
+            return loaded
+
+
+def _checked(name: str, dtype: torch.dtype, chunk: dcp.Chunk, part: Any) -> torch.Tensor:
+    if not isinstance(part, torch.Tensor) or (part.shape, part.dtype) != (chunk.sizes, dtype):
+        file, offset, _ = chunk.place
+        raise FormatError(f"{file}: what lies at {offset:#x} is no chunk of {shown(name)}")
+    return part
+
+
+class Tensors:
+    """What a ``_C.Lazy`` is for a file: names, and the tensors behind placeholders."""
+
+    container = "distributed"
+
+    def __init__(self, files: Files) -> None:
+        self._files: Files | None = files
+        entries = files.folder.entries
+        self.name, self._entries = files.folder.name, entries
+        self._names = [name for name, entry in entries.items() if isinstance(entry, dcp.Chunked)]
+        self._others = [name for name, entry in entries.items() if isinstance(entry, dcp.Place)]
+        self._places = {name: place for place, name in enumerate(self._names)}
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._files is None
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._files = None
+
+    def names(self) -> list[str]:
+        """Return the names of tensors."""
+        return self._names
+
+    def other_names(self) -> list[str]:
+        """Return the names of everything else."""
+        return self._others
+
+    def find(self, name: str) -> int:
+        """Return the place of a tensor among the names; -1 if there is none."""
+        return self._places.get(name, -1)
+
+    def entry(self, i: int) -> tuple[Any, ...]:
+        """Return what is known of a tensor, in the form of ``_C.Lazy.entry``: not as one that lies in one storage."""
+        stored = self._entries[self._names[i]]
+        assert isinstance(stored, dcp.Chunked)
+        dtype = str(stored.dtype).removeprefix("torch.")
+        return stored.shape, dtype, (), 0, 0, None, "", "cpu", False, False
+
+    def leaf(self, name: str, objects: Any) -> Any:
+        """Return the placeholder of a tensor; anything else itself."""
+        entry = self._entries[name]
+        if isinstance(entry, dcp.Place):
+            return self._opened.load(name)
+        strides = torch.empty(entry.shape, device="meta").stride()
+        return objects.placeholder(self._places[name], entry.shape, strides, entry.dtype, "cpu", False)
+
+    def build(self, objects: Any, chosen: Iterable[str] | None) -> Any:
+        """Return the nested object, of the leaves that were chosen (None: of all)."""
+        wanted = self._entries if chosen is None else set(chosen)
+        return self._opened.folder.nested(
+            {name: self.leaf(name, objects) for name in self._entries if name in wanted}
+        )
+
+    def metadata(self, objects: Any) -> None:
+        """Return nothing: all that the folder says is under names."""
+
+    def tensor_at(self, index: int) -> torch.Tensor:
+        """Return a real tensor."""
+        tensor: torch.Tensor = self._opened.load(self._names[index])
+        return tensor
+
+    @property
+    def _opened(self) -> Files:
+        if self._files is None:
+            raise ClosedError(f"{self.name} is closed")
+        return self._files

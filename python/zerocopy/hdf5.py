@@ -1,0 +1,300 @@
+"""HDF5 files, by h5py: what is in them, and where.
+
+The core reads plain files by itself (csrc/container/hdf5.h). For all others h5py is asked for every group and dataset,
+and the core is handed the list: where a dataset's bytes lie, or what reads them.
+
+A file says which other files to open, too: external links, external storage, virtual datasets. None is ever followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import itertools
+import math
+import os
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerocopy.errors import Error, FormatError, UnsupportedError
+
+if TYPE_CHECKING:
+    from zerocopy import _C  # which needs torch; the command line has none
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SUFFIXES = (".h5", ".hdf5")
+
+_USER_BLOCKS = [1 << n for n in range(9, 21)]
+_DEEPEST = 100
+_MOST_TEXT = 16  # bytes of all paths for a byte of the file
+_FREE_TEXT = 1 << 16
+_PIECE = 1 << 22
+
+# numpy's kinds and sizes of numbers that torch has; others are no tensors.
+_TORCH = {
+    "b1": "bool", "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64",
+    "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
+    "f2": "float16", "f4": "float32", "f8": "float64", "c8": "complex64", "c16": "complex128",
+}  # fmt: skip
+
+
+#: Bytes of an element, by torch's names.
+SIZES = {name: int(kind[1:]) for kind, name in _TORCH.items()}
+
+
+def recognises(head: bytes, name: str) -> bool:
+    """Whether a file that begins so is HDF5. Only a name can tell that what comes first is a user block."""
+    if head.startswith(SIGNATURE):
+        return True
+    named = name.endswith(SUFFIXES)
+    return named and any(head[at : at + len(SIGNATURE)] == SIGNATURE for at in _USER_BLOCKS)
+
+
+def import_h5py(target: object = None) -> Any:
+    """Return the module; `target` is what it is to write."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{'this HDF5 file' if target is None else target} takes h5py, which is not installed: pip install h5py, "
+            "or on Debian apt install python3-h5py"
+        ) from error
+    return h5py
+
+
+def listing_of_path(path: bytes) -> list[_C.ListingEntry]:
+    """Return what is in a file, for the core, which opens it next."""
+    h5py = import_h5py()
+    with _faults():
+        file = h5py.h5f.open(path, h5py.h5f.ACC_RDONLY, fapl=_unlocked(h5py))
+    return _Lister(h5py, file, file).listing
+
+
+def listing_of_descriptor(descriptor: int, start: int) -> list[_C.ListingEntry]:
+    """Return what is in a file that is open."""
+    if start:
+        raise UnsupportedError(
+            "hdf5: h5py reads files from their first byte, and this one begins within another"
+        )
+    return listing_of_path(f"/proc/self/fd/{descriptor}".encode())
+
+
+def listing_of_buffer(buffer: Any) -> list[_C.ListingEntry]:
+    """Return what is in a file that is in memory."""
+    h5py = import_h5py()
+    with memoryview(buffer) as view, view.cast("B") as flat:
+        image = io.BytesIO(flat)
+    with _faults():
+        file = h5py.File(image, "r")
+    return _Lister(h5py, file.id, (file, image)).listing
+
+
+def _unlocked(h5py: Any) -> Any:
+    """Return how to open a file that is only read: without the lock, which some file systems do not have."""
+    properties = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    if hasattr(properties, "set_file_locking"):
+        with contextlib.suppress(RuntimeError, ValueError):
+            properties.set_file_locking(False, True)
+    return properties
+
+
+@contextlib.contextmanager
+def _faults() -> Iterator[None]:
+    """Raise what libhdf5 finds wrong with a file as FormatError."""
+    try:
+        yield
+    except Error:
+        raise
+    except OSError as error:
+        if error.errno is not None:  # the system's, not the file's
+            raise
+        raise FormatError(_said(error)) from error
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+        raise FormatError(_said(error)) from error
+
+
+def _said(error: BaseException) -> str:
+    text = error.args[0] if error.args else ""
+    return f"hdf5: {ascii(str(text))[1:-1][:300]}"
+
+
+class _Lister:
+    """Walks a file by its hard links, each group before what is in it."""
+
+    def __init__(self, h5py: Any, file: Any, kept: Any) -> None:
+        self._h5py, self._kept = h5py, kept
+        self.listing: list[_C.ListingEntry] = []
+        self._places: dict[int, int] = {}  # of datasets, by their address
+        self._by_path: dict[str, int] = {}
+        self._groups: set[int] = set()
+        self._text = _FREE_TEXT + _MOST_TEXT * int(h5py.h5f.FileID.get_filesize(file))
+        self._soft: list[tuple[str, bytes]] = []
+        with _faults():
+            self._group(h5py.h5g.open(file, b"/"), "", 0)
+            for path, target in self._soft:
+                self._follow(path, target)
+
+    def _group(self, group: Any, path: str, depth: int) -> None:
+        h5 = self._h5py
+        address = h5.h5o.get_info(group).addr
+        if address in self._groups:
+            raise UnsupportedError(f"hdf5: group {ascii(path)[:200]} has two names")
+        if depth > _DEEPEST:
+            raise UnsupportedError(f"hdf5: groups nest deeper than {_DEEPEST}")
+        self._groups.add(address)
+        for name in group:
+            here = f"{path}/{_text(name)}" if path else _text(name)
+            kind = group.links.get_info(name).type
+            if kind == h5.h5l.TYPE_SOFT:
+                self._soft.append((here, group.links.get_val(name)))
+            if kind != h5.h5l.TYPE_HARD:
+                continue  # external ones lead to other files
+            member = h5.h5o.open(group, name)
+            if isinstance(member, h5.h5g.GroupID):
+                self._append(here, None, (), None, None, "", "", None)
+                self._group(member, here, depth + 1)
+            elif isinstance(member, h5.h5d.DatasetID):
+                self._dataset(member, here)
+
+    def _append(self, path: str, *rest: Any) -> None:
+        self._text -= len(path) + 1
+        if self._text < 0:
+            raise UnsupportedError(
+                "hdf5: the paths of all names together are many times longer than the file"
+            )
+        self._by_path[path] = len(self.listing)
+        self.listing.append((path.encode(), *rest))
+
+    def _dataset(self, dataset: Any, path: str) -> None:
+        first = self._places.setdefault(self._h5py.h5o.get_info(dataset).addr, len(self.listing))
+        if first < len(self.listing):
+            _, *same, _ = self.listing[first]
+            self._append(path, *same, first)
+            return
+        facts = self._facts(dataset, path)
+        if facts is None:
+            del self._places[self._h5py.h5o.get_info(dataset).addr]
+        else:
+            self._append(path, *facts, None)
+
+    def _follow(self, path: str, target: bytes) -> None:
+        """Take a soft link for another name of a dataset that hard links lead to."""
+        name = posixpath.join("/", posixpath.dirname(path), _text(target))
+        place = self._by_path.get(posixpath.normpath(name).lstrip("/"))
+        if place is None or self.listing[place][1] is None:
+            raise FormatError(f"hdf5: soft link {ascii(path)[:200]} leads to no dataset of the file")
+        _, *same, _ = self.listing[place]
+        self._append(path, *same, place)
+
+    def _facts(self, dataset: Any, path: str) -> tuple[Any, ...] | None:
+        """Return dtype, shape, offset, what reads it, why, refusal; None where there are no numbers."""
+        h5 = self._h5py
+        dtype = dataset.dtype
+        if dtype.kind not in "biufc" or (dtype.kind == "i" and h5.check_enum_dtype(dtype)):
+            return None
+        named = _TORCH.get(f"{dtype.kind}{dtype.itemsize}")
+        if named is None:
+            raise UnsupportedError(
+                f"hdf5: dataset {ascii(path)[:200]} is of type {dtype}, which torch does not have"
+            )
+        space = dataset.get_space()
+        empty = space.get_simple_extent_type() == h5.h5s.NULL
+        shape = (0,) if empty else tuple(space.shape)
+        properties = dataset.get_create_plist()
+        refusal = _refusal(h5, properties)
+        if refusal:
+            return named, shape, None, None, "", refusal
+        offset, why = dataset.get_offset(), ""
+        if 0 in shape:
+            offset = 0
+        elif offset is None:
+            why = _why_not_at_once(h5, dataset, properties)
+        elif h5.h5t.py_create(dtype, logical=True) != dataset.get_type() or dtype.byteorder == ">":
+            why = "the dataset is big-endian" if dtype.byteorder == ">" else "its elements are not torch's"
+        if not why:
+            return named, shape, offset, None, "", ""
+        return named, shape, None, DatasetReader(h5, dataset, dtype, shape, self._kept), why, ""
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise FormatError(f"hdf5: a name that is not UTF-8: {ascii(name)[:200]}") from None
+
+
+def _refusal(h5: Any, properties: Any) -> str:
+    if properties.get_layout() == h5.h5d.VIRTUAL:
+        return "is virtual: made of other datasets, which may be in other files"
+    return "has its data in other files" if properties.get_external_count() else ""
+
+
+def _why_not_at_once(h5: Any, dataset: Any, properties: Any) -> str:
+    layout = properties.get_layout()
+    if layout == h5.h5d.COMPACT:
+        return "the dataset is compact"
+    if dataset.get_space_status() == h5.h5d.SPACE_STATUS_NOT_ALLOCATED:
+        return "the dataset was never written: all of it is its fill value"
+    filters = [properties.get_filter(i)[3].decode(errors="replace") for i in range(properties.get_nfilters())]
+    return f"the dataset is chunked ({', '.join(filters)})" if filters else "the dataset is chunked"
+
+
+class DatasetReader:
+    """Reads a dataset into memory of its own, in this machine's byte order; `kept` is its open file."""
+
+    def __init__(self, h5: Any, dataset: Any, dtype: Any, shape: tuple[int, ...], kept: Any) -> None:
+        self._h5, self._dataset, self._kept = h5, dataset, kept
+        self._dtype, self._shape = dtype.newbyteorder("="), shape
+
+    def __call__(self) -> Any:
+        """Return all of it."""
+        return self._read(self._shape, self._h5.h5s.ALL, self._h5.h5s.ALL)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield its bytes, a few megabytes at once."""
+        for start, count in _slabs(self._shape, self._dtype.itemsize):
+            there = self._dataset.get_space()
+            if count:
+                there.select_hyperslab(start, count)
+            yield self._read(count, self._h5.h5s.create_simple(count), there).tobytes()
+
+    def _read(self, shape: tuple[int, ...], here: Any, there: Any) -> Any:
+        import numpy
+
+        values = numpy.empty(shape, self._dtype)
+        with _faults():
+            self._dataset.read(here, there, values)
+        return values
+
+
+def _slabs(shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield where parts of an array begin and what their shapes are, in its order, none larger than a piece."""
+    axis = next(i for i in range(len(shape) + 1) if itemsize * math.prod(shape[i + 1 :]) <= _PIECE)
+    if axis >= len(shape):
+        yield (), ()
+        return
+    inner = shape[axis + 1 :]
+    rows = max(1, _PIECE // max(1, itemsize * math.prod(inner)))
+    for lead in itertools.product(*map(range, shape[:axis])):
+        for row in range(0, shape[axis], rows):
+            start = (*lead, row, *(0 for _ in inner))
+            yield start, (*(1 for _ in lead), min(rows, shape[axis] - row), *inner)
+
+
+@contextlib.contextmanager
+def staying(file: bytes | int | None) -> Iterator[None]:
+    """Raise where a path or a descriptor leads to another file at the end: h5py and the core open it one by one."""
+    before = None if file is None else _identity(file)
+    yield
+    if file is not None and _identity(file) != before:
+        raise OSError(
+            errno.ESTALE, os.strerror(errno.ESTALE), os.fsdecode(file) if isinstance(file, bytes) else None
+        )
+
+
+def _identity(file: bytes | int) -> tuple[int, ...]:
+    status = os.fstat(file) if isinstance(file, int) else Path(os.fsdecode(file)).stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,223 @@
+"""``zerocopy.prefetch``."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerocopy import _C, _torch, backends, environment
+from zerocopy.checkpoint import Checkpoint
+from zerocopy.placeholder import NotYetLoadedTensor
+
+Progress = Callable[[int, int], object]
+
+_BETWEEN_LOOKS = 50  # milliseconds
+
+
+class Prefetch:
+    """What :func:`prefetch` has begun.
+
+    It goes on whether this is kept or not, and ends with the process at the latest.
+    """
+
+    def __init__(self, readings: list[_C.BackgroundReading]) -> None:
+        self._readings = readings
+        self._process = os.getpid()
+        self._fault: BaseException | None = None
+        self._reporter: threading.Thread | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over: all is there, or it was cancelled, or failed."""
+        return self._is_elsewhere() or all(reading.wait(0) for reading in self._readings)
+
+    @property
+    def bytes_done(self) -> int:
+        """How many bytes have come."""
+        return sum(reading.done for reading in self._readings)
+
+    @property
+    def bytes_total(self) -> int:
+        """How many there are."""
+        return sum(reading.size for reading in self._readings)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is over.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most.
+
+        Returns
+        -------
+        bool
+            Whether it is over.
+
+        Raises
+        ------
+        OSError
+            A file could not be read: with its errno and its name.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._look():
+            if until is not None and time.monotonic() >= until:
+                return False
+        if self._reporter not in (None, threading.current_thread()):
+            self._reporter.join(timeout)
+        if self._fault is not None:
+            raise self._fault
+        return True
+
+    def cancel(self) -> None:
+        """Begin no more reading. What has come stays in memory."""
+        for reading in self._readings:
+            reading.cancel()
+
+    def __repr__(self) -> str:
+        state = "done" if self.done else "reading"
+        return f"<zerocopy.Prefetch: {state}, {self.bytes_done} of {self.bytes_total} bytes>"
+
+    def _is_elsewhere(self) -> bool:
+        """Whether this is a copy in a forked process, which has none of the threads."""
+        return os.getpid() != self._process
+
+    def _look(self) -> bool:
+        """Wait a moment; return whether it is over, raise what went wrong."""
+        if self._is_elsewhere():
+            return True
+        for reading in self._readings:
+            if not reading.wait(_BETWEEN_LOOKS):
+                return False
+        for reading in self._readings:
+            reading.rethrow()
+        return True
+
+    def _follow(self, progress: Progress | None) -> None:
+        """Wait until it is over, and report; whatever is raised ends it."""
+        try:
+            while not self._look():
+                if progress:
+                    progress(self.bytes_done, self.bytes_total)
+            if progress:
+                progress(self.bytes_done, self.bytes_total)
+        except BaseException:
+            self.cancel()
+            while not all(reading.wait(_BETWEEN_LOOKS) for reading in self._readings):
+                pass
+            raise
+
+    def _follow_aside(self, progress: Progress) -> None:
+        def follow() -> None:
+            try:
+                self._follow(progress)
+            except BaseException as fault:  # raised by wait(), in a thread that can do something about it
+                self._fault = fault
+
+        self._reporter = threading.Thread(target=follow, name="zerocopy.prefetch", daemon=True)
+        self._reporter.start()
+
+
+def prefetch(
+    path_or_obj: Any, *, block: bool = False, progress: Progress | None = None, lock: bool = False
+) -> Prefetch:
+    """Bring a file into memory (the page cache) by many requests at once.
+
+    Touched page by page, a mapped file comes as its disk or its network answers one request after the other. Tensors
+    that are mapped now or later, by this process or others, find the pages there.
+
+    Parameters
+    ----------
+    path_or_obj : str, PathLike, or what ``load`` returned
+        A file; or a tensor, a state dict, a module, a ``Checkpoint``, or containers of them: what lies in mapped files
+        of their tensors is read, on pages of those mappings.
+    block : bool
+        Return when all is there. Else return at once.
+    progress : callable, optional
+        Called with bytes that have come and bytes that there are, several times a second, on this thread if `block`
+        is true, and else on one of its own.
+    lock : bool
+        Keep the pages in memory (``mlock``), as long as the returned object lives. ``RLIMIT_MEMLOCK`` is the bound.
+
+    Returns
+    -------
+    Prefetch
+        ``wait()``, ``cancel()``, ``done``.
+
+    Raises
+    ------
+    OSError
+        No such file, no permission, ...; of what goes wrong later, here if `block` is true, else from ``wait()``.
+
+    Notes
+    -----
+    ``ZEROCOPY_NUM_THREADS`` bounds the threads that read. A file that is larger than memory pushes its own beginning
+    out.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> file = tempfile.NamedTemporaryFile(suffix=".pt")
+    >>> torch.save({"weight": torch.ones(1000)}, file.name)
+    >>> zerocopy.prefetch(file.name, block=True).done
+    True
+    >>> state = zerocopy.load(file.name)
+    >>> zerocopy.prefetch(state).wait()
+    True
+    """
+    started = Prefetch(list(_readings_of(path_or_obj, lock)))
+    if block:
+        started._follow(progress)
+    elif progress:
+        started._follow_aside(progress)
+    return started
+
+
+def _readings_of(path_or_obj: Any, lock: bool) -> Iterator[_C.BackgroundReading]:
+    if isinstance(path_or_obj, (str, os.PathLike)):
+        paths, tensors = {os.fspath(path_or_obj): None}, []
+    else:
+        leaves = list(_leaves_of(path_or_obj, set()))
+        paths = dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, str))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    for path in paths:
+        encoded = os.fsencode(path)
+        yield _C.read_path_ahead(encoded, backends.threads_for(encoded), lock)
+    if tensors:
+        # Which file system their files lie on is seen where they are mapped; the larger number suits both.
+        threads = environment.threads(backends.NETWORK_THREADS)
+        storages = {_torch.untyped_of(tensor).data_ptr(): _torch.untyped_of(tensor) for tensor in tensors}
+        yield _C.read_storages_ahead(list(storages.values()), threads, lock)
+
+
+def _leaves_of(obj: Any, seen: set[int]) -> Iterator[str | torch.Tensor]:
+    """Yield the tensors in an object that lie in memory, and the paths of files of which nothing does yet."""
+    if isinstance(obj, NotYetLoadedTensor) and not obj.is_loaded:
+        yield from _paths([obj._recipe[0].name])
+    elif isinstance(obj, NotYetLoadedTensor):
+        yield from _leaves_of(obj.materialize(), seen)
+    elif isinstance(obj, torch.Tensor):
+        if obj.layout is torch.strided and obj.device.type == "cpu":
+            yield obj
+    elif id(obj) in seen:
+        return
+    elif isinstance(obj, torch.nn.Module):
+        yield from (leaf for tensor in obj.parameters() for leaf in _leaves_of(tensor, seen))
+        yield from (leaf for tensor in obj.buffers() for leaf in _leaves_of(tensor, seen))
+    elif isinstance(obj, Checkpoint):
+        yield from _paths(layer.path for layer in obj._layers)
+    elif isinstance(obj, (Mapping, list, tuple, set, frozenset)):
+        seen.add(id(obj))
+        for item in obj.values() if isinstance(obj, Mapping) else obj:
+            yield from _leaves_of(item, seen)
+
+
+def _paths(names: Iterable[str]) -> Iterator[str]:
+    """Yield those that are files: what was opened may have been a buffer, or gone since."""
+    yield from (name for name in names if Path(name).is_file())

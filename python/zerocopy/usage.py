@@ -1,0 +1,156 @@
+"""``zerocopy.memory``: how much of which mapped file is in memory, and whose memory that is."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from zerocopy.showing import size
+
+# Libraries and what else the system maps for every program.
+_OF_THE_SYSTEM = ("/usr/lib/", "/usr/share/locale/", "/dev/", "/SYSV")
+
+_HEAD = re.compile(r"[0-9a-f]+-[0-9a-f]+ (\S{4}) [0-9a-f]+ (\S+ \d+) +(/.*)")
+_FIELD = re.compile(r"(Size|Rss|Anonymous): +(\d+) kB")
+
+
+class FileMemory(NamedTuple):
+    """One mapped file.
+
+    Attributes
+    ----------
+    path : str
+        The file; with " (deleted)" behind it if it has no name any more.
+    mapped : int
+        Bytes of address space over it. They cost nothing by themselves.
+    resident : int
+        Bytes of it that this process has touched and that are in memory.
+    private : int
+        Those of them that are this process's own, since they were written to (copy-on-write).
+    shared : int
+        The others: the page cache, which all processes share and the system takes back when it wants memory.
+    """
+
+    path: str
+    mapped: int
+    resident: int
+    private: int
+    shared: int
+
+
+class MemoryReport(NamedTuple):
+    """What :func:`memory` returns. ``str()`` of it is a table, and so is what a notebook shows.
+
+    Attributes
+    ----------
+    files : tuple of FileMemory
+        By path.
+    anonymous : int
+        Bytes of private memory in which no file is: what Python and torch allocate, and the tensors of
+        ``backend="pread"`` and ``"direct"``.
+    """
+
+    files: tuple[FileMemory, ...]
+    anonymous: int
+
+    @property
+    def mapped(self) -> int:
+        """Bytes mapped, of all files."""
+        return sum(file.mapped for file in self.files)
+
+    @property
+    def resident(self) -> int:
+        """Bytes resident, of all files."""
+        return sum(file.resident for file in self.files)
+
+    @property
+    def private(self) -> int:
+        """Bytes private, of all files."""
+        return sum(file.private for file in self.files)
+
+    @property
+    def shared(self) -> int:
+        """Bytes shared, of all files."""
+        return sum(file.shared for file in self.files)
+
+    def __str__(self) -> str:
+        lines = [f"{'mapped':>10}  {'resident':>10}  {'private':>10}  {'shared':>10}  file"]
+        lines += ["  ".join([*(f"{cell:>10}" for cell in cells), name]) for *cells, name in self._rows()]
+        return "\n".join([*lines, f"private memory of no file: {size(self.anonymous)}"])
+
+    def _repr_html_(self) -> str:
+        names = "".join(f"<th>{name}</th>" for name in ("mapped", "resident", "private", "shared", "file"))
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self._rows()
+        )
+        below = f"<p>private memory of no file: {size(self.anonymous)}</p>"
+        return f"<table><tr>{names}</tr>{rows}</table>{below}"
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        for file in self.files:
+            name = ascii(file.path)[1:-1]
+            yield size(file.mapped), size(file.resident), size(file.private), size(file.shared), name
+        if len(self.files) != 1:
+            yield size(self.mapped), size(self.resident), size(self.private), size(self.shared), "together"
+
+
+def memory() -> MemoryReport:
+    """Say how much memory the mapped files of this process take, file by file.
+
+    Every file that is mapped as data counts, also those that the program mapped itself; programs and libraries do not.
+
+    Returns
+    -------
+    MemoryReport
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> file = tempfile.NamedTemporaryFile(suffix=".pt")
+    >>> torch.save({"weight": torch.ones(1 << 20)}, file.name)
+    >>> state = zerocopy.load(file.name)
+    >>> [found] = [found for found in zerocopy.memory().files if found.path == file.name]
+    >>> found.mapped >= 1 << 22, found.private
+    (True, 0)
+    >>> state["weight"].zero_().sum()
+    tensor(0.)
+    >>> [found] = [found for found in zerocopy.memory().files if found.path == file.name]
+    >>> found.private >= 1 << 22
+    True
+    """
+    with Path("/proc/self/smaps").open(encoding="utf-8", errors="surrogateescape") as lines:
+        return _report(lines)
+
+
+def _report(lines: Iterable[str]) -> MemoryReport:
+    """Read the lines of /proc/self/smaps."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    programs: set[tuple[str, str]] = set()
+    fields: dict[str, int] = {}
+    nowhere = {"Size": 0, "Rss": 0, "Anonymous": 0}
+    for line in lines:
+        if head := _HEAD.match(line):
+            key = (head[3], head[2])
+            if "x" in head[1]:
+                programs.add(key)
+            fields = found.setdefault(key, {"Size": 0, "Rss": 0, "Anonymous": 0})
+        elif "-" in line.split(" ", 1)[0]:
+            fields = nowhere
+        elif field := _FIELD.match(line):
+            fields[field[1]] += int(field[2]) * 1024
+    files = tuple(
+        FileMemory(
+            path,
+            sizes["Size"],
+            sizes["Rss"],
+            sizes["Anonymous"],
+            max(0, sizes["Rss"] - sizes["Anonymous"]),
+        )
+        for (path, inode), sizes in sorted(found.items())
+        if (path, inode) not in programs and not path.startswith(_OF_THE_SYSTEM)
+    )
+    return MemoryReport(files, nowhere["Anonymous"])

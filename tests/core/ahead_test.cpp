@@ -1,0 +1,219 @@
+// Reading a mapped file ahead, reading past the page cache, and which file systems are far away.
+#include "memory/ahead.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <tuple>
+
+#include "memory/direct.h"
+#include "memory/file_system.h"
+#include "memory/maps.h"
+#include "memory/part.h"
+#include "support.h"
+
+namespace zerocopy::test {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
+constexpr std::chrono::milliseconds kLong{60'000};
+
+class AheadTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    content_.resize(13 * kMiB + 123);
+    for (std::size_t i = 0; i < content_.size(); ++i) content_[i] = static_cast<char>(i * 7 + (i >> 12U));
+    std::ofstream(path_, std::ios::binary) << content_;
+  }
+  void TearDown() override { std::remove(path_.c_str()); }
+
+  File open() const { return File::open(path_, File::Access::read); }
+  void cut(std::uint64_t size) const { ASSERT_EQ(::truncate(path_.c_str(), static_cast<off_t>(size)), 0); }
+  std::string_view from(std::uint64_t offset, std::uint64_t size) const {
+    return std::string_view(content_).substr(offset, size);
+  }
+
+  std::string path_ = ::testing::TempDir() + "zerocopy_ahead_" + std::to_string(::getpid());
+  std::string content_;
+};
+
+std::shared_ptr<ReadAhead> ahead_of(const std::string& path, File file) {
+  Region whole = map_file(file, 0, Mode::read_only);
+  std::vector<MappedPart> parts;
+  parts.push_back({std::move(whole), 0, std::move(file), path});
+  return ReadAhead::start(std::move(parts), 4);
+}
+
+TEST_F(AheadTest, FillsAMapping) {
+  const File file = open();
+  const Region part = map_extent(file, {4097, 9 * kMiB}, Mode::copy_on_write);
+  read_ahead(file, 4097, part, {.threads = 4, .meanwhile = {}});
+  EXPECT_EQ(part.bytes().text(), from(4097, 9 * kMiB));
+}
+
+TEST_F(AheadTest, AFileThatWasCutIsAnErrorAndNoSignal) {
+  const File file = open();
+  const Region whole = map_file(file, 0, Mode::read_only);
+  cut(5 * kMiB);
+  EXPECT_THROW(read_ahead(file, 0, whole, {.threads = 4, .meanwhile = {}}), FileError);
+}
+
+TEST_F(AheadTest, InTheBackground) {
+  const auto reading = ahead_of(path_, open());
+  EXPECT_EQ(reading->size(), content_.size());
+  EXPECT_TRUE(reading->wait_for(kLong));
+  EXPECT_NO_THROW(reading->rethrow());
+  EXPECT_EQ(reading->done(), content_.size());
+}
+
+TEST_F(AheadTest, InTheBackgroundOfAFileThatWasCut) {
+  File file = open();
+  const Region whole = map_file(file, 0, Mode::read_only);
+  cut(5 * kMiB);
+  std::vector<MappedPart> parts;
+  parts.push_back({whole, 0, std::move(file), path_});
+  const auto reading = ReadAhead::start(std::move(parts), 4);
+  ASSERT_TRUE(reading->wait_for(kLong));
+  EXPECT_THROW(reading->rethrow(), FileError);
+}
+
+TEST_F(AheadTest, CancelledAndLetGo) {
+  for (int round = 0; round < 20; ++round) {
+    const auto reading = ahead_of(path_, open());
+    reading->cancel();
+    if (round % 2 != 0) continue;  // nobody waits
+    EXPECT_TRUE(reading->wait_for(kLong));
+    EXPECT_NO_THROW(reading->rethrow());
+  }
+}
+
+// Whether the page at an offset is in the page cache.
+bool is_cached(const Region& mapped, std::uint64_t offset) {
+  unsigned char resident = 0;
+  EXPECT_EQ(::mincore(mapped.data() + offset / 4096 * 4096, 1, &resident), 0);
+  return (resident & 1U) != 0;
+}
+
+TEST_F(AheadTest, WhatIsExpectedIsReadByTheKernel) {
+  const File file = open();
+  ASSERT_EQ(::fsync(file.descriptor()), 0);
+  ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
+  const Region mapped = map_file(file, 0, Mode::read_only);
+  if (is_cached(mapped, 9 * kMiB)) GTEST_SKIP() << "a file system that keeps its files in memory";
+  const std::vector<Extent> ranges = {{kMiB, 30}, {5 * kMiB, 30}, {9 * kMiB, 30}};
+  const PartSource source(std::make_shared<FileSource>(open(), 100), {100, 12 * kMiB}, {});
+  source.expect(ranges, 50);
+  for (const Extent& range : ranges) {
+    const std::uint64_t offset = 100 + 100 + 50 + range.offset;
+    for (int i = 0; i < 6000 && !is_cached(mapped, offset); ++i) ::usleep(10'000);
+    EXPECT_TRUE(is_cached(mapped, offset)) << offset;
+  }
+  EXPECT_FALSE(is_cached(mapped, 11 * kMiB));
+}
+
+TEST_F(AheadTest, PartsOfAFile) {
+  const auto whole = std::make_shared<FileSource>(open(), 0);
+  const auto mapping = WholeMapper::of(map_file(open(), 0, Mode::read_only));
+  const PartSource source(whole, {4097, 9 * kMiB}, {});
+  PartMapper mapper(mapping, 4097);
+  for (const Extent extent : {Extent{0, 10}, Extent{77, 5 * kMiB}, Extent{9 * kMiB - 5, 5}}) {
+    const std::string_view expected = from(4097 + extent.offset, extent.size);
+    EXPECT_EQ(source.read(extent).bytes().text(), expected);
+    EXPECT_EQ(mapper.region(extent).bytes().text(), expected);
+    EXPECT_EQ(mapper.region_apart(extent).bytes().text(), expected);
+  }
+  EXPECT_EQ(source.size(), 9 * kMiB);
+  EXPECT_THROW(source.read(Extent{9 * kMiB - 5, 6}), FormatError);
+  EXPECT_TRUE(mapper.is_aligned(3, 4));
+  EXPECT_FALSE(mapper.is_aligned(0, 2));
+  EXPECT_THROW(PartSource(whole, {content_.size() - 5, 6}, {}), FormatError);
+  EXPECT_THROW(PartSource(whole, {~std::uint64_t{0}, 6}, {}), FormatError);
+}
+
+TEST_F(AheadTest, PastThePageCache) {
+  for (const std::uint64_t start : {0U, 4096U, 100U}) {
+    const DirectSource source(open(), start, {.threads = 4, .meanwhile = {}});
+    for (const Extent extent : {Extent{0, 10}, Extent{0, 8192}, Extent{64, 9 * kMiB}, Extent{4095, 4098},
+                                Extent{77, 5 * kMiB}, Extent{12 * kMiB, kMiB / 2}}) {
+      EXPECT_EQ(source.read(extent).bytes().text(), from(start + extent.offset, extent.size))
+          << start << " " << extent.offset;
+    }
+    const Extent to_the_end{64, source.size() - 64};
+    EXPECT_EQ(source.read(to_the_end).bytes().text(), from(start + 64, to_the_end.size));
+  }
+}
+
+TEST_F(AheadTest, PastThePageCacheOfAFileThatWasCut) {
+  const DirectSource source(open(), 0, {.threads = 4, .meanwhile = {}});
+  cut(5 * kMiB + 5);
+  EXPECT_THROW(source.read(Extent{0, 13 * kMiB}), FileError);
+}
+
+TEST_F(AheadTest, WhichFileIsMappedWhere) {
+  const File file = open();
+  const Region mapped = map_extent(file, {2 * kMiB, kMiB}, Mode::read_only);
+  const std::vector<FileMapping> mappings = file_mappings();
+  const FileMapping* found = mapping_of(mappings, mapped.bytes());
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->path, path_);
+  EXPECT_EQ(found->inode, file.inode());
+  EXPECT_TRUE(file_of(*found));
+  const Region other = Region::allocate(100);
+  EXPECT_EQ(mapping_of(mappings, other.bytes()), nullptr);
+  std::remove(path_.c_str());
+  EXPECT_FALSE(file_of(*found));
+}
+
+TEST(Maps, Lines) {
+  const auto found =
+      mapping_in_line("7f00-7f2c rw-p 00001000 fe:00 131075                     /a model.pt (deleted)");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->begin, 0x7F00U);
+  EXPECT_EQ(found->end, 0x7F2CU);
+  EXPECT_EQ(found->offset, 0x1000U);
+  EXPECT_EQ(found->inode, 131075U);
+  EXPECT_EQ(found->path, "/a model.pt (deleted)");
+  for (const char* line : {"", "7f00", "7f00-7f2c", "7f00-7f2c rw-p", "7f00-7f2c rw-p 00001000 fe:00 0",
+                           "7f00-7f2c rw-p 00001000 00:00 0 [heap]", "x-y rw-p 00001000 fe:00 1 /a"}) {
+    EXPECT_FALSE(mapping_in_line(line)) << line;
+  }
+}
+
+TEST(Memory, PagesLieAsTheFileDoes) {
+  for (const std::uint64_t offset : {0U, 64U, 4096U, 5000U}) {
+    for (const std::size_t size : {std::size_t{1}, std::size_t{5000}, std::size_t{5} << 20U}) {
+      const Region pages = allocate_pages(size, offset);
+      EXPECT_EQ(pages.size(), size);
+      // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see where its page begins
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pages.data()) % 4096, offset % 4096);
+      pages.data()[size - 1] = std::byte{1};
+      EXPECT_EQ(pages.data()[0], size == 1 ? std::byte{1} : std::byte{0});
+    }
+  }
+}
+
+TEST(FileSystems, WhichAreFarAway) {
+  const std::vector<std::tuple<std::uint64_t, std::string, bool>> table = {
+      {0x6969, "NFS", true},        {0xFF534D42, "CIFS", true},
+      {0xFE534D42, "SMB2", true},   {0x517B, "SMB", true},
+      {0x65735546, "FUSE", true},   {0x01021997, "9p", true},
+      {0x00C36400, "Ceph", true},   {0x0BD00BD0, "Lustre", true},
+      {0x47504653, "GPFS", true},   {0x19830326, "BeeGFS", true},
+      {0x5346414F, "AFS", true},    {0xEF53, "ext4", false},
+      {0x58465342, "XFS", false},   {0x9123683E, "Btrfs", false},
+      {0x01021994, "tmpfs", false}, {0x794C7630, "overlayfs", false},
+      {0x2FC12FC1, "ZFS", false},   {0x12345678, "type 0x12345678", false}};
+  for (const auto& [type, name, network] : table) {
+    EXPECT_EQ(file_system_of_type(type).name, name);
+    EXPECT_EQ(file_system_of_type(type).network, network) << name;
+  }
+  EXPECT_FALSE(file_system_of("/proc").network);
+  EXPECT_THROW(file_system_of("/no such place"), FileError);
+  EXPECT_THROW(file_system_of(-1, "closed"), FileError);
+}
+
+}  // namespace
+}  // namespace zerocopy::test

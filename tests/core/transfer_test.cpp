@@ -1,0 +1,191 @@
+// Many bytes at once: every byte is moved once, the first fault wins, and no thread outlives a transfer.
+#include "memory/transfer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "checkpoint/batch.h"
+#include "support.h"
+
+namespace zerocopy::test {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
+
+// How many of the threads that asked this have not ended, the caller among them. A thread that was joined is
+// not counted, which /proc/self/task does not promise; nor is one that a sanitizer starts for itself.
+std::size_t threads_seen() {
+  static std::atomic<std::size_t> alive = 0;
+  struct Presence {
+    Presence() { ++alive; }
+    ~Presence() { --alive; }
+  };
+  thread_local const Presence presence;
+  return alive;
+}
+
+std::byte pattern(std::uint64_t offset) { return static_cast<std::byte>(offset * 7 + (offset >> 12U)); }
+
+// A source of so many bytes that are not there: each is made from its offset. Reads that reach `fails_from`
+// fail.
+class MadeUpSource final : public Source {
+ public:
+  MadeUpSource(std::uint64_t size, Terms terms) : Source(std::move(terms)), size_(size) {}
+
+  std::uint64_t size() const noexcept override { return size_; }
+  void require_unchanged() const override {}
+  void require_in_place() const override {}
+
+  std::uint64_t fails_from = ~std::uint64_t{0};
+
+ private:
+  void fill(std::uint64_t offset, std::span<std::byte> into) const override {
+    if (offset + into.size() > fails_from) throw FileError(EIO, "made up");
+    for (std::size_t i = 0; i < into.size(); i += 509) into[i] = pattern(offset + i);
+  }
+
+  std::uint64_t size_;
+};
+
+Terms terms_of(unsigned threads) { return {.threads = threads, .meanwhile = {}}; }
+
+TEST(Transfer, MovesEachByteOnce) {
+  for (const unsigned threads : {1U, 2U, 16U}) {
+    std::vector<std::byte> memory(11 * kMiB);
+    const std::vector<Piece> pieces = {{{3, 9 * kMiB}, memory.data()},
+                                       {{100 * kMiB, 0}, nullptr},
+                                       {{20 * kMiB, 2 * kMiB}, memory.data() + 9 * kMiB}};
+    std::mutex mutex;
+    std::set<std::uint64_t> offsets;
+    std::uint64_t moved = 0;
+    transfer(
+        pieces,
+        [&](const Piece& request) {
+          EXPECT_LE(request.extent.size, kRequest);
+          std::fill_n(request.to, request.extent.size, std::byte{1});
+          const std::lock_guard lock(mutex);
+          EXPECT_TRUE(offsets.insert(request.extent.offset).second);
+          moved += request.extent.size;
+        },
+        terms_of(threads));
+    EXPECT_EQ(moved, memory.size());
+    EXPECT_EQ(std::ranges::count(memory, std::byte{1}), static_cast<std::ptrdiff_t>(memory.size()));
+    EXPECT_TRUE(offsets.contains(kRequest)) << "requests begin at multiples of their size";
+  }
+}
+
+TEST(Transfer, StartsNoMoreThreadsThanItMay) {
+  const std::size_t before = threads_seen();
+  std::atomic<std::size_t> most = 0;
+  const Piece whole{{0, 64 * kMiB}, nullptr};
+  const auto move = [&](const Piece&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const std::size_t now = threads_seen();
+    std::size_t known = most;
+    while (known < now && !most.compare_exchange_weak(known, now)) {
+    }
+  };
+  transfer(std::span(&whole, 1), move, terms_of(3));
+  EXPECT_LE(most, before + 3);
+  EXPECT_GT(most, before);
+  EXPECT_EQ(threads_seen(), before);
+  most = 0;
+  transfer(std::span(&whole, 1), move, terms_of(1));
+  EXPECT_EQ(most, before);
+}
+
+TEST(Transfer, SmallOnesStartNone) {
+  const auto caller = std::this_thread::get_id();
+  const Piece small{{0, kMiB}, nullptr};
+  transfer(
+      std::span(&small, 1), [&](const Piece&) { EXPECT_EQ(std::this_thread::get_id(), caller); },
+      terms_of(16));
+}
+
+TEST(Transfer, TheFirstFaultEndsIt) {
+  for (const unsigned threads : {1U, 4U}) {
+    const std::size_t before = threads_seen();
+    std::atomic<int> moved = 0;
+    const Piece whole{{0, 4096 * kMiB}, nullptr};
+    const auto move = [&](const Piece& request) {
+      threads_seen();
+      if (request.extent.offset >= 16 * kMiB) throw FileError(EIO, "disk");
+      ++moved;
+    };
+    EXPECT_EQ(message_of<FileError>([&] { transfer(std::span(&whole, 1), move, terms_of(threads)); }),
+              FileError(EIO, "disk").what());
+    EXPECT_EQ(moved, 4) << "nothing was begun behind the fault";
+    EXPECT_EQ(threads_seen(), before);
+  }
+}
+
+TEST(Transfer, TheCallerMayEndIt) {
+  struct Interrupt {};
+  for (const unsigned threads : {1U, 4U}) {
+    const std::size_t before = threads_seen();
+    const Piece whole{{0, 4096 * kMiB}, nullptr};
+    std::atomic<int> moved = 0;
+    const auto move = [&](const Piece&) {
+      threads_seen();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ++moved;
+    };
+    std::uint64_t seen = 0;
+    const Terms terms{.threads = threads, .meanwhile = [&](std::uint64_t done) {
+                        EXPECT_GE(done, seen);
+                        seen = done;
+                        if (done > 8 * kMiB) throw Interrupt();
+                      }};
+    EXPECT_THROW(transfer(std::span(&whole, 1), move, terms), Interrupt);
+    EXPECT_LT(moved, 1024);
+    EXPECT_EQ(threads_seen(), before);
+  }
+}
+
+TEST(Transfer, ASourceReadsManyRanges) {
+  const MadeUpSource source(100 * kMiB, terms_of(4));
+  const Region one = source.read(Extent{5, 9 * kMiB});
+  EXPECT_EQ(one.data()[0], pattern(5));
+  EXPECT_EQ(one.data()[kRequest - 5], pattern(kRequest));
+  const Piece outside{{99 * kMiB, 2 * kMiB}, one.data()};
+  EXPECT_THROW(source.read(std::span(&outside, 1)), FormatError);
+}
+
+TEST(Batch, NeighboursShareMemoryAndKeepTheirAlignment) {
+  const MadeUpSource source(64 * kMiB, terms_of(4));
+  const std::vector<Wish> wishes = {{{30 * kMiB, 12 * kMiB}, 4},  // large: apart
+                                    {{64, 640}, 4},
+                                    {{1024, 64}, 8},
+                                    {{2049, 640}, 4},      // not aligned: apart
+                                    {{4096, 0}, 4},        // nothing
+                                    {{8 * kMiB, 64}, 4}};  // too far away
+  const std::vector<Region> regions = read_batch(source, wishes);
+  ASSERT_EQ(regions.size(), wishes.size());
+  for (std::size_t i = 0; i < wishes.size(); ++i) {
+    ASSERT_EQ(regions[i].size(), wishes[i].extent.size);
+    // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(regions[i].data()) % wishes[i].alignment, 0U) << i;
+  }
+  EXPECT_EQ(regions[0].data()[0], pattern(30 * kMiB));
+  EXPECT_EQ(regions[3].data()[0], pattern(2049));
+  EXPECT_TRUE(regions[1].owner() == regions[2].owner());
+  EXPECT_FALSE(regions[1].owner() == regions[3].owner());
+  EXPECT_FALSE(regions[1].owner() == regions[5].owner());
+}
+
+TEST(Batch, AFaultInTheMiddle) {
+  MadeUpSource source(64 * kMiB, terms_of(4));
+  source.fails_from = 40 * kMiB;
+  const std::vector<Wish> good = {{{0, 20 * kMiB}, 4}};
+  const std::vector<Wish> bad = {{{0, 20 * kMiB}, 4}, {{30 * kMiB, 20 * kMiB}, 4}};
+  EXPECT_EQ(read_batch(source, good).size(), 1U);
+  EXPECT_THROW(read_batch(source, bad), FileError);
+  const std::vector<Wish> outside = {{{0, 20 * kMiB}, 4}, {{60 * kMiB, ~std::uint64_t{0}}, 4}};
+  EXPECT_THROW(read_batch(source, outside), FormatError);
+}
+
+}  // namespace
+}  // namespace zerocopy::test

@@ -1,0 +1,346 @@
+"""Folders of ``torch.distributed.checkpoint``: what torch writes, and what is wrong with what others write."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import lies_in_mapping
+from dcp_folders import TensorProperties, Writer
+from equality import assert_same
+
+import zerocopy
+
+WEIGHT = torch.arange(24.0).view(4, 6)
+STATE = {
+    "model": {"weight": WEIGHT, "bias": torch.ones(5, dtype=torch.bfloat16), "scalar": torch.tensor(3.5)},
+    "optimizer": {
+        "state": {"0": {"step": torch.tensor(3), "empty": torch.zeros(0, 3)}},
+        "groups": [{"lr": 0.1}],
+    },
+    "list": [torch.ones(2), [torch.zeros(3), 7]],
+    "step": 7,
+}
+
+
+def materialized(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: materialized(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [materialized(item) for item in value]
+    return value.materialize() if isinstance(value, zerocopy.NotYetLoadedTensor) else value
+
+
+def lazily(folder: Any, **options: Any) -> Any:
+    return materialized(zerocopy.lazy_load(folder, **options))
+
+
+each_way = pytest.mark.parametrize("way", [zerocopy.load, lazily], ids=["load", "lazy_load"])
+Way = Callable[..., Any]
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Writer:
+    """Return a folder to come: a nested state with one tensor in chunks of several files."""
+    writer = Writer(tmp_path)
+    halves = [
+        ((0, 0), WEIGHT[:, :2].clone()),
+        ((0, 2), WEIGHT[:3, 2:].clone()),
+        ((3, 2), WEIGHT[3:, 2:].clone()),
+    ]
+    writer.add_chunks("model.weight", (4, 6), torch.float32, halves, ("model", "weight"))
+    writer.add("model.bias", torch.ones(5, dtype=torch.float64), ("model", "bias"))
+    writer.add("groups.1", {"lr": 0.1}, ("groups", 1))
+    writer.add("groups.0.step", torch.tensor(3), ("groups", 0, "step"), "__1_0.distcp")
+    writer.add("step", 7)
+    return writer
+
+
+CHUNKED = {
+    "model": {"weight": WEIGHT, "bias": torch.ones(5, dtype=torch.float64)},
+    "groups": [{"step": torch.tensor(3)}, {"lr": 0.1}],
+    "step": 7,
+}
+
+
+# ------------------------------------------------------------------------------------ what is right
+
+try:
+    from torch.distributed.checkpoint import format_utils
+except ImportError:
+    format_utils = None
+
+needs_dcp = pytest.mark.skipif(format_utils is None, reason="torch 2.3 and later")
+
+
+@needs_dcp
+@each_way
+def test_what_torch_writes(tmp_path: Path, way: Way) -> None:
+    import torch.distributed.checkpoint as stock
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stock.save(STATE, checkpoint_id=tmp_path / "folder")
+        format_utils.dcp_to_torch_save(tmp_path / "folder", tmp_path / "file.pt")
+    loaded = way(tmp_path / "folder")
+    assert_same(loaded, torch.load(tmp_path / "file.pt", weights_only=True))
+    assert_same(loaded, STATE)
+
+
+TWO_RANKS = """
+    import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    def save(rank, folder):
+        dist.init_process_group("gloo", init_method=f"file://{folder}.sync", rank=rank, world_size=2)
+        mesh = init_device_mesh("cpu", (2,))
+        weight = torch.arange(30.0).view(5, 6)
+        kinds = {"rows": Shard(0), "columns": Shard(1), "everywhere": Replicate()}
+        dcp.save({name: distribute_tensor(weight, mesh, [kind]) for name, kind in kinds.items()}, checkpoint_id=folder)
+        dist.destroy_process_group()
+    if __name__ == "__main__":
+        mp.spawn(save, (sys.argv[1],), nprocs=2)
+"""
+
+
+@needs_dcp
+@each_way
+def test_what_two_ranks_write(tmp_path: Path, way: Way) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(TWO_RANKS))
+    subprocess.run(
+        [sys.executable, program, tmp_path / "folder"], check=True, timeout=100, capture_output=True
+    )
+    weight = torch.arange(30.0).view(5, 6)
+    assert_same(
+        way(tmp_path / "folder"), {name: weight.clone() for name in ("rows", "columns", "everywhere")}
+    )
+
+
+@each_way
+@pytest.mark.parametrize("backend", ["auto", "mmap", "pread", "direct"])
+def test_chunks_of_several_files(writer: Writer, way: Way, backend: str) -> None:
+    assert_same(way(writer.write(), backend=backend), CHUNKED)
+    assert_same(way(str(writer.folder), backend=backend), CHUNKED)
+
+
+def test_opened(writer: Writer) -> None:
+    with zerocopy.open(writer.write()) as checkpoint:
+        assert list(checkpoint) == ["model.weight", "model.bias", "groups.0.step"]
+        assert checkpoint.metadata() == {"groups.1": {"lr": 0.1}, "step": 7}
+        assert checkpoint.info("model.weight")[:3] == ("model.weight", (4, 6), torch.float32)
+        assert not checkpoint["model.weight"].is_loaded
+        assert_same(checkpoint.get_tensor("model.weight"), WEIGHT)
+        assert_same(checkpoint.get_slice("model.weight")[1:, ::2], WEIGHT[1:, ::2])
+        late = checkpoint["model.bias"]
+    with pytest.raises(zerocopy.ClosedError):
+        late + 1
+    with pytest.raises(zerocopy.ClosedError):
+        checkpoint["model.bias"]
+    picked = zerocopy.lazy_load(writer.folder, prefix="model.", dtype=torch.float16)
+    assert_same(materialized(picked), {"model": {k: v.half() for k, v in CHUNKED["model"].items()}})
+
+
+def test_what_is_in_one_chunk_lies_in_the_file(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.add("first", torch.arange(1000.0))
+    folder = writer.write()
+    loaded = zerocopy.load(folder)["first"]
+    assert lies_in_mapping(loaded.data_ptr(), folder / "__0_0.distcp")
+    loaded.zero_()
+    assert_same(zerocopy.load(folder)["first"], torch.arange(1000.0))
+    zerocopy.load(folder, mode="r+")["first"].zero_()
+    assert_same(zerocopy.load(folder)["first"], torch.zeros(1000))
+
+
+def test_into_a_model(tmp_path: Path) -> None:
+    module = torch.nn.Linear(6, 4)
+    writer = Writer(tmp_path)
+    writer.add_chunks(
+        "weight", (4, 6), torch.float32, [((0, 0), WEIGHT[:1].clone()), ((1, 0), WEIGHT[1:].clone())]
+    )
+    writer.add("bias", torch.ones(4))
+    assert zerocopy.load_model(module, writer.write()) == ([], [])
+    assert_same(module.weight.detach(), WEIGHT)
+
+
+def test_explained(writer: Writer) -> None:
+    explanation = zerocopy.explain(writer.write())
+    assert explanation.container == "distributed" and explanation.note == "in 2 files"
+    hows = {storage.key: (storage.how, storage.why) for storage in explanation.storages}
+    assert hows["model.weight"] == ("copied", "the tensor is put together of several chunks")
+    assert {*hows} == {"model.weight", "model.bias", "groups.0.step"}
+
+
+def test_nothing_but_what_was_said(tmp_path: Path) -> None:
+    """Neither a folder without ``.metadata`` nor an index is one."""
+    with pytest.raises(IsADirectoryError):
+        zerocopy.load(tmp_path)
+
+
+# ------------------------------------------------------------------------------------ what is wrong
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return print, ("bang",)
+
+
+def test_nothing_of_metadata_is_called(writer: Writer, capsys: pytest.CaptureFixture[str]) -> None:
+    writer.paths["step"] = Bomb()
+    with pytest.raises(zerocopy.FormatError, match="a path of"):
+        zerocopy.load(writer.write())
+    writer.paths["step"] = ("step",)
+    writer.entries["step"] = Bomb()
+    with pytest.raises(zerocopy.FormatError, match="metadata"):
+        zerocopy.load(writer.write())
+    assert not capsys.readouterr().out
+
+
+@each_way
+def test_what_is_stored_is_as_safe_as_a_file(
+    tmp_path: Path, way: Way, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = Writer(tmp_path)
+    writer.add("step", Bomb())
+    with pytest.raises(pickle.UnpicklingError, match="print"):
+        way(writer.write())
+    assert not capsys.readouterr().out
+    way(tmp_path, weights_only=False)
+    assert capsys.readouterr().out == "bang\n"
+
+
+def _relative(path: Any) -> Callable[[Writer], None]:
+    return lambda writer: writer.change("step", lambda info: setattr(info, "relative_path", path))
+
+
+def _at(field: str, value: Any) -> Callable[[Writer], None]:
+    return lambda writer: writer.change("step", lambda info: setattr(info, field, value))
+
+
+def _longer(writer: Writer) -> None:
+    writer.change("step", lambda info: setattr(info, "length", info.length - 1))
+
+
+def _sizes(**fields: Any) -> Callable[[Writer], None]:
+    def change(writer: Writer) -> None:
+        for name, value in fields.items():
+            setattr(writer.entries["model.weight"].chunks[1], name, torch.Size(value))
+
+    return change
+
+
+def _shape(*shape: int) -> Callable[[Writer], None]:
+    return lambda writer: setattr(writer.entries["model.weight"], "size", torch.Size(shape))
+
+
+def _no_place(writer: Writer) -> None:
+    writer.places = {index: info for index, info in writer.places.items() if index.fqn != "model.weight"}
+
+
+def _dtype(dtype: Any) -> Callable[[Writer], None]:
+    properties = TensorProperties(as_tuple=(dtype, torch.strided, False, None, False))
+    return lambda writer: setattr(writer.entries["model.weight"], "properties", properties)
+
+
+def _path(name: str, *path: Any) -> Callable[[Writer], None]:
+    return lambda writer: writer.paths.__setitem__(name, path)
+
+
+def _entry(name: Any, value: Any) -> Callable[[Writer], None]:
+    return lambda writer: writer.entries.__setitem__(name, value)
+
+
+def _other_archive(writer: Writer) -> None:
+    writer.add("other", torch.zeros(1, 2))
+    place = next(info for index, info in writer.places.items() if index.fqn == "other")
+    for index in list(writer.places):
+        if index.fqn == "model.weight" and index.index == 1:
+            writer.places[index] = place
+
+
+FAULTS: dict[str, tuple[Callable[[Writer], None], type[Exception], str]] = {
+    "a file outside": (_relative("../../etc/passwd"), zerocopy.FormatError, "not in its folder"),
+    "an absolute file": (_relative("/etc/passwd"), zerocopy.FormatError, "not in its folder"),
+    "a file that is none": (_relative("gone.distcp"), FileNotFoundError, "gone.distcp"),
+    "no file name": (_relative(7), zerocopy.FormatError, "no file name"),
+    "a file name with a zero": (_relative("a\0b"), zerocopy.FormatError, "no file name"),
+    "a folder as file": (_relative("."), OSError, ""),
+    "behind the end": (_at("offset", 1 << 40), zerocopy.FormatError, "past the end"),
+    "before the beginning": (_at("offset", -1), zerocopy.FormatError, "a place of"),
+    "a length that overflows": (_at("length", 1 << 63), zerocopy.FormatError, "a place of"),
+    "an offset that is no number": (_at("offset", "0"), zerocopy.FormatError, "a place of"),
+    "not the whole archive": (_longer, zerocopy.FormatError, "distcp"),
+    "nothing there": (_at("length", 0), zerocopy.FormatError, "distcp"),
+    "compressed": (_at("transform_descriptors", ["zstd"]), zerocopy.UnsupportedError, "extension"),
+    "a hole": (_sizes(sizes=(2, 4)), zerocopy.FormatError, "make up"),
+    "twice the same element": (_sizes(sizes=(4, 4)), zerocopy.FormatError, "make up"),
+    "another rank": (_sizes(sizes=(3,)), zerocopy.FormatError, "make up"),
+    "out of the tensor": (_sizes(sizes=(3, 40)), zerocopy.FormatError, "make up"),
+    "a tensor that is larger": (_shape(4, 7), zerocopy.FormatError, "make up"),
+    "a tensor beyond all memory": (_shape(1 << 40, 1 << 20), zerocopy.FormatError, "make up"),
+    "a place that is missing": (_no_place, zerocopy.FormatError, "no place"),
+    "no dtype": (_dtype("float32"), zerocopy.FormatError, "no dtype"),
+    "another dtype": (_dtype(torch.float64), zerocopy.FormatError, "no chunk of"),
+    "another tensor": (_other_archive, zerocopy.FormatError, "no chunk of"),
+    "a place of a list far away": (
+        _path("groups.1", "groups", 1 << 40),
+        zerocopy.FormatError,
+        "belongs where",
+    ),
+    "a negative place of a list": (_path("groups.1", "groups", -1), zerocopy.FormatError, "belongs where"),
+    "one place for two": (_path("model.bias", "model", "weight"), zerocopy.FormatError, "belongs where"),
+    "a place in a tensor": (
+        _path("model.bias", "model", "weight", "x"),
+        zerocopy.FormatError,
+        "belongs where",
+    ),
+    "a path of nothing": (_path("model.bias"), zerocopy.FormatError, "a path of"),
+    "a path of others": (_path("model.bias", 1.5), zerocopy.FormatError, "a path of"),
+    "a name that is none": (_entry(7, 7), zerocopy.FormatError, "no string"),
+    "no entry": (_entry("step", 7), zerocopy.FormatError, "TensorStorageMetadata"),
+    "no paths": (lambda writer: setattr(writer, "paths", 7), zerocopy.FormatError, "planner_data"),
+}
+
+
+@each_way
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults(writer: Writer, way: Way, fault: str) -> None:
+    change, error, message = FAULTS[fault]
+    change(writer)
+    with pytest.raises(error, match=message) as caught:
+        way(writer.write())
+    if isinstance(caught.value, zerocopy.Error):
+        assert str(writer.folder) in str(caught.value)
+
+
+@each_way
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x80\x04", b"\x80\x04N.", b"\x80\x04}."])
+def test_metadata_that_is_none(tmp_path: Path, way: Way, content: bytes) -> None:
+    (tmp_path / ".metadata").write_bytes(content)
+    with pytest.raises((zerocopy.FormatError, pickle.UnpicklingError), match="metadata"):
+        way(tmp_path)
+
+
+def test_a_file_that_is_replaced(writer: Writer) -> None:
+    lazy = zerocopy.lazy_load(writer.write())
+    for file in writer.folder.glob("*.distcp"):
+        content = file.read_bytes()
+        file.unlink()
+        file.write_bytes(bytes(len(content)))
+    with pytest.raises(OSError):
+        lazy["model"]["weight"].materialize()
+
+
+def test_no_writing_to_what_is_in_chunks(writer: Writer) -> None:
+    with pytest.raises(zerocopy.UnsupportedError, match="several chunks"):
+        zerocopy.load(writer.write(), mode="r+")

@@ -1,0 +1,161 @@
+"""``zerocopy.prefetch``: what was not in memory is there; it can be waited for, followed, cancelled, forgotten."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import page_cache
+import pytest
+import torch
+from conftest import Child, Saver
+
+import zerocopy
+
+STATE = {"first": torch.arange(3_000_000), "second": torch.ones(1_000_000), "small": torch.ones(3)}
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def cold(save: Saver) -> Path:
+    """Return a checkpoint of 28 MB that is not in the page cache."""
+    path = save(STATE)
+    page_cache.drop(path)
+    return path
+
+
+def share_in_memory(path: Path) -> float:
+    return len(page_cache.resident(path)) * page_cache.PAGE / path.stat().st_size
+
+
+def test_a_path(cold: Path) -> None:
+    assert zerocopy.prefetch(cold, block=True).done
+    assert share_in_memory(cold) >= 1
+
+
+def test_at_once(cold: Path) -> None:
+    started = zerocopy.prefetch(str(cold))
+    assert started.wait() is True and started.done
+    assert started.bytes_done == started.bytes_total == cold.stat().st_size
+    assert share_in_memory(cold) >= 1
+    assert "done" in repr(started)
+
+
+class Net(torch.nn.Module):
+    def __init__(self, state: dict[str, Any]) -> None:
+        super().__init__()
+        self.first = torch.nn.Parameter(state["first"], requires_grad=False)
+        self.register_buffer("second", state["second"])
+
+
+OBJECTS = {
+    "state dict": zerocopy.load,
+    "nested": lambda path: [{"model": (zerocopy.load(path), 3, "x")}],
+    "module": lambda path: Net(zerocopy.load(path)),
+    "checkpoint": zerocopy.open,
+    "placeholders": zerocopy.lazy_load,
+    "read-only": lambda path: zerocopy.load(path, mode="r"),
+    "shared": lambda path: zerocopy.load(path, mode="r+"),
+    "untrusted": lambda path: zerocopy.load(path, weights_only=False),
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_what_load_returned(cold: Path, kind: str) -> None:
+    loaded = OBJECTS[kind](cold)
+    assert zerocopy.prefetch(loaded, block=True).done
+    assert share_in_memory(cold) > 0.98
+
+
+def test_a_tensor_is_read_and_the_others_are_not(save: Saver) -> None:
+    path = save({"first": torch.zeros(4_000_000), "second": torch.zeros(4_000_000)})
+    page_cache.drop(path)
+    loaded = zerocopy.load(path)
+    started = zerocopy.prefetch(loaded["first"])
+    started.wait()
+    assert started.bytes_total == 16_000_000
+    assert 0.49 < share_in_memory(path) < 0.95
+
+
+def test_it_finds_a_file_that_has_lost_its_name(cold: Path) -> None:
+    loaded = zerocopy.load(cold)
+    cold.rename(cold.with_name("other.pt"))
+    torch.save({"another": 1}, cold)
+    zerocopy.prefetch(loaded, block=True)
+    assert share_in_memory(cold.with_name("other.pt")) > 0.98
+
+
+def test_nothing_to_read() -> None:
+    started = zerocopy.prefetch([torch.ones(3), torch.ones(2).to_sparse(), 5], block=True)
+    assert started.done and started.bytes_total == 0
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_progress(cold: Path, block: bool) -> None:
+    calls: list[tuple[int, int]] = []
+    started = zerocopy.prefetch(cold, block=block, progress=lambda done, total: calls.append((done, total)))
+    started.wait()
+    size = cold.stat().st_size
+    assert calls[-1] == (size, size)
+    assert calls == sorted(calls)
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_what_progress_raises_ends_it(cold: Path, block: bool) -> None:
+    def fail(done: int, total: int) -> None:
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        zerocopy.prefetch(cold, block=block, progress=fail).wait()
+
+
+def test_cancel(cold: Path) -> None:
+    started = zerocopy.prefetch(cold)
+    started.cancel()
+    assert started.wait() is True and started.done
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        zerocopy.prefetch(tmp_path / "none.pt")
+    assert caught.value.filename == str(tmp_path / "none.pt")
+    with pytest.raises(IsADirectoryError):
+        zerocopy.prefetch(tmp_path)
+    (tmp_path / "empty").touch()
+    assert zerocopy.prefetch(tmp_path / "empty", block=True).bytes_total == 0
+
+
+def locked_bytes() -> int:
+    return sum(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/self/smaps").read_text().splitlines()
+        if line.startswith("Locked:")
+    )
+
+
+def test_lock(save: Saver) -> None:
+    path = save(torch.ones(1000))  # within the limit that everybody has
+    before = locked_bytes()
+    held = zerocopy.prefetch(path, block=True, lock=True)
+    assert locked_bytes() >= before + 4096
+    del held
+    assert locked_bytes() == before
+
+
+def test_a_process_ends_without_it(cold: Path, child: Child) -> None:
+    for progress in ("None", "print"):
+        done = child(
+            f"import sys, zerocopy; zerocopy.prefetch(sys.argv[1], progress={progress}).done",
+            cold,
+        )
+        assert done.returncode == 0 and not done.stderr
+
+
+def test_a_forked_process_does_not_wait_for_it(cold: Path) -> None:
+    started = zerocopy.prefetch(cold)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if started.done and started.wait() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    started.wait()
