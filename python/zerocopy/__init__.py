@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from zerocopy.allowlist import safe_globals
     from zerocopy.assigning import assign, load_model
     from zerocopy.checkpoint import Checkpoint, open
+    from zerocopy.converting import convert
+    from zerocopy.editing import drop_keys, rename_keys
     from zerocopy.errors import ClosedError, Error, FormatError, UnsupportedError
     from zerocopy.explanation import Explanation, explain
     from zerocopy.layer import TensorInfo
@@ -24,12 +26,16 @@ if TYPE_CHECKING:
     from zerocopy.loading import load
     from zerocopy.overlaying import overlay
     from zerocopy.patching import is_patched, patch, patched, unpatch
+    from zerocopy.pickling import StoredTensor
     from zerocopy.placeholder import NotYetLoadedTensor
     from zerocopy.prefetching import Prefetch, prefetch
+    from zerocopy.reserving import Extent, skip_data, storage_offsets
+    from zerocopy.saving import save
     from zerocopy.storage import untyped_storage
     from zerocopy.stubs import Stub, UnknownGlobal
     from zerocopy.unpickler import Unpickler
     from zerocopy.usage import FileMemory, MemoryReport, memory
+    from zerocopy.writer import Writer
 
 _interpreters.require_main()
 
@@ -40,17 +46,22 @@ __all__ = [
     "ClosedError",
     "Error",
     "Explanation",
+    "Extent",
     "FileMemory",
     "FormatError",
     "MemoryReport",
     "NotYetLoadedTensor",
     "Prefetch",
+    "StoredTensor",
     "Stub",
     "TensorInfo",
     "UnknownGlobal",
     "Unpickler",
     "UnsupportedError",
+    "Writer",
     "assign",
+    "convert",
+    "drop_keys",
     "explain",
     "is_patched",
     "jit",
@@ -63,7 +74,11 @@ __all__ = [
     "patch",
     "patched",
     "prefetch",
+    "rename_keys",
     "safe_globals",
+    "save",
+    "skip_data",
+    "storage_offsets",
     "unpatch",
     "untyped_storage",
 ]
@@ -73,17 +88,22 @@ _HOMES = {
     "ClosedError": "errors",
     "Error": "errors",
     "Explanation": "explanation",
+    "Extent": "reserving",
     "FileMemory": "usage",
     "FormatError": "errors",
     "MemoryReport": "usage",
     "NotYetLoadedTensor": "placeholder",
     "Prefetch": "prefetching",
+    "StoredTensor": "pickling",
     "Stub": "stubs",
     "TensorInfo": "layer",
     "UnknownGlobal": "stubs",
     "Unpickler": "unpickler",
     "UnsupportedError": "errors",
+    "Writer": "writer",
     "assign": "assigning",
+    "convert": "converting",
+    "drop_keys": "editing",
     "explain": "explanation",
     "is_patched": "patching",
     "jit": "jit",
@@ -96,7 +116,11 @@ _HOMES = {
     "patch": "patching",
     "patched": "patching",
     "prefetch": "prefetching",
+    "rename_keys": "editing",
     "safe_globals": "allowlist",
+    "save": "saving",
+    "skip_data": "reserving",
+    "storage_offsets": "reserving",
     "unpatch": "patching",
     "untyped_storage": "storage",
 }

@@ -16,6 +16,7 @@ import zerocopy
 
 #: What the help says of each subcommand.
 COMMANDS = {
+    "convert": "write a checkpoint in another format, or as shards",
     "run": "run a Python program with torch.load patched",
     "scan": "say what a checkpoint's pickles name, and whether a safe load would take it",
     "verify": "check a checkpoint's structure and checksums",

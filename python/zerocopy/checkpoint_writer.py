@@ -1,0 +1,146 @@
+"""Writes the records of a checkpoint: its pickle, its storages, and what torch's readers look for beside them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Self
+
+import torch
+
+from zerocopy import _torch
+from zerocopy._core import crc32
+from zerocopy.mapped import MappedFiles, Place
+from zerocopy.sinks import Sink, Written
+from zerocopy.zip_writer import LARGEST_ALIGNMENT, SMALLEST_ALIGNMENT, ZipWriter
+
+_FILE_FORMAT = b"3\n"
+# From this size on it is worth to ask where a storage lies, and to have a thread compute its checksum.
+_LARGE = 1 << 20
+_PIECE = 1 << 20
+# Up to this an extra field pads everything, and torch's arithmetic for the places of storages holds.
+_LARGEST_REGULAR_ALIGNMENT = 1 << 15
+
+
+class CheckpointWriter:
+    """A context manager: its block writes records, and ends with :meth:`finish`.
+
+    Parameters
+    ----------
+    sink : Sink
+        Where to.
+    alignment : int
+        Of the bytes of storages in the archive.
+    checksum : bool
+        Whether storages get theirs; other records always do.
+    regular : bool
+        Whether storages are going to be written in the order in which the pickle speaks of them, and nothing between:
+        then torch is told that it may work out where they are.
+    written : callable
+        Called with numbers of bytes of storages.
+    """
+
+    def __init__(
+        self, sink: Sink, alignment: int, checksum: bool, *, regular: bool, written: Written = lambda _: None
+    ) -> None:
+        self._sink, self._zip = sink, ZipWriter(sink)
+        self._alignment, self._checksum, self._written = alignment, checksum, written
+        self._regular = regular and alignment <= _LARGEST_REGULAR_ALIGNMENT
+        # Does checksums while this thread writes; both leave Python alone meanwhile.
+        self._thread = ThreadPoolExecutor(1, "zerocopy-checksum")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+
+    def pickle(self, content: bytes) -> None:
+        """Write the pickle, and how the storages are laid out."""
+        self._zip.write("data.pkl", content)
+        if self._regular:
+            self._zip.write(".format_version", b"1")
+        self._zip.write(".storage_alignment", str(self._alignment).encode())
+        self._zip.write("byteorder", sys.byteorder.encode())
+
+    def storage(self, key: str, storage: torch.UntypedStorage, mapped: MappedFiles) -> int | None:
+        """Write a storage and return its checksum; None where only room is made for it, in a block of ``skip_data``.
+
+        One on another device comes to the CPU for that time.
+        """
+        if _torch.skips_data():
+            self._reserve(key, storage.nbytes())
+            return None
+        on_cpu = storage if storage.device.type == "cpu" else storage.cpu()
+        size = on_cpu.nbytes()
+
+        def put(sink: Sink) -> int:
+            content = _torch.bytes_of(on_cpu)
+            if size < _LARGE:
+                sink.write(content, self._written)
+                return crc32(content) if self._checksum else 0
+            place = mapped.place_of(on_cpu.data_ptr(), size)
+            if place is None:
+                return self._beside(lambda: crc32(content), lambda: sink.write(content, self._written))
+            return self._beside(lambda: _checksum_of_file(place, size), lambda: copy(sink, content, place))
+
+        def copy(sink: Sink, content: memoryview, place: Place) -> None:
+            done = sink.copy(place.descriptor, place.offset, size, self._written)
+            sink.write(content[done:], self._written)
+
+        self._zip.add(f"data/{key}", size, put, self._alignment)
+        return self._zip.entries[-1].crc
+
+    def finish(self) -> None:
+        """Write what comes behind the storages, and the directory."""
+        self._zip.write("version", _FILE_FORMAT)
+        self._zip.write(".data/serialization_id", self._identifier())
+        self._zip.finish()
+
+    def _reserve(self, key: str, size: int) -> None:
+        def put(sink: Sink) -> int:
+            sink.skip(size)
+            self._written(size)
+            return 0
+
+        self._zip.add(f"data/{key}", size, put, self._alignment)
+
+    def _beside(self, checksum: Callable[[], int], write: Callable[[], None]) -> int:
+        if not self._checksum:
+            write()
+            return 0
+        computing = self._thread.submit(checksum)
+        try:
+            write()
+        finally:
+            wait([computing])  # what it reads has to stay until then
+        return computing.result()
+
+    def _identifier(self) -> bytes:
+        """Return 40 digits that tell one content from another, the same for the same: torch logs them."""
+        records = "\n".join(f"{entry.name} {entry.size} {entry.crc}" for entry in self._zip.entries)
+        digest = hashlib.sha256(records.encode()).digest()
+        return f"{int.from_bytes(digest, 'little') % 10**40:040}".encode()
+
+
+def _checksum_of_file(place: Place, size: int) -> int:
+    """Return the checksum of bytes of a file, read in pieces that stay in the processor's cache."""
+    crc, at, piece = 0, 0, bytearray(_PIECE)
+    while at < size:
+        got = os.preadv(place.descriptor, [memoryview(piece)[: size - at]], place.offset + at)
+        if got == 0:
+            break  # it was cut: whoever copies it says so
+        crc = crc32(memoryview(piece)[:got], crc)
+        at += got
+    return crc
+
+
+def checked_alignment(alignment: int) -> int:
+    """Return the alignment. Raises ValueError if it is none."""
+    is_power = isinstance(alignment, int) and alignment > 0 and alignment & (alignment - 1) == 0
+    if not (is_power and SMALLEST_ALIGNMENT <= alignment <= LARGEST_ALIGNMENT):
+        raise ValueError(f"alignment is a power of two from 64 to 2 MiB, not {alignment!r}")
+    return alignment

@@ -1,0 +1,59 @@
+"""Whether a conversion has kept what it was to keep, bit for bit: both sides are opened, and compared by name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerocopy import sharding, targets
+from zerocopy.cli.comparison import Comparison
+from zerocopy.cli.output import escaped, listed
+from zerocopy.safetensors_writer import elements_of
+from zerocopy.sources import Sources
+
+
+def difference(
+    options: argparse.Namespace, dtype: torch.dtype | None, keep: Callable[[str], bool] | None
+) -> str:
+    """Return the first difference between the tensors of sources, and those of the target; empty if there is none."""
+    target = Path(options.target)
+    if options.max_shard_size is not None:
+        target = sharding.layout_of(target, targets.SUFFIXES).index_path
+    with (
+        Sources(options.sources, keep, dtype=dtype, device="cpu") as wanted,
+        Sources([target], None, device="cpu") as found,
+    ):
+        if unequal := sorted(wanted.tensors.keys() ^ found.tensors.keys()):
+            return f"only one of the two has {listed(map(escaped, unequal))}"
+        for name in wanted.tensors:
+            if differs := _difference(wanted.tensor(name), found.tensor(name)):
+                return f"{escaped(name)} differs: {differs}"
+    return ""
+
+
+def _difference(wanted: torch.Tensor, found: torch.Tensor) -> str:
+    if not (_is_dense(wanted) and _is_dense(found)):
+        return Comparison().difference(wanted, found)
+    if (wanted.dtype, wanted.shape) != (found.dtype, found.shape):
+        return f"{wanted.dtype} {tuple(wanted.shape)} and {found.dtype} {tuple(found.shape)}"
+    if not wanted.numel():
+        return ""
+    wanted, found = _contiguous(wanted), _contiguous(found)  # held for as long as their bytes are looked at
+    return "" if torch.equal(_bytes_of(wanted), _bytes_of(found)) else "other bits"
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a contiguous tensor as a tensor, which torch compares quickly; Python one by one."""
+    return torch.frombuffer(elements_of(tensor), dtype=torch.uint8)
+
+
+def _is_dense(tensor: Any) -> bool:
+    return tensor.layout is torch.strided and not (tensor.is_quantized or getattr(tensor, "is_nested", False))
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()

@@ -1,0 +1,143 @@
+"""``zerocopy convert``: a checkpoint in another format."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+from zerocopy.cli import reading
+from zerocopy.cli.output import Progress, complain, escaped, say
+from zerocopy.errors import Error
+
+DESCRIPTION = """
+Writes checkpoints as .pt, .safetensors or .h5, as the ending of DST says, in one file or in shards. Several sources
+are merged. Memory stays at the largest tensor that has to be changed; DST is whole, or what it was before.
+"""
+
+EPILOG = (
+    reading.EXIT_CODES.format(
+        fine="converted",
+        bad="--verify found a difference",
+        trouble="nothing was converted: the line on standard error says why; or it could not be verified",
+    )
+    + """
+example:
+  $ zerocopy convert model.pt model.safetensors
+  $ zerocopy convert --keep model. --dtype bf16 --verify checkpoint.pt model.safetensors
+  $ zerocopy convert --max-shard-size 5GB model.pt folder
+"""
+)
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16", "fp32": "float32",
+          "f32": "float32", "fp64": "float64", "f64": "float64"}  # fmt: skip
+_LONGEST = 2000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("sources", metavar="SRC", nargs="+", help="a checkpoint: a file, an index, a folder")
+    parser.add_argument("target", metavar="DST", help="where to write")
+    parser.add_argument("--dtype", help="convert floating-point tensors: bf16, fp16, float32, ...")
+    parser.add_argument("--max-shard-size", metavar="SIZE", help="write shards: 5GB, 500MB, 1GiB")
+    parser.add_argument(
+        "--keep", metavar="PREFIX", action="append", help="only what begins so; may be given several times"
+    )
+    parser.add_argument("--verify", action="store_true", help="compare the two afterwards, bit for bit")
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Convert, and return the exit code."""
+    target = options.target
+    if options.verify and any(_is_same_file(source, target) for source in options.sources):
+        parser.error("--verify needs the source, which DST replaces")
+    try:
+        with _failing_as("convert", target):
+            _convert(parser, options)
+            if options.verify:
+                from zerocopy.cli.conversion import difference  # which needs torch
+
+                found = difference(options, _dtype(parser, options.dtype), _keep(options.keep))
+                say([f"{escaped(target)}: {found or 'equal to its source, bit for bit'}"])
+                return reading.BAD if found else reading.FINE
+    except reading.Trouble:
+        return reading.TROUBLE
+    except KeyboardInterrupt:
+        return reading.INTERRUPTED
+    return reading.FINE
+
+
+def _convert(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    from zerocopy.converting import convert
+
+    shown = _Bar(f"zerocopy convert: {escaped(options.target)}:")
+    try:
+        convert(
+            options.sources,
+            options.target,
+            dtype=_dtype(parser, options.dtype),
+            max_shard_size=options.max_shard_size,
+            keep=_keep(options.keep),
+            progress=shown,
+        )
+    finally:
+        shown.end()
+
+
+class _Bar:
+    """Shows progress from the first call on, which says how much there is."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._done = what, 0
+        self._progress: Progress | None = None
+
+    def __call__(self, done: int, whole: int) -> None:
+        if self._progress is None:
+            self._progress = Progress(self._what, whole)
+        self._progress.add(done - self._done)
+        self._done = done
+
+    def end(self) -> None:
+        if self._progress is not None:
+            self._progress.end()
+
+
+@contextlib.contextmanager
+def _failing_as(command: str, target: str) -> Any:
+    """Turn what a file or the system may raise into one line, and ``Trouble``."""
+    try:
+        yield
+    except (Error, UnpicklingError, ValueError, KeyError, OSError) as error:
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error.args[0])
+        complain(f"zerocopy {command}: {escaped(where + said, _LONGEST)}")
+        raise reading.Trouble from None
+    except MemoryError:
+        complain(f"zerocopy {command}: {escaped(target)}: out of memory")
+        raise reading.Trouble from None
+
+
+def _dtype(parser: argparse.ArgumentParser, name: str | None) -> Any:
+    import torch
+
+    found = None if name is None else getattr(torch, _SHORT.get(name, name), None)
+    if name is not None and not isinstance(found, torch.dtype):
+        parser.error(f"--dtype: torch has no {escaped(name)}")
+    if found is not None and not found.is_floating_point:
+        parser.error(f"--dtype converts floating-point tensors, so it cannot be {name}")
+    return found
+
+
+def _keep(prefixes: list[str] | None) -> Callable[[str], bool] | None:
+    return None if prefixes is None else lambda name: name.startswith(tuple(prefixes))
+
+
+def _is_same_file(source: str, target: str) -> bool:
+    try:
+        return Path(source).samefile(target)
+    except OSError:
+        return False

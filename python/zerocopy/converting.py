@@ -1,0 +1,131 @@
+"""``zerocopy.convert``: a checkpoint in another format."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerocopy import dcp, hdf5, loading, opening, sharded, sharding, targets
+from zerocopy.errors import UnsupportedError
+from zerocopy.hdf5_writer import Hdf5Writer
+from zerocopy.lazy import Options
+from zerocopy.replacing import replacing
+from zerocopy.saving import Counted, Progress
+from zerocopy.sources import Keep
+from zerocopy.zip_source import zip_records
+
+
+def convert(
+    src: Any,
+    dst: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    max_shard_size: int | str | None = None,
+    keep: Keep | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write a checkpoint in another format: ``.pt``, ``.safetensors`` and ``.h5``, one file or shards.
+
+    Tensors go one by one, from file to file where their bytes stay what they are, so memory stays at the largest that
+    has to be changed. Where the target was there, it is replaced when the new one is whole, and left as it is if
+    anything goes wrong.
+
+    Parameters
+    ----------
+    src : str or PathLike, or a list of them
+        What ``zerocopy.open`` takes: a file, an index of shards, a folder. Several are merged under dotted names.
+    dst : str or PathLike
+        Its ending says the format: ``.safetensors``; ``.pt``, ``.pth``, ``.bin``, ``.ckpt``; ``.h5``, ``.hdf5``. With
+        `max_shard_size` a folder, which gets what transformers reads (``model.safetensors.index.json``, and shards
+        beside it), an index, or a file that indices and shards are named after: ``folder/pytorch_model.bin``.
+    dtype : torch.dtype, optional
+        What floating-point tensors are converted to.
+    max_shard_size : int or str, optional
+        Bytes of a shard, or ``"5GB"`` (decimal, as transformers has it), ``"500MB"``, ``"1GiB"``.
+    keep : str, list of str or callable, optional
+        Which leaves to take along, by their dotted names: what they begin with, names of leaves and branches, or
+        ``keep(name)``. To leave the optimizer behind: ``keep=["model"]``. Names stay what they are.
+    progress : callable, optional
+        Called with the bytes that are written and those that there are.
+
+    Raises
+    ------
+    OSError
+        The operating system refused; ESTALE if a source was changed meanwhile.
+    zerocopy.FormatError, pickle.UnpicklingError
+        As ``open``.
+    zerocopy.UnsupportedError
+        There are tensors that the format cannot hold (sparse, quantized, overlapping, ...), which the message lists;
+        several sources have the same names; a format that is none of these; h5py is not installed.
+    ValueError
+        No such size; `keep` leaves nothing.
+    KeyError
+        `keep` has a name that is not there.
+
+    Notes
+    -----
+    ``.pt`` as ``.h5`` without `dtype` and `keep` is a copy, record by record: nothing is unpickled, so whole modules
+    come along too. docs/converting.md says what becomes of ties, metadata and what is no tensor.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, torch, zerocopy
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> torch.save({"model": {"weight": torch.arange(4.0)}, "step": 7}, folder / "model.pt")
+    >>> zerocopy.convert(folder / "model.pt", folder / "model.safetensors", keep=["model"], dtype=torch.bfloat16)
+    >>> zerocopy.load(folder / "model.safetensors")
+    {'model.weight': tensor([0., 1., 2., 3.], dtype=torch.bfloat16)}
+    """
+    paths: Sequence[Any] = src if isinstance(src, (list, tuple)) else [src]
+    target = Path(os.fsdecode(dst)).absolute()
+    if not paths:
+        raise ValueError("convert takes at least one source")
+    Options(dtype)  # which says what is wrong with it
+    job = targets.Job(paths, dtype, keep, progress)
+    if max_shard_size is not None:
+        most = sharding.size_of(max_shard_size)
+        layout = sharding.layout_of(target, targets.SUFFIXES)
+        if layout.suffix in hdf5.SUFFIXES:
+            raise UnsupportedError(f"{os.fspath(dst)}: shards are .safetensors or .pt, not .h5")
+        targets.write_shards(job, layout, most)
+        return
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(dst))
+    if target.suffix == targets.SAFETENSORS:
+        targets.write_safetensors(job, target)
+    elif target.suffix in targets.PICKLED:
+        targets.write_pickled(job, target)
+    elif target.suffix not in hdf5.SUFFIXES:
+        ending = target.suffix or "a file without an ending"
+        raise UnsupportedError(f"{os.fspath(dst)}: convert writes .pt, .safetensors and .h5, not {ending!r}")
+    elif dtype is None and keep is None and len(paths) == 1 and _is_zip(paths[0]):
+        _copy_archive(Path(os.fsdecode(paths[0])).absolute(), target, progress)
+    else:
+        targets.write_hdf5(job, target)
+
+
+def _is_zip(source: Any) -> bool:
+    if sharded.index_of(source) is not None or dcp.folder_of(source) is not None:
+        return False
+    with loading.undiagnosed(), loading.naming(source, weights_only=True):
+        # It checks the file, and says what it is instead.
+        return opening.open_archive(source, windows=True).container == "zip"
+
+
+def _copy_archive(source: Path, target: Path, progress: Progress | None) -> None:
+    """Write the records of an archive to HDF5, as they are."""
+    h5py = hdf5.import_h5py(target)
+    with contextlib.ExitStack() as block:
+        block.enter_context(loading.naming(source, weights_only=True))
+        file = block.enter_context(source.open("rb"))
+        new = block.enter_context(replacing(target))
+        block.enter_context(hdf5.staying(os.fsencode(source)))
+        records = zip_records(file, str(source))
+        written = Counted(progress, sum(record.size for record in records))
+        Hdf5Writer(h5py, new.path, records, str(target)).write(written)

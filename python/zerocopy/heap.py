@@ -1,0 +1,29 @@
+"""Gives back to the system what the C library keeps of freed memory: tensors that come and go would add up there."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+_EVERY = 8 << 20  # bytes
+
+
+def _found_trim() -> Callable[[int], int]:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) or (lambda _: 0)  # other C libraries keep less
+
+
+_trim = _found_trim()
+
+
+class Heap:
+    """Counts what was allocated for tensors, and trims now and then: it takes a while where there are many arenas."""
+
+    def __init__(self) -> None:
+        self._since = 0
+
+    def used(self, size: int) -> None:
+        """Note that a tensor of that size has come, or gone."""
+        self._since += size
+        if self._since >= _EVERY:
+            self._since = 0
+            _trim(0)

@@ -1,0 +1,136 @@
+"""Which bytes of which file an address of this process shows: what lies in a file already is copied from there."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import ctypes
+import mmap
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import torch
+
+_ENTRY = 8  # bytes of /proc/self/pagemap for each page
+_MOST_ENTRIES = 1 << 20
+# Bits of an entry: the page is one of a file or shared; it is in memory, or swapped out.
+_OF_A_FILE = 1 << 61
+_THERE = -(1 << 62)  # bits 63 and 62, as a signed number
+
+
+class Mapping(NamedTuple):
+    """A line of /proc/self/maps about a file."""
+
+    begin: int
+    end: int
+    shared: bool
+    offset: int
+    identity: str  # device and inode, as the kernel writes them
+    path: bytes
+
+
+class Place(NamedTuple):
+    """Bytes of an open file."""
+
+    descriptor: int
+    offset: int
+
+
+class MappedFiles:
+    """The files that are mapped when it is made, opened as they are needed and closed at the end of its block."""
+
+    def __init__(self) -> None:
+        self._mappings = _mappings()
+        self._opened: dict[str, int | None] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def place_of(self, address: int, size: int) -> Place | None:
+        """Return where the file has these bytes; None unless it is certain that it has the same."""
+        index = bisect.bisect_right(self._mappings, address, key=lambda mapping: mapping.begin) - 1
+        if index < 0 or size == 0:
+            return None
+        mapping = self._mappings[index]
+        if address + size > mapping.end:
+            return None
+        if not (mapping.shared or self._is_unwritten(address, size)):
+            return None
+        descriptor = self._descriptor_of(mapping)
+        return None if descriptor is None else Place(descriptor, mapping.offset + address - mapping.begin)
+
+    def _descriptor_of(self, mapping: Mapping) -> int | None:
+        if mapping.identity not in self._opened:
+            self._opened[mapping.identity] = self._open(mapping)
+        return self._opened[mapping.identity]
+
+    def _open(self, mapping: Mapping) -> int | None:
+        try:
+            if not stat.S_ISREG(Path(os.fsdecode(mapping.path)).stat().st_mode):
+                return None
+            descriptor = os.open(mapping.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:  # it has no name any more, or may not be opened
+            return None
+        self._stack.callback(os.close, descriptor)
+        return descriptor if _identity_of(descriptor) == mapping.identity else None
+
+    def _is_unwritten(self, address: int, size: int) -> bool:
+        """Whether none of the pages is private: a page is copied at the first write, and is no file's from then on."""
+        first, behind = address // mmap.PAGESIZE, -(-(address + size) // mmap.PAGESIZE)
+        try:
+            pages = self._pagemap()
+        except OSError:
+            return False
+        for page in range(first, behind, _MOST_ENTRIES):
+            wanted = min(_MOST_ENTRIES, behind - page) * _ENTRY
+            entries = bytearray(os.pread(pages, wanted, page * _ENTRY))
+            if len(entries) != wanted:
+                return False
+            bits = torch.frombuffer(entries, dtype=torch.int64)
+            if bool((((bits & _THERE) != 0) & ((bits & _OF_A_FILE) == 0)).any()):
+                return False
+        return True
+
+    def _pagemap(self) -> int:
+        found = self._opened.get("pagemap")
+        if found is None:
+            found = self._opened["pagemap"] = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+            self._stack.callback(os.close, found)
+        return found
+
+
+def _mappings() -> list[Mapping]:
+    mappings = []
+    with Path("/proc/self/maps").open("rb") as lines:
+        for line in lines:
+            fields = line.rstrip(b"\n").split(maxsplit=5)
+            if len(fields) == 6 and fields[5].startswith(b"/"):
+                begin, _, end = fields[0].partition(b"-")
+                identity = b" ".join(fields[3:5]).decode()
+                shared = fields[1].endswith(b"s")
+                mappings.append(
+                    Mapping(int(begin, 16), int(end, 16), shared, int(fields[2], 16), identity, fields[5])
+                )
+    return mappings
+
+
+def _identity_of(descriptor: int) -> str | None:
+    """Return what the kernel calls a file in /proc/self/maps: on btrfs and overlay file systems fstat says otherwise.
+
+    So a page of it is mapped, and looked up.
+    """
+    try:
+        page = mmap.mmap(descriptor, 1, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    except (OSError, ValueError):  # empty, or a file system that maps nothing
+        return None
+    with page:
+        byte = ctypes.c_char.from_buffer(page)
+        address = ctypes.addressof(byte)
+        del byte  # which would keep the page from being unmapped
+        return next((found.identity for found in _mappings() if found.begin <= address < found.end), None)

@@ -1,0 +1,272 @@
+"""Renames and takes out keys of the dicts in a pickle. The pickle is read as opcodes; nothing that it names is called.
+
+All other opcodes stay as they are, in their order. What is taken out may define what the rest gets from the memo (the
+first tensor of a file defines the names that all tensors are made with): then the definition moves to where it is
+wanted first.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from zerocopy.errors import FormatError, UnsupportedError
+
+_IN_PLACE = frozenset(["APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"])
+_PUTS = frozenset(["PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"])
+_GETS = frozenset(["GET", "BINGET", "LONG_BINGET"])
+_TEXTS = frozenset(["UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"])
+_NUMBERS = frozenset(["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"])
+
+
+class _Op(NamedTuple):
+    info: pickletools.OpcodeInfo
+    argument: Any
+    code: bytes
+    slot: int = -1  # of the memo, for what puts there
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+
+@dataclass
+class _Value:
+    """What an object of the pickle is, as far as it matters here."""
+
+    key: str | None = None  # what it is called as the key of a dict
+    is_text: bool = False
+    entries: list[_Entry] = field(default_factory=list)
+
+
+@dataclass
+class _Place:
+    """Where an object is put on the stack, by the numbers of opcodes."""
+
+    begin: int
+    end: int
+    value: _Value
+
+
+class _Entry(NamedTuple):
+    """A key and a value that go into a dict."""
+
+    key: _Place
+    value: _Place
+    setter: int | None  # the opcode that is for this entry alone
+
+
+class PickleEditor:
+    """The keys of the dicts in a pickle.
+
+    Parameters
+    ----------
+    pickle : bytes
+        A whole one.
+    """
+
+    def __init__(self, pickle: bytes) -> None:
+        self._ops = list(_ops_of(pickle))
+        self._memo: dict[int, _Place] = {}
+        self._root = self._read()
+        # From an opcode: up to which, and what is there instead.
+        self._changes: dict[int, tuple[int, bytes]] = {}
+        # From an opcode: up to which, and where in the memo the object is that they make.
+        self._slots: dict[int, list[tuple[int, int]]] = {}
+        for slot, place in self._memo.items():
+            self._slots.setdefault(place.begin, []).append((place.end, slot))
+
+    def rename(self, old: str, new: str) -> None:
+        """Give an entry another key. Names are keys joined by dots."""
+        found, prefix, holder = self._find(old)
+        key = new.removeprefix(prefix)
+        if not new.startswith(prefix) or not key:
+            raise ValueError(
+                f"{old!r} stays in its dict: its new name begins with {prefix!r}, unlike {new!r}"
+            )
+        if not found.key.value.is_text:
+            raise UnsupportedError(f"{old!r} has a number for a key, not a text")
+        if any(entry.key.value.key == key for entry in holder.entries):
+            raise ValueError(f"{new!r} is there already")
+        encoded = key.encode("utf-8", "surrogatepass")
+        self._changes[found.key.begin] = found.key.end, b"X" + struct.pack("<I", len(encoded)) + encoded
+        found.key.value = _Value(key, is_text=True)  # other places may have the same key
+
+    def drop(self, name: str) -> None:
+        """Take an entry out of its dict."""
+        found, _, holder = self._find(name)
+        holder.entries.remove(found)
+        self._changes[found.key.begin] = found.value.end, b""
+        if found.setter is not None:
+            self._changes[found.setter] = found.setter + 1, b""
+
+    def names(self) -> list[str]:
+        """Return the names of entries, those of dicts in dicts among them, down to where a dict is within itself."""
+        return list(_names(self._root.value, "", frozenset()))
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything was renamed or dropped."""
+        return bool(self._changes)
+
+    def edited(self) -> bytes:
+        """Return the pickle with its changes."""
+        written, defined = bytearray(), dict[int, int]()
+        try:
+            self._write(0, len(self._ops), written, defined)
+        except RecursionError:
+            raise UnsupportedError("the pickle is nested too deeply to be edited") from None
+        return bytes(written)
+
+    def _find(self, name: str) -> tuple[_Entry, str, _Value]:
+        """Return the entry of that name, what names in its dict begin with, and the dict."""
+        matches = list(_matches(self._root.value, name, ""))
+        if not matches:
+            raise KeyError(name)
+        if len(matches) > 1:
+            raise ValueError(f"{name!r} is the name of several entries")
+        return matches[0]
+
+    def _read(self) -> _Place:
+        stack: list[_Place | int] = []  # numbers: of opcodes that put a mark there
+        for i, op in enumerate(self._ops):
+            if op.name == "STOP":
+                break
+            if op.name == "MARK":
+                stack.append(i)
+            elif op.name in _PUTS:
+                top = stack[-1]
+                if isinstance(top, int) or op.slot in self._memo:
+                    raise UnsupportedError("the pickle uses its memo as no pickler does")
+                self._memo[op.slot] = top
+                top.end = i + 1
+            elif op.name in _GETS:
+                if int(op.argument) not in self._memo:
+                    raise FormatError("the pickle asks its memo for what is not there")
+                stack.append(_Place(i, i + 1, self._memo[int(op.argument)].value))
+            elif op.name not in ("PROTO", "FRAME"):
+                self._apply(i, op, stack)
+        if len(stack) != 1 or isinstance(stack[0], int):
+            raise FormatError("the pickle ends with something else than one object")
+        return stack[0]
+
+    def _apply(self, i: int, op: _Op, stack: list[_Place | int]) -> None:
+        """Take from the stack what an opcode takes, and put there what it makes."""
+        info = op.info
+        before, begin, items = info.stack_before, i, list[_Place]()
+        if pickletools.markobject in before:
+            items, begin = _to_mark(stack)
+            before = before[: before.index(pickletools.markobject)]
+        below = _taken(stack, len(before))
+        if op.name in _IN_PLACE:
+            target = below[0]
+            target.end = i + 1
+            if op.name == "SETITEM":
+                target.value.entries.append(_Entry(below[1], below[2], i))
+            elif op.name == "SETITEMS":
+                pairs = zip(items[::2], items[1::2], strict=True)
+                target.value.entries += (_Entry(key, value, None) for key, value in pairs)
+            stack.append(target)
+        elif len(info.stack_after) > 1:
+            raise UnsupportedError(f"the pickle has {op.name}, which no pickler writes")
+        elif info.stack_after:
+            value = _Value()
+            if op.name in _TEXTS or op.name in _NUMBERS:
+                value = _Value(str(op.argument), is_text=op.name in _TEXTS)
+            elif op.name == "DICT":
+                pairs = zip(items[::2], items[1::2], strict=True)
+                value = _Value(entries=[_Entry(key, item, None) for key, item in pairs])
+            stack.append(_Place(below[0].begin if below else begin, i + 1, value))
+
+    def _write(
+        self, begin: int, end: int, written: bytearray, defined: dict[int, int], at_all: int = -1
+    ) -> None:
+        """Write opcodes, the one at `at_all` also if it was changed.
+
+        What is put into the memo is numbered anew, from 0 on: `defined` has the new numbers.
+        """
+        i = begin
+        while i < end:
+            if i in self._changes and i != at_all:
+                i, instead = self._changes[i]
+                written += instead
+                continue
+            there = [(until, slot) for until, slot in self._slots.get(i, ()) if slot in defined]
+            if there:  # it has been moved to where it was wanted before
+                i, slot = max(there)
+                written += _slot_code(b"h", b"j", defined[slot])
+                continue
+            op = self._ops[i]
+            if op.name in _GETS:
+                slot = int(op.argument)
+                if slot in defined:
+                    written += _slot_code(b"h", b"j", defined[slot])
+                else:
+                    place = self._memo[slot]
+                    self._write(place.begin, place.end, written, defined, at_all=place.begin)
+            elif op.name in _PUTS:
+                defined[op.slot] = len(defined)
+                written += _slot_code(b"q", b"r", defined[op.slot])
+            elif op.name != "FRAME":  # a hint about lengths, which are others now
+                written += op.code
+            i += 1
+
+
+def _slot_code(short: bytes, long: bytes, slot: int) -> bytes:
+    return short + bytes([slot]) if slot < 256 else long + struct.pack("<I", slot)
+
+
+def _ops_of(pickle: bytes) -> Iterator[_Op]:
+    try:
+        found = list(pickletools.genops(pickle))
+    except ValueError as error:
+        raise FormatError(f"the pickle is damaged: {error}") from None
+    ends = [position for _, _, position in found[1:]] + [len(pickle)]
+    slots = 0
+    for (info, argument, position), end in zip(found, ends, strict=True):
+        assert position is not None
+        slot = -1
+        if info.name in _PUTS:
+            slot = slots if info.name == "MEMOIZE" else int(argument or 0)
+            slots += 1
+        code = pickle[position:end] if info.name != "STOP" else pickle[position : position + 1]
+        yield _Op(info, argument, code, slot)
+
+
+def _to_mark(stack: list[_Place | int]) -> tuple[list[_Place], int]:
+    items: list[_Place] = []
+    while stack:
+        top = stack.pop()
+        if isinstance(top, int):
+            return items[::-1], top
+        items.append(top)
+    raise FormatError("the pickle has no mark where it needs one")
+
+
+def _taken(stack: list[_Place | int], count: int) -> list[_Place]:
+    taken = [item for item in stack[len(stack) - count :] if not isinstance(item, int)]
+    if count > len(stack) or len(taken) < count:
+        raise FormatError("the pickle takes more than there is")
+    del stack[len(stack) - count :]
+    return taken
+
+
+def _matches(holder: _Value, name: str, prefix: str) -> Iterator[tuple[_Entry, str, _Value]]:
+    for entry in holder.entries:
+        key = entry.key.value.key
+        if key == name:
+            yield entry, prefix, holder
+        elif key is not None and name.startswith(f"{key}."):
+            yield from _matches(entry.value.value, name[len(key) + 1 :], f"{prefix}{key}.")
+
+
+def _names(holder: _Value, prefix: str, above: frozenset[int]) -> Iterator[str]:
+    if id(holder) in above:
+        return
+    for entry in holder.entries:
+        if entry.key.value.key is not None:
+            yield prefix + entry.key.value.key
+            yield from _names(entry.value.value, f"{prefix}{entry.key.value.key}.", above | {id(holder)})

@@ -1,0 +1,209 @@
+"""Pickles objects as ``torch.save`` does, with storages by number: what they hold is written apart."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import io
+import itertools
+import pickle
+from collections.abc import Callable, MutableMapping
+from typing import Any, NamedTuple
+
+import torch
+
+from zerocopy import _torch
+from zerocopy.layer import shape_of
+from zerocopy.placeholder import NotYetLoadedTensor, real_of
+
+PROTOCOL = 2  # torch.save's, and the only one that weights_only reads on every release
+_STORAGES: tuple[type, ...] = (torch.storage.TypedStorage, torch.UntypedStorage)
+
+PersistentId = tuple[str, Any, str, str, int]
+
+
+class Remake(NamedTuple):
+    """How to have a storage again that is not kept: a tensor that is made anew whenever it is wanted, and a number."""
+
+    placeholder: NotYetLoadedTensor
+    number: int
+
+    def storage(self) -> torch.UntypedStorage:
+        """Make it."""
+        found: list[torch.UntypedStorage] = []
+
+        def note(storage: _torch.PickledStorage, _: Remake | None) -> str:
+            found.append(storage.storage)
+            return ""
+
+        StandIns(self, note).of(self.placeholder)
+        return found[self.number]
+
+
+#: Takes a storage, and how to have it again unless it may be kept, and returns its key: the same for the same storage.
+Store = Callable[[_torch.PickledStorage, Remake | None], str]
+
+
+class _StoredStorage:
+    """Stands for a storage that has its key already."""
+
+    def __init__(self, owner: object, persistent_id: PersistentId) -> None:
+        self.owner, self.persistent_id = owner, persistent_id
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise pickle.PicklingError("what was stored early can be saved by the Writer that stored it")
+
+
+class StoredTensor:
+    """Stands for a tensor whose data are in a file already: what ``Writer.store_early`` returns.
+
+    It takes the tensor's place in what is given to ``Writer.save``, and no memory to speak of.
+
+    Attributes
+    ----------
+    shape : torch.Size
+        Of the tensor; as everything here. Of a nested tensor -1 for each dimension.
+    dtype : torch.dtype
+        Element type.
+    device : torch.device
+        Where it was.
+    requires_grad : bool
+        Whether it takes part in autograd.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape, self.dtype, self.device = shape_of(tensor), tensor.dtype, tensor.device
+        self.requires_grad = tensor.requires_grad
+        self._reduced: Any = None
+
+    def __repr__(self) -> str:
+        return f"StoredTensor(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        return self._reduced
+
+
+class StandIns:
+    """Puts stand-ins in the place of tensors and storages.
+
+    Parameters
+    ----------
+    owner : object
+        In whose pickles they may be.
+    store : callable
+        Is given every storage.
+    remade : callable, optional
+        Returns how to have the next storage again.
+    """
+
+    def __init__(self, owner: object, store: Store, remade: Callable[[], Remake] | None = None) -> None:
+        self._owner, self._store, self._remade = owner, store, remade
+        # What is there twice, or within itself, is so again. The first of each pair keeps its id its own.
+        self._made: MutableMapping[int, tuple[Any, Any]] = {}
+
+    def of(self, value: Any) -> Any:
+        """Return a value with stand-ins in it, and in the dicts, lists and tuples in it."""
+        if id(value) in self._made:
+            return self._made[id(value)][1]
+        if isinstance(value, torch.Tensor):
+            return self._of_tensor(value)
+        if isinstance(value, _STORAGES):
+            return self._of_storage(value)
+        if isinstance(value, list):
+            items = self._noted(value, copy.copy(value))
+            items[:] = map(self.of, value)
+            return items
+        if isinstance(value, dict):
+            entries = self._noted(value, copy.copy(value))
+            for key, item in value.items():
+                entries[key] = self.of(item)
+            return entries
+        if type(value) is tuple or hasattr(value, "_fields"):
+            parts = [self.of(item) for item in value]
+            if id(value) in self._made:  # it was within itself
+                return self._made[id(value)][1]
+            return self._noted(value, type(value)(*parts) if hasattr(value, "_fields") else tuple(parts))
+        return value
+
+    def _noted(self, value: Any, made: Any) -> Any:
+        self._made[id(value)] = value, made
+        return made
+
+    def _of_tensor(self, tensor: torch.Tensor) -> Any:
+        if isinstance(
+            tensor, torch.nn.parameter.UninitializedParameter | torch.nn.parameter.UninitializedBuffer
+        ):
+            return tensor  # it has no data
+        real = real_of(tensor) if isinstance(tensor, NotYetLoadedTensor) else tensor
+        made = self._noted(tensor, StoredTensor(real))
+        # What is made for the pickle alone, tensors among it, is kept until this one is done and no longer.
+        within = StandIns(self._owner, self._store, self._remade)
+        within._made = collections.ChainMap({}, self._made)
+        made._reduced = within.of(real.__reduce_ex__(PROTOCOL))
+        return made
+
+    def _of_storage(self, storage: Any) -> Any:
+        described = _torch.pickled_storage(storage)
+        assert described is not None, "one of _STORAGES"
+        key = self._store(described, self._remade() if self._remade else None)
+        return _StoredStorage(self._owner, _persistent_id(described, key))
+
+
+def pickled(obj: Any, owner: object, store: Store) -> bytes:
+    """Return the pickle of an object.
+
+    Parameters
+    ----------
+    obj : object
+        What may have tensors in it, and what `owner` stored early.
+    owner : object
+        Whoever saves.
+    store : callable
+        Is given every storage.
+    """
+    buffer = io.BytesIO()
+    _Pickler(buffer, owner, store).dump(obj)
+    return buffer.getvalue()
+
+
+def _persistent_id(storage: _torch.PickledStorage, key: str) -> PersistentId:
+    return "storage", storage.storage_type, key, storage.location, storage.numel
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, owner: object, store: Store) -> None:
+        super().__init__(file, protocol=PROTOCOL)
+        self._owner, self._store = owner, store
+        self._converted: dict[Any, Any] = {}
+
+    def persistent_id(self, obj: Any) -> PersistentId | None:
+        if isinstance(obj, _StoredStorage):
+            return obj.persistent_id if obj.owner is self._owner else None
+        storage = _torch.pickled_storage(obj)
+        return None if storage is None else _persistent_id(storage, self._store(storage, None))
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not (isinstance(obj, NotYetLoadedTensor) and _is_converted(obj)):
+            return NotImplemented
+        source, recipe = obj._recipe
+        same = source, source.same.get(recipe, recipe)
+        if same not in self._converted:
+            numbers = itertools.count()
+            stand_ins = StandIns(self._owner, self._store, lambda: Remake(obj, next(numbers)))
+            self._converted[same] = stand_ins.of(obj).__reduce_ex__(PROTOCOL)
+        return self._converted[same]
+
+
+def tie(placeholder: NotYetLoadedTensor, kept: NotYetLoadedTensor) -> None:
+    """Have two tensors of a file that are made anew each time pickled as one, as they were in the file."""
+    source, recipe = placeholder._recipe
+    if isinstance(recipe, int) and kept._recipe is not None and kept._recipe[0] is source:
+        source.same[recipe] = kept._recipe[1]
+
+
+def _is_converted(placeholder: NotYetLoadedTensor) -> bool:
+    """Whether its tensor is made anew whenever it is wanted: such tensors are held one at a time.
+
+    The others lie in the file's mapping, and their storages are known by who holds them.
+    """
+    return placeholder._recipe is not None and placeholder._real is None and placeholder._recipe[0].converts

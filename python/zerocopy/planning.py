@@ -1,0 +1,83 @@
+"""What of a checkpoint goes into ``.safetensors``, or the error that says what cannot."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from zerocopy.errors import UnsupportedError
+from zerocopy.lazy import cast_dtype
+from zerocopy.safetensors_writer import Described, described, is_text
+from zerocopy.showing import shown
+from zerocopy.sources import Sources, listed
+from zerocopy.ties import overlapping, tied_names
+
+
+class Plan(NamedTuple):
+    """What is to be written.
+
+    Attributes
+    ----------
+    tensors : list of Described
+        Each once, in the order of the sources.
+    metadata : dict of str to str
+        Of the sources, without ties.
+    ties : dict of str to str
+        Names that are left out, and the name that is kept of each tensor.
+    left_out : list of str
+        Names of what is no tensor and no string.
+    """
+
+    tensors: list[Described]
+    metadata: dict[str, str]
+    ties: dict[str, str]
+    left_out: list[str]
+
+    def metadata_of(self, names: set[str]) -> dict[str, str]:
+        """Return the metadata of a file that has these tensors, as ``safetensors.torch.save_model`` records ties."""
+        ties = {dropped: kept for dropped, kept in self.ties.items() if kept in names}
+        return dict(sorted((ties | self.metadata).items()))
+
+
+def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
+    """Return what is to be written. Raises ``UnsupportedError`` that lists the tensors that cannot be."""
+    ties = tied_names(sources)
+    names = [name for name in sources.tensors if name not in ties]
+    overlaps = set(overlapping(sources, names))
+    tensors, refused = [], []
+    for name in names:
+        info = sources.info(name)
+        why = "overlapping" if name in overlaps else _why_not(sources, name)
+        entry = None if why else described(name, cast_dtype(info.dtype, dtype), info.shape)
+        if entry is None:
+            refused.append(f"{shown(name)} ({why or str(info.dtype).removeprefix('torch.')})")
+        else:
+            tensors.append(entry)
+    if refused:
+        raise UnsupportedError(
+            f"{sources.name}: .safetensors cannot hold {len(refused)} of its tensors: {listed(refused)}"
+        )
+    said = sources.others | sources.metadata
+    metadata = {
+        name: value
+        for name, value in said.items()
+        if isinstance(value, str) and is_text(name) and is_text(value)
+    }
+    return Plan(tensors, metadata, ties, [name for name in said if name not in metadata])
+
+
+def _why_not(sources: Sources, name: str) -> str:
+    """Return why a tensor is none that the format can hold, or an empty string."""
+    if sources.storage_of(name) is not None:  # dense, over one storage
+        return ""
+    tensor = sources.tensor(name)
+    if tensor.is_quantized:
+        return "quantized"
+    if getattr(tensor, "is_nested", False):
+        return "nested"
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout).removeprefix("torch.")
+    if tensor.device.type == "meta":
+        return "without data"
+    return "" if type(tensor) in (torch.Tensor, torch.nn.Parameter) else f"a {type(tensor).__name__}"

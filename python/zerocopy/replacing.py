@@ -1,0 +1,145 @@
+"""A new file that takes an old one's name when it is whole, and not before.
+
+Whoever has the old one open or mapped keeps it. What a killed process leaves beside the target is deleted by the next
+that writes there: a file that is being written is locked, and a lock ends with its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_SUFFIX = ".part"
+_LONGEST_STEM = 100  # bytes: names have 255
+# struct flock: type, whence, start, length (0: to the end), process.
+_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+class NewFile(NamedTuple):
+    """The file that is being written."""
+
+    descriptor: int
+    path: Path
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[NewFile]:
+    """Give a new file beside `target`, which takes its name, mode and owner if all goes well.
+
+    Then the file and its name are on the disk when this returns. If anything goes wrong nothing has changed.
+    """
+    target = Path(os.path.realpath(target))
+    with _naming(target):
+        old = _status_of(target)
+        _delete_leftovers(target)
+        new = _created(target)
+    try:
+        with _naming(target):
+            if old is not None:
+                _take_after(new.descriptor, old)
+        yield new
+        with _naming(target):
+            os.fsync(new.descriptor)
+            new.path.replace(target)
+    except BaseException:
+        new.path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(new.descriptor)
+    _sync_folder(target.parent)
+
+
+@contextlib.contextmanager
+def _naming(target: Path) -> Iterator[None]:
+    """Raise errors under the name that the user knows."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), os.fspath(target)) from None
+
+
+def _status_of(target: Path) -> os.stat_result | None:
+    try:
+        status = target.stat()
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return status
+
+
+def _prefix_of(target: Path) -> str:
+    return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_STEM])}."
+
+
+def _created(target: Path) -> NewFile:
+    while True:
+        path = target.with_name(f"{_prefix_of(target)}{secrets.token_hex(8)}{_SUFFIX}")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            # Another writer may have taken it for a leftover before it was locked.
+            if _lock(descriptor) and path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return NewFile(descriptor, path)
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+            raise
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file, if nobody else has. True too where the file system has no locks: then nothing is a leftover."""
+    try:
+        # Not flock(), which h5py uses on the files it writes.
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+    except OSError as error:
+        return error.errno not in (errno.EAGAIN, errno.EACCES)
+    return True
+
+
+def _delete_leftovers(target: Path) -> None:
+    prefix = _prefix_of(target)
+    with contextlib.suppress(PermissionError):  # a folder that may be written to and not listed
+        for path in target.parent.iterdir():
+            if path.name.startswith(prefix) and path.name.endswith(_SUFFIX):
+                with contextlib.suppress(OSError):  # locked by who writes it, or not ours to delete
+                    _delete_unlocked(path)
+
+
+def _delete_unlocked(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+        path.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _take_after(descriptor: int, old: os.stat_result) -> None:
+    new = os.fstat(descriptor)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the new name written to the disk. The data are there, and the old name is gone: nothing to undo."""
+    with contextlib.suppress(OSError):  # some file systems cannot
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

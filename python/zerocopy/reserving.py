@@ -1,0 +1,106 @@
+"""Checkpoints whose bytes come later, or from elsewhere: ``zerocopy.skip_data`` and ``zerocopy.storage_offsets``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from zerocopy import _core, _torch, loading
+from zerocopy.errors import UnsupportedError
+
+
+class Extent(NamedTuple):
+    """Where bytes are in a file.
+
+    Attributes
+    ----------
+    offset : int
+        Of the first.
+    size : int
+        How many.
+    """
+
+    offset: int
+    size: int
+
+
+@contextmanager
+def skip_data(materialize_fake_tensors: bool = False) -> Iterator[None]:
+    """Leave the bytes of storages alone in a block: save makes room for them, load makes storages that have none.
+
+    In it ``zerocopy.save`` and ``zerocopy.Writer`` write a file that is whole but for the bytes of storages, which are
+    zeros, a hole on the disk; ``zerocopy.load``, ``lazy_load`` and ``open`` give tensors over uninitialised memory.
+    :func:`storage_offsets` says where to put the bytes, or to take them from: the recipe of GPUDirect Storage. It holds
+    for the thread that is in the block, and where torch has a ``skip_data`` of its own for ``torch.save`` too.
+
+    Parameters
+    ----------
+    materialize_fake_tensors : bool
+        Save fake tensors (``torch._subclasses.FakeTensor``) as the tensors that they stand for. On a release without
+        ``torch.serialization.skip_data`` an ``UnsupportedError``.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, torch, zerocopy
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.pt"
+    >>> weight = torch.arange(4.0)
+    >>> with zerocopy.skip_data():
+    ...     zerocopy.save({"weight": weight}, path)
+    >>> torch.load(path)
+    {'weight': tensor([0., 0., 0., 0.])}
+    >>> place = zerocopy.storage_offsets(path)["0"]
+    >>> with path.open("r+b") as file:
+    ...     _ = file.seek(place.offset)
+    ...     file.write(weight.numpy().tobytes()) == place.size
+    True
+    >>> torch.load(path)
+    {'weight': tensor([0., 1., 2., 3.])}
+    """
+    if materialize_fake_tensors and not _torch.has_skip_data():
+        raise UnsupportedError(
+            "materialize_fake_tensors takes torch.serialization.skip_data: PyTorch 2.6 or later"
+        )
+    with _torch.skipping_data(materialize_fake_tensors):
+        yield
+
+
+def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
+    """Return where the bytes of each storage are in a checkpoint.
+
+    What torch of 2.7 and later sets as ``_checkpoint_offset`` is the offset here, on every release.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        A checkpoint of one file, in any format that ``zerocopy.load`` maps.
+
+    Returns
+    -------
+    dict of str to Extent
+        By the storage's name in the file: ``zerocopy.open(path).info(name).storage`` tells that of a tensor. In the
+        order in which the file speaks of them. Nothing of the file is run or built.
+
+    Raises
+    ------
+    OSError, zerocopy.FormatError
+        As ``zerocopy.load``.
+    zerocopy.UnsupportedError
+        A storage is deflated: its bytes are nowhere in the file.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> file = tempfile.NamedTemporaryFile(suffix=".pt")
+    >>> zerocopy.save({"weight": torch.arange(4.0), "bias": torch.ones(2)}, file.name, alignment=4096)
+    >>> {key: (extent.offset % 4096, extent.size) for key, extent in zerocopy.storage_offsets(file.name).items()}
+    {'0': (0, 16), '1': (0, 8)}
+    """
+    with Path(path).open("rb") as file, loading.naming(path, weights_only=True):
+        storages = _core.examine(file.fileno(), os.fspath(path), 0)["storages"]
+        for key, _, _, _, deflated, _ in storages:
+            if deflated:
+                raise UnsupportedError(f"storage {key!r} is deflated: its bytes are nowhere in the file")
+        return {key: Extent(offset, stored) for key, _, offset, stored, _, _ in storages}

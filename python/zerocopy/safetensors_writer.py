@@ -1,0 +1,122 @@
+"""Writes ``.safetensors``: a header in JSON, and tensors behind it, one at a time."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+
+from zerocopy import _torch
+from zerocopy.errors import UnsupportedError
+from zerocopy.heap import Heap
+from zerocopy.sinks import Sink, Written
+from zerocopy.sources import Sources
+
+# In the order of the format's own enumeration, by which its writer sorts: the most strictly aligned come last there,
+# and first in a file. One name a line would hide that order.
+_NAMES = {
+    "bool": "BOOL", "float4_e2m1fn_x2": "F4", "uint8": "U8", "int8": "I8", "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fn": "F8_E4M3", "float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ", "int16": "I16", "uint16": "U16", "float16": "F16", "bfloat16": "BF16",
+    "int32": "I32", "uint32": "U32", "float32": "F32", "complex64": "C64", "float64": "F64", "int64": "I64",
+    "uint64": "U64",
+}  # fmt: skip
+_RANKS = {name: rank for rank, name in enumerate(_NAMES.values())}
+_ALIGNMENT = 8
+_LONGEST_HEADER = 100_000_000
+_RESERVED = "__metadata__"
+_PIECE = 1 << 20  # elements
+
+
+class Described(NamedTuple):
+    """A tensor as a header has it."""
+
+    name: str
+    dtype: torch.dtype
+    format: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+def described(name: str, dtype: torch.dtype, shape: torch.Size) -> Described | None:
+    """Return what a header says of a tensor; None if it cannot say it."""
+    torchs = str(dtype).removeprefix("torch.")
+    if torchs not in _NAMES or name == _RESERVED or not is_text(name):
+        return None
+    nbytes = shape.numel() * _torch.element_size(dtype)
+    is_packed = torchs == "float4_e2m1fn_x2"  # two numbers an element
+    if is_packed and not shape:
+        return None
+    sizes = (*shape[:-1], 2 * shape[-1]) if is_packed else tuple(shape)
+    return Described(name, dtype, _NAMES[torchs], sizes, nbytes)
+
+
+def write(
+    sink: Sink, tensors: list[Described], metadata: Mapping[str, str], sources: Sources, written: Written
+) -> None:
+    """Write a file of tensors of `sources`, in the order of the format's own writer."""
+    ordered = sorted(tensors, key=lambda tensor: (-_RANKS[tensor.format], tensor.name.encode()))
+    sink.write(memoryview(_header(ordered, metadata)), lambda _: None)
+    heap = Heap()
+    for tensor in ordered:
+        _write_tensor(sink, tensor, sources, written)
+        heap.used(tensor.nbytes)
+
+
+def _header(tensors: list[Described], metadata: Mapping[str, str]) -> bytes:
+    header: dict[str, object] = {_RESERVED: dict(metadata)} if metadata else {}
+    at = 0
+    for tensor in tensors:
+        offsets = [at, at + tensor.nbytes]
+        header[tensor.name] = {"dtype": tensor.format, "shape": tensor.shape, "data_offsets": offsets}
+        at += tensor.nbytes
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    if len(text) > _LONGEST_HEADER:
+        raise UnsupportedError(f"a .safetensors header of {len(text)} bytes: its readers take 100 MB")
+    return struct.pack("<Q", len(text)) + text
+
+
+def _write_tensor(sink: Sink, tensor: Described, sources: Sources, written: Written) -> None:
+    if tensor.nbytes == 0:
+        return
+    real, place, done = sources.tensor(tensor.name).detach(), sources.place_of(tensor.name), 0
+    if place is not None and real.dtype == tensor.dtype and _is_as_stored(real):
+        done = sink.copy(place.descriptor, place.offset, tensor.nbytes, written)
+    for piece in _pieces(real, tensor.dtype, done):
+        sink.write(piece, written)
+
+
+def _is_as_stored(tensor: torch.Tensor) -> bool:
+    """Whether the elements are the bytes of the storage, one behind the other."""
+    return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _pieces(tensor: torch.Tensor, dtype: torch.dtype, begin: int) -> Iterator[memoryview]:
+    """Yield the elements of a tensor row by row, converted, a few megabytes at once, from byte `begin` on."""
+    flat = tensor.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if flat.dtype == dtype:
+        yield elements_of(flat)[begin:]
+        return
+    for at in range(0, flat.numel(), _PIECE):
+        converted = flat[at : at + _PIECE].to(dtype)
+        yield _torch.bytes_of(_torch.untyped_of(converted))
+
+
+def elements_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor on the CPU. Whoever has them has to hold the tensor."""
+    size = _torch.element_size(tensor.dtype)
+    first = int(tensor.storage_offset()) * size
+    return _torch.bytes_of(_torch.untyped_of(tensor))[first : first + tensor.numel() * size]
+
+
+def is_text(value: str) -> bool:
+    """Whether a header, which is UTF-8, can hold a string."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True

@@ -1,0 +1,189 @@
+"""``zerocopy.save``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerocopy import _torch
+from zerocopy.checkpoint_writer import CheckpointWriter, checked_alignment
+from zerocopy.heap import Heap
+from zerocopy.mapped import MappedFiles
+from zerocopy.pickling import Remake, pickled
+from zerocopy.replacing import replacing
+from zerocopy.sinks import FileSink, Sink, StreamSink, Written
+
+Progress = Callable[[int, int], object]
+
+
+def save(
+    obj: Any, f: Any, *, alignment: int = 64, checksum: bool = True, progress: Progress | None = None
+) -> None:
+    """Save an object as ``torch.save`` does: every ``torch.load`` since PyTorch 1.6 reads the file.
+
+    A file of that name stays as it is until the new one is whole and on the disk, and then gives way to it at once,
+    whatever happens meanwhile: an exception, a full disk, ``kill -9``. Tensors that are mapped from it keep their
+    bytes, so a checkpoint can be saved over itself. What lies unchanged in a mapped file is copied from file to file,
+    where both are on a file system that can, as references to the same blocks.
+
+    Parameters
+    ----------
+    obj : object
+        Anything that ``torch.save`` takes. Tensors on other devices come to the CPU one by one, and so do the tensors
+        of placeholders (``zerocopy.lazy_load``) that are converted on the way.
+    f : str, PathLike or binary file object
+        A file object is written to from where it stands.
+    alignment : int
+        What the places of storages in the file are multiples of: a power of two from 64 to 2 MiB. With the block size
+        of the file system, 4096 mostly, or more, files that are copies of one another share their blocks where that
+        can be; GPUDirect Storage needs it too.
+    checksum : bool
+        Whether storages get a CRC-32: ``zerocopy verify`` and ``unzip -t`` look at it, ``torch.load`` does not.
+    progress : callable, optional
+        Called with the bytes of storages that are written and those that there are.
+
+    Raises
+    ------
+    OSError
+        The operating system refused: no room, no permission, a directory is in the way.
+    ValueError
+        No such alignment.
+    RuntimeError
+        Tensors of several dtypes over one storage: torch cannot load such a file.
+    Exception
+        What pickling the object raises.
+
+    See Also
+    --------
+    zerocopy.Writer : Saves what memory cannot hold at once.
+
+    Notes
+    -----
+    The same object gives the same bytes. The file's mode and owner are kept; a new file's mode follows the umask. A
+    symbolic link stays, and the file that it leads to is replaced.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, torch, zerocopy
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.pt"
+    >>> zerocopy.save({"weight": torch.arange(4.0)}, path)
+    >>> torch.load(path)
+    {'weight': tensor([0., 1., 2., 3.])}
+    """
+    checked_alignment(alignment)
+    if not (isinstance(f, (str, os.PathLike)) or hasattr(f, "write")):
+        raise AttributeError("expected f to be a string, a path, or a file object with a 'write' attribute")
+    _torch.log_usage("torch.save")
+    parts = Parts(obj)
+    with _sink_of(f) as sink:
+        parts.write(sink, alignment, checksum, Counted(progress, parts.total))
+
+
+@contextlib.contextmanager
+def _sink_of(f: Any) -> Iterator[Sink]:
+    if not isinstance(f, (str, os.PathLike)):
+        yield StreamSink(f)
+        if hasattr(f, "flush"):
+            f.flush()
+    elif _is_special(path := Path(os.fsdecode(f))):
+        with path.open("wb") as file:
+            yield StreamSink(file)
+    else:
+        with replacing(path) as new:
+            yield FileSink(new.descriptor, os.fspath(path))
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a pipe, a terminal, ...: what cannot be replaced."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+class Parts:
+    """The pickle of an object, and its storages in the order in which the pickle speaks of them.
+
+    Attributes
+    ----------
+    pickle : bytes
+        Speaks of the storages by number.
+    sizes : list of int
+        Of the storages, in bytes.
+    """
+
+    def __init__(self, obj: Any) -> None:
+        self.sizes: list[int] = []
+        self._heap = Heap()
+        self._keys: dict[int, str] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._sources: list[torch.UntypedStorage | Remake] = []
+        self.pickle = pickled(obj, self, self._store)
+
+    @property
+    def total(self) -> int:
+        """The bytes of all storages."""
+        return sum(self.sizes)
+
+    def storage(self, number: int) -> torch.UntypedStorage:
+        """Return a storage, which is made now unless it is kept."""
+        source = self._sources[number]
+        if not isinstance(source, Remake):
+            return source
+        self._heap.used(self.sizes[number])
+        return source.storage()
+
+    def write(self, sink: Sink, alignment: int, checksum: bool, written: Written) -> None:
+        """Write the archive."""
+        with (
+            MappedFiles() as mapped,
+            CheckpointWriter(sink, alignment, checksum, regular=True, written=written) as writer,
+        ):
+            writer.pickle(self.pickle)
+            for number in range(len(self.sizes)):
+                writer.storage(str(number), self.storage(number), mapped)
+            writer.finish()
+
+    def _store(self, storage: _torch.PickledStorage, remake: Remake | None) -> str:
+        """Return a storage's key, which is the same for the same storage."""
+        untyped = storage.storage
+        # What is not kept has no identity: another may have its address at once.
+        key = None if remake else self._keys.get(_torch.identity(untyped))
+        if key is None:
+            key = str(len(self._sources))
+            self._sources.append(remake or untyped)
+            self.sizes.append(untyped.nbytes())
+            if remake:
+                self._heap.used(untyped.nbytes())
+            else:
+                self._keys[_torch.identity(untyped)] = key
+        require_one_dtype(self._dtypes, key, storage)
+        return key
+
+
+def require_one_dtype(dtypes: dict[str, torch.dtype], key: str, storage: _torch.PickledStorage) -> None:
+    """Refuse a storage that was pickled with another dtype: it would be loaded with one of the two for both."""
+    if storage.storage.nbytes() and dtypes.setdefault(key, storage.dtype) != storage.dtype:
+        raise RuntimeError(
+            "Cannot save multiple tensors or storages that view the same data as different types"
+        )
+
+
+class Counted:
+    """Adds up what was written."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def __call__(self, size: int) -> None:
+        """Note that so many bytes more are written."""
+        self._done += size
+        if self._progress is not None:
+            self._progress(self._done, self._total)

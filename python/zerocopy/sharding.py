@@ -1,0 +1,91 @@
+"""How tensors are spread over shards, and what the index says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_ENDING = ".index.json"
+_UNITS = {
+    "": 1,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]I?|)B", re.IGNORECASE)
+
+
+class Layout(NamedTuple):
+    """Where shards go: a folder, and what their names begin and end with."""
+
+    folder: Path
+    stem: str
+    suffix: str
+
+    @property
+    def index_path(self) -> Path:
+        """Where the index goes."""
+        return self.folder / f"{self.stem}{self.suffix}{_ENDING}"
+
+    def shard(self, number: int, count: int) -> Path:
+        """Return the path of a shard; the first is number 1."""
+        return self.folder / f"{self.stem}-{number:05}-of-{count:05}{self.suffix}"
+
+
+def layout_of(target: Path, suffixes: Iterable[str]) -> Layout:
+    """Return where the shards of a target go: a folder, an index, or a file's name that they all take after."""
+    name = target.name.removesuffix(_ENDING)
+    if (suffix := Path(name).suffix) in suffixes and not target.is_dir():
+        return Layout(target.parent, name.removesuffix(suffix), suffix)
+    return Layout(target, "model", ".safetensors")
+
+
+def size_of(text: int | str) -> int:
+    """Return a number of bytes: ``5GB`` is five thousand million, ``5GiB`` a little more."""
+    if isinstance(text, int) and not isinstance(text, bool) and text > 0:
+        return text
+    found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
+    size = int(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
+    if not size:
+        raise ValueError(f"a size is a number of bytes or such as '5GB', not {text!r}")
+    return size
+
+
+def spread(units: Iterable[tuple[list[str], int]], most: int) -> list[list[str]]:
+    """Return the names that are in each shard: in their order, as many as fit.
+
+    Parameters
+    ----------
+    units : iterable of (list of str, int)
+        Names that have to be together, and their bytes. What is larger than a shard has one of its own.
+    most : int
+        Bytes of a shard.
+    """
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for names, size in units:
+        if shards[-1] and filled + size > most:
+            shards.append([])
+            filled = 0
+        shards[-1] += names
+        filled += size
+    return shards
+
+
+def index_text(layout: Layout, shards: list[list[str]], total: int) -> bytes:
+    """Return the index: JSON as transformers writes and reads it."""
+    homes = {
+        name: layout.shard(number, len(shards)).name
+        for number, names in enumerate(shards, 1)
+        for name in names
+    }
+    content: dict[str, Any] = {"metadata": {"total_size": total}, "weight_map": dict(sorted(homes.items()))}
+    return json.dumps(content, indent=2).encode() + b"\n"

@@ -1,0 +1,155 @@
+"""Where an archive is written to: a file of our own, or whatever has a ``write`` method. One byte behind the other."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import io
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+PIECE = 16 << 20
+_SYNC_FILE_RANGE_WRITE = 2
+
+#: Called with the bytes that were written since the last call.
+Written = Callable[[int], object]
+
+
+class Sink(Protocol):
+    """What an archive needs of it."""
+
+    position: int  # from where the archive begins
+
+    def write(self, data: memoryview, written: Written) -> None:
+        """Append bytes."""
+
+    def skip(self, size: int) -> None:
+        """Append zeros."""
+
+    def copy(self, source: int, offset: int, size: int, written: Written) -> int:
+        """Append bytes of a file, by its descriptor, as many as can be taken from it without reading them."""
+
+
+class FileSink:
+    """A file that only we write to.
+
+    Parameters
+    ----------
+    descriptor : int
+        It stands at its beginning.
+    name : str
+        What errors call it.
+    """
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self.position = 0
+        self._descriptor, self._name = descriptor, name
+
+    def write(self, data: memoryview, written: Written) -> None:
+        """Append bytes."""
+        at = 0
+        with self._naming():
+            while at < data.nbytes:
+                self._advance(size := os.write(self._descriptor, data[at : at + PIECE]))
+                at += size
+                written(size)
+
+    def skip(self, size: int) -> None:
+        """Append zeros: a hole, which takes no room on the disk."""
+        with self._naming():
+            os.lseek(self._descriptor, size, os.SEEK_CUR)
+        self.position += size
+
+    def copy(self, source: int, offset: int, size: int, written: Written) -> int:
+        """Append bytes of another file within the kernel: as references to the same blocks where it can."""
+        ways = [_copy_file_range, os.sendfile]
+        done = 0
+        with self._naming():
+            while done < size and ways:
+                try:
+                    piece = ways[0](self._descriptor, source, offset + done, min(size - done, PIECE))
+                except OSError as error:
+                    if error.errno not in _CANNOT:
+                        raise
+                    del ways[0]
+                    continue
+                if piece == 0:
+                    raise OSError(errno.ESTALE, "a file that is mapped was cut")
+                self._advance(piece)
+                done += piece
+                written(piece)
+        return done
+
+    def _advance(self, size: int) -> None:
+        # The disk begins to write now, not when all is there: else it would do nothing until the fsync.
+        begin_writing(self._descriptor, self.position, size)
+        self.position += size
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._name) from None
+
+
+# They cannot copy between these two files: other file systems, a kernel or a file system that does not know how.
+_CANNOT = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+
+
+def _copy_file_range(target: int, source: int, offset: int, size: int) -> int:
+    return os.copy_file_range(source, target, size, offset)
+
+
+def begin_writing(descriptor: int, offset: int, size: int) -> None:
+    """Have the disk begin to write a part of a file, and do not wait for it."""
+    _sync_file_range(descriptor, offset, size, _SYNC_FILE_RANGE_WRITE)
+
+
+def _found_sync_file_range() -> Callable[..., int]:
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is None:  # it is a hint: nothing is lost without it
+        return lambda *_: 0
+    function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return function
+
+
+_sync_file_range = _found_sync_file_range()
+
+
+class StreamSink:
+    """Whatever has a ``write`` method: a file object, a pipe, a socket's file."""
+
+    def __init__(self, file: Any) -> None:
+        self.position = 0
+        self._file = file
+
+    def write(self, data: memoryview, written: Written) -> None:
+        """Append bytes."""
+        at = 0
+        while at < data.nbytes:
+            piece = data[at : at + PIECE]
+            size = self._file.write(piece)
+            if (
+                size is None
+            ):  # what has no more to say than that it took all; a raw file that would block has not
+                if isinstance(self._file, io.RawIOBase):
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                size = piece.nbytes
+            at += size
+            self.position += size
+            written(size)
+
+    def skip(self, size: int) -> None:
+        """Append zeros."""
+        zeros = memoryview(bytes(min(size, PIECE)))
+        while size:
+            piece = zeros[:size]
+            self.write(piece, lambda _: None)
+            size -= piece.nbytes
+
+    def copy(self, source: int, offset: int, size: int, written: Written) -> int:
+        """Copy nothing: all that it takes is bytes in memory."""
+        return 0

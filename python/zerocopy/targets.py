@@ -1,0 +1,254 @@
+"""Writes the tensors of sources to a file of each format, or to shards."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+from zerocopy import _torch, hdf5, safetensors_writer, sharding
+from zerocopy.hdf5_writer import STORAGES, Hdf5Writer, Record
+from zerocopy.lazy import cast_dtype
+from zerocopy.pickling import tie
+from zerocopy.placeholder import NotYetLoadedTensor
+from zerocopy.planning import Plan, planned
+from zerocopy.replacing import NewFile, replacing
+from zerocopy.saving import Counted, Parts, Progress
+from zerocopy.sinks import PIECE, FileSink, Written
+from zerocopy.sources import METADATA, Keep, Sources, listed
+from zerocopy.ties import tied_names
+
+SAFETENSORS = ".safetensors"
+PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+#: All endings that say a format.
+SUFFIXES = (*PICKLED, SAFETENSORS, *hdf5.SUFFIXES)
+
+_ALIGNMENT = 64  # of storages in .pt, as torch has it
+_logger = logging.getLogger("zerocopy")
+
+
+class Job(NamedTuple):
+    """What ``zerocopy.convert`` was asked for."""
+
+    paths: Sequence[Any]
+    dtype: torch.dtype | None
+    keep: Keep | None
+    progress: Progress | None
+
+
+# --------------------------------------------------------------------------------- one file
+
+
+def write_safetensors(job: Job, target: Path) -> None:
+    """Write a ``.safetensors`` file."""
+    with Sources(job.paths, job.keep, device="cpu") as sources:
+        plan = planned(sources, job.dtype)
+        _say_left_out(target, plan.left_out)
+        with replacing(target) as new:
+            _write_planned(new, target, plan, plan.tensors, sources, _counted(job, plan))
+            sources.require_unchanged()
+
+
+def write_pickled(job: Job, target: Path) -> None:
+    """Write what ``torch.load`` loads: of one file the object that it held, else a dict of all tensors by name."""
+    with _sources_of_objects(job) as sources:
+        parts = Parts(_object_of(sources))
+        with replacing(target) as new:
+            sink = FileSink(new.descriptor, os.fspath(target))
+            parts.write(sink, _ALIGNMENT, True, Counted(job.progress, parts.total))
+            sources.require_unchanged()
+
+
+def write_hdf5(job: Job, target: Path) -> None:
+    """Write the same as HDF5."""
+    h5py = hdf5.import_h5py(target)
+    with _sources_of_objects(job) as sources:
+        parts = Parts(_object_of(sources))
+        records: list[Record] = [
+            _Content("data.pkl", parts.pickle),
+            _Content("version", b"3\n"),
+            _Content("byteorder", sys.byteorder.encode()),
+            *(_Stored(parts, number) for number in range(len(parts.sizes))),
+        ]
+        written = Counted(job.progress, sum(record.size for record in records))
+        with replacing(target) as new:
+            Hdf5Writer(h5py, new.path, records, str(target)).write(written)
+            sources.require_unchanged()
+
+
+class _Content(NamedTuple):
+    """A record that is in memory."""
+
+    name: str
+    content: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    def pieces(self) -> Iterator[bytes]:
+        yield self.content
+
+
+class _Stored(NamedTuple):
+    """The record of a storage."""
+
+    parts: Parts
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{STORAGES}{self.number}"
+
+    @property
+    def size(self) -> int:
+        return self.parts.sizes[self.number]
+
+    def pieces(self) -> Iterator[memoryview]:
+        storage = self.parts.storage(self.number)
+        content = _torch.bytes_of(storage)
+        for at in range(0, len(content), PIECE):
+            yield content[at : at + PIECE]
+
+
+# --------------------------------------------------------------------------------- shards
+
+
+def write_shards(job: Job, layout: sharding.Layout, most: int) -> None:
+    """Write shards of at most so many bytes, and the index."""
+    if layout.suffix == SAFETENSORS:
+        with Sources(job.paths, job.keep, device="cpu") as sources:
+            plan = planned(sources, job.dtype)
+            _say_left_out(layout.index_path, plan.left_out)
+            entries = {tensor.name: tensor for tensor in plan.tensors}
+            shards = sharding.spread((([tensor.name], tensor.nbytes) for tensor in plan.tensors), most)
+            written = _counted(job, plan)
+            total = sum(tensor.nbytes for tensor in plan.tensors)
+            with _shard_files(layout, shards, total) as files:
+                for (path, new), names in zip(files, shards, strict=True):
+                    tensors = [entries[name] for name in names]
+                    _write_planned(new, path, plan, tensors, sources, written)
+                sources.require_unchanged()
+    else:
+        with _sources_of_objects(job) as sources:
+            _say_left_out(layout.index_path, sources.others)
+            units = _units(sources, job.dtype)
+            shards = sharding.spread(units, most)
+            total = sum(size for _, size in units)
+            written = Counted(job.progress, total)
+            with _shard_files(layout, shards, total) as files:
+                for (path, new), names in zip(files, shards, strict=True):
+                    parts = Parts(_flat(sources, names))
+                    parts.write(FileSink(new.descriptor, os.fspath(path)), _ALIGNMENT, True, written)
+                sources.require_unchanged()
+
+
+@contextlib.contextmanager
+def _shard_files(
+    layout: sharding.Layout, shards: list[list[str]], total: int
+) -> Iterator[list[tuple[Path, NewFile]]]:
+    """Give a new file for each shard. At the end all take their names, and the index as the last."""
+    paths = [layout.shard(number, len(shards)) for number in range(1, len(shards) + 1)]
+    is_new = not layout.folder.exists()
+    if is_new:
+        layout.folder.mkdir()
+    try:
+        with contextlib.ExitStack() as block:
+            index = block.enter_context(replacing(layout.index_path))  # first in, last out
+            files = [(path, block.enter_context(replacing(path))) for path in paths]
+            yield files
+            text = sharding.index_text(layout, shards, total)
+            FileSink(index.descriptor, os.fspath(layout.index_path)).write(memoryview(text), lambda _: None)
+            for _, new in files:  # a disk that is full says so before the first has its name
+                os.fsync(new.descriptor)
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                layout.folder.rmdir()
+        raise
+
+
+def _units(sources: Sources, dtype: torch.dtype | None) -> list[tuple[list[str], int]]:
+    """Return tensors that are over one storage, and have to stay together for that, with their bytes."""
+    groups: dict[Any, list[str]] = {}
+    for name in sources.tensors:
+        groups.setdefault(sources.storage_of(name) or name, []).append(name)
+    ties = tied_names(sources)
+    return [
+        (names, sum(_converted_size(sources, name, dtype) for name in names if name not in ties))
+        for names in groups.values()
+    ]
+
+
+def _converted_size(sources: Sources, name: str, dtype: torch.dtype | None) -> int:
+    info = sources.info(name)
+    return info.nbytes // _torch.element_size(info.dtype) * _torch.element_size(cast_dtype(info.dtype, dtype))
+
+
+# --------------------------------------------------------------------------------- in common
+
+
+def _write_planned(
+    new: NewFile,
+    path: Path,
+    plan: Plan,
+    tensors: list[safetensors_writer.Described],
+    sources: Sources,
+    written: Written,
+) -> None:
+    sink = FileSink(new.descriptor, os.fspath(path))
+    metadata = plan.metadata_of({tensor.name for tensor in tensors})
+    safetensors_writer.write(sink, tensors, metadata, sources, written)
+
+
+def _counted(job: Job, plan: Plan) -> Counted:
+    return Counted(job.progress, sum(tensor.nbytes for tensor in plan.tensors))
+
+
+def _sources_of_objects(job: Job) -> Sources:
+    """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
+    sources = Sources(job.paths, job.keep)
+    infos = map(sources.info, sources.tensors)
+    if job.dtype is None and all(
+        i.offset is not None and i.device is not None and i.device.type == "cpu" for i in infos
+    ):
+        return sources
+    with sources:
+        pass
+    sources = Sources(job.paths, job.keep, dtype=job.dtype, device="cpu")
+    for dropped, kept in tied_names(sources).items():
+        one, other = sources.placeholder(dropped), sources.placeholder(kept)
+        if isinstance(one, NotYetLoadedTensor) and isinstance(other, NotYetLoadedTensor):
+            tie(one, other)
+    return sources
+
+
+def _object_of(sources: Sources) -> Any:
+    whole = sources.whole()
+    if whole is None:
+        return _flat(sources, sources.tensors, sources.others)
+    return whole.build([*sources.tensors, *sources.others] if sources.is_filtered else None)
+
+
+def _flat(
+    sources: Sources, names: Iterable[str], others: Mapping[str, Any] = MappingProxyType({})
+) -> OrderedDict[str, Any]:
+    """Return tensors and other values by their names, with the metadata."""
+    flat: OrderedDict[str, Any] = OrderedDict((name, sources.placeholder(name)) for name in names)
+    flat.update(others)
+    if sources.metadata:
+        setattr(flat, METADATA, dict(sources.metadata))
+    return flat
+
+
+def _say_left_out(target: Path, names: Iterable[str]) -> None:
+    if names := list(names):
+        _logger.warning("%s: no tensors, so left out: %s", target, listed(names))

@@ -1,0 +1,153 @@
+"""``zerocopy.Writer``: a checkpoint written tensor by tensor, before the object that holds them is there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from zerocopy import _torch
+from zerocopy._core import crc32
+from zerocopy.checkpoint_writer import CheckpointWriter, checked_alignment
+from zerocopy.mapped import MappedFiles
+from zerocopy.pickling import StandIns, Store, pickled
+from zerocopy.replacing import replacing
+from zerocopy.saving import require_one_dtype
+from zerocopy.sinks import FileSink
+
+
+class Writer:
+    """Saves what memory cannot hold at once: a context manager.
+
+    Tensors that are given to :meth:`store_early` are written at once, and what it returns takes their place in the
+    object that is given to :meth:`save` at last. The file is one that ``torch.load`` reads, as ``zerocopy.save``
+    writes it, and as there its name is given to it at the end of the block: if anything goes wrong, or nothing was
+    saved, what was there before stays.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        Where to save.
+    alignment : int
+        As for ``zerocopy.save``.
+
+    Raises
+    ------
+    OSError, ValueError
+        As ``zerocopy.save``.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, torch, zerocopy
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.pt"
+    >>> with zerocopy.Writer(path) as writer:
+    ...     state = {}
+    ...     for i in range(3):
+    ...         state[f"layer{i}"] = writer.store_early(torch.full((2,), float(i)))
+    ...     writer.save({"model": state, "layers": 3})
+    >>> torch.load(path)
+    {'model': {'layer0': tensor([0., 0.]), 'layer1': tensor([1., 1.]), 'layer2': tensor([2., 2.])}, 'layers': 3}
+    """
+
+    def __init__(self, path: str | os.PathLike[str], alignment: int = 64) -> None:
+        self._path, self._alignment = Path(os.fsdecode(path)), checked_alignment(alignment)
+        self._block = contextlib.ExitStack()
+        self._records: CheckpointWriter | None = None
+        self._is_saved = False
+        self._known: dict[int, _Known] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        if self._records is not None:
+            raise RuntimeError("a Writer writes one file, in one block")
+        new = self._block.enter_context(replacing(self._path))
+        sink = FileSink(new.descriptor, os.fspath(self._path))
+        self._records = self._block.enter_context(
+            CheckpointWriter(sink, self._alignment, checksum=True, regular=False)
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        was_saved, self._is_saved = self._is_saved, True  # no more
+        if error is None and not was_saved:
+            forgotten = RuntimeError("nothing was saved: save() was not called in the block of this Writer")
+            self._block.__exit__(RuntimeError, forgotten, None)
+            raise forgotten
+        self._block.__exit__(kind, error, trace)
+
+    def store_early(self, obj: Any) -> Any:
+        """Write tensors now.
+
+        Parameters
+        ----------
+        obj : Tensor, Parameter, or dict, list, tuple of such, nested
+            A state dict, say. What is no tensor stays what it is.
+
+        Returns
+        -------
+        StoredTensor, or dict, list, tuple of such
+            The same structure with stand-ins, which have ``shape``, ``dtype``, ``device`` and ``requires_grad``, for
+            :meth:`save`. Views of one storage are stored once and stay views of one, also those that are stored later
+            or that the object itself has, unless the storage was written to in the meantime.
+        """
+        with self._writing() as write:
+            return StandIns(self, write).of(obj)
+
+    def save(self, obj: Any) -> None:
+        """Write the object, and the tensors in it that were not stored early. Nothing can be stored after that.
+
+        Parameters
+        ----------
+        obj : object
+            Anything that ``zerocopy.save`` takes, with stand-ins where :meth:`store_early` has made some.
+        """
+        with self._writing() as write:
+            pickle = pickled(obj, self, write)
+            records = self._open_records()
+            records.pickle(pickle)
+            records.finish()
+            self._is_saved = True
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Store]:
+        """Give what writes a storage and returns its key."""
+        records = self._open_records()
+        with MappedFiles() as mapped:
+            yield lambda storage, _: self._key_of(records, storage, mapped)
+
+    def _open_records(self) -> CheckpointWriter:
+        if self._records is None or self._is_saved:
+            raise RuntimeError("a Writer stores and saves in its block, and saves once")
+        return self._records
+
+    def _key_of(self, records: CheckpointWriter, storage: _torch.PickledStorage, mapped: MappedFiles) -> str:
+        identity = _torch.identity(storage.storage)
+        known = self._known.get(identity)
+        if known is None or not known.is_unchanged(storage.storage):
+            key = str(self._count)
+            self._count += 1
+            crc = records.storage(key, storage.storage, mapped)
+            known = self._known[identity] = _Known(StorageWeakRef(storage.storage), key, crc)
+        require_one_dtype(self._dtypes, known.key, storage)
+        return known.key
+
+
+class _Known(NamedTuple):
+    """A storage that was written."""
+
+    reference: StorageWeakRef  # while it is there no other storage has that identity
+    key: str
+    crc: int | None  # None: only the room for it
+
+    def is_unchanged(self, storage: torch.UntypedStorage) -> bool:
+        """Whether it holds what it held: a program may use one buffer for all of its layers."""
+        return self.crc is None or self.crc == crc32(_torch.bytes_of(storage.cpu()))

@@ -1,0 +1,63 @@
+"""The records of a checkpoint's zip archive, read as they are: nothing of them is unpickled."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from zerocopy import _core
+from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.hdf5_writer import STORAGES, number_of
+
+_PIECE = 1 << 22
+_COPIED = ("data.pkl", "version", "byteorder")
+
+
+class ZipRecord(NamedTuple):
+    """A record of the archive: its name without the root folder, and where its bytes are."""
+
+    name: str
+    file: BinaryIO
+    offset: int
+    stored: int
+    deflated: bool
+    size: int
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield its bytes, inflated, a few megabytes at once."""
+        inflating = zlib.decompressobj(-zlib.MAX_WBITS) if self.deflated else None
+        at, end, left = self.offset, self.offset + self.stored, self.size
+        while at < end:
+            piece = os.pread(self.file.fileno(), min(_PIECE, end - at), at)
+            if not piece:
+                raise FormatError(f"record {self.name!r} ends before its end")
+            at += len(piece)
+            while inflating and piece:
+                inflated = inflating.decompress(piece, min(_PIECE, left + 1))
+                left -= len(inflated)
+                if left < 0 or (not inflated and inflating.unconsumed_tail):
+                    raise FormatError(f"record {self.name!r} does not inflate to {self.size} bytes")
+                yield inflated
+                piece = inflating.unconsumed_tail
+            if not inflating:
+                left -= len(piece)
+                yield piece
+        if left:
+            raise FormatError(f"record {self.name!r} does not hold {self.size} bytes")
+
+
+def zip_records(file: BinaryIO, name: str) -> list[ZipRecord]:
+    """Return the records that a load reads: torch adds others from release to release."""
+    records = []
+    for full, offset, stored, deflated, size, _, fault in _core.zip_records(file.fileno(), name):
+        short = full.partition("/")[2]
+        if short not in _COPIED and not short.startswith(STORAGES):
+            continue
+        if fault:
+            raise FormatError(fault)
+        if short.startswith(STORAGES) and number_of(short) < 0:
+            raise UnsupportedError(f"storage {short!r}: the table of offsets takes numbers")
+        records.append(ZipRecord(short, file, offset, stored, deflated, size))
+    return records

@@ -1,0 +1,208 @@
+"""``zerocopy.convert`` under faults: nothing is at the target, and the message says why."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors_files
+import torch
+from archives import deflated
+from conftest import Child, Saver
+
+import zerocopy
+
+STATE = OrderedDict(
+    (
+        ("embed.weight", torch.arange(600.0).view(20, 30)),
+        ("layer.0.bias", torch.full((7,), 2, dtype=torch.int64)),
+        ("layer.0.scale", torch.tensor(3.5, dtype=torch.bfloat16)),
+        ("empty", torch.empty(0, 4)),
+        ("flags", torch.tensor([True, False, True])),
+    )
+)
+
+pytest.importorskip("h5py")
+
+
+def unfit_tensors() -> dict[str, torch.Tensor]:
+    base = torch.arange(12.0)
+    return {
+        "sparse": torch.ones(3).to_sparse(),
+        "expanded": torch.ones(1).expand(3),
+        "front": base[:8],
+        "back": base[4:],
+        "wide": torch.ones(2, dtype=torch.complex128),
+        "meta": torch.empty(2, device="meta"),
+    }
+
+
+def test_what_safetensors_cannot_hold_is_listed(save: Saver, tmp_path: Path) -> None:
+    unfit = unfit_tensors()
+    source = save({**unfit, "fit": torch.ones(2)})
+    for target, more in (("m.safetensors", {}), ("out", {"max_shard_size": 100})):
+        before = set(tmp_path.iterdir())
+        with pytest.raises(zerocopy.UnsupportedError) as caught:
+            zerocopy.convert(source, tmp_path / target, **more)
+        assert all(name in str(caught.value) for name in unfit) and "fit (" not in str(caught.value)
+        assert set(tmp_path.iterdir()) == before
+    many = save({f"s{i}": torch.ones(3).to_sparse() for i in range(15)}, "many.pt")
+    with pytest.raises(zerocopy.UnsupportedError, match=r"15 of its tensors.* and 5 more"):
+        zerocopy.convert(many, tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.h5", "out", "out/model.bin"])
+@pytest.mark.parametrize("fault", ["interrupted", "changed"])
+def test_what_fails_leaves_nothing(save: Saver, tmp_path: Path, name: str, fault: str) -> None:
+    source = save(STATE)
+
+    def disturb(done: int, total: int) -> None:
+        if fault == "interrupted":
+            raise KeyboardInterrupt
+        with source.open("ab") as file:
+            file.write(b"more")
+
+    before = set(tmp_path.iterdir())
+    more = {"max_shard_size": 2000} if "out" in name else {}
+    with pytest.raises((KeyboardInterrupt, OSError)) as caught:
+        zerocopy.convert(source, tmp_path / name, progress=disturb, **more)
+    assert fault == "interrupted" or caught.value.errno == errno.ESTALE
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_was_there_stays_as_it_was(save: Saver, tmp_path: Path) -> None:
+    zerocopy.convert(save(STATE), tmp_path / "out", max_shard_size=2000)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    with pytest.raises(ZeroDivisionError):
+        zerocopy.convert(save(STATE), tmp_path / "out", max_shard_size=2000, dtype=torch.float64,
+                         progress=lambda done, total: 1 // 0)  # fmt: skip
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.h5"])
+def test_a_directory_is_no_target(save: Saver, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(IsADirectoryError):
+        zerocopy.convert(save(STATE), tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        zerocopy.convert(save(STATE), tmp_path / "nowhere" / name)
+
+
+FULL = """
+    import resource, sys, zerocopy
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+    how = {"max_shard_size": 2000} if sys.argv[3] == "shards" else {}
+    try:
+        zerocopy.convert(sys.argv[1], sys.argv[2], **how)
+    except OSError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.h5", "out", "out/model.bin"])
+def test_a_disk_that_is_full(save: Saver, forked: Child, tmp_path: Path, name: str) -> None:
+    source = save(STATE)
+    before = set(tmp_path.iterdir())
+    done = forked(FULL, source, tmp_path / name, "shards" if "out" in name else "")
+    assert "File too large" in done.stdout and "/tmp" not in done.stdout.replace(str(tmp_path), "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(tmp_path.iterdir()) == before
+
+
+REFUSED = """
+    import os, sys, zerocopy
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    how = {"max_shard_size": 2000} if sys.argv[3] == "shards" else {}
+    try:
+        zerocopy.convert(sys.argv[1], sys.argv[2], **how)
+    except PermissionError as error:
+        print(error.filename)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="to become somebody else")
+@pytest.mark.parametrize("where", ["source", "target"])
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.h5", "out/model.bin"])
+def test_no_permission(save: Saver, forked: Child, name: str, where: str) -> None:
+    with tempfile.TemporaryDirectory() as made:  # in no folder that only we may look into
+        folder = Path(made)
+        source = folder / "source.pt"
+        torch.save(STATE, source)
+        (folder / "new" / "out").mkdir(parents=True)
+        for each in (folder, folder / "new", folder / "new" / "out"):
+            each.chmod(0o777)
+        (source if where == "source" else (folder / "new" / name).parent).chmod(0o500)
+        done = forked(REFUSED, source, folder / "new" / name, "shards" if "out" in name else "")
+        said = Path(done.stdout.strip())
+        assert said == source if where == "source" else said.is_relative_to((folder / "new" / name).parent)
+        assert [path for path in (folder / "new").rglob("*") if path.is_file()] == []
+
+
+def test_endings(save: Saver, tmp_path: Path) -> None:
+    source = save(STATE)
+    for name in ("m", "m.txt"):
+        with pytest.raises(zerocopy.UnsupportedError, match=r"\.pt, \.safetensors and \.h5"):
+            zerocopy.convert(source, tmp_path / name)
+    with pytest.raises(zerocopy.UnsupportedError, match="shards"):
+        zerocopy.convert(source, tmp_path / "m.h5", max_shard_size=5)
+    with pytest.raises(ValueError, match="one source"):
+        zerocopy.convert([], tmp_path / "m.pt")
+    with pytest.raises(TypeError, match="dtype"):
+        zerocopy.convert(source, tmp_path / "m.pt", dtype="int")  # type: ignore[arg-type]
+
+
+def test_over_itself(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(safetensors_files.saved({"w": torch.arange(1000.0)}))
+    mapped = zerocopy.load(path)
+    zerocopy.convert(path, path, dtype=torch.float64)
+    assert torch.equal(mapped["w"], torch.arange(1000.0))
+    assert torch.equal(zerocopy.load(path)["w"], torch.arange(1000.0).double())
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("m.safetensors", {}), ("m.pt", {}), ("out", {"max_shard_size": 2000})]
+)
+def test_progress(save: Saver, tmp_path: Path, name: str, more: Any) -> None:
+    said: list[tuple[int, int]] = []
+    zerocopy.convert(save(STATE), tmp_path / name, progress=lambda *n: said.append(n), **more)
+    assert said == sorted(said) and said[-1][0] == said[-1][1] == 2461
+
+
+MEMORY = """
+    import re, sys, torch, zerocopy
+    def anonymous():
+        return int(re.search(r"RssAnon:\\s*(\\d+)", open("/proc/self/status").read())[1])
+    how = {"dtype": torch.bfloat16} if sys.argv[4] == "cast" else {}
+    how |= {"max_shard_size": "20MB"} if sys.argv[4] == "shards" else {}
+    zerocopy.convert(sys.argv[2], sys.argv[3] + "/small" + sys.argv[5], **how)  # imports, caches
+    before, most = anonymous(), 0
+    def look(done, total):
+        global most
+        most = max(most, anonymous())
+    zerocopy.convert(sys.argv[1], sys.argv[3] + "/big" + sys.argv[5], progress=look, **how)
+    print(most - before)
+"""
+
+
+@pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
+@pytest.mark.parametrize("how", ["copy", "cast", "shards", "deflated"])
+@pytest.mark.parametrize("ending", [".safetensors", ".pt", ".h5"])
+def test_memory_is_a_tensor_at_a_time(
+    save: Saver, child: Child, tmp_path: Path, how: str, ending: str
+) -> None:
+    if how == "shards" and ending == ".h5":
+        pytest.skip("shards are no .h5")
+    state = {f"layer.{i}": torch.full((1 << 21,), float(i)) for i in range(24)}  # 192 MiB, each 8 MiB
+    big = save(state, "big-source.pt")
+    big = deflated(big) if how == "deflated" else big
+    done = child(MEMORY, big, save(STATE, "small-source.pt"), tmp_path, how, ending)
+    assert int(done.stdout) < 58 << 10, f"{done.stdout} kB"

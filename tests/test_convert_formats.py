@@ -1,0 +1,286 @@
+"""``zerocopy.convert`` between .pt, .safetensors and .h5, single and sharded: judged by their own readers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import dcp_folders
+import pytest
+import safetensors_files
+import torch
+from conftest import Saver, stock_load
+from equality import assert_same, untyped
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import filled
+
+import zerocopy
+
+ENDINGS = ("pt", "safetensors", "h5")
+STATE = OrderedDict(
+    (
+        ("embed.weight", torch.arange(600.0).view(20, 30)),
+        ("layer.0.bias", torch.full((7,), 2, dtype=torch.int64)),
+        ("layer.0.scale", torch.tensor(3.5, dtype=torch.bfloat16)),
+        ("empty", torch.empty(0, 4)),
+        ("flags", torch.tensor([True, False, True])),
+    )
+)
+DTYPES = list(safetensors_files.DTYPES.values())
+
+pytest.importorskip("h5py")
+
+
+def same_tensors(found: Any, wanted: Any) -> None:
+    """Assert that names and bits are the same, in whatever order and layout."""
+    assert sorted(found) == sorted(wanted)
+    for name, tensor in wanted.items():
+        assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape, name
+        assert safetensors_files.bytes_of(found[name]) == safetensors_files.bytes_of(tensor), name
+
+
+def shares(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return untyped(a).data_ptr() == untyped(b).data_ptr()
+
+
+def header_of(path: Path) -> dict[str, Any]:
+    content = path.read_bytes()
+    return json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+
+
+@pytest.mark.parametrize("there", ENDINGS)
+@pytest.mark.parametrize("back", ENDINGS)
+def test_there_and_back(save: Saver, tmp_path: Path, there: str, back: str) -> None:
+    source = save(STATE, "model.pt")
+    zerocopy.convert(source, tmp_path / f"there.{there}")
+    zerocopy.convert(tmp_path / f"there.{there}", tmp_path / f"back.{back}")
+    zerocopy.convert(tmp_path / f"back.{back}", tmp_path / "last.pt")
+    for name in (f"there.{there}", f"back.{back}", "last.pt"):
+        same_tensors(zerocopy.load(tmp_path / name), STATE)
+    same_tensors(stock_load(tmp_path / "last.pt"), STATE)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=6).filter(lambda name: name != "__metadata__"),
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3), st.booleans()),
+        max_size=5,
+    )
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_state(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    state = {}
+    for seed, (name, (dtype, shape, is_transposed)) in enumerate(recipe.items()):
+        tensor = filled(dtype, torch.Size(shape).numel(), seed).view(shape)
+        state[name] = tensor.t() if is_transposed and len(shape) == 2 else tensor
+    path = tmp_path / "state.safetensors"
+    torch.save(state, tmp_path / "state.pt")
+    zerocopy.convert(tmp_path / "state.pt", path)
+    dotted = {name: zerocopy.load(tmp_path / "state.pt")[name] for name in state}
+    same_tensors(zerocopy.load(path), dotted)
+    zerocopy.convert(path, tmp_path / "again.pt")
+    same_tensors(stock_load(tmp_path / "again.pt"), dotted)
+
+
+def test_byte_for_byte_what_safetensors_writes(save: Saver, tmp_path: Path) -> None:
+    reference = pytest.importorskip("safetensors.torch")
+    state = {
+        f"{dtype}".removeprefix("torch."): filled(dtype, 12, i).view(3, 4) for i, dtype in enumerate(DTYPES)
+    }
+    state |= {'z"\u00e9\n\U0001f600': torch.ones(2), "a": torch.zeros(3, dtype=torch.uint8)}
+    del state["bool"]
+    try:
+        reference.save_file(state, tmp_path / "theirs.safetensors")
+    except KeyError as unknown:  # a dtype that this release of safetensors has not
+        pytest.skip(str(unknown))
+    zerocopy.convert(save(state), tmp_path / "ours.safetensors")
+    assert (tmp_path / "ours.safetensors").read_bytes() == (tmp_path / "theirs.safetensors").read_bytes()
+    same_tensors(reference.load_file(tmp_path / "ours.safetensors"), state)
+
+
+def test_headers_are_aligned(save: Saver, tmp_path: Path) -> None:
+    for length in range(1, 10):
+        zerocopy.convert(save({"n" * length: torch.ones(3)}), tmp_path / "m.safetensors")
+        assert int.from_bytes((tmp_path / "m.safetensors").read_bytes()[:8], "little") % 8 == 0
+
+
+# ----------------------------------------------------------------------- ties, metadata, what is no tensor
+
+
+def test_ties_as_save_model_records_them(tmp_path: Path) -> None:
+    weight = torch.arange(12.0).view(3, 4)
+    state = {"head.weight": weight, "embed.weight": weight.view(3, 4), "other": torch.ones(2)}
+    torch.save(state, tmp_path / "m.pt")
+    zerocopy.convert(tmp_path / "m.pt", tmp_path / "m.safetensors")
+    header = header_of(tmp_path / "m.safetensors")
+    assert header["__metadata__"] == {"head.weight": "embed.weight"} and "head.weight" not in header
+    for ending in ("pt", "h5"):
+        zerocopy.convert(tmp_path / "m.safetensors", tmp_path / f"back.{ending}")
+        back = zerocopy.load(tmp_path / f"back.{ending}")
+        same_tensors(back, state)
+        assert shares(back["head.weight"], back["embed.weight"])
+
+
+@pytest.mark.parametrize("ending", ["pt", "h5"])
+def test_ties_outlive_a_conversion(tmp_path: Path, ending: str) -> None:
+    weight = torch.arange(12.0).view(3, 4)
+    torch.save({"model": [weight, weight.view(3, 4), weight.view(4, 3)], "step": 3}, tmp_path / "m.pt")
+    zerocopy.convert(tmp_path / "m.pt", tmp_path / f"n.{ending}", dtype=torch.float16)
+    loaded = zerocopy.load(tmp_path / f"n.{ending}")
+    assert loaded["step"] == 3 and loaded["model"][0].dtype is torch.float16
+    assert shares(*loaded["model"][:2]) and torch.equal(loaded["model"][0], weight.half())
+
+
+def test_metadata_there_and_back(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(safetensors_files.saved({"w": torch.ones(2)}, {"format": "pt", "by": "somebody"}))
+    for name in ("m.pt", "m.h5", "n.pt", "n.safetensors"):
+        zerocopy.convert(path, tmp_path / name)
+        path = tmp_path / name
+    assert header_of(path)["__metadata__"] == {"format": "pt", "by": "somebody"}
+    assert stock_load(tmp_path / "n.pt").safetensors_metadata == {"format": "pt", "by": "somebody"}
+    torch.load(tmp_path / "n.pt", weights_only=True)
+
+
+def test_what_is_no_tensor_is_said(save: Saver, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = save({"model": {"w": torch.ones(2)}, "step": 7, "arch": "tiny"})
+    with caplog.at_level(logging.INFO, "zerocopy"):
+        zerocopy.convert(source, tmp_path / "m.safetensors")
+    (said,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert "step" in said and "arch" not in said
+    assert header_of(tmp_path / "m.safetensors")["__metadata__"] == {"arch": "tiny"}
+    zerocopy.convert(source, tmp_path / "again.pt")
+    assert_same(stock_load(tmp_path / "again.pt"), stock_load(source))
+
+
+# ----------------------------------------------------------------------- dtype, keep, several sources
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_dtype(save: Saver, tmp_path: Path, ending: str) -> None:
+    zerocopy.convert(save(STATE), tmp_path / f"m.{ending}", dtype=torch.float16)
+    wanted = {name: t.half() if t.is_floating_point() else t for name, t in STATE.items()}
+    same_tensors(zerocopy.load(tmp_path / f"m.{ending}"), wanted)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("keep", [["model"], "model.", lambda name: not name.startswith("optimizer")])
+def test_without_the_optimizer(save: Saver, tmp_path: Path, ending: str, keep: Any) -> None:
+    module = torch.nn.Linear(2, 3)
+    optimizer = torch.optim.Adam(module.parameters())
+    module(torch.ones(2)).sum().backward()
+    optimizer.step()
+    source = save({"model": module.state_dict(), "optimizer": optimizer.state_dict()})
+    zerocopy.convert(source, tmp_path / f"m.{ending}", keep=keep)
+    with zerocopy.open(tmp_path / f"m.{ending}") as kept:
+        assert sorted(kept) == ["model.bias", "model.weight"] and kept.metadata() == {}
+        assert torch.equal(kept.get_tensor("model.weight"), module.weight)
+
+
+def test_keep_that_fits_nothing(save: Saver, tmp_path: Path) -> None:
+    source = save(STATE)
+    with pytest.raises(KeyError, match="nobody"):
+        zerocopy.convert(source, tmp_path / "m.safetensors", keep=["nobody"])
+    with pytest.raises(ValueError, match="no tensor"):
+        zerocopy.convert(source, tmp_path / "m.safetensors", keep="nobody")
+    assert not (tmp_path / "m.safetensors").exists()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_several_sources(save: Saver, tmp_path: Path, ending: str) -> None:
+    one, two = save({"a": torch.ones(2), "n": 1}, "one.pt"), tmp_path / "two.safetensors"
+    two.write_bytes(safetensors_files.saved({"b": torch.zeros(3)}, {"format": "pt"}))
+    zerocopy.convert([one, two], tmp_path / f"m.{ending}")
+    with zerocopy.open(tmp_path / f"m.{ending}") as merged:
+        assert sorted(merged) == ["a", "b"]
+    with pytest.raises(zerocopy.UnsupportedError, match="twice: a"):
+        zerocopy.convert([one, two, one], tmp_path / "twice.safetensors")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_other_sources(save: Saver, tmp_path: Path, ending: str) -> None:
+    """What was written before PyTorch 1.6."""
+    legacy = save(STATE, "legacy.pt", _use_new_zipfile_serialization=False)
+    zerocopy.convert(legacy, tmp_path / f"m.{ending}")
+    same_tensors(zerocopy.load(tmp_path / f"m.{ending}"), STATE)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_folder_of_torch_distributed_checkpoint(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "dcp").mkdir()
+    writer = dcp_folders.Writer(tmp_path / "dcp")
+    weight = torch.arange(24.0).view(4, 6)
+    writer.add_chunks(
+        "weight", (4, 6), torch.float32, [((0, 0), weight[:3].clone()), ((3, 0), weight[3:].clone())]
+    )
+    writer.add("bias", torch.ones(5, dtype=torch.float64))
+    source = writer.write()
+    zerocopy.convert(source, tmp_path / f"m.{ending}", dtype=torch.bfloat16)
+    wanted = {"weight": weight.bfloat16(), "bias": torch.ones(5, dtype=torch.bfloat16)}
+    same_tensors(zerocopy.load(tmp_path / f"m.{ending}"), wanted)
+    zerocopy.convert(source, tmp_path / "shards", max_shard_size=100)
+    same_tensors(zerocopy.load(tmp_path / "shards"), {"weight": weight, "bias": torch.ones(5).double()})
+
+
+# ----------------------------------------------------------------------- shards
+
+
+@pytest.mark.parametrize("name", ["out", "out/model.safetensors", "out/pytorch_model.bin", "out/model.pt",
+                                  "out/model.safetensors.index.json"])  # fmt: skip
+def test_shards(save: Saver, tmp_path: Path, name: str) -> None:
+    state = {f"layer.{i}": torch.full((100,), float(i)) for i in range(10)}
+    zerocopy.convert(save(state), tmp_path / name, max_shard_size="1KB")
+    (index,) = (tmp_path / "out").glob("*.index.json")
+    content = json.loads(index.read_text())
+    assert content["metadata"] == {"total_size": 4000} and sorted(content["weight_map"]) == sorted(state)
+    shards = {path.name for path in (tmp_path / "out").iterdir()} - {index.name}
+    assert shards == set(content["weight_map"].values()) and len(shards) == 5
+    stem, _, suffix = index.name.removesuffix(".index.json").rpartition(".")
+    assert f"{stem}-00001-of-00005.{suffix}" in shards
+    same_tensors(zerocopy.load(tmp_path / "out"), state)
+    zerocopy.convert(tmp_path / "out", tmp_path / "one.pt")
+    same_tensors(stock_load(tmp_path / "one.pt"), state)
+
+
+def test_transformers_reads_the_shards(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
+    )
+    model = transformers.BertForMaskedLM(config)
+    torch.save(model.state_dict(), tmp_path / "m.pt")
+    config.save_pretrained(tmp_path / "out")
+    zerocopy.convert(tmp_path / "m.pt", tmp_path / "out", max_shard_size="10KB")
+    read = transformers.BertForMaskedLM.from_pretrained(tmp_path / "out")
+    same_tensors(read.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize("size", ["1KB", "1 kb", "0.001MB", 1000])
+def test_sizes(save: Saver, tmp_path: Path, size: Any) -> None:
+    zerocopy.convert(save(STATE), tmp_path / "out", max_shard_size=size)
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) == 2
+
+
+@pytest.mark.parametrize("size", ["5", "GB", "-1GB", 0, -5, "5 bananas", True, 1.5, "0GB"])
+def test_what_is_no_size(save: Saver, tmp_path: Path, size: Any) -> None:
+    with pytest.raises(ValueError, match="size"):
+        zerocopy.convert(save(STATE), tmp_path / "out", max_shard_size=size)
+    assert not (tmp_path / "out").exists()
+
+
+def test_tied_tensors_are_in_one_shard(tmp_path: Path) -> None:
+    weight = torch.arange(300.0)
+    state = {"a": weight, "b": torch.ones(300), "c": weight.view(300)}
+    torch.save(state, tmp_path / "m.pt")
+    for name in ("out/model.pt", "safe"):
+        zerocopy.convert(tmp_path / "m.pt", tmp_path / name, max_shard_size=1300)
+    loaded = zerocopy.load(tmp_path / "out")
+    assert shares(loaded["a"], loaded["c"])
+    zerocopy.convert(tmp_path / "safe", tmp_path / "back.pt")
+    loaded = stock_load(tmp_path / "back.pt")
+    same_tensors(loaded, state)
+    assert shares(loaded["a"], loaded["c"])

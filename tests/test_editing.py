@@ -1,0 +1,306 @@
+"""Editing checkpoints where they are: keys renamed and dropped, tensors written to, the file whole at every moment."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import shutil
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import strategies
+import torch
+from conftest import Child, Saver, saved_bytes, stock_load
+from equality import assert_same
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import zerocopy
+from zerocopy import editing
+from zerocopy.pickle_editing import PickleEditor
+
+relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+BASE = torch.arange(2000.0)
+
+
+def state() -> dict[str, Any]:
+    linear = torch.nn.Linear(2, 3).state_dict()
+    return {
+        "first": torch.ones(3),
+        "model": linear,
+        "tied": {"weight": BASE, "view": BASE[10:20], "first": "first"},
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "step": 7,
+    }
+
+
+@pytest.mark.parametrize("write", [torch.save, zerocopy.save])
+def test_rename(tmp_path: Path, write: Any) -> None:
+    path, expected = tmp_path / "model.pt", state()
+    write(expected, path)
+    data = zerocopy.storage_offsets(path)
+    zerocopy.rename_keys(
+        path,
+        {"first": "erste", "tied.weight": "tied.W", "model.bias": "model.b.i.a.s", "step": "\N{SNOWMAN}"},
+    )
+    renamed = {
+        "erste": expected["first"],
+        "model": OrderedDict(
+            [("weight", expected["model"]["weight"]), ("b.i.a.s", expected["model"]["bias"])]
+        ),
+        "tied": {"W": BASE, "view": BASE[10:20], "first": "first"},
+        "parameter": expected["parameter"],
+        "\N{SNOWMAN}": 7,
+    }
+    renamed["model"]._metadata = expected["model"]._metadata
+    for load in (stock_load, zerocopy.load, lambda path: torch.load(path, weights_only=True)):
+        assert_same(load(path), renamed)
+    assert zerocopy.storage_offsets(path) == data
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+
+
+@pytest.mark.parametrize("write", [torch.save, zerocopy.save])
+def test_drop(tmp_path: Path, write: Any, child: Child) -> None:
+    path, expected = tmp_path / "model.pt", state()
+    write(expected, path)
+    data = zerocopy.storage_offsets(path)
+    zerocopy.drop_keys(path, ["first", "model.weight", "tied.view", "parameter"])
+    del expected["first"], expected["model"]["weight"], expected["tied"]["view"], expected["parameter"]
+    assert_same(stock_load(path), expected)
+    assert_same(zerocopy.load(path), expected)
+    assert zerocopy.storage_offsets(path).items() <= data.items()
+    code = "import sys, torch; torch.load(sys.argv[1], weights_only=False)"
+    done = child(
+        code, path, TORCH_SERIALIZATION_DEBUG="1"
+    )  # torch compares where it thinks that storages are
+    assert done.returncode == 0, done.stderr
+    zerocopy.drop_keys(path, ["model", "tied", "step"])
+    assert stock_load(path) == zerocopy.load(path) == {}
+
+
+def test_again_and_again(save: Saver) -> None:
+    path = save(state())
+    for i in range(20):
+        zerocopy.rename_keys(path, {f"first{i}" if i else "first": f"first{i + 1}"})
+        zerocopy.drop_keys(path, [["step", "parameter", "model.bias"][i]] if i < 3 else [])
+    assert list(stock_load(path)) == ["first20", "model", "tied"]
+    assert list(zerocopy.load(path)) == ["first20", "model", "tied"]
+    zerocopy.save(zerocopy.load(path), path)
+    assert path.stat().st_size < 20_000
+
+
+def test_what_has_it_open_keeps_it(save: Saver) -> None:
+    path = save({"weight": BASE, "bias": torch.ones(3)})
+    loaded, opened = zerocopy.load(path), zerocopy.open(path)
+    before = opened.get_tensor("weight")
+    zerocopy.rename_keys(path, {"weight": "w"})
+    assert torch.equal(loaded["weight"], BASE) and torch.equal(before, BASE)
+    loaded["bias"][0] = 5
+    assert stock_load(path)["bias"][0] == 1
+
+
+# ----------------------------------------------------------------------------- any pickle
+
+
+def paths_of(value: Any, prefix: str = "") -> Iterator[tuple[str, dict[Any, Any], Any]]:
+    """Yield the names of entries that are named but once, with their dict and key."""
+    for key, item in value.items() if isinstance(value, dict) else ():
+        if isinstance(key, str) and key and "." not in key:
+            yield f"{prefix}{key}", value, key
+            yield from paths_of(item, f"{prefix}{key}.")
+
+
+@relaxed
+@given(checkpoint=strategies.checkpoints(), protocol=st.integers(2, 5), data=st.data())
+def test_edited_as_the_object_would_be(
+    tmp_path_factory: pytest.TempPathFactory, checkpoint: Any, protocol: int, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("editing") / "model.pt"
+    torch.save(checkpoint, path, pickle_protocol=protocol)
+    expected = stock_load(path)
+    names = list(paths_of(expected))
+    seen = [name for name, *_ in names]
+    names = [found for found in names if seen.count(found[0]) == 1]
+    if not names:
+        return
+    name, holder, key = data.draw(st.sampled_from(names))
+    if data.draw(st.booleans()):
+        zerocopy.drop_keys(path, [name])
+        del holder[key]
+    else:
+        zerocopy.rename_keys(path, {name: name.removesuffix(key) + "new key"})
+        items = [("new key" if other == key else other, value) for other, value in holder.items()]
+        holder.clear()
+        holder.update(items)
+    assert_same(stock_load(path), expected)
+    assert_same(zerocopy.load(path), expected, attributes=False)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_what_was_dropped_may_define_what_stays(protocol: int) -> None:
+    shared = ["shared", ("tuple", 1)]
+    shared.append(shared)
+    obj = {"a": shared, "key": "key", "b": {"key": shared, "c": shared[1]}, "d": {"e": "key", "f": [shared]}}
+    content = pickle.dumps(obj, protocol)
+    for dropped in (["a"], ["a", "b"], ["a", "b.key"], ["key", "d.e"]):
+        editor = PickleEditor(content)
+        for name in dropped:
+            editor.drop(name)
+        edited, expected = pickle.loads(editor.edited()), pickle.loads(content)
+        for name in dropped:
+            *above, last = name.split(".")
+            del (expected[above[0]] if above else expected)[last]
+        assert_same(edited, expected)
+
+
+def test_names() -> None:
+    loop: dict[str, Any] = {"a": {"b": 1, 5: {"c": 2}}}
+    loop["loop"] = loop
+    assert PickleEditor(pickle.dumps(loop, 2)).names() == ["a", "a.b", "a.5", "a.5.c", "loop"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda path: zerocopy.rename_keys(path, {"nothing": "x"}), KeyError),
+        (lambda path: zerocopy.drop_keys(path, ["nothing"]), KeyError),
+        (lambda path: zerocopy.drop_keys(path, "step"), TypeError),
+        (lambda path: zerocopy.rename_keys(path, {"step": "first"}), ValueError),
+        (lambda path: zerocopy.rename_keys(path, {"tied.weight": "weight"}), ValueError),
+        (lambda path: zerocopy.rename_keys(path, {"tied.weight": "tied."}), ValueError),
+        (lambda path: zerocopy.rename_keys(path, {"step": "s", "first": "s"}), ValueError),
+    ],
+)
+def test_refused(save: Saver, change: Any, error: type[Exception]) -> None:
+    path = save(state())
+    before = path.read_bytes()
+    with pytest.raises(error):
+        change(path)
+    assert path.read_bytes() == before
+
+
+def test_files_that_are_not_edited(tmp_path: Path) -> None:
+    legacy, packed = tmp_path / "legacy.pt", tmp_path / "packed.pt"
+    torch.save(state(), legacy, _use_new_zipfile_serialization=False)
+    with zipfile.ZipFile(io.BytesIO(saved_bytes(state()))) as old, zipfile.ZipFile(packed, "w", 8) as new:
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info))
+    for path in (legacy, packed):
+        before = path.read_bytes()
+        with pytest.raises(zerocopy.UnsupportedError):
+            zerocopy.rename_keys(path, {"first": "erste"})
+        assert path.read_bytes() == before
+    with pytest.raises(FileNotFoundError):
+        zerocopy.rename_keys(tmp_path / "nothing.pt", {})
+
+
+def test_an_archive_that_another_program_packed(tmp_path: Path) -> None:
+    """Without zip64 records."""
+    path = tmp_path / "packed.pt"
+    with zipfile.ZipFile(io.BytesIO(saved_bytes(state()))) as old, zipfile.ZipFile(path, "w") as new:
+        for info in old.infolist():
+            new.writestr(info.filename, old.read(info))
+    expected = stock_load(path)
+    zerocopy.rename_keys(path, {"first": "erste"})
+    assert_same(stock_load(path)["erste"], expected["first"])
+    assert list(zerocopy.load(path)) == ["erste", "model", "tied", "parameter", "step"]
+
+
+# ----------------------------------------------------------------------------- at every moment
+
+
+@pytest.mark.parametrize("entries", [3, 4000])
+@pytest.mark.parametrize("packed", [False, True])
+def test_stopped_after_each_write(
+    save: Saver, monkeypatch: pytest.MonkeyPatch, entries: int, packed: bool
+) -> None:
+    """Stock torch reads what is there, the old or the new; the next edit tidies up, and zerocopy reads it."""
+    old = {"weight": BASE, **{f"entry {i}": i for i in range(entries)}}
+    path = save(old)
+    if packed:
+        content = path.read_bytes()
+        with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(path, "w") as target:
+            for info in source.infolist():
+                target.writestr(info.filename, source.read(info))
+    new = {"W": old["weight"], **{name: value for name, value in old.items() if name != "weight"}}
+    write, left = editing._write, [path.with_name("left0.pt")]
+    shutil.copy(path, left[0])
+
+    def copying(file: int, content: bytes, offset: int) -> None:
+        write(file, content, offset)
+        left.append(path.with_name(f"left{len(left)}.pt"))
+        shutil.copy(path, left[-1])
+
+    monkeypatch.setattr(editing, "_write", copying)
+    zerocopy.rename_keys(path, {"weight": "W"})
+    monkeypatch.undo()
+    seen = [check(each, old, new) for each in left]
+    assert_same(stock_load(path), new)
+    assert seen == sorted(seen) and seen.count("old") >= (4 if entries > 3 else 3)
+    assert seen.count("the new") == 3  # in force, and two headers
+
+
+def check(left: Path, old: Any, new: Any) -> str:
+    """Say which of the two is in a file that was left in the middle, which is then tidied up."""
+    for weights_only in (True, False):
+        found = torch.load(left, weights_only=weights_only)
+        expected = old if "weight" in found else new
+        assert_same(found, expected)
+    zerocopy.rename_keys(left, {})
+    assert_same(zerocopy.load(left), expected)
+    assert_same(stock_load(left), expected)
+    return "old" if expected is old else "the new"  # in the order of time, and of the alphabet
+
+
+def test_killed(save: Saver, child: Child) -> None:
+    path = save({"weight": BASE, **{f"entry {i}": i for i in range(4000)}})
+    code = """
+        import os, signal, sys
+        from zerocopy import editing
+        import zerocopy
+        write, count = editing._write, int(sys.argv[2])
+        def killing(*arguments):
+            global count
+            count -= 1
+            if count < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            write(*arguments)
+        editing._write = killing
+        zerocopy.rename_keys(sys.argv[1], {"weight": "W"})
+    """
+    for count in (0, 1, 2):
+        assert child(code, path, count).returncode == -9
+        assert_same(stock_load(path)["weight"], BASE)
+    zerocopy.rename_keys(path, {"weight": "W"})
+    assert_same(zerocopy.load(path)["W"], BASE)
+
+
+# ----------------------------------------------------------------------------- tensors
+
+
+@pytest.mark.parametrize("write", [torch.save, zerocopy.save])
+def test_copy_reaches_the_file(tmp_path: Path, write: Any) -> None:
+    path = tmp_path / "model.pt"
+    write(state(), path)
+    with zerocopy.open(path, mode="r+") as checkpoint:
+        checkpoint["tied.weight"].copy_(BASE.neg())
+        checkpoint["model.bias"][1] = 5
+        checkpoint["first"].zero_()
+    loaded = stock_load(path)
+    assert torch.equal(loaded["tied"]["view"], BASE[10:20].neg())
+    assert loaded["model"]["bias"][1] == 5 and not loaded["first"].any()
+
+
+def test_read_only_files(save: Saver) -> None:
+    if os.getuid() == 0:
+        pytest.skip("root may write everywhere")
+    path = save(state())
+    path.chmod(0o400)
+    with pytest.raises(PermissionError):
+        zerocopy.rename_keys(path, {})

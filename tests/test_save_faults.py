@@ -1,0 +1,280 @@
+"""``zerocopy.save`` when something goes wrong, and over files that are mapped: whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Child, Saver, digest, lies_in_mapping, stock_load
+from equality import assert_same
+
+import zerocopy
+from zerocopy import sinks
+
+SIZE = 1 << 20
+STATE = {"weight": torch.arange(float(SIZE)), "bias": torch.arange(float(SIZE)).neg(), "step": 1}
+
+
+class FaultyError(Exception):
+    """What pickling a Faulty raises."""
+
+
+class Faulty:
+    def __reduce__(self) -> Any:
+        raise FaultyError
+
+
+def interrupt(*_: int) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("fault", ["pickling", "interrupted"])
+def test_what_fails_leaves_what_was_there(tmp_path: Path, there: bool, fault: str) -> None:
+    path = tmp_path / "model.pt"
+    if there:
+        path.write_bytes(b"as it was")
+    obj, progress = ([STATE, Faulty()], None) if fault == "pickling" else (STATE, interrupt)
+    with pytest.raises(FaultyError if fault == "pickling" else KeyboardInterrupt):
+        zerocopy.save(obj, path, progress=progress)
+    assert list(tmp_path.iterdir()) == [path] * there
+    assert not there or path.read_bytes() == b"as it was"
+
+
+def test_killed_in_the_middle(save: Saver, tmp_path: Path) -> None:
+    path = save(STATE)
+    before = digest(path)
+    code = """
+        import sys, time, torch, zerocopy
+        def progress(done, total):
+            if done > total // 2:
+                print("half", flush=True)
+                time.sleep(600)
+        zerocopy.save({f"layer{i}": torch.ones(1 << 20) for i in range(8)}, sys.argv[1], progress=progress)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"half\n"
+        (written,) = set(tmp_path.iterdir()) - {path}
+        # Another process saves meanwhile: it must not take the file that is being written for a leftover.
+        zerocopy.save({"other": 1}, path)
+        assert written.exists()
+        process.kill()
+    assert stock_load(path) == {"other": 1} and digest(path) != before
+    assert set(tmp_path.iterdir()) == {path, written}
+    zerocopy.save(STATE, path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert_same(stock_load(path), STATE)
+
+
+def test_files_that_only_look_like_leftovers_stay(tmp_path: Path) -> None:
+    others = [tmp_path / name for name in ("model.pt.part", ".model.pt", ".other.pt.0.part", ".model.pt.x")]
+    for other in others:
+        other.write_bytes(b"mine")
+    zerocopy.save(STATE, tmp_path / "model.pt")
+    assert set(tmp_path.iterdir()) == {tmp_path / "model.pt", *others}
+
+
+# ----------------------------------------------------------------------------- bad input
+
+
+def test_a_folder_is_in_the_way(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as caught:
+        zerocopy.save(STATE, tmp_path)
+    assert caught.value.filename == str(tmp_path) and not any(tmp_path.iterdir())
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        zerocopy.save(STATE, tmp_path / "nowhere" / "model.pt")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "model.pt")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_no_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError) as caught:
+        zerocopy.save(STATE, tmp_path / "model.pt")
+    assert caught.value.filename == str(tmp_path / "model.pt")
+
+
+@contextlib.contextmanager
+def small_file_system(folder: Path) -> Iterator[Path]:
+    """Mount a file system of 2 MiB."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.decode()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_the_disk_is_full(tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "small") as folder:
+        path = folder / "model.pt"
+        zerocopy.save({"small": 1}, path)
+        with pytest.raises(OSError, match="No space left") as caught:
+            zerocopy.save(STATE, path)
+        assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(path)
+        assert list(folder.iterdir()) == [path] and stock_load(path) == {"small": 1}
+
+
+def test_files_may_not_be_that_large(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"as it was")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE, before[1]))
+    try:
+        with pytest.raises(OSError) as caught:
+            zerocopy.save(STATE, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert caught.value.errno == errno.EFBIG and caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == b"as it was"
+
+
+# ----------------------------------------------------------------------------- mapped files
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Give the sizes of what is copied from file to file."""
+    sizes: list[int] = []
+
+    def copy_file_range(target: int, source: int, offset: int, size: int) -> int:
+        sizes.append(os.copy_file_range(source, target, size, offset))
+        return sizes[-1]
+
+    monkeypatch.setattr(sinks, "_copy_file_range", copy_file_range)
+    return sizes
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("name", ["checkpoint.pt", "other.pt"])
+@pytest.mark.parametrize("mode", ["c", "r", "r+"])
+def test_what_is_mapped_is_copied_from_file_to_file(
+    save: Saver, copied: list[int], mode: str, name: str, checksum: bool
+) -> None:
+    path = save(STATE)
+    state = zerocopy.load(path, mode=mode)
+    zerocopy.save(state, path.with_name(name), checksum=checksum)
+    assert sum(copied) == 8 * SIZE
+    assert_same(stock_load(path.with_name(name)), STATE)
+    assert_same(state, STATE)
+    with zipfile.ZipFile(path.with_name(name)) as archive:
+        assert (archive.testzip() is None) is checksum
+
+
+@pytest.mark.parametrize("place", [0, SIZE // 2, -1])
+def test_what_was_written_to_is_saved_as_it_is_now(save: Saver, copied: list[int], place: int) -> None:
+    """One element, in the first page, in the middle, in the last page, which also the next storage begins in."""
+    path = save(STATE)
+    state = zerocopy.load(path)
+    state["weight"][place] = 0.5
+    zerocopy.save(state, path)
+    loaded = stock_load(path)
+    assert loaded["weight"][place] == 0.5 and sum(copied) in (0, 4 * SIZE)
+    loaded["weight"][place] = STATE["weight"][place]
+    assert_same(loaded, STATE)
+
+
+def test_shared_writes_are_saved(save: Saver, copied: list[int]) -> None:
+    path = save(STATE)
+    state = zerocopy.load(path, mode="r+")
+    state["weight"][5] = 0.5
+    zerocopy.save(state, path.with_name("other.pt"))
+    assert stock_load(path.with_name("other.pt"))["weight"][5] == 0.5 and sum(copied) == 8 * SIZE
+
+
+@pytest.mark.parametrize("gone", ["deleted", "replaced"])
+def test_files_that_have_lost_their_name(save: Saver, copied: list[int], gone: str) -> None:
+    path = save(STATE)
+    state = zerocopy.load(path)
+    path.unlink()
+    if gone == "replaced":
+        save({"weight": torch.zeros(SIZE), "bias": torch.zeros(SIZE), "step": 1})
+    zerocopy.save(state, path)
+    assert not copied
+    assert_same(stock_load(path), STATE)
+
+
+@pytest.mark.parametrize("refusal", [errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+@pytest.mark.parametrize("also", [True, False])
+def test_file_systems_that_cannot_copy(
+    save: Saver, monkeypatch: pytest.MonkeyPatch, refusal: int, also: bool
+) -> None:
+    def refuse(*_: int) -> int:
+        raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr(sinks, "_copy_file_range", refuse)
+    if also:
+        monkeypatch.setattr(os, "sendfile", refuse)
+    path = save(STATE)
+    zerocopy.save(zerocopy.load(path), path.with_name("other.pt"))
+    assert_same(stock_load(path.with_name("other.pt")), STATE)
+
+
+def test_from_another_file_system(save: Saver, tmp_path: Path) -> None:
+    path = save(STATE)
+    folder = Path("/dev/shm")
+    if not os.access(folder, os.W_OK) or folder.stat().st_dev == path.stat().st_dev:
+        pytest.skip("no second file system here")
+    target = folder / f"zerocopy-test-{os.getpid()}.pt"
+    try:
+        zerocopy.save(zerocopy.load(path), target)
+        assert_same(stock_load(target), STATE)
+    finally:
+        target.unlink(missing_ok=True)
+
+
+def test_over_a_file_that_is_mapped(save: Saver) -> None:
+    path = save(STATE)
+    state = zerocopy.load(path)
+    zerocopy.save({"small": 1}, path)
+    assert_same(state, STATE)
+    assert not lies_in_mapping(state["weight"].data_ptr(), path)  # its name is another's now
+
+
+def test_resume_and_save(save: Saver, child: Child) -> None:
+    """The recipe that ends in SIGBUS with torch.save: epochs that load what the last one saved."""
+    path = save(STATE)
+    code = """
+        import sys, zerocopy
+        for epoch in range(5):
+            state = zerocopy.load(sys.argv[1])
+            state["weight"] += 1
+            state["step"] += 1
+            zerocopy.save(state, sys.argv[1])
+        print(state["step"], int(zerocopy.load(sys.argv[1])["weight"][0]))
+    """
+    done = child(code, path)
+    assert done.stdout == "6 5\n", done.stderr
+    assert list(path.parent.iterdir()) == [path]
+    assert_same(stock_load(path)["bias"], STATE["bias"])
+
+
+def test_by_several_threads_at_once(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    path = tmp_path / "model.pt"
+    with ThreadPoolExecutor(4) as threads:
+        saved = list(threads.map(lambda step: zerocopy.save({**STATE, "step": step}, path), range(16)))
+    assert saved == [None] * 16
+    assert list(tmp_path.iterdir()) == [path]
+    assert stock_load(path)["step"] in range(16)

@@ -1,0 +1,259 @@
+"""``zerocopy.Writer``: tensors written before the object that holds them, one at a time in memory."""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import strategies
+import torch
+from conftest import Child, Saver, stock_load
+from equality import assert_same
+from hypothesis import HealthCheck, given, settings
+from kinds import CATALOG, Kind
+from test_save_faults import small_file_system
+
+import zerocopy
+
+relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+#: An object in it has a list that is in the dict too: lists are copied, and what is in objects is not looked at.
+TIED_TO_OBJECTS = "scheduler: OneCycleLR"
+KINDS = [
+    kind
+    for group in CATALOG
+    for kind in group.kinds
+    if kind.write is torch.save and kind.name != TIED_TO_OBJECTS
+]
+
+
+def written(path: Path, make: Any, **options: Any) -> Any:
+    """Return what stock torch.load reads of what `make`, given a Writer, has saved."""
+    with zerocopy.Writer(path, **options) as writer:
+        writer.save(make(writer))
+    return stock_load(path)
+
+
+@relaxed
+@given(checkpoint=strategies.checkpoints())
+def test_all_stored_early(tmp_path_factory: pytest.TempPathFactory, checkpoint: Any) -> None:
+    path = tmp_path_factory.mktemp("writer") / "model.pt"
+    early = written(path, lambda writer: writer.store_early(checkpoint))
+    torch.save(checkpoint, path.with_name("stock.pt"))
+    assert_same(early, stock_load(path.with_name("stock.pt")))
+    assert_same(zerocopy.load(path), early)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_every_kind_of_object(tmp_path: Path, kind: Kind) -> None:
+    if not kind.is_there():
+        pytest.skip("this release does not have it")
+    made = kind.make()
+    try:
+        torch.save(made, tmp_path / "stock.pt")
+        expected = stock_load(tmp_path / "stock.pt")
+    except Exception as error:
+        pytest.skip(f"stock torch of this release cannot: {error}")
+    loaded = written(tmp_path / "early.pt", lambda writer: writer.store_early(made))
+    (kind.same or assert_same)(loaded, expected)
+
+
+def test_stand_ins_say_what_the_tensor_was(tmp_path: Path) -> None:
+    with zerocopy.Writer(tmp_path / "model.pt") as writer:
+        stored = writer.store_early(torch.nn.Parameter(torch.ones(2, 3, dtype=torch.float64)))
+        assert stored.shape == (2, 3) and stored.dtype is torch.float64 and stored.requires_grad
+        assert stored.device == torch.device("cpu")
+        assert repr(stored) == "StoredTensor(shape=(2, 3), dtype=torch.float64)"
+        assert isinstance(stored, zerocopy.StoredTensor)
+        writer.save(stored)
+    assert type(stock_load(tmp_path / "model.pt")) is torch.nn.Parameter
+
+
+@pytest.mark.parametrize("alignment", [64, 4096, 2 << 20])
+def test_alignment(tmp_path: Path, alignment: int) -> None:
+    path = tmp_path / "model.pt"
+    state = {"a": torch.arange(5.0), "b": torch.ones(3), "c": torch.zeros(1)}
+    loaded = written(path, lambda writer: {"a": writer.store_early(state["a"]), **state}, alignment=alignment)
+    assert_same(loaded, {"a": state["a"], "b": state["b"], "c": state["c"]})
+    assert all(extent.offset % alignment == 0 for extent in zerocopy.storage_offsets(path).values())
+
+
+def test_torch_is_not_misled_about_offsets(tmp_path: Path, child: Child) -> None:
+    """The object may speak of storages in another order than that in which they were written."""
+    path = tmp_path / "model.pt"
+
+    def make(writer: zerocopy.Writer) -> Any:
+        first, second = (writer.store_early(torch.full((i,), float(i))) for i in (100, 2))
+        return [second, torch.ones(5), first]
+
+    written(path, make)
+    done = child("import sys, torch; torch.load(sys.argv[1])", path, TORCH_SERIALIZATION_DEBUG="1")
+    assert done.returncode == 0, done.stderr
+
+
+# ----------------------------------------------------------------------------- ties
+
+
+def test_ties_between_calls_and_with_the_object(tmp_path: Path) -> None:
+    base = torch.arange(1000.0)
+
+    def make(writer: zerocopy.Writer) -> Any:
+        whole, part = writer.store_early(base), writer.store_early([base[10:]])
+        return {"whole": whole, "part": part, "late": base[20:], "again": writer.store_early(base)}
+
+    loaded = written(tmp_path / "model.pt", make)
+    assert (tmp_path / "model.pt").stat().st_size < 6000
+    address = loaded["whole"].data_ptr()
+    assert [loaded["part"][0].data_ptr(), loaded["late"].data_ptr()] == [address + 40, address + 80]
+    assert loaded["again"].data_ptr() == address
+
+
+def test_one_buffer_for_all_layers(tmp_path: Path) -> None:
+    buffer = torch.empty(1000)
+
+    def make(writer: zerocopy.Writer) -> Any:
+        return [writer.store_early(buffer.fill_(float(i))) for i in range(3)] + [buffer]
+
+    loaded = written(tmp_path / "model.pt", make)
+    assert [layer[0] for layer in loaded] == [0, 1, 2, 2]
+    assert loaded[2].data_ptr() == loaded[3].data_ptr()
+
+
+def test_memory_that_is_used_again(tmp_path: Path) -> None:
+    """Where a tensor was freed another may lie: that is no tie."""
+    loaded = written(
+        tmp_path / "model.pt",
+        lambda writer: [writer.store_early(torch.full((64,), float(i))) for i in range(200)],
+    )
+    assert [layer[0] for layer in loaded] == list(range(200))
+    assert len({layer.data_ptr() for layer in loaded}) == 200
+
+
+def test_the_same_tensor_twice_is_one(tmp_path: Path) -> None:
+    tensor = torch.ones(3)
+    loaded = written(tmp_path / "model.pt", lambda writer: writer.store_early([tensor, {"b": tensor}]))
+    assert loaded[0] is loaded[1]["b"]
+
+
+def test_several_dtypes_over_one_storage(tmp_path: Path) -> None:
+    base = torch.arange(10.0)
+    with (
+        pytest.raises(RuntimeError, match="as different types"),
+        zerocopy.Writer(tmp_path / "m.pt") as writer,
+    ):
+        writer.store_early([base, base.view(torch.int32)])
+    assert not any(tmp_path.iterdir())
+
+
+# ----------------------------------------------------------------------------- structures
+
+
+def test_structures_keep_their_classes(tmp_path: Path) -> None:
+    state = torch.nn.Linear(2, 3).state_dict()
+    nested = {
+        "state": state,
+        "list": [1, torch.ones(1)],
+        "tuple": (torch.Size([3]), torch.ones(2)),
+        "n": None,
+    }
+    loaded = written(tmp_path / "model.pt", lambda writer: writer.store_early(nested))
+    assert_same(loaded, nested)
+    assert type(loaded["state"]) is OrderedDict
+    assert loaded["state"]._metadata == state._metadata  # type: ignore[attr-defined]
+
+
+def test_placeholders(save: Saver, tmp_path: Path) -> None:
+    path = save({f"layer{i}": torch.full((10,), float(i)) for i in range(3)})
+    lazy = zerocopy.lazy_load(path, dtype=torch.float16)
+    loaded = written(
+        tmp_path / "half.pt", lambda writer: {**writer.store_early(dict(list(lazy.items())[:2])), **lazy}
+    )
+    assert_same(loaded, {name: tensor.half() for name, tensor in stock_load(path).items()})
+    assert not lazy["layer2"].is_loaded
+
+
+# ----------------------------------------------------------------------------- whole or not at all
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("fault", ["raised", "not saved", "cannot be pickled"])
+def test_what_fails_leaves_what_was_there(tmp_path: Path, there: bool, fault: str) -> None:
+    path = tmp_path / "model.pt"
+    if there:
+        path.write_bytes(b"as it was")
+    errors: dict[str, Any] = {
+        "raised": KeyboardInterrupt,
+        "not saved": RuntimeError,
+        "cannot be pickled": (AttributeError, pickle.PicklingError),
+    }
+    with pytest.raises(errors[fault]), zerocopy.Writer(path) as writer:
+        stored = writer.store_early(torch.ones(1000))
+        if fault == "raised":
+            raise KeyboardInterrupt
+        if fault == "cannot be pickled":
+            writer.save([stored, lambda: None])
+    assert list(tmp_path.iterdir()) == [path] * there
+    assert not there or path.read_bytes() == b"as it was"
+
+
+def test_the_disk_is_full(tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "small") as folder:
+        with (
+            pytest.raises(OSError, match="No space left") as caught,
+            zerocopy.Writer(folder / "model.pt") as writer,
+        ):
+            writer.store_early(torch.ones(1 << 20))
+        assert caught.value.filename == str(folder / "model.pt") and not any(folder.iterdir())
+
+
+def test_a_folder_is_in_the_way(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        zerocopy.Writer(tmp_path).__enter__()
+    assert not any(tmp_path.iterdir())
+
+
+def test_used_in_another_way(tmp_path: Path) -> None:
+    writer = zerocopy.Writer(tmp_path / "model.pt")
+    with pytest.raises(RuntimeError, match="in its block"):
+        writer.store_early(torch.ones(1))
+    with writer:
+        stored = writer.store_early(torch.ones(1))
+        with pytest.raises(pickle.PicklingError, match="by the Writer that stored it"):
+            zerocopy.save(stored, tmp_path / "other.pt")
+        writer.save(stored)
+        for call in (writer.save, writer.store_early):
+            with pytest.raises(RuntimeError, match="saves once"):
+                call(torch.ones(1))
+    with pytest.raises(RuntimeError, match="in one block"), writer:
+        pass
+    with pytest.raises(ValueError, match="power of two"):
+        zerocopy.Writer(tmp_path / "model.pt", alignment=65)
+    assert stock_load(tmp_path / "model.pt").item() == 1
+
+
+@pytest.mark.plain_memory("it measures memory")
+def test_one_tensor_in_memory(tmp_path: Path, child: Child) -> None:
+    code = """
+        import resource, sys, torch, zerocopy
+        torch.ones(1 << 20).add_(1)
+        with zerocopy.Writer(sys.argv[1]) as writer:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            layers = [writer.store_early(torch.full((10 << 20,), float(i))) for i in range(8)]
+            writer.save({"layers": layers})
+            print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+    """
+    done = child(code, tmp_path / "model.pt")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 40 + 20  # megabytes: a tensor, of 320
+    assert [layer[-1] for layer in zerocopy.load(tmp_path / "model.pt")["layers"]] == list(range(8))
+
+
+def test_same_bytes_for_the_same_calls(tmp_path: Path) -> None:
+    def make(writer: zerocopy.Writer) -> Any:
+        return {"a": writer.store_early(torch.ones(3)), "b": torch.zeros(2)}
+
+    for name in ("one.pt", "other.pt"):
+        written(tmp_path / name, make)
+    assert (tmp_path / "one.pt").read_bytes() == (tmp_path / "other.pt").read_bytes()
