@@ -8,7 +8,7 @@ from math import prod
 from . import shapes
 from .loaders import LOADERS
 
-COLUMNS = ("ready", "touch", "consume", "cold")
+COLUMNS = ("ready", "touch", "consume", "cold", "cold-consume", "second")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Goal:
     Attributes
     ----------
     column : str
-        "ready", "touch", "consume", "cold", "private", "peak", "resident" or "read".
+        One of COLUMNS, "private", "peak", "resident" or "read".
     at_least, at_most : float, optional
         The bound.
     unit : str
@@ -97,7 +97,9 @@ class UseCase:
 
 Case = TimeCase | MemoryCase | UseCase
 
-LARGEST = max(prod(shape) for _, shape in shapes.llm()) * 2 / 1e6  # megabytes, as bfloat16
+# Tensors of llm.pt as bfloat16, of stream.pt as float32.
+LARGEST = max(prod(shape) for _, shape in shapes.llm()) * 2 / 1e6  # megabytes
+LARGEST_STREAMED = 2048 * 5632 * 4 / 1e6
 PAGE = 4096 / 1e6
 
 
@@ -114,6 +116,18 @@ CASES: tuple[Case, ...] = (
         Side("zerocopy", "bert.pt"),
         Side("notebook", "bert.h5"),
         (Goal("ready", at_least=20),),
+    ),
+    TimeCase(
+        "bert-h5/notebook",
+        Side("zerocopy", "bert.converted.h5"),
+        Side("notebook", "bert.h5"),
+        (Goal("ready", at_least=10),),
+    ),
+    TimeCase(
+        "bert-h5/h5py",
+        Side("zerocopy-plain", "bert.arrays.h5"),
+        Side("h5py", "bert.arrays.h5"),
+        (Goal("ready", at_least=100),),
     ),
     _against("torch", "llm.pt", Goal("ready", at_least=2000), Goal("touch", at_least=80)),
     _against("torch-mmap", "llm.pt"),
@@ -183,6 +197,16 @@ CASES: tuple[Case, ...] = (
         )
         for stem, goal in (("bert", 20), ("moe", 25), ("lora", 30))
     ),
+    *(
+        TimeCase(
+            f"pread/{peer}",
+            Side("zerocopy-pread", "half.safetensors"),
+            Side(peer, "half.safetensors"),
+            (Goal("consume", at_least=1), Goal("cold-consume", at_least=1)),
+            columns=("consume", "cold-consume"),
+        )
+        for peer in ("fastsafetensors", "runai")
+    ),
     TimeCase(
         "moe/one/safe_open",
         Side("zerocopy-one", "moe.safetensors"),
@@ -228,5 +252,61 @@ CASES: tuple[Case, ...] = (
         (Goal("cold", at_least=0.85),),
         columns=("cold",),
         most_rounds=5,
+    ),
+    *(
+        TimeCase(
+            f"cold/{peer}",
+            Side("zerocopy-prefetch", "llm.pt"),
+            Side(peer, "llm.pt"),
+            (Goal("cold-consume", at_least=goal),),
+            columns=("cold-consume",),
+            most_rounds=5,
+        )
+        for peer, goal in (("torch", 2.3), ("torch-mmap", 1.2), ("disk-direct", 0.95))
+    ),
+    TimeCase(
+        "second/mapping",
+        Side("loop-prefetch", "llm.pt"),
+        Side("loop-mapping", "llm.pt"),
+        (Goal("second", at_least=3),),
+        columns=("second",),
+        most_rounds=5,
+    ),
+    *(
+        TimeCase(
+            name,
+            Side(ours, file),
+            Side(peer, file),
+            (Goal("ready", at_least=goal),),
+            columns=("ready",),
+            most_rounds=5,
+        )
+        for name, ours, peer, file, goal in (
+            ("save/torch", "zerocopy-save", "torch-save", "llm.pt", 2),
+            ("save/disk", "zerocopy-save", "disk-write", "llm.pt", 0.9),
+            ("save/mapped", "zerocopy-save-mapped", "torch-save-loaded", "llm.pt", 3),
+            ("save/reflink", "zerocopy-save-xfs", "torch-save-loaded-xfs", "llm.pt", 20),
+            ("save/reflink-checked", "zerocopy-save-checked-xfs", "torch-save-loaded-xfs", "llm.pt", 20),
+            ("convert/shards", "zerocopy-convert", "transformers-convert", "stream.pt", 2),
+            ("save/rename", "zerocopy-rename", "torch-rewrite", "stream.pt", 100),
+        )
+    ),
+    UseCase(
+        "convert/shards",
+        Side("zerocopy-convert", "stream.pt"),
+        Side("transformers-convert", "stream.pt"),
+        columns=("peak",),
+        goals=(Goal("peak", at_most=LARGEST_STREAMED + 50, unit="MB"),),
+    ),
+    *(
+        TimeCase(
+            f"far/{ours}",
+            Side(f"far-{ours}", "far.pt"),
+            Side("far-touch", "far.pt"),
+            (Goal("cold-consume", at_least=goal),),
+            columns=("cold-consume",),
+            most_rounds=5,
+        )
+        for ours, goal in (("auto", 12), ("direct", 20))
     ),
 )

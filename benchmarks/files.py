@@ -63,6 +63,23 @@ def _write_safetensors(path: Path, files: Files) -> None:
     save_file(dict(torch.load(files.path(f"{path.name.partition('-')[0]}.pt"))), path)
 
 
+def _write_bert_converted_h5(path: Path, files: Files) -> None:
+    import zerocopy
+
+    named = path.with_suffix(".h5")
+    zerocopy.convert(files.path("bert.pt"), named)
+    named.rename(path)
+
+
+def _write_bert_arrays_h5(path: Path, files: Files) -> None:
+    """Write tensors as people do who know HDF5: an array each, under its name."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        for name, tensor in torch.load(files.path("bert.pt")).items():
+            file[name] = tensor.numpy()
+
+
 def _write_storage(path: Path, _: Files) -> None:
     """Save what pickling a tensor saves of it: see ``TypedStorage.__reduce__``."""
     torch.save(torch.arange(1024.0).storage(), path, _use_new_zipfile_serialization=False)
@@ -93,13 +110,30 @@ def _pattern() -> bytes:
     return random.Random(0).randbytes(3 * TILE + 64)
 
 
+def _write_far(path: Path, files: Files) -> None:
+    """Save 256 MiB in 16 tensors."""
+    _write_layers(path, 16, 16 << 20, files)
+
+
+def _write_half(path: Path, files: Files) -> None:
+    """Save 512 MiB in 64 tensors."""
+    _write_layers(path, 64, 8 << 20, files)
+
+
+def _write_layers(path: Path, count: int, nbytes: int, files: Files) -> None:
+    elements = nbytes // 4 // files.shrink
+    torch.save({f"layer.{i}": torch.full((elements,), float(i)) for i in range(count)}, path)
+
+
 MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "bert.pt": _write_bert,
     "bert.h5": _write_bert_h5,
+    "bert.converted.h5": _write_bert_converted_h5,
+    "bert.arrays.h5": _write_bert_arrays_h5,
     "llm.pt": _write_llm,
     "moe.pt": _write_moe,
     "lora.pt": _write_lora,
-    **{f"{stem}.safetensors": _write_safetensors for stem in ("bert", "moe", "lora")},
+    **{f"{stem}.safetensors": _write_safetensors for stem in ("bert", "moe", "lora", "half")},
     "storage.pt": _write_storage,
     "small.pt": _write_small,
     "sparse-1GiB.pt": lambda path, _: write_sparse_checkpoint(path, 1 * GIB),
@@ -108,6 +142,8 @@ MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "script.pt": _write_script,
     "matrix.pt": _write_matrix,
     "stream.pt": _write_stream,
+    "far.pt": _write_far,
+    "half.pt": _write_half,
 }
 
 

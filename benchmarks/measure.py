@@ -1,9 +1,10 @@
 """The timing core: two loaders in turn, round by round, the same for every row.
 
 A round is A B. Timed is the call that returns the object ("ready"; "cold" if the files are not in the page cache), or
-that and the reading of one byte of each page ("touch"), or that and the reading of every byte ("consume"). Each
-column has loads of its own, so that none finds pages that another one mapped. Finding the storages lies between the
-two timed parts and is not timed. The collector is off while timing; the result dies after it.
+that and the reading of one byte of each page ("touch"), or that and the reading of every byte ("consume";
+"cold-consume" if the files are not in the page cache). "second" is a "touch" of pages that others brought into the page
+cache. Each column has loads of its own, so that none finds pages that another one mapped. Finding the storages lies
+between the two timed parts and is not timed. The collector is off while timing; the result dies after it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from .objects import spans_of
 
 MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 9, 51, 1.0
 
-READING = ("touch", "consume")
+#: What is read in the columns in which something is.
+READING = {"touch": "touch", "consume": "consume", "cold-consume": "consume", "second": "touch"}
 
 Call = Callable[[], Any]
 
@@ -61,7 +63,7 @@ def interleave(
     kernels: Kernels | None,
     rounds: int = MIN_ROUNDS,
     more: bool = True,
-    before: Callable[[], object] = lambda: None,
+    before: Callable[[int], object] = lambda side: None,
 ) -> Series:
     """Time two calls in turn.
 
@@ -70,7 +72,7 @@ def interleave(
     ours, peer : callable
         Return the loaded object. Without a peer ours is timed alone.
     column : str
-        "ready", "cold", "touch" or "consume".
+        "ready", "cold", or one in which something is read.
     kernels : Kernels or None
         The readers; not needed for "ready" and "cold".
     rounds : int
@@ -78,7 +80,7 @@ def interleave(
     more : bool
         Go on, up to 51 rounds, until a second was timed: short calls are noisy.
     before : callable
-        Called before each call, and not timed.
+        Called before each call, with 0 if it is ours and else 1, and not timed.
     """
     series = Series()
     sides = [(ours, series.ours)] + ([(peer, series.peer)] if peer else [])
@@ -86,8 +88,8 @@ def interleave(
         once(call, column, kernels)  # imports, caches and lazy initialisation of either side
     while len(series.ours) < rounds or (more and _wants_more(series)):
         gc.collect()
-        for call, seconds in sides:
-            before()
+        for side, (call, seconds) in enumerate(sides):
+            before(side)
             seconds.append(once(call, column, kernels))
     return series
 
@@ -105,7 +107,7 @@ def once(call: Call, column: str, kernels: Kernels | None) -> float:
         elapsed = perf_counter_ns() - start
         if column in READING:
             assert kernels is not None
-            read = getattr(kernels, column)
+            read = getattr(kernels, READING[column])
             prepared = kernels.prepare(spans_of(result))
             start = perf_counter_ns()
             read(*prepared)

@@ -6,7 +6,10 @@ import ctypes
 import mmap
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import torch
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -41,6 +44,29 @@ def read_through(path: Path) -> None:
     with path.open("rb", buffering=0) as file:
         while file.readinto(buffer):
             pass
+
+
+def mapping_of(path: Path) -> torch.Tensor:
+    """Return the bytes of a file, mapped as any program would."""
+    with path.open("rb") as file:
+        return torch.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
+
+
+def read_past(path: Path, at_once: int = 16) -> None:
+    """Read the file past the page cache by several requests at once: the most that the disk gives."""
+    size, request = path.stat().st_size, 4 << 20
+    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        with ThreadPoolExecutor(at_once) as pool:
+            buffers = [mmap.mmap(-1, request) for _ in range(at_once)]
+
+            def read(i: int) -> None:
+                for offset in range(i * request, size, at_once * request):
+                    os.preadv(file, [buffers[i]], offset)
+
+            list(pool.map(read, range(at_once)))
+    finally:
+        os.close(file)
 
 
 def cached_bytes(path: Path) -> int:

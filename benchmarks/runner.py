@@ -18,7 +18,7 @@ from .loaders import LOADERS
 from .measure import READING, interleave
 from .memory import private_memory
 from .objects import difference, spans_of
-from .pagecache import drop, warm, why_it_stays
+from .pagecache import cached_bytes, drop, mapping_of, warm, why_it_stays
 from .use import measure_use
 
 MOST_READ = 4 << 30  # a larger file is compared with torch.load's mapping of it
@@ -44,7 +44,7 @@ def missing(case: Case, files: Files) -> str:
         reason = LOADERS[case.ours.loader].missing()
         return reason or (why_it_stays(files.folder) if "read" in case.columns else "")
     reasons = [LOADERS[side.loader].missing() for side in sides(case)]
-    if isinstance(case, TimeCase) and "cold" in case.columns:
+    if isinstance(case, TimeCase) and any(_is_cold(column) for column in case.columns):
         reasons.append(why_it_stays(files.folder))
     return next(filter(None, reasons), "")
 
@@ -75,30 +75,52 @@ def run_case(case: Case, files: Files, kernels: Kernels, settings: Settings) -> 
 
 def _time_lines(case: TimeCase, files: Files, kernels: Kernels, settings: Settings) -> list[dict[str, Any]]:
     paths = [files.path(side.file) for side in sides(case)]
+    places = [Path(LOADERS[side.loader].place(str(files.path(side.file)))) for side in sides(case)]
     calls = [_call(side, files) for side in sides(case)]
     lines = []
     for column in (column for column in case.columns if column in settings.columns):
         for path in set(paths):
             warm(path)
+        timed = [partial(mapping_of, place) for place in places] if column == "second" else calls
         series = interleave(
-            calls[0],
-            calls[1] if len(calls) > 1 else None,
+            timed[0],
+            timed[1] if len(timed) > 1 else None,
             column,
             kernels,
             min(settings.rounds, case.most_rounds),
             more=not settings.quick,
-            before=partial(_drop, paths) if column == "cold" else lambda: None,
+            before=partial(_before, case, column, places, calls, kernels),
         )
         nbytes = (
-            sum(size for _, size in spans_of(calls[0]())) if column in READING else paths[0].stat().st_size
+            sum(size for _, size in spans_of(timed[0]())) if column in READING else paths[0].stat().st_size
         )
         lines.append({"column": column, "unit": "s", "bytes": nbytes} | series.summary())
     return lines
 
 
-def _drop(paths: list[Path]) -> None:
-    for path in paths:
+def _is_cold(column: str) -> bool:
+    return column.startswith("cold") or column == "second"
+
+
+def _before(
+    case: TimeCase,
+    column: str,
+    paths: list[Path],
+    calls: list[Callable[[], Any]],
+    kernels: Kernels,
+    side: int,
+) -> None:
+    """Take the files out of the page cache; let a side bring its own there again if another reader is timed."""
+    LOADERS[sides(case)[side].loader].settle()
+    if not _is_cold(column):
+        return
+    for path in set(paths):
         drop(path)
+        if left := cached_bytes(path):
+            raise DifferentError(f"{path}: {left} bytes stayed in the page cache")
+    if column == "second":
+        loaded = calls[side]()
+        kernels.touch(*kernels.prepare(spans_of(loaded)))
 
 
 def _memory_line(case: MemoryCase, files: Files, settings: Settings) -> dict[str, Any]:
@@ -150,7 +172,7 @@ def _check(side: Side, files: Files, only_ends: bool) -> str:
         return f"{side}: is the reference"
     if loader.expected is None:
         return f"{side}: reads the file, returns nothing"
-    file = files.path(f"{Path(side.file).stem}.pt")  # of the same tensors
+    file = files.path(f"{side.file.partition('.')[0]}.pt")  # of the same tensors
     reference = "torch-mmap" if file.stat().st_size > MOST_READ else loader.reference
     if reason := LOADERS[reference].missing():
         return f"{side}: not compared, {reason}"
