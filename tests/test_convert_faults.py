@@ -127,6 +127,30 @@ REFUSED = """
 """
 
 
+CUT = """
+    import os, sys, torch, zerocopy
+    torch.set_num_threads(1)
+    source, target, dtype = sys.argv[1], sys.argv[2], getattr(torch, sys.argv[3])
+    how = {"max_shard_size": "20MB"} if target.endswith("out") else {}
+    try:
+        zerocopy.convert(source, target, dtype=dtype, progress=lambda *_: os.truncate(source, 1 << 20), **how)
+    except OSError as error:
+        print(error.errno)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "out"])
+def test_a_source_that_is_cut_meanwhile(
+    save: Saver, forked: Child, tmp_path: Path, name: str, dtype: str
+) -> None:
+    """Tensors copied, converted and transposed; reading what is cut by its mapping would end in SIGBUS."""
+    source = save({"a": torch.ones(1 << 22), "b": torch.ones(3000, 1000).t(), "c": torch.ones(1 << 18)})
+    done = forked(CUT, source, tmp_path / name, dtype)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{errno.ESTALE}\n", "")
+    assert list(tmp_path.iterdir()) == [source]
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="to become somebody else")
 @pytest.mark.parametrize("where", ["source", "target"])
 @pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.h5", "out/model.bin"])

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import zipfile
 from collections.abc import Iterator
@@ -80,7 +81,8 @@ def test_killed_in_the_middle(save: Saver, tmp_path: Path) -> None:
 
 
 def test_files_that_only_look_like_leftovers_stay(tmp_path: Path) -> None:
-    others = [tmp_path / name for name in ("model.pt.part", ".model.pt", ".other.pt.0.part", ".model.pt.x")]
+    names = ("model.pt.part", ".model.pt", ".other.pt.0.part", ".model.pt.x", ".model.pt.mine.part")
+    others = [tmp_path / name for name in (*names, ".model.pt.0123456789abcdef.bak.part", ".model.pt..part")]
     for other in others:
         other.write_bytes(b"mine")
     zerocopy.save(STATE, tmp_path / "model.pt")
@@ -108,6 +110,62 @@ def test_no_permission(tmp_path: Path) -> None:
     with pytest.raises(PermissionError) as caught:
         zerocopy.save(STATE, tmp_path / "model.pt")
     assert caught.value.filename == str(tmp_path / "model.pt")
+
+
+OF_ANOTHER = """
+    import os, sys, zerocopy
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    try:
+        zerocopy.save(1, sys.argv[1])
+    except PermissionError as error:
+        print(error.filename)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="to become somebody else")
+@pytest.mark.parametrize("mode", [0o444, 0o644])
+def test_a_file_that_may_not_be_written_to_is_not_replaced(forked: Child, mode: int) -> None:
+    """The folder would allow it."""
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "model.pt"
+        path.write_bytes(b"as it was")
+        path.chmod(mode)
+        if mode == 0o444:
+            os.chown(path, 65534, 65534)  # its own
+        path.parent.chmod(0o777)
+        done = forked(OF_ANOTHER, path)
+        assert done.stdout.strip() == str(path), done.stderr
+        assert path.read_bytes() == b"as it was" and list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("size", [4, SIZE])
+def test_a_device_that_is_full(size: int) -> None:
+    with pytest.raises(OSError) as caught:
+        zerocopy.save(torch.ones(size), "/dev/full")
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/dev/full")
+
+
+def test_a_file_without_a_name() -> None:
+    with open(os.memfd_create("model"), "rb") as file:
+        before = set(Path("/").iterdir())
+        zerocopy.save(STATE, f"/proc/self/fd/{file.fileno()}")
+        assert set(Path("/").iterdir()) == before
+        assert_same(stock_load(file), STATE)
+
+
+def test_errors_of_a_callback_stay_what_they_are(save: Saver) -> None:
+    path = save(STATE)
+
+    def fail(*_: int) -> None:
+        raise OSError(errno.EPIPE, "mine", "elsewhere")
+
+    for state in (STATE, zerocopy.load(path)):  # from memory, from file to file
+        with pytest.raises(BrokenPipeError) as caught:
+            zerocopy.save(state, path, progress=fail)
+        assert caught.value.filename == "elsewhere"
+    assert list(path.parent.iterdir()) == [path]
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import stat
 import struct
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _SUFFIX = ".part"
+_TOKEN = re.compile("[0-9a-f]{16}")  # between the prefix and the suffix
 _LONGEST_STEM = 100  # bytes: names have 255
 # struct flock: type, whence, start, length (0: to the end), process.
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -75,6 +77,9 @@ def _status_of(target: Path) -> os.stat_result | None:
         return None
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    # The folder alone decides about names. Yet who forbids to write to a file does not want it replaced either.
+    if not os.access(target, os.W_OK, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return status
 
 
@@ -113,7 +118,8 @@ def _delete_leftovers(target: Path) -> None:
     prefix = _prefix_of(target)
     with contextlib.suppress(PermissionError):  # a folder that may be written to and not listed
         for path in target.parent.iterdir():
-            if path.name.startswith(prefix) and path.name.endswith(_SUFFIX):
+            token = path.name.removeprefix(prefix).removesuffix(_SUFFIX)
+            if path.name == f"{prefix}{token}{_SUFFIX}" and _TOKEN.fullmatch(token):
                 with contextlib.suppress(OSError):  # locked by who writes it, or not ours to delete
                     _delete_unlocked(path)
 

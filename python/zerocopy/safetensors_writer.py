@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import struct
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -12,6 +14,8 @@ import torch
 from zerocopy import _torch
 from zerocopy.errors import UnsupportedError
 from zerocopy.heap import Heap
+from zerocopy.mapped import Place
+from zerocopy.rebuild.dense import tensor_over
 from zerocopy.sinks import Sink, Written
 from zerocopy.sources import Sources
 
@@ -86,7 +90,8 @@ def _write_tensor(sink: Sink, tensor: Described, sources: Sources, written: Writ
     real, place, done = sources.tensor(tensor.name).detach(), sources.place_of(tensor.name), 0
     if place is not None and real.dtype == tensor.dtype and _is_as_stored(real):
         done = sink.copy(place.descriptor, place.offset, tensor.nbytes, written)
-    for piece in _pieces(real, tensor.dtype, done):
+    read = None if place is None else _Reader(place, sources.path_of(tensor.name), real.dtype)
+    for piece in _pieces(real, read, tensor.dtype, done):
         sink.write(piece, written)
 
 
@@ -95,15 +100,57 @@ def _is_as_stored(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
-def _pieces(tensor: torch.Tensor, dtype: torch.dtype, begin: int) -> Iterator[memoryview]:
+class _Reader(NamedTuple):
+    """Reads elements of a file to memory. If the file is cut that is an error, where its mapping would be a signal."""
+
+    place: Place  # of the first
+    path: str
+    dtype: torch.dtype
+
+    def __call__(self, first: int, count: int) -> torch.Tensor:
+        tensor = torch.empty(count, dtype=self.dtype)
+        content, at = elements_of(tensor), 0
+        offset = self.place.offset + first * _torch.element_size(self.dtype)
+        while at < content.nbytes:
+            got = os.preadv(self.place.descriptor, [content[at:]], offset + at)
+            if got == 0:
+                raise OSError(errno.ESTALE, "file was cut since it was opened", self.path)
+            at += got
+        return tensor
+
+
+def _pieces(
+    tensor: torch.Tensor, read: _Reader | None, dtype: torch.dtype, begin: int
+) -> Iterator[memoryview]:
     """Yield the elements of a tensor row by row, converted, a few megabytes at once, from byte `begin` on."""
-    flat = tensor.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    if flat.dtype == dtype:
-        yield elements_of(flat)[begin:]
+    if read is not None and _is_as_stored(tensor):
+        first, skipped = divmod(begin, _torch.element_size(tensor.dtype))
+        for at in range(first, tensor.numel(), _PIECE):
+            count = min(_PIECE, tensor.numel() - at)
+            converted = read(at, count).to(dtype)
+            yield elements_of(converted)[skipped:]
+            skipped = 0
         return
-    for at in range(0, flat.numel(), _PIECE):
-        converted = flat[at : at + _PIECE].to(dtype)
-        yield _torch.bytes_of(_torch.untyped_of(converted))
+    if read is not None:
+        reach = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        storage = _torch.untyped_of(read(0, reach))
+        flags = tensor.is_conj(), tensor.is_neg()
+        tensor = tensor_over(storage, tensor.dtype, 0, tensor.shape, tensor.stride(), False, *flags)
+    for block in _blocks(tensor.cpu()):
+        converted = block.resolve_conj().resolve_neg().contiguous().to(dtype)
+        yield elements_of(converted)
+
+
+def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield parts of a tensor, in the order of its elements: as many rows as have so many elements."""
+    if tensor.numel() <= _PIECE:
+        yield tensor
+    elif (rows := _PIECE * len(tensor) // tensor.numel()) > 0:
+        for first in range(0, len(tensor), rows):
+            yield tensor[first : first + rows]
+    else:
+        for row in tensor:
+            yield from _blocks(row)
 
 
 def elements_of(tensor: torch.Tensor) -> memoryview:

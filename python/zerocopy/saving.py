@@ -92,20 +92,26 @@ def _sink_of(f: Any) -> Iterator[Sink]:
         if hasattr(f, "flush"):
             f.flush()
     elif _is_special(path := Path(os.fsdecode(f))):
-        with path.open("wb") as file:
-            yield StreamSink(file)
+        # Without a buffer, which would have bytes left when the device refuses them.
+        with path.open("wb", buffering=0) as file:
+            yield StreamSink(file, os.fspath(path))
     else:
         with replacing(path) as new:
             yield FileSink(new.descriptor, os.fspath(path))
 
 
 def _is_special(path: Path) -> bool:
-    """Whether it is a pipe, a terminal, ...: what cannot be replaced."""
+    """Whether it is a pipe, a terminal, a file without a name (/dev/fd/3), ...: what cannot be replaced."""
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
     except OSError:
         return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        return True
+    try:
+        return not os.path.samestat(status, Path(os.path.realpath(path)).stat())
+    except OSError:
+        return True
 
 
 class Parts:

@@ -50,11 +50,12 @@ class FileSink:
     def write(self, data: memoryview, written: Written) -> None:
         """Append bytes."""
         at = 0
-        with self._naming():
-            while at < data.nbytes:
-                self._advance(size := os.write(self._descriptor, data[at : at + PIECE]))
-                at += size
-                written(size)
+        while at < data.nbytes:
+            with self._naming():
+                size = os.write(self._descriptor, data[at : at + PIECE])
+            self._advance(size)
+            at += size
+            written(size)
 
     def skip(self, size: int) -> None:
         """Append zeros: a hole, which takes no room on the disk."""
@@ -66,8 +67,8 @@ class FileSink:
         """Append bytes of another file within the kernel: as references to the same blocks where it can."""
         ways = [_copy_file_range, os.sendfile]
         done = 0
-        with self._naming():
-            while done < size and ways:
+        while done < size and ways:
+            with self._naming():
                 try:
                     piece = ways[0](self._descriptor, source, offset + done, min(size - done, PIECE))
                 except OSError as error:
@@ -76,10 +77,10 @@ class FileSink:
                     del ways[0]
                     continue
                 if piece == 0:
-                    raise OSError(errno.ESTALE, "a file that is mapped was cut")
-                self._advance(piece)
-                done += piece
-                written(piece)
+                    raise OSError(errno.ESTALE, _CUT)
+            self._advance(piece)
+            done += piece
+            written(piece)
         return done
 
     def _advance(self, size: int) -> None:
@@ -87,14 +88,24 @@ class FileSink:
         begin_writing(self._descriptor, self.position, size)
         self.position += size
 
-    @contextlib.contextmanager
-    def _naming(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self._name) from None
+    def _naming(self) -> contextlib.AbstractContextManager[None]:
+        return _naming(self._name)
 
 
+@contextlib.contextmanager
+def _naming(name: str | None) -> Iterator[None]:
+    """Raise errors under a name, and say of memory that is not there that a file was cut: nothing else can be mapped."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EFAULT:
+            raise OSError(errno.ESTALE, _CUT, name) from None
+        if name is None:
+            raise
+        raise OSError(error.errno, error.strerror, name) from None
+
+
+_CUT = "a file that is mapped was cut"
 # They cannot copy between these two files: other file systems, a kernel or a file system that does not know how.
 _CANNOT = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
@@ -120,18 +131,27 @@ _sync_file_range = _found_sync_file_range()
 
 
 class StreamSink:
-    """Whatever has a ``write`` method: a file object, a pipe, a socket's file."""
+    """Whatever has a ``write`` method: a file object, a pipe, a socket's file.
 
-    def __init__(self, file: Any) -> None:
+    Parameters
+    ----------
+    file : object
+        It has the method.
+    name : str, optional
+        What errors call it; without one they stay as they are.
+    """
+
+    def __init__(self, file: Any, name: str | None = None) -> None:
         self.position = 0
-        self._file = file
+        self._file, self._name = file, name
 
     def write(self, data: memoryview, written: Written) -> None:
         """Append bytes."""
         at = 0
         while at < data.nbytes:
             piece = data[at : at + PIECE]
-            size = self._file.write(piece)
+            with _naming(self._name):
+                size = self._file.write(piece)
             if (
                 size is None
             ):  # what has no more to say than that it took all; a raw file that would block has not

@@ -126,6 +126,10 @@ class Sources:
         _, descriptor = self._files.get(self._layer_of(name).path, (None, None))
         return None if descriptor is None or offset is None else Place(descriptor, offset)
 
+    def path_of(self, name: str) -> str:
+        """Return the path of the file that a tensor is in."""
+        return self._layer_of(name).path
+
     def whole(self) -> FileLayer | None:
         """Return the one file, or folder of torch.distributed.checkpoint, that has a structure to be kept."""
         layers = [layer for each in self.opened for layer in _file_layers(each)]
