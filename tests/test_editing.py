@@ -19,6 +19,7 @@ from conftest import Child, Saver, saved_bytes, stock_load
 from equality import assert_same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_save_faults import small_file_system
 
 import zerocopy
 from zerocopy import editing
@@ -93,6 +94,32 @@ def test_again_and_again(save: Saver) -> None:
     assert list(zerocopy.load(path)) == ["first20", "model", "tied"]
     zerocopy.save(zerocopy.load(path), path)
     assert path.stat().st_size < 20_000
+
+
+def test_renamed_all_at_once(save: Saver) -> None:
+    shared = {"w": torch.ones(2)}
+    path = save({"a": 1, "b": 2, "c": 3, "one": shared, "two": shared})
+    zerocopy.rename_keys(path, {"a": "b", "b": "a", "c": "c", "one.w": "one.v", "two.w": "two.v"})
+    loaded = stock_load(path)
+    assert list(loaded) == ["b", "a", "c", "one", "two"] and (loaded["a"], loaded["b"]) == (2, 1)
+    assert list(loaded["one"]) == ["v"] and loaded["one"] is loaded["two"]
+    size = path.stat().st_size
+    zerocopy.rename_keys(path, {"a": "a"})
+    assert path.stat().st_size == size
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    with small_file_system(tmp_path / "small") as folder:
+        path = folder / "model.pt"
+        zerocopy.save({f"entry {i}": i for i in range(9000)} | {"a": torch.ones(300_000)}, path)
+        (folder / "rest").write_bytes(bytes(600_000))
+        before = path.read_bytes()
+        with pytest.raises(OSError, match="No space left") as caught:
+            zerocopy.rename_keys(path, {"a": "b"})
+        assert caught.value.filename == str(path) and path.read_bytes() == before
+        (folder / "rest").unlink()
+        zerocopy.rename_keys(path, {"a": "b"})
+        assert zerocopy.load(path)["b"].sum() == 300_000
 
 
 def test_what_has_it_open_keeps_it(save: Saver) -> None:
@@ -175,6 +202,9 @@ def test_names() -> None:
         (lambda path: zerocopy.rename_keys(path, {"tied.weight": "weight"}), ValueError),
         (lambda path: zerocopy.rename_keys(path, {"tied.weight": "tied."}), ValueError),
         (lambda path: zerocopy.rename_keys(path, {"step": "s", "first": "s"}), ValueError),
+        (lambda path: zerocopy.rename_keys(path, {"step": "s", "s": "t"}), KeyError),
+        (lambda path: zerocopy.rename_keys(path, {"step": ""}), ValueError),
+        (lambda path: zerocopy.rename_keys(path, {"step": 5}), TypeError),
     ],
 )
 def test_refused(save: Saver, change: Any, error: type[Exception]) -> None:

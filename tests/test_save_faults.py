@@ -148,7 +148,7 @@ def test_a_device_that_is_full(size: int) -> None:
 
 
 def test_a_file_without_a_name() -> None:
-    with open(os.memfd_create("model"), "rb") as file:
+    with os.fdopen(os.memfd_create("model"), "rb") as file:
         before = set(Path("/").iterdir())
         zerocopy.save(STATE, f"/proc/self/fd/{file.fileno()}")
         assert set(Path("/").iterdir()) == before

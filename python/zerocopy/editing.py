@@ -29,7 +29,7 @@ from zerocopy import _core, loading
 from zerocopy._core import crc32
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.pickle_editing import PickleEditor
-from zerocopy.sinks import begin_writing
+from zerocopy.sinks import begin_writing, naming
 from zerocopy.zip_writer import Entry, directory, end, plain_local_header, wide_end
 
 _STEP = 60 << 10
@@ -53,7 +53,8 @@ def rename_keys(path: str | os.PathLike[str], names: Mapping[str, str]) -> None:
     path : str or PathLike
         What ``torch.save`` (since PyTorch 1.6) or ``zerocopy.save`` wrote.
     names : mapping of str to str
-        Old names to new ones: keys of dicts, joined by dots where dicts are in dicts. An entry stays in its dict.
+        Old names to new ones: keys of dicts, joined by dots where dicts are in dicts. An entry stays in its dict. All
+        are renamed at once, so two may swap their names; an old name is one that the file has now.
 
     Raises
     ------
@@ -73,12 +74,7 @@ def rename_keys(path: str | os.PathLike[str], names: Mapping[str, str]) -> None:
     >>> torch.load(file.name)
     {'model': {'weight': tensor([1., 1.]), 'bias': tensor([0.])}}
     """
-
-    def rename(editor: PickleEditor) -> None:
-        for old, new in names.items():
-            editor.rename(old, new)
-
-    _edit(path, rename, moves=False)
+    _edit(path, lambda editor: editor.rename(names), moves=False)
 
 
 def drop_keys(path: str | os.PathLike[str], names: Iterable[str]) -> None:
@@ -151,7 +147,12 @@ class _Tail(NamedTuple):
 
 def _edit(path: str | os.PathLike[str], change: Callable[[PickleEditor], None], *, moves: bool) -> None:
     name = os.fspath(path)
-    with _opened(Path(name)) as file, loading.undiagnosed(), loading.naming(path, weights_only=True):
+    with (
+        _opened(Path(name)) as file,
+        naming(os.fsdecode(name)),
+        loading.undiagnosed(),
+        loading.naming(path, weights_only=True),
+    ):
         if _core.container(file, os.fsdecode(name)) != "zip":
             raise UnsupportedError("only what torch.save wrote since PyTorch 1.6 is edited where it is")
         _settle(file)
@@ -209,12 +210,14 @@ def _replace_pickle(file: int, pickle: bytes, moves: bool) -> None:
     inner, last = laid_out((-(old_end + len(inner) + len(last)) - 4) % _BLOCK + 4)
     new_end = old_end + len(inner) + len(last)
 
-    _grow(file, tail, new_end)
-    _write(file, inner, old_end)
-    os.fdatasync(file)
-    _write(file, last, new_end - len(last))
-    os.fdatasync(file)
-    _settle(file)
+    try:
+        _grow(file, tail, new_end)
+        _write(file, inner, old_end)
+        os.fdatasync(file)
+        _write(file, last, new_end - len(last))
+        os.fdatasync(file)
+    finally:  # a disk that is full, too, leaves what was there
+        _settle(file)
 
 
 def _grow(file: int, tail: _Tail, size: int) -> None:

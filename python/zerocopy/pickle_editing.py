@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickletools
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -79,21 +79,40 @@ class PickleEditor:
         for slot, place in self._memo.items():
             self._slots.setdefault(place.begin, []).append((place.end, slot))
 
-    def rename(self, old: str, new: str) -> None:
-        """Give an entry another key. Names are keys joined by dots."""
-        found, prefix, holder = self._find(old)
-        key = new.removeprefix(prefix)
-        if not new.startswith(prefix) or not key:
-            raise ValueError(
-                f"{old!r} stays in its dict: its new name begins with {prefix!r}, unlike {new!r}"
-            )
-        if not found.key.value.is_text:
-            raise UnsupportedError(f"{old!r} has a number for a key, not a text")
-        if any(entry.key.value.key == key for entry in holder.entries):
-            raise ValueError(f"{new!r} is there already")
-        encoded = key.encode("utf-8", "surrogatepass")
-        self._changes[found.key.begin] = found.key.end, b"X" + struct.pack("<I", len(encoded)) + encoded
-        found.key.value = _Value(key, is_text=True)  # other places may have the same key
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give entries other keys, all at once: they may swap them. Names are keys joined by dots."""
+        keys: dict[int, tuple[_Entry, str]] = {}
+        holders: dict[int, _Value] = {}
+        for old, new in names.items():
+            found, prefix, holder = self._find(old)
+            if not isinstance(new, str):
+                raise TypeError(f"the new name of {old!r} is {new!r}, no text")
+            if not new.startswith(prefix) or new == prefix:
+                where = f"begins with {prefix!r}" if prefix else "is not empty"
+                raise ValueError(f"{old!r} stays in its dict: its new name {where}, unlike {new!r}")
+            if not found.key.value.is_text:
+                raise UnsupportedError(f"{old!r} has a number for a key, not a text")
+            key = new.removeprefix(prefix)
+            if keys.setdefault(id(found.key), (found, key))[1] != key:
+                raise ValueError(f"{old!r} is another entry too, with another new name than {new!r}")
+            holders[id(holder)] = holder
+        for holder in holders.values():
+            self._require_different(holder, {place: key for place, (_, key) in keys.items()})
+        for found, key in keys.values():
+            if key != found.key.value.key:
+                encoded = key.encode("utf-8", "surrogatepass")
+                code = b"X" + struct.pack("<I", len(encoded)) + encoded
+                self._changes[found.key.begin] = found.key.end, code
+                found.key.value = _Value(key, is_text=True)  # other places may have the same key
+
+    @staticmethod
+    def _require_different(holder: _Value, keys: Mapping[int, str]) -> None:
+        """Refuse new keys of the entries of a dict, by the places of the old ones, that another has."""
+        there = {entry.key.value.key for entry in holder.entries if id(entry.key) not in keys}
+        for key in [keys[id(entry.key)] for entry in holder.entries if id(entry.key) in keys]:
+            if key in there:
+                raise ValueError(f"{key!r} is there already")
+            there.add(key)
 
     def drop(self, name: str) -> None:
         """Take an entry out of its dict."""

@@ -89,12 +89,12 @@ class FileSink:
         self.position += size
 
     def _naming(self) -> contextlib.AbstractContextManager[None]:
-        return _naming(self._name)
+        return naming(self._name)
 
 
 @contextlib.contextmanager
-def _naming(name: str | None) -> Iterator[None]:
-    """Raise errors under a name, and say of memory that is not there that a file was cut: nothing else can be mapped."""
+def naming(name: str | None) -> Iterator[None]:
+    """Raise errors under a name, and say of memory that is not there what has become of it."""
     try:
         yield
     except OSError as error:
@@ -150,7 +150,7 @@ class StreamSink:
         at = 0
         while at < data.nbytes:
             piece = data[at : at + PIECE]
-            with _naming(self._name):
+            with naming(self._name):
                 size = self._file.write(piece)
             if (
                 size is None
