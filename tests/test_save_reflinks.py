@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,6 +59,54 @@ def test_blocks_are_shared(sharing: Path) -> None:
     zerocopy.save(state, sharing / "copy.pt", alignment=4096)
     assert stock_load(sharing / "copy.pt")["bias"][5] == 7
     assert_same(stock_load(source), STATE)
+
+
+@pytest.mark.parametrize("save", [zerocopy.save, torch.save], ids=["zerocopy", "torch"])
+def test_the_same_layout_needs_no_alignment(sharing: Path, save: Any) -> None:
+    """Storages of one layout are at one place within a block, in whichever file."""
+    if save is torch.save and not hasattr(torch.utils, "serialization"):
+        pytest.skip("this release lays files out in another way")
+    source, copy = sharing / "model.pt", sharing / "copy.pt"
+    save({"small": torch.ones(5), **STATE}, source)
+    before = room(sharing)
+    zerocopy.save(zerocopy.load(source), copy)
+    assert before - room(sharing) < 8 * SIZE / 8
+    assert_same(stock_load(copy), stock_load(source))
+    with zipfile.ZipFile(copy) as archive:
+        assert archive.testzip() is None
+
+
+@pytest.mark.parametrize("had_some", [True, False])
+def test_checksums_come_along(sharing: Path, had_some: bool) -> None:
+    """What was damaged on the disk is not declared whole by its copy; what had no checksum gets one."""
+    source, copy = sharing / "model.pt", sharing / "copy.pt"
+    zerocopy.save(STATE, source, checksum=had_some)
+    with source.open("r+b") as file:
+        file.seek(zerocopy.storage_offsets(source)["1"].offset + SIZE)
+        file.write(b"damaged")
+    zerocopy.save(zerocopy.load(source), copy)
+    with zipfile.ZipFile(copy) as archive:
+        assert archive.testzip() == ("archive/data/1" if had_some else None)
+    zerocopy.save(zerocopy.load(source), copy, checksum=False)
+    with zipfile.ZipFile(copy) as archive:
+        assert archive.getinfo("archive/data/0").CRC == archive.getinfo("archive/data/1").CRC == 0
+
+
+def test_what_is_written_to_here_has_checksums_of_its_own(sharing: Path) -> None:
+    source, copy = sharing / "model.pt", sharing / "copy.pt"
+    zerocopy.save(STATE, source)
+    shared, state = zerocopy.load(source, mode="r+"), zerocopy.load(source)
+    shared["weight"][5] = 0.5
+    for each in (shared, state):
+        zerocopy.save(each, copy)
+        assert stock_load(copy)["weight"][5] == 0.5
+        with zipfile.ZipFile(copy) as archive:
+            assert archive.testzip() is None
+    with zerocopy.Writer(copy) as writer:
+        early = writer.store_early(state["weight"])
+        writer.save([early, state["weight"]])
+    first, second = stock_load(copy)
+    assert first.data_ptr() == second.data_ptr() and first[5] == 0.5
 
 
 def test_other_alignments_are_copied(sharing: Path) -> None:

@@ -49,6 +49,8 @@ class CheckpointWriter:
         self._sink, self._zip = sink, ZipWriter(sink)
         self._alignment, self._checksum, self._written = alignment, checksum, written
         self._regular = regular and alignment <= _LARGEST_REGULAR_ALIGNMENT
+        # A Writer compares checksums with what storages hold, so it takes them from there.
+        self._inherits = regular
         # Does checksums while this thread writes; both leave Python alone meanwhile.
         self._thread = ThreadPoolExecutor(1, "zerocopy-checksum")
 
@@ -85,6 +87,8 @@ class CheckpointWriter:
             place = mapped.place_of(on_cpu.data_ptr(), size)
             if place is None:
                 return self._beside(lambda: crc32(content), lambda: sink.write(content, self._written))
+            if sink.share(place.descriptor, place.offset, size, self._written):
+                return self._inherited(mapped, place, size) if self._checksum else 0
             return self._beside(lambda: _checksum_of_file(place, size), lambda: copy(sink, content, place))
 
         def copy(sink: Sink, content: memoryview, place: Place) -> None:
@@ -118,6 +122,15 @@ class CheckpointWriter:
         finally:
             wait([computing])  # what it reads has to stay until then
         return computing.result()
+
+    def _inherited(self, mapped: MappedFiles, place: Place, size: int) -> int:
+        """Return the checksum of blocks that another file has too.
+
+        What it says of them is what was said when they were written: a disk that has damaged them since is found out,
+        as it would not be if they were read and had a checksum of that.
+        """
+        known = mapped.checksum_of(place, size) if self._inherits else None
+        return _checksum_of_file(place, size) if known is None else known
 
     def _identifier(self) -> bytes:
         """Return 40 digits that tell one content from another, the same for the same: torch logs them."""

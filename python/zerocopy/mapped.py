@@ -13,6 +13,9 @@ from typing import NamedTuple, Self
 
 import torch
 
+from zerocopy import _core
+from zerocopy.errors import Error
+
 _ENTRY = 8  # bytes of /proc/self/pagemap for each page
 _MOST_ENTRIES = 1 << 20
 # Bits of an entry: the page is one of a file or shared; it is in memory, or swapped out.
@@ -26,6 +29,7 @@ class Mapping(NamedTuple):
     begin: int
     end: int
     shared: bool
+    writable: bool
     offset: int
     identity: str  # device and inode, as the kernel writes them
     path: bytes
@@ -36,6 +40,7 @@ class Place(NamedTuple):
 
     descriptor: int
     offset: int
+    is_settled: bool = False  # nothing is mapped here that writes to them
 
 
 class MappedFiles:
@@ -43,7 +48,9 @@ class MappedFiles:
 
     def __init__(self) -> None:
         self._mappings = _mappings()
+        self._written = {mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable}
         self._opened: dict[str, int | None] = {}
+        self._checksums: dict[int, dict[tuple[int, int], int]] = {}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -63,7 +70,22 @@ class MappedFiles:
         if not (mapping.shared or self._is_unwritten(address, size)):
             return None
         descriptor = self._descriptor_of(mapping)
-        return None if descriptor is None else Place(descriptor, mapping.offset + address - mapping.begin)
+        if descriptor is None:
+            return None
+        is_settled = mapping.identity not in self._written
+        return Place(descriptor, mapping.offset + address - mapping.begin, is_settled)
+
+    def checksum_of(self, place: Place, size: int) -> int | None:
+        """Return the CRC-32 that the file itself, a checkpoint of torch's, has for these bytes; None if it has none.
+
+        A record that was written without one, or had only its room made, has zero.
+        """
+        if not place.is_settled:
+            return None
+        found = self._checksums.get(place.descriptor)
+        if found is None:
+            found = self._checksums[place.descriptor] = _checksums_in(place.descriptor)
+        return found.get((place.offset, size))
 
     def _descriptor_of(self, mapping: Mapping) -> int | None:
         if mapping.identity not in self._opened:
@@ -113,11 +135,23 @@ def _mappings() -> list[Mapping]:
             if len(fields) == 6 and fields[5].startswith(b"/"):
                 begin, _, end = fields[0].partition(b"-")
                 identity = b" ".join(fields[3:5]).decode()
-                shared = fields[1].endswith(b"s")
-                mappings.append(
-                    Mapping(int(begin, 16), int(end, 16), shared, int(fields[2], 16), identity, fields[5])
-                )
+                shared, writable = fields[1].endswith(b"s"), b"w" in fields[1]
+                span, offset = (int(begin, 16), int(end, 16)), int(fields[2], 16)
+                mappings.append(Mapping(*span, shared, writable, offset, identity, fields[5]))
     return mappings
+
+
+def _checksums_in(descriptor: int) -> dict[tuple[int, int], int]:
+    """Return the checksums that an archive has, by where its records begin and how many bytes they are."""
+    try:
+        records = _core.zip_records(descriptor, "")
+    except Error:  # it is none
+        return {}
+    return {
+        (offset, size): crc
+        for _, offset, _, deflated, size, crc, fault in records
+        if crc and not (deflated or fault)
+    }
 
 
 def _identity_of(descriptor: int) -> str | None:

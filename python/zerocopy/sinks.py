@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import io
 import os
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -27,6 +29,9 @@ class Sink(Protocol):
 
     def skip(self, size: int) -> None:
         """Append zeros."""
+
+    def share(self, source: int, offset: int, size: int, written: Written) -> bool:
+        """Append bytes of a file, by its descriptor, as references to the same blocks. False: nothing was appended."""
 
     def copy(self, source: int, offset: int, size: int, written: Written) -> int:
         """Append bytes of a file, by its descriptor, as many as can be taken from it without reading them."""
@@ -63,8 +68,32 @@ class FileSink:
             os.lseek(self._descriptor, size, os.SEEK_CUR)
         self.position += size
 
+    def share(self, source: int, offset: int, size: int, written: Written) -> bool:
+        """Append bytes of another file as references to the same blocks, but for parts of a block at both ends.
+
+        False if it cannot be: another file system, one that does not know how, or the bytes are at another place within
+        a block than they would be here.
+        """
+        block = os.fstat(self._descriptor).st_blksize
+        head = -offset % block
+        body = (size - head) // block * block
+        if (offset - self.position) % block or body <= 0:
+            return False
+        request = _CLONE_RANGE.pack(source, offset + head, body, self.position + head)
+        try:
+            fcntl.ioctl(self._descriptor, _FICLONERANGE, request)
+        except OSError:  # whatever it is, the bytes can be copied, or that says why not
+            return False
+        with naming(self._name):
+            for begin, end in ((0, head), (head + body, size)):
+                _copy_part(self._descriptor, self.position + begin, source, offset + begin, end - begin)
+            self.position += size
+            os.lseek(self._descriptor, self.position, os.SEEK_SET)
+        written(size)
+        return True
+
     def copy(self, source: int, offset: int, size: int, written: Written) -> int:
-        """Append bytes of another file within the kernel: as references to the same blocks where it can."""
+        """Append bytes of another file within the kernel."""
         ways = [_copy_file_range, os.sendfile]
         done = 0
         while done < size and ways:
@@ -103,6 +132,20 @@ def naming(name: str | None) -> Iterator[None]:
         if name is None:
             raise
         raise OSError(error.errno, error.strerror, name) from None
+
+
+# linux/fs.h: _IOW(0x94, 13, struct file_clone_range)
+_FICLONERANGE, _CLONE_RANGE = 0x4020940D, struct.Struct("qQQQ")
+
+
+def _copy_part(target: int, at: int, source: int, offset: int, size: int) -> None:
+    """Copy less than a block."""
+    content = os.pread(source, size, offset)
+    if len(content) < size:
+        raise OSError(errno.ESTALE, _CUT)
+    while content:
+        done = os.pwrite(target, content, at)
+        content, at = content[done:], at + done
 
 
 _CUT = "a file that is mapped was cut"
@@ -169,6 +212,10 @@ class StreamSink:
             piece = zeros[:size]
             self.write(piece, lambda _: None)
             size -= piece.nbytes
+
+    def share(self, source: int, offset: int, size: int, written: Written) -> bool:
+        """Share nothing: there are no blocks."""
+        return False
 
     def copy(self, source: int, offset: int, size: int, written: Written) -> int:
         """Copy nothing: all that it takes is bytes in memory."""
