@@ -39,6 +39,7 @@ def unfit_tensors() -> dict[str, torch.Tensor]:
         "back": base[4:],
         "wide": torch.ones(2, dtype=torch.complex128),
         "meta": torch.empty(2, device="meta"),
+        **({"bits": torch.empty(2, dtype=torch.bits8)} if hasattr(torch, "bits8") else {}),
     }
 
 

@@ -259,6 +259,18 @@ def test_transformers_reads_the_shards(tmp_path: Path) -> None:
     same_tensors(read.state_dict(), model.state_dict())
 
 
+def test_accelerate_reads_shards_with_ties(tmp_path: Path) -> None:
+    """It wants to be told by each file that it is of torch, and transformers before version 5 does too."""
+    loaders = pytest.importorskip("accelerate.utils.modeling")
+    tied = torch.arange(6.0)
+    torch.save({"a": tied, "b": tied, "c": torch.ones(5)}, tmp_path / "m.pt")
+    zerocopy.convert(tmp_path / "m.pt", tmp_path / "out", max_shard_size=20)
+    shards = sorted((tmp_path / "out").glob("*.safetensors"))
+    read = [loaders.load_state_dict(str(shard)) for shard in shards]
+    assert [list(each) for each in read] == [["a"], ["c"]] and torch.equal(read[0]["a"], tied)
+    same_tensors(zerocopy.load(tmp_path / "out"), {"a": tied, "c": torch.ones(5)})
+
+
 @pytest.mark.parametrize("size", ["1KB", "1 kb", "0.001MB", 1000])
 def test_sizes(save: Saver, tmp_path: Path, size: Any) -> None:
     zerocopy.convert(save(STATE), tmp_path / "out", max_shard_size=size)

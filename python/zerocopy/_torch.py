@@ -94,6 +94,8 @@ def storage_numel(tensor: torch.Tensor) -> int:
 
 def element_size(dtype: torch.dtype) -> int:
     """Return the bytes of an element."""
+    if hasattr(dtype, "itemsize"):  # also for what is neither a number nor a truth value
+        return int(dtype.itemsize)
     return torch._utils._element_size(dtype)
 
 

@@ -31,6 +31,7 @@ PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 #: All endings that say a format.
 SUFFIXES = (*PICKLED, SAFETENSORS, *hdf5.SUFFIXES)
 
+_FORMAT = {"format": "pt"}  # what shards say of themselves
 _ALIGNMENT = 64  # of storages in .pt, as torch has it
 _logger = logging.getLogger("zerocopy")
 
@@ -127,6 +128,8 @@ def write_shards(job: Job, layout: sharding.Layout, most: int) -> None:
     if layout.suffix == SAFETENSORS:
         with Sources(job.paths, job.keep, device="cpu") as sources:
             plan = planned(sources, job.dtype)
+            # accelerate, and transformers before version 5, refuse files that have metadata and not this.
+            plan = plan._replace(metadata=_FORMAT | plan.metadata)
             _say_left_out(layout.index_path, plan.left_out)
             entries = {tensor.name: tensor for tensor in plan.tensors}
             shards = sharding.spread((([tensor.name], tensor.nbytes) for tensor in plan.tensors), most)
