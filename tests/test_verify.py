@@ -174,6 +174,15 @@ def test_checksums_that_torch_did_not_record(save: Saver, capsys: pytest.Capture
     assert status == 0 and "no CRC-32 was recorded" in entry["notes"][0]
 
 
+def test_storages_that_were_saved_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.pt"
+    zerocopy.save(STATE, path, checksum=False)
+    status, entry = verify(path, capsys)
+    assert status == 0 and "no CRC-32 of storages was recorded" in entry["notes"][0]
+    path.write_bytes(path.read_bytes().replace(b"weight", b"Weight"))
+    assert verify(path, capsys)[0] == 1  # records that have one are held to it
+
+
 def test_odd_bools_are_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.pt"
     data = stream(tensor(storage("0", "BoolStorage", numel=4), size=(4,)))

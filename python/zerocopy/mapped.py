@@ -48,7 +48,9 @@ class MappedFiles:
 
     def __init__(self) -> None:
         self._mappings = _mappings()
-        self._written = {mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable}
+        self._written = {
+            mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable
+        }
         self._opened: dict[str, int | None] = {}
         self._checksums: dict[int, dict[tuple[int, int], int]] = {}
         self._stack = contextlib.ExitStack()

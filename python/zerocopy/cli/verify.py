@@ -175,8 +175,13 @@ def _damage(checked: list[Checked]) -> Iterator[Reason]:
     broken = [f"{escaped(one.record.name)} {one.fault}" for one in checked if one.fault]
     if broken:
         yield Reason("structure", listed(broken, _MOST_NAMED))
-    differing = [escaped(one.record.name) for one in checked if one.state == "mismatch"]
-    if differing and not _are_without_checksums(checked):
+    unrecorded = {one.record.name for one in _without_checksums(checked)}
+    differing = [
+        escaped(one.record.name)
+        for one in checked
+        if one.state == "mismatch" and one.record.name not in unrecorded
+    ]
+    if differing:
         yield Reason("checksum", f"CRC-32 differs: {listed(differing, _MOST_NAMED)}")
 
 
@@ -189,16 +194,26 @@ def _not_read(listing: Listing) -> Iterator[str]:
 
 
 def _notes(checked: list[Checked]) -> Iterator[str]:
-    if _are_without_checksums(checked):
-        yield "no CRC-32 was recorded: all are 0, as torch.serialization.set_crc32_options(False) writes them"
+    if unrecorded := _without_checksums(checked):
+        if len(unrecorded) == len(checked):
+            yield "no CRC-32 was recorded: all are 0, as torch.serialization.set_crc32_options(False) writes them"
+        else:
+            yield "no CRC-32 of storages was recorded: all are 0, as zerocopy.save(checksum=False) and skip_data write"
     odd = [f"{escaped(one.record.name)} ({one.odd_bools})" for one in checked if one.odd_bools]
     if odd:
         yield f"bool storages with bytes that are neither 0 nor 1: {listed(odd)}"
 
 
-def _are_without_checksums(checked: list[Checked]) -> bool:
-    """Whether CRCs of 0 mean that none was recorded. One alone would be damage, or a record that is hidden so."""
-    return all(one.record.crc == 0 for one in checked) and any(one.crc != 0 for one in checked)
+def _without_checksums(checked: list[Checked]) -> list[Checked]:
+    """Return the records whose CRCs of 0 mean that none was recorded: all of the file, or all storages.
+
+    One alone would be damage, or a record that is hidden so.
+    """
+    storages = [one for one in checked if one.record.name.partition("/")[2].startswith("data/")]
+    for records in (checked, storages):
+        if all(one.record.crc == 0 for one in records) and any(one.crc != 0 for one in records):
+            return records
+    return []
 
 
 def _json_of(one: Checked) -> dict[str, Any]:
