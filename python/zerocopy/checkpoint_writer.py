@@ -21,6 +21,7 @@ _FILE_FORMAT = b"3\n"
 # From this size on it is worth to ask where a storage lies, and to have a thread compute its checksum.
 _LARGE = 1 << 20
 _PIECE = 1 << 20
+_WRITTEN_PIECE = 4 << 20
 # Up to this an extra field pads everything, and torch's arithmetic for the places of storages holds.
 _LARGEST_REGULAR_ALIGNMENT = 1 << 15
 
@@ -81,12 +82,9 @@ class CheckpointWriter:
 
         def put(sink: Sink) -> int:
             content = _torch.bytes_of(on_cpu)
-            if size < _LARGE:
-                sink.write(content, self._written)
-                return crc32(content) if self._checksum else 0
-            place = mapped.place_of(on_cpu.data_ptr(), size)
+            place = mapped.place_of(on_cpu.data_ptr(), size) if size >= _LARGE else None
             if place is None:
-                return self._beside(lambda: crc32(content), lambda: sink.write(content, self._written))
+                return self._from_memory(sink, content)
             if sink.share(place.descriptor, place.offset, size, self._written):
                 return self._inherited(mapped, place, size) if self._checksum else 0
             return self._beside(lambda: _checksum_of_file(place, size), lambda: copy(sink, content, place))
@@ -111,6 +109,18 @@ class CheckpointWriter:
             return 0
 
         self._zip.add(f"data/{key}", size, put, self._alignment)
+
+    def _from_memory(self, sink: Sink, content: memoryview) -> int:
+        """Write bytes and return their checksum, computed while the processor's cache still has them.
+
+        They are written first: a file that is mapped and was cut is an error then, and not a signal.
+        """
+        crc = 0
+        for at in range(0, content.nbytes, _WRITTEN_PIECE):
+            piece = content[at : at + _WRITTEN_PIECE]
+            sink.write(piece, self._written)
+            crc = crc32(piece, crc) if self._checksum else 0
+        return crc
 
     def _beside(self, checksum: Callable[[], int], write: Callable[[], None]) -> int:
         if not self._checksum:
