@@ -5,6 +5,7 @@
 
 #include "binding/gil.h"
 #include "binding/python.h"
+#include "binding/road.h"
 
 namespace py = pybind11;
 
@@ -40,7 +41,55 @@ ScalarType DTypes::number(const DType& dtype) {
 
 py::object Stored::untyped() const { return moved ? moved : steal(native.wrap()); }
 
+py::object StoredTensors::device_of(const Storage& storage) const {
+  if (destination_.road.is_none()) return py::none();
+  if (!asked_ || *asked_ != storage.location) {  // most files have one for all
+    answer_ = destination_.road.attr("device_of")(py::str(storage.location.data(), storage.location.size()));
+    asked_ = std::string(storage.location);
+  }
+  return answer_;
+}
+
+std::vector<Stored> StoredTensors::carried(const py::object& device,
+                                           std::span<const Storage* const> storages) const {
+  std::vector<Cargo> cargo;
+  std::vector<std::size_t> places(storages.size());
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    const Record& record = record_of(*storages[i]);
+    places[i] = cargo.size();
+    if (content_.is_plain(record, *storages[i]->element)) {
+      cargo.push_back({content_.source().get(), record.extent});
+    }
+  }
+  const auto haul = std::make_shared<Haul>(std::move(cargo));
+  const py::object whole = destination_.road.attr("carry")(device, haul);
+  std::vector<Stored> made;
+  made.reserve(storages.size());
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    const bool plain = content_.is_plain(record_of(*storages[i]), *storages[i]->element);
+    made.push_back({plain ? haul->arrived(whole, places[i]) : carried_whole(device, *storages[i]), {}});
+  }
+  return made;
+}
+
+// One whose bytes have to be made first.
+TorchStorage StoredTensors::carried_whole(const py::object& device, const Storage& storage) const {
+  std::vector<std::unique_ptr<const Source>> sources;
+  {
+    const GilReleased released;
+    sources.push_back(
+        std::make_unique<const MemorySource>(content_.made(record_of(storage), *storage.element)));
+  }
+  const Cargo cargo{sources.front().get(), {0, sources.front()->size()}};
+  const auto haul = std::make_shared<Haul>(std::vector<Cargo>{cargo}, std::move(sources));
+  return haul->arrived(destination_.road.attr("carry")(device, haul), 0);
+}
+
 Stored StoredTensors::open(const Storage& storage) const {
+  if (const py::object device = device_of(storage); !device.is_none()) {
+    const Storage* const one = &storage;
+    return std::move(carried(device, std::span(&one, 1)).front());
+  }
   const Record& record = record_of(storage);
   if (content_.placement(record, *storage.element).how == Placement::How::mapped) {
     return placed(content_.storage(record, *storage.element), storage);
@@ -93,11 +142,35 @@ RealTensors::RealTensors(const Document& document, const Content& content, const
     : StoredTensors(content, records, std::move(destination), std::move(construction)),
       storages_(document.storages.size()),
       views_(document.views.size()) {
+  const std::vector<const Storage*> staying = carry_all(document);
   std::vector<Content::Need> needs;
-  needs.reserve(document.storages.size());
-  for (const Storage* storage : document.storages) needs.push_back({&record_of(*storage), storage->element});
+  needs.reserve(staying.size());
+  for (const Storage* storage : staying) needs.push_back({&record_of(*storage), storage->element});
+  read_.resize(document.storages.size());
   const GilReleased released;
-  read_ = content.read_storages(needs);
+  std::vector<Region> read = content.read_storages(needs);
+  for (std::size_t i = 0; i < staying.size(); ++i) read_[staying[i]->index] = std::move(read[i]);
+}
+
+// Returns those that stay on the CPU, or go by restore.
+std::vector<const Storage*> RealTensors::carry_all(const Document& document) {
+  std::vector<const Storage*> staying;
+  std::vector<std::pair<py::object, std::vector<const Storage*>>> going;
+  for (const Storage* storage : document.storages) {
+    const py::object device = device_of(*storage);
+    if (device.is_none()) {
+      staying.push_back(storage);
+      continue;
+    }
+    auto found = std::ranges::find_if(going, [&](const auto& known) { return known.first.is(device); });
+    if (found == going.end()) found = going.insert(found, {device, {}});
+    found->second.push_back(storage);
+  }
+  for (const auto& [device, storages] : going) {
+    std::vector<Stored> made = carried(device, storages);
+    for (std::size_t i = 0; i < storages.size(); ++i) storages_[storages[i]->index] = std::move(made[i]);
+  }
+  return staying;
 }
 
 const Stored& RealTensors::stored(const Storage& storage) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "binding/torch_bridge.h"
@@ -55,13 +56,16 @@ struct Stored {
   pybind11::object untyped() const;
 };
 
-// Where storages go: zerocopy._torch.restore_function.
+// Where storages go: zerocopy._torch.restore_function, and zerocopy.road.
 struct Destination {
   // Called once per storage with (UntypedStorage, location), as torch.load calls map_location;
   // None leaves every storage where it is, on the CPU.
   pybind11::object restore;
   // Storages tagged "cpu" need not be asked about.
   bool cpu_as_is;
+  // A zerocopy.road.Road, which is asked first: device_of(location) gives the device of those that it
+  // carries, and carry(device, haul) brings them there. None where it carries none.
+  pybind11::object road = pybind11::none();
 
   bool takes(const Storage& storage) const {
     return !restore.is_none() && !(cpu_as_is && storage.location == "cpu");
@@ -102,6 +106,10 @@ class StoredTensors : public Tensors {
         destination_(std::move(destination)) {}
 
  protected:
+  // The device that the road carries a storage to, or None.
+  pybind11::object device_of(const Storage& storage) const;
+  // Storages on a device, in one allocation; those that have to be inflated or swapped first in one each.
+  std::vector<Stored> carried(const pybind11::object& device, std::span<const Storage* const> storages) const;
   Stored open(const Storage& storage) const;
   Stored placed(const Region& bytes, const Storage& storage) const;
   static Stored part_of(const Stored& root, const Storage& view);
@@ -115,13 +123,17 @@ class StoredTensors : public Tensors {
   const Record& record_of(const Storage& storage) const { return records_[storage.index]; }
 
  private:
+  TorchStorage carried_whole(const pybind11::object& device, const Storage& storage) const;
+
   const Content& content_;
   const std::vector<Record>& records_;
   Destination destination_;
+  mutable std::optional<std::string> asked_;  // what device_of() was asked last
+  mutable pybind11::object answer_;
 };
 
 // Each storage is opened once, and kept as long as this. Those that have to be read are read at once, here
-// and now.
+// and now, and so are those that go to a device.
 class RealTensors final : public StoredTensors {
  public:
   RealTensors(const Document& document, const Content& content, const std::vector<Record>& records,
@@ -132,6 +144,7 @@ class RealTensors final : public StoredTensors {
 
  private:
   const Stored& stored(const Storage& storage);
+  std::vector<const Storage*> carry_all(const Document& document);
 
   std::vector<Region> read_;  // those that are read and not mapped, until they are opened
   std::vector<std::optional<Stored>> storages_;

@@ -19,8 +19,15 @@ using WeakImpl = c10::weak_intrusive_ptr<c10::StorageImpl>;
 // a mapping needs no Python; the owner of a Python buffer looks after itself (buffer.cpp).
 void release_share(void* context) { Share::adopt(static_cast<Owner*>(context)); }
 
+// Of a part of another storage.
+void release_whole(void* context) { Impl::reclaim(static_cast<c10::StorageImpl*>(context)); }
+
 c10::Storage share(void* impl) {
   return c10::Storage(Impl::reclaim_copy(static_cast<c10::StorageImpl*>(impl)));
+}
+
+c10::DispatchKeySet keys_of(c10::Device device) {
+  return c10::DispatchKeySet(device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
 }
 
 }  // namespace
@@ -39,6 +46,19 @@ TorchStorage TorchStorage::over(const Region& region) {
   c10::DataPtr data(region.data(), Share(region.owner()).release(), &release_share, c10::DeviceType::CPU);
   auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                     static_cast<std::int64_t>(region.size()), std::move(data),
+                                                    /*allocator=*/nullptr, /*resizable=*/false);
+  return TorchStorage(impl.release());
+}
+
+TorchStorage TorchStorage::within(PyObject* untyped_storage, Extent extent) {
+  TorchStorage whole = of(untyped_storage);
+  if (!extent.fits(whole.nbytes())) throw FormatError("a part that leaves its storage");
+  const c10::DataPtr& data = static_cast<const c10::StorageImpl*>(whole.impl_)->data_ptr();
+  const c10::Device device = data.device();
+  void* const begin = extent.size == 0 ? nullptr : static_cast<std::byte*>(data.get()) + extent.offset;
+  c10::DataPtr part(begin, std::exchange(whole.impl_, nullptr), &release_whole, device);
+  auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                    static_cast<std::int64_t>(extent.size), std::move(part),
                                                     /*allocator=*/nullptr, /*resizable=*/false);
   return TorchStorage(impl.release());
 }
@@ -81,7 +101,8 @@ PyObject* TorchStorage::wrap() const { return torch::createPyObject(share(impl_)
 PyObject* TorchStorage::tensor(const View& view) const {
   const auto type = static_cast<c10::ScalarType>(view.dtype);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      share(impl_), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
+      share(impl_), keys_of(static_cast<const c10::StorageImpl*>(impl_)->device()),
+      c10::scalarTypeToTypeMeta(type));
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(c10::IntArrayRef(view.size.data(), view.size.size()),
                               c10::IntArrayRef(view.stride.data(), view.stride.size()), view.offset);

@@ -37,6 +37,10 @@ class TorchStorage {
   // torch.load cannot.
   static TorchStorage over(const Region& region);
 
+  // A storage over some bytes of an existing torch.UntypedStorage, on whichever device, which it keeps alive.
+  // Throws FormatError when they leave it. Tensors over it are for the CPU and for CUDA.
+  static TorchStorage within(PyObject* untyped_storage, Extent extent);
+
   // A share in an existing torch.UntypedStorage.
   static TorchStorage of(PyObject* untyped_storage);
 

@@ -32,6 +32,10 @@ Placement Content::placement(const Record& record, const DType& element) const {
   return {mapped, ""};
 }
 
+bool Content::is_plain(const Record& record, const DType& element) const {
+  return record.encoding == Encoding::stored && !(big_endian_ && element.swap > 1);
+}
+
 void Content::require_copies(const Record& record, const char* why) const {
   if (mode_ != Mode::shared) return;
   throw UnsupportedError("checkpoint: mode 'r+' cannot write to record " + quote(record.name) + ": " + why);
@@ -62,6 +66,10 @@ Region Content::storage(const Record& record, const DType& element) const {
   const auto [how, why] = placement(record, element);
   if (how == Placement::How::mapped) return mapping_->region(record.extent);
   require_copies(record, why);
+  return made(record, element);
+}
+
+Region Content::made(const Record& record, const DType& element) const {
   Region bytes = read(record);
   if (big_endian_ && element.swap > 1) reverse_units(bytes, element.swap);
   return bytes;

@@ -35,6 +35,9 @@ class Content {
 
   Placement placement(const Record& record, const DType& element) const;
 
+  // Whether a storage's bytes lie in the source as they are wanted.
+  bool is_plain(const Record& record, const DType& element) const;
+
   // What a storage is built over. Throws UnsupportedError when it cannot be where `mode` wants it.
   Region storage(const Record& record, const DType& element) const;
 
@@ -43,6 +46,9 @@ class Content {
     const Record* record;
     const DType* element;
   };
+
+  // Its bytes as they are wanted, in fresh memory.
+  Region made(const Record& record, const DType& element) const;
 
   // The same for all that are read from the file as they are, at once; none for those that are mapped or
   // inflated.

@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "memory/mapping.h"
+#include "memory/residency.h"
 
 namespace zerocopy {
 namespace {
@@ -20,6 +21,9 @@ bool reads_directly(const File& file) {
     return false;
   }
 }
+
+// Less is not worth a request of its own to the disk: the kernel reads on around it.
+constexpr std::size_t kWorthPassing = std::size_t{256} << 10U;
 
 std::uint64_t lead_to_block(std::uint64_t offset) {
   return (kDirectBlock - offset % kDirectBlock) % kDirectBlock;
@@ -63,6 +67,25 @@ std::uint64_t DirectSource::fill_directly(std::uint64_t offset, std::span<std::b
     direct_.store(false, std::memory_order_relaxed);  // it took the first block and does not take this one
   }
   return done;
+}
+
+SparingSource::SparingSource(File file, std::uint64_t start, Terms terms)
+    : Source(std::move(terms)),
+      file_(File::duplicate(file.descriptor(), file.path())),
+      start_(start),
+      plain_(std::move(file), start) {}
+
+void SparingSource::fill_once(std::uint64_t offset, std::span<std::byte> into) const {
+  const bool plainly = into.size() < kWorthPassing || is_cached(file_, {start_ + offset, into.size()});
+  (plainly ? plain_ : past_cache()).read(offset, into);
+}
+
+const Source& SparingSource::past_cache() const {
+  std::call_once(opening_, [this] {
+    past_cache_ = std::make_unique<const DirectSource>(File::duplicate(file_.descriptor(), file_.path()),
+                                                       start_, Terms{});
+  });
+  return *past_cache_;
 }
 
 }  // namespace zerocopy

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
+#include <mutex>
 
 #include "memory/source.h"
 
@@ -36,6 +38,30 @@ class DirectSource final : public Source {
   File past_cache_;  // the same file; plain as well where O_DIRECT is refused
   std::uint64_t start_;
   mutable std::atomic<bool> direct_;
+};
+
+// A file read plainly; what is read once comes past the page cache where it is not there.
+class SparingSource final : public Source {
+ public:
+  SparingSource(File file, std::uint64_t start, Terms terms);
+
+  std::uint64_t size() const noexcept override { return plain_.size(); }
+  void require_unchanged() const override { plain_.require_unchanged(); }
+  void require_in_place() const override { plain_.require_in_place(); }
+  void expect(std::span<const Extent> ranges, std::uint64_t start) const override {
+    plain_.expect(ranges, start);
+  }
+
+ private:
+  void fill(std::uint64_t offset, std::span<std::byte> into) const override { plain_.read(offset, into); }
+  void fill_once(std::uint64_t offset, std::span<std::byte> into) const override;
+  const Source& past_cache() const;
+
+  File file_;  // to be asked, and to be opened again
+  std::uint64_t start_;
+  FileSource plain_;
+  mutable std::once_flag opening_;
+  mutable std::unique_ptr<const Source> past_cache_;  // opened when the first bytes want it
 };
 
 }  // namespace zerocopy

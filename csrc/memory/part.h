@@ -37,6 +37,9 @@ class PartSource final : public Source {
   void fill(std::uint64_t offset, std::span<std::byte> into) const override {
     whole_->read(part_.offset + offset, into);
   }
+  void fill_once(std::uint64_t offset, std::span<std::byte> into) const override {
+    whole_->read_once(part_.offset + offset, into);
+  }
 
   std::shared_ptr<const Source> whole_;
   Extent part_;

@@ -48,6 +48,13 @@ class Source {
     fill(offset, into);
   }
 
+  // For bytes that nobody will ask this process for again: where they are not in the page cache, they need
+  // not come there.
+  void read_once(std::uint64_t offset, std::span<std::byte> into) const {
+    require({offset, into.size()});
+    fill_once(offset, into);
+  }
+
   Region read(Extent extent) const {
     require(extent);
     const auto size = static_cast<std::size_t>(extent.size);
@@ -75,6 +82,7 @@ class Source {
 
  private:
   virtual void fill(std::uint64_t offset, std::span<std::byte> into) const = 0;
+  virtual void fill_once(std::uint64_t offset, std::span<std::byte> into) const { fill(offset, into); }
 
   void require(Extent extent) const {
     if (extent.fits(size())) return;

@@ -23,6 +23,7 @@ from zerocopy import (
     diagnosis,
     legacy,
     opening,
+    road,
     sharded,
     stubs,
     tar,
@@ -212,7 +213,8 @@ def load_diagnosed(
     begin = opening.position_of(f)
     with naming(f, weights_only):
         try:
-            archive = opening.open_archive(f, mode, backend)
+            # What goes to a device is read on its way there: to read ahead would be to read twice.
+            archive = opening.open_archive(f, mode, backend, windows=road.leads_to(map_location))
         except diagnosis.TarError:
             if weights_only:
                 raise
@@ -272,8 +274,11 @@ def _load_safely(
     allow: Allow = allowlist.resolve,
     objects: types.ModuleType = construction,
 ) -> Any:
-    restore, cpu_as_is = _torch.restore_function(map_location)
-    return archive.load(allow, restore, cpu_as_is, encoding, objects, objects is stubs)
+    restore, cpu_as_is = (
+        road.restoring(map_location) if callable(map_location) else _torch.restore_function(map_location)
+    )
+    way = road.road_to(map_location)
+    return archive.load(allow, restore, cpu_as_is, way, encoding, objects, objects is stubs)
 
 
 def refuse_all(names: list[Name]) -> dict[Name, Any]:

@@ -20,14 +20,14 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
-from zerocopy import _torch, rebuild, storage, unpickler
+from zerocopy import _torch, rebuild, road, storage, unpickler
 from zerocopy.errors import FormatError
 
 
 def load(file: BinaryIO, map_location: Any, pickle_module: ModuleType, pickle_args: dict[str, Any]) -> Any:
     """Return the object in a tar archive."""
     objects: dict[int, Any] = {}
-    restore, _ = _torch.restore_function(map_location)
+    restore, _ = road.restoring(map_location)
 
     class Unpickler(unpickler.find_class_of(pickle_module.Unpickler)):  # type: ignore[misc]
         def persistent_load(self, pid: Any) -> Any:

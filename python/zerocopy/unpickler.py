@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, allowlist, legacy, opening, rebuild
+from zerocopy import _C, _torch, allowlist, legacy, opening, rebuild, road
 from zerocopy.errors import FormatError, UnsupportedError
 
 
@@ -42,7 +42,7 @@ class StorageUnpickling(FindingClasses):
         self.archive: _C.Archive = (
             archive if isinstance(archive, _C.Archive) else opening.open_archive(archive)
         )
-        self._restore, self._cpu_as_is = _torch.restore_function(map_location)
+        self._restore, self._cpu_as_is = road.restoring(map_location)
         self._pickle_args = pickle_args
         self._storages: dict[tuple[str, str], Any] = {}
 

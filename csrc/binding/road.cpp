@@ -1,0 +1,117 @@
+#include "binding/road.h"
+
+#include <pybind11/stl.h>
+
+#include "binding/python.h"
+#include "binding/terms.h"
+
+namespace py = pybind11;
+
+namespace zerocopy {
+namespace {
+
+class HeldStorage final : public Owner {
+ public:
+  explicit HeldStorage(TorchStorage storage) : storage_(std::move(storage)) {}
+
+ private:
+  TorchStorage storage_;
+};
+
+std::unique_ptr<const Source> source_over(const py::object& untyped_storage) {
+  TorchStorage storage = TorchStorage::of(untyped_storage.ptr());
+  if (!storage.is_cpu()) throw py::value_error("not a CPU storage");
+  const ByteSpan bytes = storage.bytes();
+  // NOLINTNEXTLINE(*-const-cast): a Region is what storages are built over; a source only reads
+  auto* const data = const_cast<std::byte*>(bytes.data());
+  return std::make_unique<const MemorySource>(
+      Region(data, bytes.size(), Share(new HeldStorage(std::move(storage)))));
+}
+
+std::shared_ptr<Haul> haul_of(const std::vector<py::object>& storages) {
+  std::vector<Cargo> cargo;
+  std::vector<std::unique_ptr<const Source>> sources;
+  for (const py::object& storage : storages) {
+    sources.push_back(source_over(storage));
+    cargo.push_back({sources.back().get(), {0, sources.back()->size()}});
+  }
+  return std::make_shared<Haul>(std::move(cargo), std::move(sources));
+}
+
+py::list storages_of(const Haul& haul, const py::object& whole) {
+  py::list made(haul.staging().places.size());
+  for (std::size_t i = 0; i < haul.staging().places.size(); ++i) {
+    made[i] = steal(haul.arrived(whole, i).wrap());
+  }
+  return made;
+}
+
+}  // namespace
+
+Haul::Haul(std::vector<Cargo> cargo, std::vector<std::unique_ptr<const Source>> sources)
+    : cargo_(std::move(cargo)), sources_(std::move(sources)), staging_(plan_staging(cargo_)) {}
+
+Haul::~Haul() {
+  if (filling_) stop();
+}
+
+py::list Haul::copies(std::size_t chunk) const {
+  py::list found;
+  for (const Copy& copy : staging_.chunks.at(chunk).copies) {
+    found.append(py::make_tuple(copy.from, copy.to, copy.size));
+  }
+  return found;
+}
+
+void Haul::start(unsigned threads) { filling_.emplace(staging_.chunks, terms_of(threads)); }
+
+Filling& Haul::filling() {
+  if (!filling_) throw py::value_error("nothing was started");
+  return *filling_;
+}
+
+void Haul::lend(const py::object& storage, std::uint64_t offset) {
+  const TorchStorage slot = TorchStorage::of(storage.ptr());
+  if (!slot.is_cpu()) throw py::value_error("not a CPU storage");
+  const ByteSpan bytes = slot.bytes().subspan({offset, staging_.slot});
+  // NOLINTNEXTLINE(*-const-cast): it is lent to be written to
+  filling().lend(const_cast<std::byte*>(bytes.data()));
+}
+
+void Haul::wait(std::size_t chunk) {
+  Filling& filling = this->filling();
+  const GilReleased released;
+  filling.wait(chunk);
+}
+
+// Its threads may want the GIL: what they read may be read by Python.
+void Haul::stop() {
+  const GilReleased released;
+  filling_.reset();
+}
+
+TorchStorage Haul::arrived(const py::object& whole, std::size_t i) const {
+  return TorchStorage::within(whole.ptr(), {staging_.places.at(i), cargo_.at(i).extent.size});
+}
+
+void register_road(py::module_& module) {
+  py::class_<Haul, std::shared_ptr<Haul>>(module, "Haul")
+      .def(py::init(&haul_of), py::arg("storages"))
+      .def_property_readonly("size", [](const Haul& self) { return self.staging().size; })
+      .def_property_readonly("slot", [](const Haul& self) { return self.staging().slot; })
+      .def_property_readonly("chunks", [](const Haul& self) { return self.staging().chunks.size(); })
+      .def("copies", &Haul::copies, py::arg("chunk"))
+      .def("start", &Haul::start, py::arg("threads"))
+      .def("lend", &Haul::lend, py::arg("storage"), py::arg("offset"))
+      .def("wait", &Haul::wait, py::arg("chunk"))
+      .def("stop", &Haul::stop)
+      .def("storages", &storages_of, py::arg("whole"));
+  module.def(
+      "storage_within",
+      [](const py::object& whole, std::uint64_t offset, std::uint64_t size) {
+        return steal(TorchStorage::within(whole.ptr(), {offset, size}).wrap());
+      },
+      py::arg("whole"), py::arg("offset"), py::arg("size"));
+}
+
+}  // namespace zerocopy
