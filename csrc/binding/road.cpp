@@ -29,13 +29,9 @@ std::unique_ptr<const Source> source_over(const py::object& untyped_storage) {
 }
 
 std::shared_ptr<Haul> haul_of(const std::vector<py::object>& storages) {
-  std::vector<Cargo> cargo;
   std::vector<std::unique_ptr<const Source>> sources;
-  for (const py::object& storage : storages) {
-    sources.push_back(source_over(storage));
-    cargo.push_back({sources.back().get(), {0, sources.back()->size()}});
-  }
-  return std::make_shared<Haul>(std::move(cargo), std::move(sources));
+  for (const py::object& storage : storages) sources.push_back(source_over(storage));
+  return Haul::of(std::move(sources));
 }
 
 py::list storages_of(const Haul& haul, const py::object& whole) {
@@ -50,6 +46,12 @@ py::list storages_of(const Haul& haul, const py::object& whole) {
 
 Haul::Haul(std::vector<Cargo> cargo, std::vector<std::unique_ptr<const Source>> sources)
     : cargo_(std::move(cargo)), sources_(std::move(sources)), staging_(plan_staging(cargo_)) {}
+
+std::shared_ptr<Haul> Haul::of(std::vector<std::unique_ptr<const Source>> sources) {
+  std::vector<Cargo> cargo;
+  for (const auto& source : sources) cargo.push_back({source.get(), {0, source->size()}});
+  return std::make_shared<Haul>(std::move(cargo), std::move(sources));
+}
 
 Haul::~Haul() {
   if (filling_) stop();

@@ -16,6 +16,8 @@ class Haul {
  public:
   // The sources that are handed over live as long as this; others are the caller's business.
   explicit Haul(std::vector<Cargo> cargo, std::vector<std::unique_ptr<const Source>> sources = {});
+  // All of each source.
+  static std::shared_ptr<Haul> of(std::vector<std::unique_ptr<const Source>> sources);
   Haul(const Haul&) = delete;
   Haul& operator=(const Haul&) = delete;
   ~Haul();

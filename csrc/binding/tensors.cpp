@@ -10,6 +10,12 @@
 namespace py = pybind11;
 
 namespace zerocopy {
+namespace {
+
+// Of storages that are inflated, or swapped, on their way to a device so much is in memory at a time, or one.
+constexpr std::uint64_t kMostMade = std::uint64_t{16} << 20U;
+
+}  // namespace
 
 Shape::Shape(const Tensor& tensor) : dimensions_(tensor.size->items.size()) {
   for (std::size_t i = 0; i < dimensions_; ++i) {
@@ -52,37 +58,38 @@ py::object StoredTensors::device_of(const Storage& storage) const {
 
 std::vector<Stored> StoredTensors::carried(const py::object& device,
                                            std::span<const Storage* const> storages) const {
+  std::vector<Stored> made(storages.size());
+  std::vector<std::size_t> plain;
+  std::vector<std::size_t> others;
   std::vector<Cargo> cargo;
-  std::vector<std::size_t> places(storages.size());
   for (std::size_t i = 0; i < storages.size(); ++i) {
     const Record& record = record_of(*storages[i]);
-    places[i] = cargo.size();
-    if (content_.is_plain(record, *storages[i]->element)) {
-      cargo.push_back({content_.source().get(), record.extent});
-    }
+    const bool is_plain = content_.is_plain(record, *storages[i]->element);
+    (is_plain ? plain : others).push_back(i);
+    if (is_plain) cargo.push_back({content_.source().get(), record.extent});
   }
-  const auto haul = std::make_shared<Haul>(std::move(cargo));
-  const py::object whole = destination_.road.attr("carry")(device, haul);
-  std::vector<Stored> made;
-  made.reserve(storages.size());
-  for (std::size_t i = 0; i < storages.size(); ++i) {
-    const bool plain = content_.is_plain(record_of(*storages[i]), *storages[i]->element);
-    made.push_back({plain ? haul->arrived(whole, places[i]) : carried_whole(device, *storages[i]), {}});
+  const auto take = [&](const std::shared_ptr<Haul>& haul, std::span<const std::size_t> which) {
+    const py::object whole = destination_.road.attr("carry")(device, haul);
+    for (std::size_t i = 0; i < which.size(); ++i) made[which[i]].native = haul->arrived(whole, i);
+  };
+  if (!plain.empty()) take(std::make_shared<Haul>(std::move(cargo)), plain);
+  for (std::size_t first = 0; first < others.size();) {
+    std::vector<std::unique_ptr<const Source>> sources;
+    std::uint64_t size = 0;
+    std::size_t end = first;
+    {
+      const GilReleased released;
+      for (; end < others.size() && size < kMostMade; ++end) {
+        const Storage& storage = *storages[others[end]];
+        Region bytes = content_.made(record_of(storage), *storage.element);
+        size += bytes.size();
+        sources.push_back(std::make_unique<const MemorySource>(std::move(bytes)));
+      }
+    }
+    take(Haul::of(std::move(sources)), std::span(others).subspan(first, end - first));
+    first = end;
   }
   return made;
-}
-
-// One whose bytes have to be made first.
-TorchStorage StoredTensors::carried_whole(const py::object& device, const Storage& storage) const {
-  std::vector<std::unique_ptr<const Source>> sources;
-  {
-    const GilReleased released;
-    sources.push_back(
-        std::make_unique<const MemorySource>(content_.made(record_of(storage), *storage.element)));
-  }
-  const Cargo cargo{sources.front().get(), {0, sources.front()->size()}};
-  const auto haul = std::make_shared<Haul>(std::vector<Cargo>{cargo}, std::move(sources));
-  return haul->arrived(destination_.road.attr("carry")(device, haul), 0);
 }
 
 Stored StoredTensors::open(const Storage& storage) const {

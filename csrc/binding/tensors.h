@@ -108,7 +108,7 @@ class StoredTensors : public Tensors {
  protected:
   // The device that the road carries a storage to, or None.
   pybind11::object device_of(const Storage& storage) const;
-  // Storages on a device, in one allocation; those that have to be inflated or swapped first in one each.
+  // Storages on a device, in one allocation; those that have to be inflated or swapped first in others.
   std::vector<Stored> carried(const pybind11::object& device, std::span<const Storage* const> storages) const;
   Stored open(const Storage& storage) const;
   Stored placed(const Region& bytes, const Storage& storage) const;
@@ -123,8 +123,6 @@ class StoredTensors : public Tensors {
   const Record& record_of(const Storage& storage) const { return records_[storage.index]; }
 
  private:
-  TorchStorage carried_whole(const pybind11::object& device, const Storage& storage) const;
-
   const Content& content_;
   const std::vector<Record>& records_;
   Destination destination_;

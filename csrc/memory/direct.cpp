@@ -76,8 +76,12 @@ SparingSource::SparingSource(File file, std::uint64_t start, Terms terms)
       plain_(std::move(file), start) {}
 
 void SparingSource::fill_once(std::uint64_t offset, std::span<std::byte> into) const {
-  const bool plainly = into.size() < kWorthPassing || is_cached(file_, {start_ + offset, into.size()});
-  (plainly ? plain_ : past_cache()).read(offset, into);
+  if (into.size() < kWorthPassing || is_cached(file_, {start_ + offset, into.size()})) {
+    return plain_.read(offset, into);
+  }
+  const Source& direct = past_cache();
+  if (direct.size() != plain_.size()) plain_.require_unchanged();  // it was opened later
+  direct.read(offset, into);
 }
 
 const Source& SparingSource::past_cache() const {

@@ -53,7 +53,7 @@ std::optional<std::uint64_t> pages_by_mincore(const File& file, Extent extent) {
     std::vector<unsigned char> pages((mapped.size() + page - 1) / page);
     if (::mincore(mapped.data(), mapped.size(), pages.data()) != 0) return std::nullopt;
     return static_cast<std::uint64_t>(
-        std::ranges::count_if(pages, [](unsigned char page) { return page % 2 == 1; }));
+        std::ranges::count_if(pages, [](unsigned char state) { return state % 2 == 1; }));
   } catch (const std::exception&) {  // a file that shrank, or that cannot be mapped: reading it will tell
     return std::nullopt;
   }

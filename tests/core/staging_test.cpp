@@ -1,0 +1,212 @@
+// The way to a device: every byte of every storage arrives at its place, whatever lies where in the file, and
+// nobody writes to a slot that is not lent.
+#include "memory/staging.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <random>
+#include <thread>
+
+#include "memory/ring.h"
+#include "support.h"
+
+namespace zerocopy::test {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
+
+std::byte pattern(std::uint64_t offset) { return static_cast<std::byte>(offset * 7 + (offset >> 12U)); }
+
+// Each byte is made from its offset. Reads that reach `fails_from` fail.
+class MadeUpSource final : public Source {
+ public:
+  explicit MadeUpSource(std::uint64_t size) : size_(size) {}
+
+  std::uint64_t size() const noexcept override { return size_; }
+  void require_unchanged() const override {}
+  void require_in_place() const override {}
+
+  std::uint64_t fails_from = ~std::uint64_t{0};
+  mutable std::atomic<int> reads = 0;
+
+ private:
+  void fill(std::uint64_t offset, std::span<std::byte> into) const override {
+    ++reads;
+    if (offset + into.size() > fails_from) throw FileError(EIO, "made up");
+    for (std::size_t i = 0; i < into.size(); ++i) into[i] = pattern(offset + i);
+  }
+
+  std::uint64_t size_;
+};
+
+Terms terms_of(unsigned threads) { return {.threads = threads, .meanwhile = {}}; }
+
+// Slots as a ring has them: at a border, with so much behind each that a byte too many would be seen.
+class Slots {
+ public:
+  Slots(std::size_t count, std::uint64_t size) : size_(size) {
+    for (std::size_t i = 0; i < count; ++i) {
+      memory_.push_back(allocate_pages(static_cast<std::size_t>(size) + kSlotBorder, 0));
+      free_.push_back(memory_.back().data());
+    }
+  }
+
+  std::byte* take() {
+    std::byte* const slot = free_.front();
+    free_.pop_front();
+    return slot;
+  }
+  void put_back(std::byte* slot) { free_.push_back(slot); }
+  bool any() const { return !free_.empty(); }
+
+  bool kept_inside() const {
+    return std::ranges::all_of(memory_, [&](const Region& slot) {
+      return std::ranges::all_of(std::span(slot.data() + size_, kSlotBorder),
+                                 [](std::byte byte) { return byte == std::byte{0}; });
+    });
+  }
+
+ private:
+  std::uint64_t size_;
+  std::vector<Region> memory_;
+  std::deque<std::byte*> free_;
+};
+
+// What the device has in the end.
+std::vector<std::byte> carry(const Staging& staging, unsigned threads, std::size_t slot_count) {
+  std::vector<std::byte> device(staging.size);
+  Slots slots(slot_count, staging.slot);
+  Filling filling(staging.chunks, terms_of(threads));
+  std::deque<std::byte*> lent;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < staging.chunks.size(); ++i) {
+    while (slots.any() && count < staging.chunks.size()) {
+      lent.push_back(slots.take());
+      filling.lend(lent.back());
+      ++count;
+    }
+    filling.wait(i);
+    for (const Copy& copy : staging.chunks[i].copies) {
+      EXPECT_LE(copy.from + copy.size, staging.slot);
+      EXPECT_LE(copy.to + copy.size, staging.size);
+      std::memcpy(device.data() + copy.to, lent.front() + copy.from, copy.size);
+    }
+    // Whatever is written to it from now on would be seen in the next chunk.
+    std::memset(lent.front(), 0xEE, staging.slot);
+    slots.put_back(lent.front());
+    lent.pop_front();
+  }
+  filling.stop();
+  EXPECT_TRUE(slots.kept_inside());
+  return device;
+}
+
+void expect_all_there(std::span<const Cargo> cargo, const Staging& staging,
+                      std::span<const std::byte> device) {
+  for (std::size_t i = 0; i < cargo.size(); ++i) {
+    const Extent extent = cargo[i].extent;
+    ASSERT_LE(staging.places[i] + extent.size, device.size());
+    EXPECT_EQ(staging.places[i] % 64, 0U);
+    for (std::uint64_t at = 0; at < extent.size; at += at + 9 < extent.size ? 7 : 1) {
+      ASSERT_EQ(device[staging.places[i] + at], pattern(extent.offset + at)) << i << " at " << at;
+    }
+  }
+}
+
+TEST(Staging, BringsEveryByteToItsPlace) {
+  std::mt19937 random(7);
+  for (const std::uint64_t unit : {1U, 2U, 8U, 64U, 4096U}) {
+    const MadeUpSource source(64 * kMiB);
+    std::vector<Cargo> cargo;
+    std::uint64_t end = 3 * unit;
+    for (int i = 0; i < 300; ++i) {
+      const std::uint64_t size = i % 50 == 0 ? random() % (3 * kMiB) : random() % 900;
+      cargo.push_back({&source, {end, size}});
+      end += size + (i % 70 == 0 ? 5000 : random() % 100);
+      end += (unit - end % unit) % unit;
+    }
+    std::shuffle(cargo.begin(), cargo.end(), random);
+    const Staging staging = plan_staging(cargo);
+    for (const unsigned threads : {1U, 3U}) {
+      expect_all_there(cargo, staging, carry(staging, threads, 2));
+    }
+  }
+}
+
+TEST(Staging, WhatLiesWellIsOneCopyAChunk) {
+  const MadeUpSource source(256 * kMiB);
+  std::vector<Cargo> cargo;
+  for (std::uint64_t i = 0; i < 5000; ++i) cargo.push_back({&source, {64 + i * 20'480, 20'000}});
+  const Staging staging = plan_staging(cargo);
+  for (const Chunk& chunk : staging.chunks) EXPECT_EQ(chunk.copies.size(), 1U);
+  EXPECT_LT(staging.chunks.size(), 10U);
+  EXPECT_EQ(staging.slot, kLargestSlot);
+  // O_DIRECT takes these.
+  const Fill& fill = staging.chunks[3].fills[1];
+  EXPECT_EQ(fill.extent.offset % kSlotBorder, fill.at % kSlotBorder);
+  EXPECT_EQ(fill.extent.offset % kSlotBorder, 0U);
+  EXPECT_EQ(fill.extent.size, kRequest);
+}
+
+TEST(Staging, NothingAndEmptyThings) {
+  const MadeUpSource source(10);
+  EXPECT_TRUE(plan_staging({}).chunks.empty());
+  const std::vector<Cargo> cargo = {
+      {&source, {10, 0}}, {&source, {3, 7}}, {&source, {0, 0}}, {&source, {3, 7}}};
+  const Staging staging = plan_staging(cargo);
+  EXPECT_EQ(staging.slot, kSmallestSlot);
+  expect_all_there(cargo, staging, carry(staging, 16, 1));
+  const std::vector<Cargo> outside = {{&source, {3, 8}}};
+  EXPECT_THROW(plan_staging(outside), FormatError);
+}
+
+TEST(Filling, TheFirstFaultIsThrownAndNothingIsBegunBehindIt) {
+  for (const unsigned threads : {1U, 4U}) {
+    MadeUpSource source(64 * kMiB);
+    source.fails_from = 20 * kMiB;
+    const std::vector<Cargo> cargo = {{&source, {0, 64 * kMiB}}};
+    const Staging staging = plan_staging(cargo);
+    ASSERT_GT(staging.chunks.size(), 4U);
+    EXPECT_THROW(carry(staging, threads, 2), FileError);
+    EXPECT_LE(source.reads, 12);
+  }
+}
+
+TEST(Filling, ASlotIsNotTouchedBeforeItIsLentAndAfterAStop) {
+  const MadeUpSource source(32 * kMiB);
+  const std::vector<Cargo> cargo = {{&source, {0, 32 * kMiB}}};
+  const Staging staging = plan_staging(cargo);
+  Slots slots(1, staging.slot);
+  Filling filling(staging.chunks, terms_of(4));
+  EXPECT_EQ(source.reads, 0);
+  filling.lend(slots.take());
+  filling.wait(0);
+  const int reads = source.reads;
+  filling.stop();
+  EXPECT_EQ(source.reads, reads) << "of other chunks, which were lent nothing, nothing is read";
+}
+
+TEST(Filling, TheCallerMayEndIt) {
+  struct Interrupt {};
+  const MadeUpSource source(32 * kMiB);
+  const std::vector<Cargo> cargo = {{&source, {0, 32 * kMiB}}};
+  const Staging staging = plan_staging(cargo);
+  for (const unsigned threads : {1U, 4U}) {
+    Slots slots(1, staging.slot);
+    Filling filling(staging.chunks,
+                    {.threads = threads, .meanwhile = [](std::uint64_t) { throw Interrupt(); }});
+    filling.lend(slots.take());
+    EXPECT_THROW(
+        {
+          filling.wait(0);
+          // It was filled before anybody looked; without a slot the next cannot be.
+          filling.wait(1);
+        },
+        Interrupt);
+  }
+}
+
+}  // namespace
+}  // namespace zerocopy::test
