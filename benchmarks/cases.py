@@ -309,4 +309,36 @@ CASES: tuple[Case, ...] = (
         )
         for ours, goal in (("auto", 12), ("direct", 20))
     ),
+    *(
+        TimeCase(name, Side(ours, file), Side(peer, file), goals, columns=("ready",), most_rounds=9)
+        for name, ours, peer, file, goals in (
+            # Without a GPU: the stages. The rest is skipped where there is no CUDA device.
+            ("road/fill", "road-fill", "memcpy", "half.pt", (Goal("ready", at_least=0.9),)),
+            ("road/memory", "road-memory", "memcpy-twice", "half.pt", (Goal("ready", at_least=0.9),)),
+            *(
+                (f"{file.replace('.', '-')}/{peer}", "gpu-zerocopy", f"gpu-{peer}", file, goals)
+                for file, peer, goals in (
+                    ("gpu.safetensors", "copy", (Goal("ready", at_least=0.9),)),
+                    ("gpu.safetensors", "load-file", (Goal("ready", at_least=3),)),
+                    ("gpu.safetensors", "fastsafetensors", ()),
+                    ("gpu.safetensors", "runai", ()),
+                    ("gpu.pt", "copy", (Goal("ready", at_least=0.9),)),
+                    ("gpu.pt", "torch", (Goal("ready", at_least=15),)),
+                    ("gpu.pt", "torch-mmap", (Goal("ready", at_least=6),)),
+                    ("gpumoe.safetensors", "load-file", (Goal("ready", at_least=3),)),
+                    ("gpumoe.safetensors", "fastsafetensors", (Goal("ready", at_least=3),)),
+                    ("gpumoe.safetensors", "runai", (Goal("ready", at_least=3),)),
+                    ("gpumoe.pt", "torch", ()),
+                )
+            ),
+        )
+    ),
+    TimeCase(
+        "gpu/first",
+        Side("gpu-first", "gpu.pt"),
+        None,
+        (Goal("ready", at_most=10, unit="ms"),),
+        columns=("ready",),
+        most_rounds=9,
+    ),
 )

@@ -125,6 +125,18 @@ def _write_layers(path: Path, count: int, nbytes: int, files: Files) -> None:
     torch.save({f"layer.{i}": torch.full((elements,), float(i)) for i in range(count)}, path)
 
 
+def _write_gpu(path: Path, files: Files) -> None:
+    """Save 16 GB in 136 matrices."""
+    width = 14336 // files.shrink
+    _write_model(path, ((f"layer.{i}", (4096, width)) for i in range(136)), torch.bfloat16)
+
+
+def _write_gpu_moe(path: Path, files: Files) -> None:
+    """Save 16 GB in 18 867 tensors."""
+    width = 832 // files.shrink
+    _write_model(path, ((f"expert.{i}", (512, width)) for i in range(18_867)), torch.bfloat16)
+
+
 MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "bert.pt": _write_bert,
     "bert.h5": _write_bert_h5,
@@ -133,7 +145,12 @@ MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "llm.pt": _write_llm,
     "moe.pt": _write_moe,
     "lora.pt": _write_lora,
-    **{f"{stem}.safetensors": _write_safetensors for stem in ("bert", "moe", "lora", "half")},
+    "gpu.pt": _write_gpu,
+    "gpumoe.pt": _write_gpu_moe,
+    **{
+        f"{stem}.safetensors": _write_safetensors
+        for stem in ("bert", "moe", "lora", "half", "gpu", "gpumoe")
+    },
     "storage.pt": _write_storage,
     "small.pt": _write_small,
     "sparse-1GiB.pt": lambda path, _: write_sparse_checkpoint(path, 1 * GIB),

@@ -13,6 +13,7 @@ from .loader import Loader, by_zerocopy, mapped, needs_module, needs_torch_mmap,
 from .loaders_cold import COLD
 from .loaders_converting import CONVERTING
 from .loaders_formats import FORMATS
+from .loaders_gpu import GPU
 from .loaders_lazy import LAZY
 from .loaders_saving import SAVING
 
@@ -56,4 +57,5 @@ LOADERS: dict[str, Loader] = {
     **COLD,
     **SAVING,
     **CONVERTING,
+    **GPU,
 }
