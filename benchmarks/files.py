@@ -148,8 +148,7 @@ MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "gpu.pt": _write_gpu,
     "gpumoe.pt": _write_gpu_moe,
     **{
-        f"{stem}.safetensors": _write_safetensors
-        for stem in ("bert", "moe", "lora", "half", "gpu", "gpumoe")
+        f"{stem}.safetensors": _write_safetensors for stem in ("bert", "moe", "lora", "half", "gpu", "gpumoe")
     },
     "storage.pt": _write_storage,
     "small.pt": _write_small,

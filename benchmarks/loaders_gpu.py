@@ -191,7 +191,9 @@ GPU: dict[str, Loader] = {
     ),
     "gpu-runai": _gpu("runai_model_streamer", _streamer, needs_module("runai_model_streamer")),
     "gpu-first": Loader("first tensor of lazy_load", _settled(_first_tensor), _needs(), expected=None),
-    "gpu-copy": Loader("pinned copy of as much as", _copy_pinned, _needs_cuda, prepare=_pinned, expected=None),
+    "gpu-copy": Loader(
+        "pinned copy of as much as", _copy_pinned, _needs_cuda, prepare=_pinned, expected=None
+    ),
     "road-fill": Loader("road, page cache to ring,", _staged(copies=False), _needs_road, expected=None),
     "road-memory": Loader("road into memory,", _staged(copies=True), _needs_road),
     "memcpy": Loader("memcpy of as much as", _copied(1), prepare=_two_buffers, expected=None),

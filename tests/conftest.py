@@ -94,6 +94,19 @@ def forked(zygote: Zygote) -> Child:
     return zygote.run
 
 
+@pytest.fixture
+def twin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have the road to a device lead to a twin in memory, a class of `twin.Twin`, for what torch calls the CPU."""
+    from twin import fresh_twin
+
+    from zerocopy import devices, rings
+
+    made = fresh_twin()
+    monkeypatch.setitem(devices.KINDS, "cpu", made)
+    monkeypatch.setattr(rings, "_rings", {})
+    return made
+
+
 def saved_bytes(obj: Any, **kwargs: Any) -> bytes:
     """Return what stock torch.save writes."""
     file = io.BytesIO()

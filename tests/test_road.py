@@ -22,7 +22,7 @@ from containers import CONTAINERS
 from equality import assert_same, storage_bytes, untyped
 from safetensors_files import bytes_of
 from test_backends import state_of_all_sizes
-from twin import Twin, twin  # noqa: F401  the fixture
+from twin import Twin
 
 import zerocopy
 from zerocopy import _C, rings, road
@@ -207,7 +207,8 @@ def test_loads_of_several_threads(save: Saver, twin: type[Twin], monkeypatch: py
     paths = [save(large_state(), "a.pt"), save(state_of_all_sizes(), "b.pt")]
     loaded: list[Any] = [None] * 6
     threads = [
-        threading.Thread(target=lambda i=i: loaded.__setitem__(i, zerocopy.load(paths[i % 2]))) for i in range(6)
+        threading.Thread(target=lambda i=i: loaded.__setitem__(i, zerocopy.load(paths[i % 2])))
+        for i in range(6)
     ]
     for thread in threads:
         thread.start()

@@ -13,10 +13,10 @@ import pytest
 import torch
 from archives import deflated
 from conftest import Child, Saver, outcome, stock_load
-from equality import assert_same
+from equality import assert_same, storage_bytes, untyped
 from test_backends import broken, folder, needs_far  # noqa: F401  fixtures
 from test_road import few_slots, large_state
-from twin import Pages, Twin, twin  # noqa: F401  the fixture
+from twin import Pages, Twin
 
 import zerocopy
 from benchmarks import far
@@ -27,14 +27,14 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208
 
 
-def assert_nothing_left(twin: type[Twin], before: int) -> None:  # noqa: F811
+def assert_nothing_left(twin: type[Twin], before: int) -> None:
     gc.collect()
     assert not twin.alive
     assert threads() <= before and threading.active_count() == 1
     assert not [ring for ring in rings._rings.values() if ring._lock.locked()]
 
 
-def test_no_room(save: Saver, twin: type[Twin]) -> None:  # noqa: F811
+def test_no_room(save: Saver, twin: type[Twin]) -> None:
     path, twin.room = save(large_state()), 1_000_000
     with pytest.raises(torch.cuda.OutOfMemoryError) as caught:
         zerocopy.load(path)
@@ -45,11 +45,11 @@ def test_no_room(save: Saver, twin: type[Twin]) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
-def test_no_room_half_way(save: Saver, twin: type[Twin], weights_only: bool) -> None:  # noqa: F811
+def test_no_room_half_way(save: Saver, twin: type[Twin], weights_only: bool) -> None:
     """Records that are inflated come in several allocations."""
     path = deflated(save({f"{i}": torch.ones(5_000_000, dtype=torch.int64) for i in range(2)}))
     twin.room, before = 50_000_000, threads()
-    with pytest.raises(torch.cuda.OutOfMemoryError, match="^40000000 bytes"):
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=r"^40000000 bytes"):
         zerocopy.load(path, weights_only=weights_only)
     assert len(twin.allocations) == 1
     assert_nothing_left(twin, before)
@@ -59,7 +59,7 @@ def test_no_room_half_way(save: Saver, twin: type[Twin], weights_only: bool) -> 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
 def test_a_copy_fails(
     save: Saver,
-    twin: type[Twin],  # noqa: F811
+    twin: type[Twin],
     monkeypatch: pytest.MonkeyPatch,
     fails_at: int,
     kind: type[BaseException],
@@ -75,7 +75,7 @@ def test_a_copy_fails(
     assert sum(ring.nbytes for ring in rings._rings.values()) <= 128 << 20
 
 
-def test_no_page_locked_memory(save: Saver, twin: type[Twin], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_no_page_locked_memory(save: Saver, twin: type[Twin], monkeypatch: pytest.MonkeyPatch) -> None:
     path, blocks = save(large_state()), []
 
     def block(self: Twin, nbytes: int) -> torch.Tensor:
@@ -97,7 +97,7 @@ def test_no_page_locked_memory(save: Saver, twin: type[Twin], monkeypatch: pytes
 @pytest.mark.parametrize("backend", ["auto", "pread", "direct"])
 def test_a_file_that_is_cut_on_the_way(
     save: Saver,
-    twin: type[Twin],  # noqa: F811
+    twin: type[Twin],
     monkeypatch: pytest.MonkeyPatch,
     backend: str,
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_file_that_is_cut_on_the_way(
     assert_nothing_left(twin, before)
 
 
-def test_a_file_shorter_than_its_index(save: Saver, twin: type[Twin], tmp_path: Path) -> None:  # noqa: F811
+def test_a_file_shorter_than_its_index(save: Saver, twin: type[Twin], tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     header = b'{"w":{"dtype":"F32","shape":[1000],"data_offsets":[0,4000]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(3999))
@@ -185,17 +185,19 @@ def test_ctrl_c(folder: Path, child: Child) -> None:  # noqa: F811
         assert 3 < most <= 5 and left == 0  # this one, the lane, and three that read
 
 
-def test_after_a_fork(save: Saver, twin: type[Twin]) -> None:  # noqa: F811
+def test_after_a_fork(save: Saver, twin: type[Twin]) -> None:
     """The child of a process whose ring another thread has locked is not locked with it."""
     path = save(large_state())
     zerocopy.load(path)
     [ring] = rings._rings.values()
+    expected = storage_bytes(untyped(large_state()["layer.9"]))
     with ring._lock:
         pid = os.fork()
         if pid == 0:
             try:
                 loaded = zerocopy.load(path)
-                os._exit(0 if torch.equal(loaded["layer.9"], large_state()["layer.9"]) else 1)
+                # Nothing is computed: torch's own threads are not there after a fork.
+                os._exit(0 if storage_bytes(untyped(loaded["layer.9"])) == expected else 1)
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

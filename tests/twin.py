@@ -7,10 +7,9 @@ import threading
 import time
 import weakref
 
-import pytest
 import torch
 
-from zerocopy import devices, rings
+from zerocopy import devices
 
 
 class Pages(mmap.mmap):
@@ -54,25 +53,15 @@ class Twin(devices.Memory):
 
 
 def fresh_twin() -> type[Twin]:
-    """Return a twin of which nothing was asked, with a ring of its own."""
-
-    class Fresh(Twin):
-        allocations: list[int] = []  # noqa: RUF012  per class is what is wanted
-        blocks: list[int] = []  # noqa: RUF012
-        copies: list[tuple[int, int, int]] = []  # noqa: RUF012
-        alive: weakref.WeakSet[Pages] = weakref.WeakSet()
-        fails_at = 0
-        fault = RuntimeError("CUDA error: an illegal memory access was encountered")
-        room = 1 << 40
-        delay = 0.0
-
-    return Fresh
-
-
-@pytest.fixture
-def twin(monkeypatch: pytest.MonkeyPatch) -> type[Twin]:
-    """Have the road lead to a twin for what torch calls the CPU."""
-    made = fresh_twin()
-    monkeypatch.setitem(devices.KINDS, "cpu", made)
-    monkeypatch.setattr(rings, "_rings", {})
-    return made
+    """Return a twin of which nothing was asked yet."""
+    state = {
+        "allocations": [],
+        "blocks": [],
+        "copies": [],
+        "alive": weakref.WeakSet(),
+        "fails_at": 0,
+        "fault": RuntimeError("CUDA error: an illegal memory access was encountered"),
+        "room": 1 << 40,
+        "delay": 0.0,
+    }
+    return type("FreshTwin", (Twin,), state)

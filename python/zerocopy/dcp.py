@@ -131,7 +131,7 @@ def _unpickled(path: Path) -> Any:
         archive.writestr("metadata/data.pkl", content)
         archive.writestr("metadata/version", "3\n")
     opened = _C.Archive.open_buffer(wrapped.getbuffer(), "c", None)
-    return opened.load(stubs.allow, None, True, "utf-8", stubs, True)
+    return opened.load(stubs.allow, None, True, None, "utf-8", stubs, True)
 
 
 def _folder(name: str, folder: Path, metadata: Any) -> Folder:

@@ -65,7 +65,8 @@ def load(
         tensors. A file object is read from its current position; one that is not simply a file on disk to its end.
         The storages of a buffer are copied unless `mode` says otherwise.
     map_location : optional
-        As in ``torch.load``: None, str, ``torch.device``, dict or callable.
+        As in ``torch.load``: None, str, ``torch.device``, dict or callable. What goes to a CUDA device goes there
+        through a small ring of page-locked memory, into one allocation: see docs/gpu.md.
     pickle_module : module, optional
         Where ``Unpickler`` comes from if `weights_only` is false; default ``pickle``.
     weights_only : bool

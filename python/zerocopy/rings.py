@@ -60,7 +60,9 @@ class Ring:
                 haul.stop()
                 try:
                     lane.close()
-                except RuntimeError:  # the first error again, most likely: who knows what still reads the blocks
+                except (
+                    RuntimeError
+                ):  # the first error again, most likely: who knows what still reads the blocks
                     self._blocks.clear()
                 raise
             haul.stop()

@@ -125,9 +125,7 @@ def move(storages: Sequence[torch.UntypedStorage], device: torch.device | str) -
     return _move(devices.KINDS[there.type](there), storages)
 
 
-def _move(
-    device: devices.Device, storages: Sequence[torch.UntypedStorage]
-) -> list[torch.UntypedStorage]:
+def _move(device: devices.Device, storages: Sequence[torch.UntypedStorage]) -> list[torch.UntypedStorage]:
     haul = _C.Haul(list(storages))
     return haul.storages(carry(device, haul))
 

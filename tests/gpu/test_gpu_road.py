@@ -59,7 +59,9 @@ def test_saved_from_there_and_saved_again(save: Saver) -> None:
 
 
 def test_operations_and_gradients(save: Saver) -> None:
-    path = save({"w": torch.nn.Parameter(torch.randn(64, 32)), "c": torch.randn(8).to(torch.complex64).conj()})
+    path = save(
+        {"w": torch.nn.Parameter(torch.randn(64, 32)), "c": torch.randn(8).to(torch.complex64).conj()}
+    )
     loaded = zerocopy.load(path, "cuda")
     (loaded["w"] @ torch.ones(32, 4, device="cuda")).sum().backward()
     assert loaded["w"].grad.shape == (64, 32) and loaded["w"].is_leaf
@@ -106,7 +108,7 @@ def test_safetensors_and_shards(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     safetensors.save_file(large_state(), tmp_path / "m.safetensors")
     assert_same(on_cpu(zerocopy.load(tmp_path / "m.safetensors", "cuda")), large_state())
-    index = {"weight_map": {name: "m.safetensors" for name in large_state()}}
+    index = {"weight_map": dict.fromkeys(large_state(), "m.safetensors")}
     (tmp_path / "m.safetensors.index.json").write_text(json.dumps(index))
     assert_same(on_cpu(zerocopy.load(tmp_path, "cuda")), large_state())
 
@@ -141,7 +143,8 @@ def test_storages_in_memory_and_threads(save: Saver) -> None:
     )
     path, loaded = save(large_state()), [None] * 4
     threads = [
-        threading.Thread(target=lambda i=i: loaded.__setitem__(i, zerocopy.load(path, "cuda"))) for i in range(4)
+        threading.Thread(target=lambda i=i: loaded.__setitem__(i, zerocopy.load(path, "cuda")))
+        for i in range(4)
     ]
     for thread in threads:
         thread.start()
