@@ -289,6 +289,20 @@ def test_storages_in_memory(save: Saver, twin: type[Twin]) -> None:
     assert road.move([], "cpu") == []
 
 
+def test_a_part_keeps_the_whole(twin: type[Twin]) -> None:
+    whole = untyped(twin(torch.device("cpu")).allocate(64))
+    part, empty = _C.storage_within(whole, 16, 8), _C.storage_within(whole, 64, 0)
+    whole[16] = 9
+    assert (part.nbytes(), part[0], part.data_ptr() - whole.data_ptr()) == (8, 9, 16) and empty.nbytes() == 0
+    for offset, size in ((65, 0), (64, 1), (0, 65)):
+        with pytest.raises(zerocopy.FormatError):
+            _C.storage_within(whole, offset, size)
+    del whole, empty
+    assert len(twin.alive) == 1 and part[0] == 9
+    del part
+    assert not twin.alive
+
+
 def test_a_haul_guards_itself() -> None:
     haul = _C.Haul([untyped(torch.ones(3))])
     slot = untyped(torch.zeros(haul.slot, dtype=torch.uint8))

@@ -25,9 +25,6 @@ without_torch_function = torch._C.DisableTorchFunction
 _CPU = ("cpu", b"cpu", torch.device("cpu"))
 _META = ("meta", torch.device("meta"))
 
-#: What the device's allocator raises when it has no more.
-OutOfMemoryError: type[RuntimeError] = torch.cuda.OutOfMemoryError
-
 Restore = Callable[[torch.UntypedStorage, str], Any]
 
 # TypedStorage keeps its UntypedStorage under a name that changed between 1.13 and 2.0.
@@ -205,23 +202,13 @@ def restore_function(map_location: Any) -> tuple[Restore | None, bool]:
     return restore, untouched and map_location is None
 
 
-def is_cpu(map_location: Any) -> bool:
-    """Return whether a ``map_location`` is the CPU and nothing else."""
-    return map_location in _CPU
-
-
 def restore_by_tag(map_location: Any) -> Restore | None:
-    """Return torch's own function for `map_location`, if by that a storage's tag alone says where it goes; else None.
-
-    A callable may look at the storage, and so may the functions of packages that somebody has registered.
-    """
-    if callable(map_location) or skips_data():
-        return None
-    restorers = (entry[2] for entry in _serialization._package_registry)
-    if any(getattr(found, "func", found).__module__ != _serialization.__name__ for found in restorers):
-        return None
-    restore: Restore = _serialization._get_restore_location(map_location)
-    return restore
+    """Return torch's own function for `map_location`, if by it a storage's tag alone says where that goes."""
+    # Functions of packages that somebody has registered may look at the storage.
+    restorers = (getattr(entry[2], "func", entry[2]) for entry in _serialization._package_registry)
+    strange = any(found.__module__ != _serialization.__name__ for found in restorers)
+    known = not (strange or callable(map_location) or skips_data())
+    return _serialization._get_restore_location(map_location) if known else None
 
 
 def _emptied(storage: torch.UntypedStorage, _: str) -> torch.UntypedStorage:

@@ -263,11 +263,8 @@ def _open(f: Any, mode: str, backend: str) -> _Opened:
 
 
 def _read(opened: _Opened, encoding: str, options: Options) -> LazyFile:
-    restore, cpu_as_is = _torch.restore_function(options.map_location)
-    way = road.road_to(options.device)
-    native = _C.Lazy(
-        opened.archive, allowlist.resolve, restore, cpu_as_is, way, encoding, construction, opened.name
-    )
+    where = (*_torch.restore_function(options.map_location), road.road_to(options.device))
+    native = _C.Lazy(opened.archive, allowlist.resolve, *where, encoding, construction, opened.name)
     opened.finish()
     return LazyFile(native, opened.name, options)
 

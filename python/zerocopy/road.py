@@ -59,8 +59,8 @@ class Road:
 
 def road_to(map_location: Any) -> Road | None:
     """Return the road for a ``map_location``; None if nothing can go by one."""
-    if _torch.is_cpu(map_location) and "cpu" not in devices.KINDS:
-        return None
+    if _torch.restore_function(map_location)[0] is None and "cpu" not in devices.KINDS:
+        return None  # all stays where it is
     restore = _torch.restore_by_tag(map_location)
     return None if restore is None else Road(restore)
 
@@ -146,6 +146,6 @@ def carry(device: devices.Device, haul: _C.Haul) -> torch.UntypedStorage:
 def _allocated(device: devices.Device, nbytes: int) -> torch.Tensor:
     try:
         return device.allocate(nbytes)
-    except _torch.OutOfMemoryError as error:
+    except torch.cuda.OutOfMemoryError as error:
         needed = f"{nbytes} bytes ({nbytes / 2**30:.2f} GiB) are needed on {device}"
         raise type(error)(f"{needed}, in one piece: {error}") from None
