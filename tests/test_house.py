@@ -19,8 +19,9 @@ LAYERS = {
     "memory": {"memory"},
     "container": {"memory", "container"},
     "pickle": {"memory", "pickle"},
+    "gds": {"memory", "gds"},
     "checkpoint": {"memory", "container", "pickle", "checkpoint"},
-    "binding": {"memory", "container", "pickle", "checkpoint", "binding"},
+    "binding": {"memory", "container", "pickle", "checkpoint", "gds", "binding"},
 }
 
 # Private names of torch outside of _torch.py: builders that the twins in rebuild/ have checked the arguments of.
@@ -85,13 +86,20 @@ def test_who_may_include_what_from_outside(path: Path) -> None:
         elif included == "simdjson.h":
             assert name == "container/safetensors.cpp"
         elif included.endswith(".h") and included.partition("/")[0] not in LAYERS:
-            assert layer_of(path) in ("memory", "binding"), f"{name} sees the operating system: {included}"
+            assert layer_of(path) in ("memory", "gds", "binding"), f"{name} sees the operating system: {included}"
 
 
 @each_core_file
 def test_only_one_file_maps(path: Path) -> None:
     if path != ROOT / "csrc/memory/mapping.cpp":
         assert not re.search(r"\b(mmap64|mmap|mremap|munmap)\s*\(", code_of(path))
+
+
+@each_core_file
+def test_only_one_file_opens_libraries(path: Path) -> None:
+    if path != ROOT / "csrc/gds/library.cpp":
+        assert "dlfcn.h" not in includes(path)
+        assert not re.search(r"\b(dlopen|dlmopen|dlsym)\s*\(", code_of(path))
 
 
 @each_core_file

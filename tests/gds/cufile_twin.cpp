@@ -205,7 +205,7 @@ Status cuFileDriverGetProperties(Properties* properties) {
   if (t["properties"] != 0) return {static_cast<int>(t["properties"]), 0};
   *properties = {};
   properties->nvfs.major = static_cast<unsigned>(t.get("nvfs", 2));
-  properties->nvfs.minor = 24;
+  properties->nvfs.minor = properties->nvfs.major == 0 ? 0 : 24;
   properties->nvfs.status = static_cast<unsigned>(t.get("status", 0xFFF));
   properties->nvfs.control = static_cast<unsigned>(t.get("control", kAllowsCompatibility));
   properties->features = static_cast<unsigned>(t.get("features", kBatches | kStreams));
