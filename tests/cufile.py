@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,18 +33,29 @@ class Twin:
     def open(self) -> _C.GdsDriver:
         return _C.GdsDriver.open([self.path], [self.path])
 
+    def reset(self) -> None:
+        self._library.twin_reset()
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Have it be this process's cuFile, for storages of the CPU; see that nothing stays open."""
-        self._library.twin_reset()
-        before = len(os.listdir("/proc/self/fd"))
+        self.reset()
+        before = descriptors()
         with driver.using(driver.Opened(self.open(), frozenset({"cpu"}))):
             yield
         gc.collect()
-        left = {name: self.get(name) for name in ("files", "buffers", "batches", "later", "allocations", "drivers")}
+        left = {
+            name: self.get(name)
+            for name in ("files", "buffers", "batches", "later", "allocations", "drivers")
+        }
         assert not any(left.values()), left
         assert self.get("violations") == 0
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert descriptors() == before
+
+
+def descriptors() -> int:
+    """Return how many are open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def build(folder: Path) -> Twin:

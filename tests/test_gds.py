@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import pickle
 import zipfile
@@ -14,7 +15,7 @@ from typing import Any
 import cufile
 import pytest
 import torch
-from conftest import digest, saved_bytes, stock_load
+from conftest import Child, digest, saved_bytes, stock_load
 from equality import assert_same, storage_bytes, untyped
 
 import zerocopy
@@ -130,11 +131,19 @@ def test_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) -> None:
                 assert storage_bytes(loaded) == path.read_bytes()[offset : offset + loaded.nbytes()]
             loaded = lying_as(0, 6 * BLOCK)
             waiting = file.load_storage_async(loaded, BLOCK)
-            assert storage_bytes(waiting.wait()) == path.read_bytes()[BLOCK : 7 * BLOCK] == storage_bytes(waiting.wait())
+            assert (
+                storage_bytes(waiting.wait())
+                == path.read_bytes()[BLOCK : 7 * BLOCK]
+                == storage_bytes(waiting.wait())
+            )
             file.deregister_handle()
             file.load_storage(loaded, 2 * BLOCK)  # plainly
             assert storage_bytes(loaded) == path.read_bytes()[2 * BLOCK : 8 * BLOCK]
-            with contextlib.nullcontext() if with_twin else pytest.raises(zerocopy.UnsupportedError, match="reason"):
+            with (
+                contextlib.nullcontext()
+                if with_twin
+                else pytest.raises(zerocopy.UnsupportedError, match="reason")
+            ):
                 file.register_handle()
         if with_twin:
             assert min(library.get(name) for name in ("reads", "writes", "batched", "async_reads")) > 0
@@ -149,7 +158,12 @@ def test_faults_of_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) 
         assert missing.value.filename == str(path)
         path.write_bytes(bytes(5 * BLOCK))
         with zerocopy.gds.GdsFile(path, os.O_RDONLY) as file:
-            for size, offset in ((5 * BLOCK + 1, 0), (BLOCK, 4 * BLOCK + 1), (1, 5 * BLOCK), (8 * BLOCK, 1 << 40)):
+            for size, offset in (
+                (5 * BLOCK + 1, 0),
+                (BLOCK, 4 * BLOCK + 1),
+                (1, 5 * BLOCK),
+                (8 * BLOCK, 1 << 40),
+            ):
                 with pytest.raises(zerocopy.FormatError, match="file ends at 0x"):
                     file.load_storage(torch.UntypedStorage(size), offset)
                 with pytest.raises(zerocopy.FormatError, match="file ends at 0x"):
@@ -159,6 +173,9 @@ def test_faults_of_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) 
             with pytest.raises(OSError) as caught:
                 file.save_storage(filled(3 * BLOCK), 0)
             assert caught.value.errno == errno.EBADF and caught.value.filename == str(path)
+            with pytest.raises(zerocopy.FormatError) as ended:
+                file.load_storage(torch.UntypedStorage(9 * BLOCK))
+            assert str(ended.value).startswith(f"{path}: file ends at ")
             for wrong in (-1, 1.5, 1 << 63):
                 with pytest.raises(ValueError, match="offset"):
                     file.load_storage(torch.UntypedStorage(1), wrong)
@@ -249,12 +266,16 @@ def test_room_is_left(twin: cufile.Twin, tmp_path: Path) -> None:
     assert twin.get("writes") == 0
 
 
-def safetensors(header_padding: int) -> bytes:
+def safetensors(padding: int) -> bytes:
     """Return a file whose tensors do not lie at multiples of their elements' size, unless the padding is 0."""
-    header = b'{"a":{"dtype":"F32","shape":[5000],"data_offsets":[0,20000]},"b":{"dtype":"I64","shape":[3],"data_offsets":[20000,20024]}}'
-    header += b" " * (-len(header) % 8 + header_padding)
-    data = b"".join(storage_bytes(untyped(tensor)) for tensor in (torch.arange(5000.0), torch.arange(3)))
-    return len(header).to_bytes(8, "little") + header + data
+    tensors = {"a": ("F32", torch.arange(5000.0)), "b": ("I64", torch.arange(3))}
+    header, data = {}, b""
+    for name, (dtype, tensor) in tensors.items():
+        begin, data = len(data), data + storage_bytes(untyped(tensor))
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8 + padding)
+    return len(text).to_bytes(8, "little") + text + data
 
 
 @pytest.mark.parametrize("padding", [0, 1, 3])
@@ -275,7 +296,9 @@ def test_legacy_and_shards(twin: cufile.Twin, tmp_path: Path) -> None:
     zerocopy.save(plain, tmp_path / "plain.pt")
     zerocopy.convert(tmp_path / "plain.pt", tmp_path / "shards", max_shard_size="1MB")
     before = twin.get("reads")
-    assert_same(dict(sorted(zerocopy.gds.load(tmp_path / "shards", "cpu").items())), dict(sorted(plain.items())))
+    assert_same(
+        dict(sorted(zerocopy.gds.load(tmp_path / "shards", "cpu").items())), dict(sorted(plain.items()))
+    )
     assert twin.get("reads") > before
 
 
@@ -305,7 +328,7 @@ def test_damaged_and_unsafe_files(twin: cufile.Twin, tmp_path: Path) -> None:
     whole = path.read_bytes()
     for end in (100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:end])
-        with pytest.raises(zerocopy.FormatError, match="model.pt"):
+        with pytest.raises(zerocopy.FormatError, match=r"model\.pt"):
             zerocopy.gds.load(path, "cpu")
     path.write_bytes(b"nothing")
     with pytest.raises(zerocopy.FormatError):
@@ -318,7 +341,9 @@ def test_damaged_and_unsafe_files(twin: cufile.Twin, tmp_path: Path) -> None:
     assert twin.get("reads") == 0  # nothing of any of them was read to a device
 
 
-def test_a_file_that_is_cut_meanwhile(twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_cut_meanwhile(
+    twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "model.pt"
     zerocopy.gds.save(STATE, path)
     read = Image._read
@@ -392,13 +417,33 @@ def test_cufile_that_refuses(
 
 
 def test_a_driver_that_does_not_open(library: cufile.Twin) -> None:
-    library._library.twin_reset()
+    library.reset()
     library.set(driver_open=5033)
     with pytest.raises(zerocopy.UnsupportedError, match="CU_FILE_NVFS_SETUP_ERROR"):
         library.open()
     library.set(driver_open=0, devices=0)
     with pytest.raises(zerocopy.UnsupportedError, match="no device"):
         library.open()
+
+
+FOUND_BY_NAME = """
+import os, sys, zerocopy
+os.chdir(sys.argv[1])
+found = zerocopy.gds.available()
+assert found.mode == "compat", found
+if os.fork() == 0:
+    ok, mode, reason = zerocopy.gds.available()
+    os._exit(0 if mode == "posix" and "forked" in reason else 1)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_libraries_are_found_by_name(library: cufile.Twin, child: Child, tmp_path: Path) -> None:
+    """By the dynamic linker, and not asked again in a process that is forked."""
+    for name in ("libcuda.so.1", "libcufile.so.0"):
+        (tmp_path / name).symlink_to(library.path)
+    done = child(FOUND_BY_NAME, tmp_path, LD_LIBRARY_PATH=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_buffers(twin: cufile.Twin, tmp_path: Path) -> None:
@@ -458,7 +503,7 @@ def test_modes(
 ) -> None:
     where = topology.Site("ext4", site, f"ext4 on {site or 'something'}")
     monkeypatch.setattr(zerocopy.gds.availability, "site_of", lambda _: where)
-    library._library.twin_reset()
+    library.reset()
     library.set(**{"nvfs": 2, **numbers})
     (tmp_path / "file").write_bytes(b"")
     with driver.using(driver.Opened(library.open(), frozenset({"cpu"}))):
@@ -466,7 +511,7 @@ def test_modes(
             found = zerocopy.gds.available(path)
             assert (found.ok, found.mode) == (mode == "direct", mode)
             assert reason in found.reason
-        assert os.listdir(tmp_path) == ["file"]
+        assert [file.name for file in tmp_path.iterdir()] == ["file"]
         with zerocopy.gds.GdsFile(tmp_path / "file") as file:
             assert file.availability() == zerocopy.gds.available(tmp_path / "file")
 

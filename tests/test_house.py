@@ -86,7 +86,9 @@ def test_who_may_include_what_from_outside(path: Path) -> None:
         elif included == "simdjson.h":
             assert name == "container/safetensors.cpp"
         elif included.endswith(".h") and included.partition("/")[0] not in LAYERS:
-            assert layer_of(path) in ("memory", "gds", "binding"), f"{name} sees the operating system: {included}"
+            assert layer_of(path) in ("memory", "gds", "binding"), (
+                f"{name} sees the operating system: {included}"
+            )
 
 
 @each_core_file

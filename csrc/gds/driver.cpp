@@ -11,20 +11,21 @@ namespace {
 constexpr int kAlreadyOpen = 5026;  // by somebody else in this process: torch, say
 constexpr int kAlreadyRegistered = 5023;
 
-// An address of a device, as CUDA takes it.
+// An address of a device, as CUDA takes it: a number by definition.
 abi::DevicePointer pointer(const void* address) {
-  return reinterpret_cast<abi::DevicePointer>(
-      address);  // NOLINT(*-reinterpret-cast): what CUDA defines it to be
+  // NOLINTNEXTLINE(*-reinterpret-cast)
+  return reinterpret_cast<abi::DevicePointer>(address);
 }
 
 std::byte* address(abi::DevicePointer pointer) {
-  return reinterpret_cast<std::byte*>(pointer);  // NOLINT(*-reinterpret-cast, *-no-int-to-ptr): as above
+  // NOLINTNEXTLINE(*-reinterpret-cast, *-no-int-to-ptr)
+  return reinterpret_cast<std::byte*>(pointer);
 }
 
 }  // namespace
 
 std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library) {
-  const std::shared_ptr<Driver> made(new Driver(std::move(library)));
+  std::shared_ptr<Driver> made(new Driver(std::move(library)));
   const abi::Functions& call = made->call();
   if (const abi::CudaStatus status = call.cuInit(0); status != 0) {
     throw UnsupportedError("cuInit: CUDA's error " + std::to_string(status));

@@ -87,8 +87,8 @@ class Driver : public std::enable_shared_from_this<Driver> {
     unsigned times;
   };
   struct Allocated {
-    abi::Context context;
-    abi::DevicePointer begin;
+    abi::Context context = nullptr;
+    abi::DevicePointer begin = 0;
     DeviceMemory memory;
   };
 

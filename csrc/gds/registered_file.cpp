@@ -54,10 +54,10 @@ std::shared_ptr<RegisteredFile> RegisteredFile::open(std::shared_ptr<Driver> dri
   File plain = File::duplicate(descriptor, std::move(name));
   File direct = File::reopen_direct(plain);
   if (!direct.is_direct()) throw UnsupportedError("its file system refuses O_DIRECT");
-  const std::shared_ptr<RegisteredFile> made(
+  std::shared_ptr<RegisteredFile> made(
       new RegisteredFile(std::move(driver), std::move(plain), std::move(direct)));
   abi::Descriptor told{.type = abi::kLinuxDescriptor, .file = {}, .operations = nullptr};
-  told.file.descriptor = made->direct_.descriptor();
+  told.file.descriptor = made->direct_.descriptor();  // NOLINT(*-union-access): it is cuFile's
   abi::FileHandle handle = nullptr;
   require_success(made->driver_->call().cuFileHandleRegister(&handle, &told), "cuFileHandleRegister",
                   made->path());
@@ -153,7 +153,7 @@ void RegisteredFile::read_plainly(const Piece& piece) const {
   while (done < piece.memory.size) {
     const std::uint64_t size = std::min<std::uint64_t>(piece.memory.size - done, host.size());
     const std::size_t got = plain_.read_some(piece.offset + done, std::span(host).first(size));
-    if (got == 0) throw FormatError("file ends at " + hex(piece.offset + done));
+    if (got == 0) throw FormatError(path() + ": file ends at " + hex(piece.offset + done));
     driver_->copy(piece.memory.from(done).first(got), ByteSpan(host.data(), got));
     done += got;
   }

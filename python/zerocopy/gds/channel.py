@@ -116,7 +116,9 @@ class Channel:
                 part.storage.data_ptr()  # one that shares memory until it is written to gets its own now
             try:
                 with driver.ready(device):
-                    self._native.read_all([tuple(part) for part in group])
+                    self._native.read_all(
+                        [(part.offset, part.storage, part.begin, part.size) for part in group]
+                    )
                 return
             except UnsupportedError as error:
                 self._give_up(error)

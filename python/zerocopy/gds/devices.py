@@ -27,5 +27,7 @@ def device_of(device: str | int | torch.device) -> torch.device:
         )
     index = torch.cuda.current_device() if found.index is None else found.index
     if index >= torch.cuda.device_count():
-        raise UnsupportedError(f"cuda:{index} is wanted, and there are {torch.cuda.device_count()} CUDA devices")
+        raise UnsupportedError(
+            f"cuda:{index} is wanted, and there are {torch.cuda.device_count()} CUDA devices"
+        )
     return torch.device("cuda", index)

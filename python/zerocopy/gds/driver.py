@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ class Opened(NamedTuple):
 
 _lock = threading.Lock()
 _opened: Opened | UnsupportedError | None = None
+_left: list[Opened] = []
 
 
 def opened() -> Opened:
@@ -45,9 +47,19 @@ def opened() -> Opened:
 def _open() -> Opened | UnsupportedError:
     beside_torch = [str(Path(torch.__file__).parent.parent / name) for name in _IN_PACKAGES]
     try:
-        return Opened(_C.GdsDriver.open(_CUDA, _CUFILE + beside_torch), frozenset({"cuda"}))
+        made = Opened(_C.GdsDriver.open(_CUDA, _CUFILE + beside_torch), frozenset({"cuda"}))
     except UnsupportedError as error:
         return error
+    os.register_at_fork(after_in_child=lambda: _leave_to_parent(made))
+    return made
+
+
+def _leave_to_parent(made: Opened) -> None:
+    """Do without cuFile in a forked process: CUDA does not work there, and to close it is its owner's."""
+    global _opened
+    _left.append(made)
+    if _opened is made:
+        _opened = UnsupportedError("this process was forked from one that had opened cuFile")
 
 
 def takes(storage: torch.UntypedStorage) -> bool:
@@ -63,7 +75,7 @@ def devices() -> frozenset[str]:
 
 @contextlib.contextmanager
 def using(driver: Opened | UnsupportedError | None) -> Iterator[None]:
-    """Have another be the process's cuFile in a block: one over a library of the caller's, a reason, or none asked yet."""
+    """Have another be the process's cuFile in a block: one over another library, a reason, or none that was asked."""
     global _opened
     before, _opened = _opened, driver
     try:

@@ -116,9 +116,12 @@ def _records(archive: _C.Archive) -> list[Record] | None:
 
 
 def _say(channel: Channel, image: Image, name: str) -> None:
+    if not image.size:
+        return
     if not channel.reason:
         log.info("%s: %d bytes read by cuFile", name, image.size)
     elif image.device.type == "cuda":
         warnings.warn(
-            f"{name}: loaded through the host's memory, without GPUDirect Storage: {channel.reason}", stacklevel=5
+            f"{name}: loaded through the host's memory, without GPUDirect Storage: {channel.reason}",
+            stacklevel=4,
         )

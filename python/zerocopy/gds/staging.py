@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -25,33 +25,32 @@ def read(
     """Fill a part of a storage from a file. Raises FormatError where that ends, OSError."""
 
     def move(memory: memoryview, done: int) -> None:
-        at = 0
-        while at < memory.nbytes:
-            got = _named(name, lambda: os.preadv(descriptor, [memory[at:]], offset + done + at))
+        while memory:
+            got = os.preadv(descriptor, [memory], offset + done)
             if not got:
-                raise FormatError(f"{name}: file ends at {offset + done + at:#x}")
-            at += got
+                raise FormatError(f"{name}: file ends at {offset + done:#x}")
+            memory, done = memory[got:], done + got
 
-    _through(storage, begin, size, move, to_storage=True)
+    with _naming(name):
+        _through(storage, begin, size, move, to_storage=True)
 
 
 def write(descriptor: int, name: str, offset: int, storage: torch.UntypedStorage) -> None:
     """Write a storage's bytes to a file. Raises OSError."""
 
     def move(memory: memoryview, done: int) -> None:
-        at = 0
-        while at < memory.nbytes:
-            put = _named(name, lambda: os.pwritev(descriptor, [memory[at:]], offset + done + at))
-            if not put:
-                raise OSError(errno.EIO, os.strerror(errno.EIO), name)
-            at += put
+        while memory:
+            put = os.pwrite(descriptor, memory, offset + done)
+            memory, done = memory[put:], done + put
 
-    _through(storage, 0, storage.nbytes(), move, to_storage=False)
+    with _naming(name):
+        _through(storage, 0, storage.nbytes(), move, to_storage=False)
 
 
-def _named(name: str, call: Callable[[], int]) -> int:
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
     try:
-        return call()
+        yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, name) from None
 
