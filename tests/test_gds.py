@@ -485,6 +485,7 @@ NVME, SCSI = 1 << 4, 1 << 6
         ({"status": NVME}, "", "compat", "does not serve"),
         ({"status": NVME, "control": 0}, "", "posix", "compatibility mode is off"),
         ({"nvfs": 0, "features": 1 << 4, "status": 0}, "NVMe", "direct", "peer-to-peer DMA serves"),
+        ({"nvfs": 0, "status": 1 << 11}, "NVMe", "direct", "peer-to-peer DMA serves"),
         ({"nvfs": 0, "features": 1 << 4, "status": 0}, "SCSI", "compat", "does not serve"),
         ({"nvfs": 0}, "NVMe", "compat", "nvidia-fs is not loaded"),
         ({"nvfs": 0, "control": 0}, "NVMe", "posix", "nvidia-fs is not loaded"),

@@ -34,7 +34,8 @@ py::dict properties_of(const Driver& driver) {
   return py::dict(py::arg("nvfs") = py::make_tuple(told.nvfs.major, told.nvfs.minor),
                   py::arg("status") = told.nvfs.status,
                   py::arg("compatibility") = (told.nvfs.control & abi::kAllowsCompatibility) != 0,
-                  py::arg("peer_to_peer") = (told.features & abi::kPeerToPeer) != 0);
+                  py::arg("peer_to_peer") = (told.features & abi::kPeerToPeer) != 0 ||
+                                            (told.nvfs.status & abi::kNvmePeerToPeer) != 0);
 }
 
 std::shared_ptr<RegisteredFile> open_file(const std::shared_ptr<Driver>& driver, int descriptor,

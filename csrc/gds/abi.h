@@ -70,6 +70,8 @@ constexpr unsigned kAllowsCompatibility = 1U << 1U;
 constexpr unsigned kBatches = 1U << 1U;
 constexpr unsigned kStreams = 1U << 2U;
 constexpr unsigned kPeerToPeer = 1U << 4U;
+// Of Properties::nvfs.status: what said the same before there was kPeerToPeer.
+constexpr unsigned kNvmePeerToPeer = 1U << 11U;
 
 // CUfileIOParams_t
 struct Request {

@@ -1,6 +1,7 @@
 #include "gds/driver.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "gds/status.h"
 #include "memory/direct.h"
@@ -73,7 +74,7 @@ void Driver::register_buffer(DeviceMemory memory) {
 void Driver::deregister_buffer(DeviceMemory memory) {
   const std::lock_guard lock(mutex_);
   const auto found = buffers_.find(memory.address);
-  if (found == buffers_.end()) throw FormatError("the buffer is not registered");
+  if (found == buffers_.end()) throw std::invalid_argument("the buffer is not registered");
   if (--found->second.times != 0) return;
   buffers_.erase(found);
   require_success(call().cuFileBufDeregister(memory.address), "cuFileBufDeregister", path());

@@ -115,36 +115,31 @@ void RegisteredFile::read_all(std::span<const Piece> pieces, unsigned patience) 
   for (const Piece& other : others) read(other);
 }
 
-// How far it came; what is left is for plain reading, which also knows what to say of a file that has ended.
-std::uint64_t RegisteredFile::read_blocks(const Piece& piece) const {
+// `call` is cuFileRead or cuFileWrite. How far it came: to the end, or to where a call did not move whole
+// blocks.
+template <typename Call>
+std::uint64_t RegisteredFile::move_blocks(const Piece& piece, const char* name, Call call) const {
   std::uint64_t done = 0;
   while (done < piece.memory.size) {
     const std::uint64_t size = std::min(piece.memory.size - done, kLargestCall);
     const auto [base, offset] = driver_->place_of(piece.memory.from(done).first(size));
     errno = 0;
-    const ssize_t result =
-        driver_->call().cuFileRead(handle_, base, size, static_cast<off_t>(piece.offset + done), offset);
+    const ssize_t result = call(handle_, base, size, static_cast<off_t>(piece.offset + done), offset);
     if (result == -1 && errno == EINTR) continue;
-    const std::size_t got = std::min<std::size_t>(require_bytes(result, "cuFileRead", path()), size);
-    done += got;
-    if (got == 0 || got % kDirectBlock != 0) break;
+    const std::size_t moved = std::min<std::size_t>(require_bytes(result, name, path()), size);
+    done += moved;
+    if (moved == 0 || moved % kDirectBlock != 0) break;
   }
   return done;
 }
 
+// What is left is for plain reading, which also knows what to say of a file that has ended.
+std::uint64_t RegisteredFile::read_blocks(const Piece& piece) const {
+  return move_blocks(piece, "cuFileRead", driver_->call().cuFileRead);
+}
+
 void RegisteredFile::write_blocks(const Piece& piece) const {
-  std::uint64_t done = 0;
-  while (done < piece.memory.size) {
-    const std::uint64_t size = std::min(piece.memory.size - done, kLargestCall);
-    const auto [base, offset] = driver_->place_of(piece.memory.from(done).first(size));
-    errno = 0;
-    const ssize_t result =
-        driver_->call().cuFileWrite(handle_, base, size, static_cast<off_t>(piece.offset + done), offset);
-    if (result == -1 && errno == EINTR) continue;
-    const std::size_t put = std::min<std::size_t>(require_bytes(result, "cuFileWrite", path()), size);
-    done += put;
-    if (put == 0 || put % kDirectBlock != 0) return write_plainly(from(piece, done));
-  }
+  write_plainly(from(piece, move_blocks(piece, "cuFileWrite", driver_->call().cuFileWrite)));
 }
 
 void RegisteredFile::read_plainly(const Piece& piece) const {

@@ -85,6 +85,8 @@ class RegisteredFile {
   void write_plainly(const Piece& piece) const;
   void read_bounced(const Piece& piece) const;
   void write_bounced(const Piece& piece) const;
+  template <typename Call>
+  std::uint64_t move_blocks(const Piece& piece, const char* name, Call call) const;
   std::uint64_t read_blocks(const Piece& piece) const;
   void write_blocks(const Piece& piece) const;
 

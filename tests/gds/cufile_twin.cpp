@@ -206,7 +206,7 @@ Status cuFileDriverGetProperties(Properties* properties) {
   *properties = {};
   properties->nvfs.major = static_cast<unsigned>(t.get("nvfs", 2));
   properties->nvfs.minor = properties->nvfs.major == 0 ? 0 : 24;
-  properties->nvfs.status = static_cast<unsigned>(t.get("status", 0xFFF));
+  properties->nvfs.status = static_cast<unsigned>(t.get("status", 0x7FF));
   properties->nvfs.control = static_cast<unsigned>(t.get("control", kAllowsCompatibility));
   properties->features = static_cast<unsigned>(t.get("features", kBatches | kStreams));
   properties->max_batch_size = static_cast<unsigned>(t.get("max_batch", 128));
