@@ -106,6 +106,8 @@ def test_what_is_required(refused: None, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="require"):
         zerocopy.gds.save(STATE, path, require="fast")
     zerocopy.gds.save(STATE, path)
+    with pytest.raises(ValueError, match="require"):
+        zerocopy.gds.load(path, "cpu", require="fast")
     with pytest.raises(zerocopy.UnsupportedError, match="cpu"):
         zerocopy.gds.load(path, "cpu", require="direct")
 

@@ -38,6 +38,18 @@ py::dict properties_of(const Driver& driver) {
                                             (told.nvfs.status & abi::kNvmePeerToPeer) != 0);
 }
 
+void register_buffer(Driver& driver, const py::object& storage) {
+  const TorchStorage native = TorchStorage::of(storage.ptr());
+  const GilReleased released;
+  driver.register_buffer(memory_of(native));
+}
+
+void deregister_buffer(Driver& driver, const py::object& storage) {
+  const TorchStorage native = TorchStorage::of(storage.ptr());
+  const GilReleased released;
+  driver.deregister_buffer(memory_of(native));
+}
+
 std::shared_ptr<RegisteredFile> open_file(const std::shared_ptr<Driver>& driver, int descriptor,
                                           const std::string& name) {
   const GilReleased released;
@@ -112,18 +124,8 @@ void register_gds(py::module_& module) {
       .def_property_readonly("has_batches", &Driver::has_batches)
       .def_property_readonly("has_streams", &Driver::has_streams)
       .def_property_readonly("registered", &Driver::registered)
-      .def(
-          "register_buffer",
-          [](Driver& self, const py::object& storage) {
-            self.register_buffer(memory_of(TorchStorage::of(storage.ptr())));
-          },
-          py::arg("storage"))
-      .def(
-          "deregister_buffer",
-          [](Driver& self, const py::object& storage) {
-            self.deregister_buffer(memory_of(TorchStorage::of(storage.ptr())));
-          },
-          py::arg("storage"));
+      .def("register_buffer", &register_buffer, py::arg("storage"))
+      .def("deregister_buffer", &deregister_buffer, py::arg("storage"));
 
   py::class_<RegisteredFile, std::shared_ptr<RegisteredFile>>(module, "GdsFile")
       .def_static("open", &open_file, py::arg("driver"), py::arg("descriptor"), py::arg("name"))

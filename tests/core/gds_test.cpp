@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "gds/driver.h"
 #include "gds/registered_file.h"
@@ -223,6 +224,25 @@ TEST_F(GdsTest, BounceBuffersAreUsedAgain) {
   twin.set("context", 2);
   file->read({0, at(512, 30 * kBlock)});
   EXPECT_EQ(twin.get("allocations"), 2);
+}
+
+TEST_F(GdsTest, SeveralThreadsReadOneFile) {
+  const auto file = open(O_RDONLY);
+  std::vector<std::thread> threads;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&file, this, i] {
+      const DeviceMemory mine = at(i * 100 * kBlock + i, 30 * kBlock);
+      for (int times = 0; times < 20; ++times) {
+        file->driver().register_buffer(mine);
+        file->read({i, mine});
+        file->driver().deregister_buffer(mine);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(here(i * 100 * kBlock + i, 30 * kBlock), there(i, 30 * kBlock));
+  }
 }
 
 TEST_F(GdsTest, ABufferThatCannotBeRegisteredServesToo) {

@@ -113,12 +113,17 @@ def _refusal(cufile: _C.GdsDriver, path: Path) -> str:
     return ""
 
 
+def is_required(require: str | None) -> bool:
+    """Return whether anything is required. Raises ValueError for what cannot be."""
+    if require not in (None, "direct", "compat"):
+        raise ValueError(f"require must be None, 'direct' or 'compat', not {require!r}")
+    return require is not None
+
+
 def required(require: str | None, path: Path) -> None:
     """Raise UnsupportedError where less than what is required is available for a file or its folder."""
-    if require is None:
+    if not is_required(require):
         return
-    if require not in ("direct", "compat"):
-        raise ValueError(f"require must be None, 'direct' or 'compat', not {require!r}")
     there = available(path)
     if there.mode == "posix" or (require == "direct" and not there.ok):
         raise UnsupportedError(

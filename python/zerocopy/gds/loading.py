@@ -15,7 +15,7 @@ import torch
 from zerocopy import _C, _torch, allowlist, construction, loading, opening, sharded
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.gds import driver
-from zerocopy.gds.availability import required
+from zerocopy.gds.availability import is_required, required
 from zerocopy.gds.channel import Channel, name_of
 from zerocopy.gds.devices import device_of
 from zerocopy.gds.image import Image, Record
@@ -62,7 +62,7 @@ def load(
     """
     found = device_of(device)
     if found.type not in driver.devices():
-        if require is not None:
+        if is_required(require):
             raise UnsupportedError(f"GPUDirect Storage is required, which has no part in a load to {found}")
         return loading.load(path, map_location=found)
     if (index := sharded.index_of(path)) is not None:
