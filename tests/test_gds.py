@@ -246,24 +246,24 @@ def test_saved_again(twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.Monk
     asked = []
     found = _core.zip_records
     monkeypatch.setattr(_core, "zip_records", lambda *args: asked.append(args) or found(*args))
-    path, state = tmp_path / "model.pt", {"w": torch.arange(5000.0), "step": 1000}
+    path, state = tmp_path / "model.pt", {"w": torch.arange(500_000.0), "step": 1000}
     zerocopy.gds.save(state, path)
     first, mapped = digest(path), zerocopy.load(path)
     zerocopy.gds.save(state, path)
     assert digest(path) == first
-    state = {"w": torch.arange(5000.0) + 1, "step": 2000}
+    state = {"w": torch.arange(500_000.0) + 1, "step": 2000}
     zerocopy.gds.save(state, path)
     assert len(asked) == 1
     assert_same(stock_load(path), state)
     assert mapped["w"][1] == 1
-    zerocopy.gds.save({"other": torch.ones(70)}, path)
+    zerocopy.gds.save({"other": torch.ones(1 << 20)}, path)
     assert len(asked) == 2
     assert [file.name for file in tmp_path.iterdir()] == ["model.pt"]
 
 
 def test_room_is_left(twin: cufile.Twin, tmp_path: Path) -> None:
     with zerocopy.skip_data():
-        zerocopy.gds.save({"w": torch.ones(5000)}, tmp_path / "model.pt")
+        zerocopy.gds.save({"w": torch.ones(1 << 20)}, tmp_path / "model.pt")
     assert not stock_load(tmp_path / "model.pt")["w"].any()
     assert twin.get("writes") == 0
 
@@ -357,6 +357,26 @@ def test_a_file_that_is_cut_meanwhile(
     monkeypatch.setattr(Image, "_read", cut)
     with pytest.raises(zerocopy.FormatError, match="file ends at"):
         zerocopy.gds.load(path, "cpu")
+
+
+def test_records_that_lie_far_from_each_other(twin: cufile.Twin, tmp_path: Path) -> None:
+    """Each run of neighbours lies as in the file, and what is between them is neither read nor allocated."""
+    places = [(5_000_001, 100_000), (3, 10), (0, 2), (5_200_000, 7), (90_000_123, 50_000), (77, 0)]
+    path = tmp_path / "bytes"
+    with path.open("wb") as file:
+        file.truncate(100_000_000)
+        for offset, size in places:
+            file.seek(offset)
+            file.write(storage_bytes(filled(size)))
+    image = Image([Record(offset, size, 1) for offset, size in places], torch.device("cpu"), "bytes")
+    assert image.size < 200_000
+    with (
+        path.open("rb") as file,
+        zerocopy.gds.channel.Channel(file.fileno(), "bytes", strict=True) as channel,
+    ):
+        for number, (_, size) in enumerate(places):
+            assert storage_bytes(image.storage(number, channel)) == storage_bytes(filled(size))
+    assert 0 < twin.get("bytes_read") < 200_000
 
 
 def test_no_room_on_the_device(tmp_path: Path) -> None:

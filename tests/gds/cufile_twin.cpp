@@ -88,6 +88,7 @@ ssize_t move(Twin& t, bool write, FileHandle file, std::byte* base, std::size_t 
   // O_DIRECT takes whole blocks: more is moved than said.
   const auto said = std::min(size, static_cast<std::size_t>(t.get("most", 1L << 40)));
   size = std::min(size, (said + kBlock - 1) / kBlock * kBlock);
+  t[write ? "bytes_written" : "bytes_read"] += static_cast<long>(size);
   const ssize_t moved =
       write ? ::pwrite(known->second, memory, size, at) : ::pread(known->second, memory, size, at);
   return std::min(moved, static_cast<ssize_t>(said));

@@ -98,12 +98,15 @@ class Image:
 
 def _runs_of(records: list[Record]) -> list[_Run]:
     """Return the runs of neighbours, one behind the other, each as far behind a block as in the file."""
+    there = sorted(record for record in records if record.size)
+    if not there:
+        return []
     runs: list[_Run] = []
-    for record in sorted(record for record in records if record.size):
-        last = runs[-1] if runs else _Run(0, 0, 0)
-        if runs and record.offset - (last.offset + last.size) <= _LARGEST_GAP:
-            runs[-1] = last._replace(size=max(last.size, record.offset + record.size - last.offset))
-        else:
-            end = last.begin + last.size
-            runs.append(_Run(record.offset, record.size, end + (record.offset - end) % _BLOCK))
-    return runs
+    begin, end, place = there[0].offset, there[0].offset, there[0].offset % _BLOCK
+    for offset, size, _ in there:
+        if offset - end > _LARGEST_GAP:
+            runs.append(_Run(begin, end - begin, place))
+            behind = place + end - begin
+            begin, end, place = offset, offset, behind + (offset - behind) % _BLOCK
+        end = max(end, offset + size)
+    return [*runs, _Run(begin, end - begin, place)]

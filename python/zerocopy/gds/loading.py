@@ -109,10 +109,13 @@ def _records(archive: _C.Archive) -> list[Record] | None:
     storages = archive.explain()
     if any(how == "inflated" for *_, how, _ in storages):
         return None
-    return [
-        Record(offset, size, _torch.element_size(getattr(torch, dtype)) if _torch.dtype(dtype) else 1)
-        for _, dtype, size, _, offset, _, _ in storages
-    ]
+    elements = {dtype: _element_size(dtype) for dtype in {dtype for _, dtype, *_ in storages}}
+    return [Record(offset, size, elements[dtype]) for _, dtype, size, _, offset, _, _ in storages]
+
+
+def _element_size(name: str) -> int:
+    dtype = _torch.dtype(name)
+    return _torch.element_size(dtype) if dtype is not None else 1
 
 
 def _say(channel: Channel, image: Image, name: str) -> None:

@@ -20,6 +20,8 @@ from zerocopy.zip_writer import ROOT
 
 _ALIGNMENT = 4096
 _MOST_LAYOUTS = 8
+# What is smaller comes to the CPU sooner than a request of its own takes.
+_LARGE = 1 << 20
 
 #: Where storages are in a file, by what that follows from: the length of the pickle and the sizes of all storages.
 _layouts: OrderedDict[tuple[int, tuple[int, ...]], dict[str, int]] = OrderedDict()
@@ -29,8 +31,8 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None =
     """Save as ``torch.save`` does, storages on GPUs by GPUDirect Storage where that is there.
 
     Every ``torch.load`` since PyTorch 1.6 reads the file, and its storages begin at multiples of 4096 bytes. Storages
-    on the CPU are written plainly; one that several tensors share is written once. As with ``zerocopy.save`` a file of
-    that name stays as it is until the new one is whole and on the disk.
+    on the CPU, and those of less than a megabyte, are written plainly; one that several tensors share is written once.
+    As with ``zerocopy.save`` a file of that name stays as it is until the new one is whole and on the disk.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None =
 
     Notes
     -----
-    Storages that come from GPUs have no CRC in the file, as nobody on the host has seen them.
+    Large storages that come from GPUs have no CRC in the file, as nobody on the host has seen them.
 
     Examples
     --------
@@ -84,7 +86,7 @@ def _reserve(parts: Parts, sink: FileSink) -> list[int]:
         writer.pickle(parts.pickle)
         for number, size in enumerate(parts.sizes):
             storage = parts.storage(number)
-            if size and driver.takes(storage):
+            if size >= _LARGE and driver.takes(storage):
                 writer.reserve(str(number), size)
                 later.append(number)
             else:
