@@ -19,11 +19,12 @@ LAYERS = {
     "memory": {"memory"},
     "container": {"memory", "container"},
     "pickle": {"memory", "pickle"},
+    "gds": {"memory", "gds"},
     "checkpoint": {"memory", "container", "pickle", "checkpoint"},
-    "binding": {"memory", "container", "pickle", "checkpoint", "binding"},
+    "binding": {"memory", "container", "pickle", "checkpoint", "gds", "binding"},
 }
 
-# Private names of torch outside of _torch.py: builders that the twins in rebuild/ have checked the arguments of.
+# Private names of torch outside of _torch*.py: builders that the twins in rebuild/ have checked the arguments of.
 PRIVATE_NAMES = {
     "dense.py": {"torch._neg_view"},
     "layouts.py": {"torch._utils._rebuild_nested_tensor", "torch._utils._rebuild_qtensor"},
@@ -85,13 +86,22 @@ def test_who_may_include_what_from_outside(path: Path) -> None:
         elif included == "simdjson.h":
             assert name == "container/safetensors.cpp"
         elif included.endswith(".h") and included.partition("/")[0] not in LAYERS:
-            assert layer_of(path) in ("memory", "binding"), f"{name} sees the operating system: {included}"
+            assert layer_of(path) in ("memory", "gds", "binding"), (
+                f"{name} sees the operating system: {included}"
+            )
 
 
 @each_core_file
 def test_only_one_file_maps(path: Path) -> None:
     if path != ROOT / "csrc/memory/mapping.cpp":
         assert not re.search(r"\b(mmap64|mmap|mremap|munmap)\s*\(", code_of(path))
+
+
+@each_core_file
+def test_only_one_file_opens_libraries(path: Path) -> None:
+    if path != ROOT / "csrc/gds/library.cpp":
+        assert "dlfcn.h" not in includes(path)
+        assert not re.search(r"\b(dlopen|dlmopen|dlsym)\s*\(", code_of(path))
 
 
 @each_core_file
@@ -138,8 +148,8 @@ def private_names(tree: ast.AST) -> Iterator[str]:
 
 
 @each_module
-def test_private_names_of_torch_are_in_one_file(path: Path) -> None:
-    if path.name == "_torch.py":
+def test_private_names_of_torch_are_in_one_place(path: Path) -> None:
+    if path.name in ("_torch.py", "_torch_modules.py"):
         return
     allowed = PRIVATE_NAMES.get(path.name, set())
     for name in private_names(ast.parse(path.read_text())):

@@ -8,6 +8,7 @@
 #include "binding/buffer.h"
 #include "binding/builder.h"
 #include "binding/errors.h"
+#include "binding/gds.h"
 #include "binding/gil.h"
 #include "binding/lazy.h"
 #include "binding/opening.h"
@@ -92,6 +93,17 @@ py::object load(Archive& archive, const py::object& allow, const py::object& res
   const auto [reading, globals] = read_allowed(archive, allow, take_modules);
   const Document& document = reading.document;
   RealTensors tensors(document, archive.content(), reading.records, {restore, cpu_as_is, road}, construction);
+  const BuildPolicy policy{globals, encoding, construction};
+  return Builder(document, tensors, policy).value(document.root);
+}
+
+// The same over storages that are elsewhere already: storage_at(i) gives that of the i-th that explain()
+// lists.
+py::object load_over(Archive& archive, const py::object& allow, const py::object& storage_at,
+                     const std::string& encoding, const py::module_& construction) {
+  const auto [reading, globals] = read_allowed(archive, allow, false);
+  const Document& document = reading.document;
+  GivenTensors tensors(document, archive.content(), reading.records, storage_at, construction);
   const BuildPolicy policy{globals, encoding, construction};
   return Builder(document, tensors, policy).value(document.root);
 }
@@ -249,6 +261,8 @@ PYBIND11_MODULE(_C, module) {
       .def("explain", &explain)
       .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("road"),
            py::arg("encoding"), py::arg("construction"), py::arg("take_modules"))
+      .def("load_over", &load_over, py::arg("allow"), py::arg("storage_at"), py::arg("encoding"),
+           py::arg("construction"))
       .def("storages", &storages, py::arg("named"))
       .def("record_names", &record_names)
       .def("record", &record_content, py::arg("name"))
@@ -278,6 +292,7 @@ PYBIND11_MODULE(_C, module) {
 
   register_ahead(module);
   register_road(module);
+  register_gds(module);
   module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));
   module.def(
       "foreign_globals",

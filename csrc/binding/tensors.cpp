@@ -193,4 +193,11 @@ const Stored& RealTensors::stored(const Storage& storage) {
   return *known;
 }
 
+Stored GivenTensors::stored(const Storage& storage) {
+  if (storage.root == nullptr) return {TorchStorage(), storage_at_(storage.index)};
+  py::object& known = views_[storage.index];
+  if (!known) known = part_of(stored(*storage.root), storage).moved;
+  return {TorchStorage(), known};
+}
+
 }  // namespace zerocopy

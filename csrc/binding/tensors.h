@@ -149,4 +149,24 @@ class RealTensors final : public StoredTensors {
   std::vector<std::optional<Stored>> views_;
 };
 
+// Over storages that are elsewhere already: `storage_at` gives that of a number, by the order of the
+// document's.
+class GivenTensors final : public StoredTensors {
+ public:
+  GivenTensors(const Document& document, const Content& content, const std::vector<Record>& records,
+               pybind11::object storage_at, pybind11::object construction)
+      : StoredTensors(content, records, {pybind11::none(), true}, std::move(construction)),
+        storage_at_(std::move(storage_at)),
+        views_(document.views.size()) {}
+
+  pybind11::object storage(const Storage& storage) override { return typed(stored(storage), storage); }
+  pybind11::object tensor(const Tensor& tensor) override { return over(stored(*tensor.storage), tensor); }
+
+ private:
+  Stored stored(const Storage& storage);
+
+  pybind11::object storage_at_;
+  std::vector<pybind11::object> views_;
+};
+
 }  // namespace zerocopy

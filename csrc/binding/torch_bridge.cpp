@@ -87,6 +87,10 @@ ByteSpan TorchStorage::bytes() const {
   return {static_cast<const std::byte*>(impl->data_ptr().get()), impl->nbytes()};
 }
 
+std::byte* TorchStorage::address() const {
+  return static_cast<std::byte*>(static_cast<const c10::StorageImpl*>(impl_)->data_ptr().get());
+}
+
 Region TorchStorage::region() const {
   const c10::DataPtr& data = static_cast<const c10::StorageImpl*>(impl_)->data_ptr();
   if (data.get_deleter() != &release_share) return {};

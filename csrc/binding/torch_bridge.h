@@ -54,8 +54,9 @@ class TorchStorage {
   explicit operator bool() const noexcept { return impl_ != nullptr; }
   std::uint64_t nbytes() const;
   bool is_cpu() const;
-  ByteSpan bytes() const;  // of one on the CPU
-  Region region() const;   // what over() was given; none of another's storage
+  ByteSpan bytes() const;      // of one on the CPU
+  std::byte* address() const;  // of one on any device: not to be read through
+  Region region() const;       // what over() was given; none of another's storage
 
   // New references. wrap() gives a torch.UntypedStorage, tensor() a torch.Tensor. The view is not
   // checked against the storage: pickle/geometry.h has done that.

@@ -41,7 +41,8 @@ File File::open(const std::string& path, Access access) {
 File File::reopen_direct(const File& file) {
   // By the descriptor's own name: another file may have taken the path.
   const std::string self = "/proc/self/fd/" + std::to_string(file.descriptor_);
-  const int descriptor = ::open(self.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
+  const int access = ::fcntl(file.descriptor_, F_GETFL) & O_ACCMODE;
+  const int descriptor = ::open(self.c_str(), access | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
   return descriptor < 0 ? duplicate(file.descriptor_, file.path_) : File(descriptor, file.path_, false);
 }
 

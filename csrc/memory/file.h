@@ -25,8 +25,8 @@ class File {
   // writer, a device has no size. Throws FileError.
   static File open(const std::string& path, Access access);
 
-  // The same file once more, to be read past the page cache; plainly where the file system refuses that, see
-  // is_direct(). Throws FileError.
+  // The same file once more, to be read, and written to where the other is, past the page cache; plainly
+  // where the file system refuses that, see is_direct(). Throws FileError.
   static File reopen_direct(const File& file);
 
   // Shares a descriptor that the caller keeps; `name` is what errors call the file.

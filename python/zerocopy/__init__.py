@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zerocopy import _interpreters
 
 if TYPE_CHECKING:
-    from zerocopy import jit
+    from zerocopy import gds, jit
     from zerocopy.allowlist import safe_globals
     from zerocopy.assigning import assign, load_model
     from zerocopy.checkpoint import Checkpoint, open
@@ -63,6 +63,7 @@ __all__ = [
     "convert",
     "drop_keys",
     "explain",
+    "gds",
     "is_patched",
     "jit",
     "lazy_load",
@@ -105,6 +106,7 @@ _HOMES = {
     "convert": "converting",
     "drop_keys": "editing",
     "explain": "explanation",
+    "gds": "gds",
     "is_patched": "patching",
     "jit": "jit",
     "lazy_load": "lazy",
@@ -126,7 +128,7 @@ _HOMES = {
 }
 
 
-_MODULES = ("jit",)
+_MODULES = ("gds", "jit")
 
 
 def __getattr__(name: str) -> Any:

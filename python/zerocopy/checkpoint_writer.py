@@ -75,7 +75,7 @@ class CheckpointWriter:
         One on another device comes to the CPU for that time.
         """
         if _torch.skips_data():
-            self._reserve(key, storage.nbytes())
+            self.reserve(key, storage.nbytes())
             return None
         on_cpu = storage if storage.device.type == "cpu" else storage.cpu()
         size = on_cpu.nbytes()
@@ -96,19 +96,21 @@ class CheckpointWriter:
         self._zip.add(f"data/{key}", size, put, self._alignment)
         return self._zip.entries[-1].crc
 
-    def finish(self) -> None:
-        """Write what comes behind the storages, and the directory."""
-        self._zip.write("version", _FILE_FORMAT)
-        self._zip.write(".data/serialization_id", self._identifier())
-        self._zip.finish()
+    def reserve(self, key: str, size: int) -> None:
+        """Make room for a storage: zeros, which take none on the disk."""
 
-    def _reserve(self, key: str, size: int) -> None:
         def put(sink: Sink) -> int:
             sink.skip(size)
             self._written(size)
             return 0
 
         self._zip.add(f"data/{key}", size, put, self._alignment)
+
+    def finish(self) -> None:
+        """Write what comes behind the storages, and the directory."""
+        self._zip.write("version", _FILE_FORMAT)
+        self._zip.write(".data/serialization_id", self._identifier())
+        self._zip.finish()
 
     def _from_memory(self, sink: Sink, content: memoryview) -> int:
         """Write bytes and return their checksum, computed while the processor's cache still has them.

@@ -1,0 +1,149 @@
+#include "gds/driver.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "gds/status.h"
+#include "memory/direct.h"
+
+namespace zerocopy {
+namespace {
+
+constexpr int kAlreadyOpen = 5026;  // by somebody else in this process: torch, say
+constexpr int kAlreadyRegistered = 5023;
+
+// An address of a device, as CUDA takes it: a number by definition.
+abi::DevicePointer pointer(const void* address) {
+  // NOLINTNEXTLINE(*-reinterpret-cast)
+  return reinterpret_cast<abi::DevicePointer>(address);
+}
+
+std::byte* address(abi::DevicePointer pointer) {
+  // NOLINTNEXTLINE(*-reinterpret-cast, *-no-int-to-ptr)
+  return reinterpret_cast<std::byte*>(pointer);
+}
+
+}  // namespace
+
+std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library) {
+  std::shared_ptr<Driver> made(new Driver(std::move(library)));
+  const abi::Functions& call = made->call();
+  if (const abi::CudaStatus status = call.cuInit(0); status != 0) {
+    throw UnsupportedError("cuInit: CUDA's error " + std::to_string(status));
+  }
+  int devices = 0;
+  if (call.cuDeviceGetCount(&devices) != 0 || devices == 0) throw UnsupportedError("CUDA has no device");
+  if (call.cuFileGetVersion != nullptr) call.cuFileGetVersion(&made->version_);
+  const abi::Status status = call.cuFileDriverOpen();
+  if (status.code != kAlreadyOpen) {
+    if (status.code != 0) {
+      throw UnsupportedError("cuFileDriverOpen: " + name_of_code(status.code) +
+                             (status.cuda != 0 ? ", CUDA's error " + std::to_string(status.cuda) : ""));
+    }
+    made->open_ = true;
+  }
+  if (const abi::Status asked = call.cuFileDriverGetProperties(&made->properties_); asked.code != 0) {
+    throw UnsupportedError("cuFileDriverGetProperties: " + name_of_code(asked.code));
+  }
+  return made;
+}
+
+Driver::~Driver() {
+  for (const auto& [base, registered] : buffers_) call().cuFileBufDeregister(base);
+  for (const Allocated& bounce : bounces_) call().cuMemFree_v2(bounce.begin);
+  if (open_) call().cuFileDriverClose();
+}
+
+void Driver::register_buffer(DeviceMemory memory) {
+  const std::lock_guard lock(mutex_);
+  const auto found = buffers_.find(memory.address);
+  if (found != buffers_.end() && found->second.size == memory.size) {
+    ++found->second.times;
+    return;
+  }
+  if (found != buffers_.end()) {
+    throw UnsupportedError("a buffer of another size is registered at this address");
+  }
+  const abi::Status status = call().cuFileBufRegister(memory.address, memory.size, 0);
+  // By somebody else, torch say: then it is not ours to deregister.
+  if (status.code == kAlreadyRegistered) return;
+  require_success(status, "cuFileBufRegister", path());
+  buffers_.emplace(memory.address, Registered{memory.size, 1});
+}
+
+void Driver::deregister_buffer(DeviceMemory memory) {
+  const std::lock_guard lock(mutex_);
+  const auto found = buffers_.find(memory.address);
+  if (found == buffers_.end()) throw std::invalid_argument("the buffer is not registered");
+  if (--found->second.times != 0) return;
+  buffers_.erase(found);
+  require_success(call().cuFileBufDeregister(memory.address), "cuFileBufDeregister", path());
+}
+
+std::size_t Driver::registered() const {
+  const std::lock_guard lock(mutex_);
+  return buffers_.size();
+}
+
+BufferPlace Driver::place_of(DeviceMemory memory) const {
+  const std::lock_guard lock(mutex_);
+  auto behind = buffers_.upper_bound(memory.address);
+  if (behind != buffers_.begin()) {
+    const auto& [base, registered] = *--behind;
+    const auto offset = static_cast<std::uint64_t>(memory.address - base);
+    if (Extent{offset, memory.size}.fits(registered.size)) {
+      return {memory.address - offset, static_cast<off_t>(offset)};
+    }
+  }
+  return {memory.address, 0};
+}
+
+// cuMemcpy from pageable memory, and from a device to itself, returns before all is there.
+void Driver::copy_raw(const void* to, const void* from, std::uint64_t size) const {
+  require_cuda(call().cuMemcpy(pointer(to), pointer(from), size), "cuMemcpy", path());
+  require_cuda(call().cuStreamSynchronize(nullptr), "cuStreamSynchronize", path());
+}
+
+void Driver::copy(DeviceMemory to, ByteSpan from) const { copy_raw(to.address, from.data(), from.size()); }
+
+void Driver::copy(std::byte* to, DeviceMemory from) const { copy_raw(to, from.address, from.size); }
+
+void Driver::copy(DeviceMemory to, DeviceMemory from) const { copy_raw(to.address, from.address, from.size); }
+
+DeviceMemory Driver::lend(abi::Context context) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(unlent_, context, [](const auto& one) { return one.first; });
+    if (found != unlent_.end()) {
+      const DeviceMemory memory = found->second;
+      unlent_.erase(found);
+      return memory;
+    }
+  }
+  abi::DevicePointer begin = 0;
+  require_cuda(call().cuMemAlloc_v2(&begin, kBounce + kDirectBlock), "cuMemAlloc", path());
+  const std::uint64_t lead = (kDirectBlock - begin % kDirectBlock) % kDirectBlock;
+  const DeviceMemory memory{address(begin + lead), kBounce};
+  {
+    const std::lock_guard lock(mutex_);
+    bounces_.push_back({context, begin, memory});
+  }
+  try {
+    register_buffer(memory);
+  } catch (const Error&) {  // it serves unregistered too, by a copy more
+  } catch (const FileError&) {
+  }
+  return memory;
+}
+
+Driver::Bounce::Bounce(Driver& driver) : driver_(driver.shared_from_this()) {
+  require_cuda(driver.call().cuCtxGetCurrent(&context_), "cuCtxGetCurrent", driver.path());
+  memory_ = driver.lend(context_);
+}
+
+Driver::Bounce::~Bounce() {
+  const std::lock_guard lock(driver_->mutex_);
+  driver_->unlent_.emplace_back(context_, memory_);
+}
+
+}  // namespace zerocopy

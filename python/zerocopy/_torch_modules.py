@@ -1,0 +1,37 @@
+"""The private or release-dependent names of torch about modules; those about loading are in ``_torch``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+IncompatibleKeys = torch.nn.modules.module._IncompatibleKeys
+EXTRA_STATE = torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX
+
+
+def own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return a module's parameters and buffers without its children's, by name. A tied one is there by each name."""
+    own = {**module._parameters, **module._buffers}
+    return {name: tensor for name, tensor in own.items() if tensor is not None}
+
+
+def before_loading(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
+    """Have ``hook(module, state_dict, prefix, ...)`` called right before a module, not its children, takes its entries.
+
+    It comes after the hooks that are there, which may rename keys. Returns a context manager that takes it away.
+    """
+    # Not as the module's own method: scripted modules hide it, and heed such hooks nevertheless.
+    return torch.nn.Module._register_load_state_dict_pre_hook(module, hook, with_module=True)
+
+
+def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors are the same elements. Of a tensor subclass only the object itself is."""
+    return one is other or _place(one) == _place(other) is not None
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        return None
+    return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()

@@ -1,0 +1,108 @@
+"""cuFile of this process: opened when it is first asked for, or the reason why it is not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from zerocopy import _C
+from zerocopy.errors import UnsupportedError
+
+# By names that the dynamic linker looks up, and where CUDA's own packages put them. No variable of the environment is
+# asked.
+_CUDA = ["libcuda.so.1"]
+_CUFILE = ["libcufile.so.0", "/usr/local/cuda/lib64/libcufile.so.0"]
+_IN_PACKAGES = ("nvidia/cufile/lib/libcufile.so.0", "nvidia/cu13/lib/libcufile.so.0")
+
+
+class Opened(NamedTuple):
+    """A driver, and the types of the devices whose memory it takes."""
+
+    driver: _C.GdsDriver
+    devices: frozenset[str]
+
+
+_lock = threading.Lock()
+_opened: Opened | UnsupportedError | None = None
+_left: list[Opened] = []
+
+
+def opened() -> Opened:
+    """Return this process's cuFile. Raises UnsupportedError with the reason where there is none; it stays so."""
+    global _opened
+    with _lock:
+        if _opened is None:
+            _opened = _open()
+    if isinstance(_opened, UnsupportedError):
+        raise UnsupportedError(str(_opened))
+    return _opened
+
+
+def refusal() -> str:
+    """Return why there is no cuFile; an empty string where there is."""
+    try:
+        opened()
+    except UnsupportedError as error:
+        return str(error)
+    return ""
+
+
+def _open() -> Opened | UnsupportedError:
+    beside_torch = [str(Path(torch.__file__).parent.parent / name) for name in _IN_PACKAGES]
+    try:
+        made = Opened(_C.GdsDriver.open(_CUDA, _CUFILE + beside_torch), frozenset({"cuda"}))
+    except UnsupportedError as error:
+        return error
+    os.register_at_fork(after_in_child=lambda: _leave_to_parent(made))
+    return made
+
+
+def _leave_to_parent(made: Opened) -> None:
+    """Do without cuFile in a forked process: CUDA does not work there, and to close it is its owner's."""
+    global _opened
+    _left.append(made)
+    if _opened is made:
+        _opened = UnsupportedError("this process was forked from one that had opened cuFile")
+
+
+def takes(storage: torch.UntypedStorage) -> bool:
+    """Return whether a storage is on a device that cuFile is there for."""
+    return storage.device.type in devices()
+
+
+def devices() -> frozenset[str]:
+    """Return the types of the devices to which the way is not that of ordinary memory."""
+    found = _opened
+    return found.devices if isinstance(found, Opened) else frozenset({"cuda"})
+
+
+@contextlib.contextmanager
+def using(driver: Opened | UnsupportedError | None) -> Iterator[None]:
+    """Have another be the process's cuFile in a block: one over another library, a reason, or none that was asked."""
+    global _opened
+    before, _opened = _opened, driver
+    try:
+        yield
+    finally:
+        _opened = before
+
+
+@contextlib.contextmanager
+def ready(device: torch.device) -> Iterator[None]:
+    """Make a device the current one in a block, when all that was asked of it is done.
+
+    cuFile knows nothing of torch's streams: what a kernel has still to write would be written over what is read, and
+    would be missing in what is saved.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        torch.cuda.synchronize(device)
+        yield

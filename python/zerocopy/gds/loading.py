@@ -1,0 +1,136 @@
+"""``zerocopy.gds.load``: the index from the file's head or tail, then the bytes of all storages to one place."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerocopy import _C, _torch, allowlist, construction, loading, opening, sharded
+from zerocopy.errors import Error, UnsupportedError
+from zerocopy.gds import driver
+from zerocopy.gds.availability import is_required, required
+from zerocopy.gds.channel import Channel, name_of
+from zerocopy.gds.devices import device_of
+from zerocopy.gds.image import Image, Record
+
+log = logging.getLogger("zerocopy")
+
+_PLAIN = ("zip", "legacy", "safetensors")
+
+
+def load(
+    path: str | os.PathLike[str], device: str | int | torch.device = "cuda", *, require: str | None = None
+) -> Any:
+    """Load a checkpoint to a GPU, by GPUDirect Storage where that is there.
+
+    What comes is what ``torch.load(path, map_location=device, weights_only=True)`` returns. All storages of a file lie
+    in one allocation of the device, which stays as long as one of them does; ties stay ties.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        What ``torch.save`` wrote, a ``.safetensors`` file, an index of several (``*.index.json``) or its folder.
+    device : str, int or torch.device
+        "cuda", "cuda:1", ...; "cpu": as ``zerocopy.load``; "auto": the GPU where there is one, else the CPU.
+    require : {None, "direct", "compat"}
+        What is the least that :func:`available` has to say of the file. None: whatever is there, with a warning where
+        it is less than cuFile.
+
+    Raises
+    ------
+    zerocopy.UnsupportedError
+        There is no such device; or less than what is required, and why.
+    torch.cuda.OutOfMemoryError
+        The device has no room for all; the message says for how many bytes.
+    Exception
+        As ``zerocopy.load``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, torch, zerocopy
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.pt"
+    >>> zerocopy.gds.save({"weight": torch.arange(4.0)}, path)
+    >>> zerocopy.gds.load(path, device="cpu")
+    {'weight': tensor([0., 1., 2., 3.])}
+    """
+    found = device_of(device)
+    if found.type not in driver.devices():
+        if is_required(require):
+            raise UnsupportedError(f"GPUDirect Storage is required, which has no part in a load to {found}")
+        return loading.load(path, map_location=found)
+    if (index := sharded.index_of(path)) is not None:
+        return sharded.load(index, functools.partial(_load_file, device=found, require=require))
+    return _load_file(Path(path), found, require)
+
+
+def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
+    required(require, path)
+    name = name_of(path)
+    if require is None and device.type == "cuda" and (reason := driver.refusal()):
+        _warn(name, reason)
+        return loading.load(path, map_location=device)  # the staged road
+    if path.is_dir() or _torch.skips_data():
+        return _load_by_cpu(path, device, require)
+    with path.open("rb") as file:
+        try:
+            archive = opening.open_archive(file, "c", "mmap")
+            records = _records(archive)
+        except (Error, pickle.UnpicklingError):
+            records = None  # zerocopy.load says what it is
+        if records is None:
+            return _load_by_cpu(path, device, require)
+        image = Image(records, device, name)
+        with loading.naming(path, True), Channel(file.fileno(), name, strict=require is not None) as channel:
+            result = archive.load_over(
+                allowlist.resolve, lambda i: image.storage(i, channel), "utf-8", construction
+            )
+            archive.require_unchanged()
+            _say(channel, image, name)
+    return result
+
+
+def _load_by_cpu(path: Path, device: torch.device, require: str | None) -> Any:
+    """Load what has to be inflated, swapped, put together, ... first, and a file that is at fault."""
+    if require is None:
+        log.info("%s: loaded to %s by way of the CPU", path, device)
+        return loading.load(path, map_location=device)
+    loading.load(path)
+    raise UnsupportedError(f"{path}: its storages do not lie in the file as a GPU has them")
+
+
+def _records(archive: _C.Archive) -> list[Record] | None:
+    """Return where the storages are; None unless the file has all of them as they are in memory."""
+    if archive.is_torchscript or archive.big_endian or archive.container not in _PLAIN:
+        return None
+    storages = archive.explain()
+    if any(how == "inflated" for *_, how, _ in storages):
+        return None
+    elements = {dtype: _element_size(dtype) for dtype in {dtype for _, dtype, *_ in storages}}
+    return [Record(offset, size, elements[dtype]) for _, dtype, size, _, offset, _, _ in storages]
+
+
+def _element_size(name: str) -> int:
+    dtype = _torch.dtype(name)
+    return _torch.element_size(dtype) if dtype is not None else 1
+
+
+def _say(channel: Channel, image: Image, name: str) -> None:
+    if not image.size:
+        return
+    if not channel.reason:
+        log.info("%s: %d bytes read by cuFile", name, image.size)
+    elif image.device.type == "cuda":
+        _warn(name, channel.reason)
+
+
+def _warn(name: str, reason: str) -> None:
+    warnings.warn(
+        f"{name}: loaded through the host's memory, without GPUDirect Storage: {reason}", stacklevel=5
+    )

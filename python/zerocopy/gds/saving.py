@@ -1,0 +1,107 @@
+"""``zerocopy.gds.save``: room for every storage first, then their bytes, from wherever they are."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from zerocopy import _core, _torch
+from zerocopy.checkpoint_writer import CheckpointWriter
+from zerocopy.gds import driver
+from zerocopy.gds.availability import required
+from zerocopy.gds.channel import Channel, name_of
+from zerocopy.mapped import MappedFiles
+from zerocopy.replacing import replacing
+from zerocopy.saving import Parts
+from zerocopy.sinks import FileSink
+from zerocopy.zip_writer import ROOT
+
+_ALIGNMENT = 4096
+_MOST_LAYOUTS = 8
+# What is smaller comes to the CPU sooner than a request of its own takes.
+_LARGE = 1 << 20
+
+#: Where storages are in a file, by what that follows from: the length of the pickle and the sizes of all storages.
+_layouts: OrderedDict[tuple[int, tuple[int, ...]], dict[str, int]] = OrderedDict()
+
+
+def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None = None) -> None:
+    """Save as ``torch.save`` does, storages on GPUs by GPUDirect Storage where that is there.
+
+    Every ``torch.load`` since PyTorch 1.6 reads the file, and its storages begin at multiples of 4096 bytes. Storages
+    on the CPU, and those of less than a megabyte, are written plainly; one that several tensors share is written once.
+    As with ``zerocopy.save`` a file of that name stays as it is until the new one is whole and on the disk.
+
+    Parameters
+    ----------
+    state_dict : object
+        Anything that ``torch.save`` takes, on the CPU, on GPUs or on both.
+    path : str or PathLike
+        The file.
+    require : {None, "direct", "compat"}
+        What is the least that :func:`available` has to say of the file's folder. None: whatever is there.
+
+    Raises
+    ------
+    zerocopy.UnsupportedError
+        Less than what is required is there, and why. Nothing has been written.
+    OSError
+        The operating system or cuFile refused.
+    Exception
+        As ``zerocopy.save``.
+
+    Notes
+    -----
+    Large storages that come from GPUs have no CRC in the file, as nobody on the host has seen them.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, torch, zerocopy
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.pt"
+    >>> zerocopy.gds.save({"weight": torch.arange(4.0)}, path)
+    >>> torch.load(path)
+    {'weight': tensor([0., 1., 2., 3.])}
+    """
+    path = Path(path)
+    required(require, path.absolute().parent)
+    _torch.log_usage("torch.save")
+    parts = Parts(state_dict)
+    name = name_of(path)
+    with replacing(path) as new:
+        later = _reserve(parts, FileSink(new.descriptor, name))
+        if later:
+            offsets = _offsets(parts, new.descriptor, name)
+            with Channel(new.descriptor, name, strict=require is not None) as channel:
+                channel.register_if_taken()
+                for number in later:
+                    channel.write(parts.storage(number), offsets[f"{ROOT}/data/{number}"])
+
+
+def _reserve(parts: Parts, sink: FileSink) -> list[int]:
+    """Write the archive; of storages on devices only the room. Return their numbers."""
+    later = []
+    with MappedFiles() as mapped, CheckpointWriter(sink, _ALIGNMENT, checksum=True, regular=True) as writer:
+        writer.pickle(parts.pickle)
+        for number, size in enumerate(parts.sizes):
+            storage = parts.storage(number)
+            if size >= _LARGE and driver.takes(storage):
+                writer.reserve(str(number), size)
+                later.append(number)
+            else:
+                writer.storage(str(number), storage, mapped)
+        writer.finish()
+    return [] if _torch.skips_data() else later
+
+
+def _offsets(parts: Parts, descriptor: int, name: str) -> dict[str, int]:
+    """Return where the records are: as the file's own directory has it, once for all saves that are laid out alike."""
+    key = (len(parts.pickle), tuple(parts.sizes))
+    found = _layouts.pop(key, None)
+    if found is None:
+        found = {record: offset for record, offset, *_ in _core.zip_records(descriptor, name)}
+    _layouts[key] = found
+    if len(_layouts) > _MOST_LAYOUTS:
+        _layouts.popitem(last=False)
+    return found

@@ -1,0 +1,406 @@
+// cuFile's function table, driver, files and batches, over the twin that enforces its rules (tests/gds).
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "gds/driver.h"
+#include "gds/registered_file.h"
+#include "gds/status.h"
+#include "support.h"
+
+namespace zerocopy {
+namespace {
+
+constexpr std::uint64_t kBlock = 4096;
+
+// The twin's own numbers.
+class Numbers {
+ public:
+  Numbers() : library_(::dlopen(CUFILE_TWIN, RTLD_NOW | RTLD_LOCAL)) { call<void()>("twin_reset")(); }
+  void set(const char* name, long value) const { call<void(const char*, long)>("twin_set")(name, value); }
+  long get(const char* name) const { return call<long(const char*)>("twin_get")(name); }
+
+ private:
+  template <typename Function>
+  Function* call(const char* name) const {
+    return reinterpret_cast<Function*>(::dlsym(library_, name));
+  }
+  void* library_;
+};
+
+std::shared_ptr<const Library> twin_library() { return Library::open({CUFILE_TWIN}, {CUFILE_TWIN}); }
+
+class GdsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = std::filesystem::temp_directory_path() / ("gds_test." + std::to_string(::getpid()));
+    content_.resize(40 * kBlock + 123);
+    for (std::size_t i = 0; i < content_.size(); ++i) content_[i] = static_cast<char>(i * 7 + i / 251);
+    std::ofstream(path_, std::ios::binary) << content_;
+    memory_ = static_cast<std::byte*>(std::aligned_alloc(kBlock, kRoom));
+    std::memset(memory_, 0, kRoom);
+  }
+  void TearDown() override {
+    std::filesystem::remove(path_);
+    std::free(memory_);
+    EXPECT_EQ(twin.get("files"), 0);
+    EXPECT_EQ(twin.get("buffers"), 0);
+    EXPECT_EQ(twin.get("batches"), 0);
+    EXPECT_EQ(twin.get("later"), 0);
+    EXPECT_EQ(twin.get("drivers"), 0);
+    EXPECT_EQ(twin.get("allocations"), 0);
+    EXPECT_EQ(twin.get("violations"), 0);
+    EXPECT_EQ(descriptors(), descriptors_);
+  }
+
+  std::shared_ptr<RegisteredFile> open(int flags = O_RDWR) {
+    const int descriptor = ::open(path_.c_str(), flags | O_CLOEXEC);
+    struct Closed {
+      int descriptor;
+      ~Closed() { ::close(descriptor); }
+    } const closed{descriptor};
+    return RegisteredFile::open(Driver::open(twin_library()), descriptor, path_);
+  }
+  static long descriptors() {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  }
+  DeviceMemory at(std::uint64_t offset, std::uint64_t size) const { return {memory_ + offset, size}; }
+  std::string_view here(std::uint64_t offset, std::uint64_t size) const {
+    return {reinterpret_cast<const char*>(memory_) + offset, size};
+  }
+  std::string_view there(std::uint64_t offset, std::uint64_t size) const {
+    return std::string_view(content_).substr(offset, size);
+  }
+  std::string on_disk() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  static constexpr std::uint64_t kRoom = std::uint64_t{48} << 20U;
+  Numbers twin;
+  std::filesystem::path path_;
+  std::string content_;
+  std::byte* memory_ = nullptr;
+  long descriptors_ = descriptors();
+};
+
+TEST_F(GdsTest, AnyOffsetAnySizeAnyAddress) {
+  const auto file = open();
+  for (const std::uint64_t offset : {0UL, 1UL, 100UL, kBlock - 1, kBlock, 3 * kBlock + 512}) {
+    for (const std::uint64_t size : {0UL, 1UL, 511UL, kBlock, kBlock + 1, 5 * kBlock, 30 * kBlock + 77}) {
+      for (const std::uint64_t place : {0UL, offset, 512UL, kBlock + 3}) {
+        std::memset(memory_, 0xEE, 40 * kBlock);
+        file->read({offset, at(place, size)});
+        ASSERT_EQ(here(place, size), there(offset, size)) << offset << " " << size << " " << place;
+        ASSERT_EQ(memory_[place + size], std::byte{0xEE});
+        ASSERT_TRUE(place == 0 || memory_[place - 1] == std::byte{0xEE});
+      }
+    }
+  }
+}
+
+TEST_F(GdsTest, WritesTouchNothingElse) {
+  const auto file = open();
+  for (const std::uint64_t offset : {0UL, 100UL, kBlock, 3 * kBlock + 512}) {
+    for (const std::uint64_t size : {1UL, kBlock, kBlock + 1, 9 * kBlock + 77}) {
+      for (const std::uint64_t place : {0UL, offset, 512UL}) {
+        for (std::uint64_t i = 0; i < size; ++i)
+          memory_[place + i] = static_cast<std::byte>(i * 13 + offset + 1);
+        file->write({offset, at(place, size)});
+        content_.replace(offset, size, here(place, size));
+        ASSERT_EQ(on_disk(), content_) << offset << " " << size << " " << place;
+      }
+    }
+  }
+}
+
+TEST_F(GdsTest, WritingBehindTheEndMakesTheFileLonger) {
+  const auto file = open();
+  std::memset(memory_, 'x', 3 * kBlock);
+  file->write({50 * kBlock, at(0, 2 * kBlock + 10)});
+  EXPECT_EQ(on_disk().size(), 52 * kBlock + 10);
+}
+
+TEST_F(GdsTest, ShortReadsAreGoneOnWith) {
+  for (const long most : {4096L, 8192L, 5000L, 100L}) {
+    const auto file = open(O_RDONLY);
+    twin.set("most", most);
+    file->read({512, at(512, 30 * kBlock)});
+    ASSERT_EQ(here(512, 30 * kBlock), there(512, 30 * kBlock)) << most;
+    file->read({512, at(40 * kBlock + 3, 30 * kBlock)});
+    ASSERT_EQ(here(40 * kBlock + 3, 30 * kBlock), there(512, 30 * kBlock)) << most;
+  }
+}
+
+TEST_F(GdsTest, ShortWritesAreGoneOnWith) {
+  const auto file = open();
+  twin.set("most", 5000);
+  std::memset(memory_, 'x', 20 * kBlock);
+  file->write({kBlock, at(0, 20 * kBlock)});
+  content_.replace(kBlock, 20 * kBlock, std::string(20 * kBlock, 'x'));
+  EXPECT_EQ(on_disk(), content_);
+}
+
+TEST_F(GdsTest, AFileThatEndsIsSeen) {
+  const auto file = open(O_RDONLY);
+  for (const std::uint64_t place : {0UL, 512UL}) {
+    EXPECT_THROW(file->read({0, at(place, 50 * kBlock)}), FormatError);
+    EXPECT_THROW(file->read({100 * kBlock, at(place, 50 * kBlock)}), FormatError);
+    const std::vector<RegisteredFile::Piece> pieces{{0, at(place, kBlock)},
+                                                    {20 * kBlock, at(place, 40 * kBlock)}};
+    EXPECT_THROW(file->read_all(pieces), FormatError);
+  }
+}
+
+TEST_F(GdsTest, ErrorsOfReads) {
+  const auto file = open();
+  const RegisteredFile::Piece piece{0, at(0, 8 * kBlock)};
+  twin.set("fail_after", 0);
+  try {
+    file->read(piece);
+    FAIL();
+  } catch (const FileError& error) {
+    EXPECT_EQ(error.code().value(), EIO);
+    EXPECT_EQ(error.path(), path_);
+  }
+  EXPECT_THROW(file->write(piece), FileError);
+  twin.set("fail_code", 5030);
+  try {
+    file->read(piece);
+    FAIL();
+  } catch (const FileError& error) {
+    EXPECT_EQ(error.reason(), "cuFileRead: CU_FILE_INTERNAL_ERROR (5030)");
+  }
+  twin.set("fail_code", 5008);
+  EXPECT_THROW(file->read(piece), UnsupportedError);
+  EXPECT_THROW(file->write(piece), UnsupportedError);
+}
+
+TEST_F(GdsTest, ErrorsOfTheDevice) {
+  const auto file = open();
+  twin.set("copy", 700);
+  EXPECT_THROW(file->read({1, at(1, 100)}), FileError);
+  EXPECT_THROW(file->write({1, at(1, 100)}), FileError);
+  twin.set("alloc", 2);
+  try {
+    file->read({0, at(512, 30 * kBlock)});
+    FAIL();
+  } catch (const FileError& error) {
+    EXPECT_EQ(error.code().value(), ENOMEM);
+  }
+}
+
+TEST_F(GdsTest, BuffersAreRegisteredOnceAndUsed) {
+  const auto file = open(O_RDONLY);
+  Driver& driver = file->driver();
+  driver.register_buffer(at(0, 64 * kBlock));
+  driver.register_buffer(at(0, 64 * kBlock));
+  EXPECT_EQ(twin.get("registrations"), 1);
+  EXPECT_THROW(driver.register_buffer(at(0, kBlock)), UnsupportedError);
+  file->read({2 * kBlock, at(5 * kBlock, 3 * kBlock)});
+  EXPECT_EQ(twin.get("registered_moves"), 1);
+  EXPECT_EQ(here(5 * kBlock, 3 * kBlock), there(2 * kBlock, 3 * kBlock));
+  file->read({2 * kBlock, at(62 * kBlock, 3 * kBlock)});  // leaves it
+  EXPECT_EQ(twin.get("registered_moves"), 1);
+  driver.deregister_buffer(at(0, 64 * kBlock));
+  EXPECT_EQ(twin.get("buffers"), 1);
+  driver.deregister_buffer(at(0, 64 * kBlock));
+  EXPECT_EQ(twin.get("buffers"), 0);
+  EXPECT_THROW(driver.deregister_buffer(at(0, 64 * kBlock)), std::invalid_argument);
+}
+
+TEST_F(GdsTest, BounceBuffersAreUsedAgain) {
+  const auto file = open(O_RDONLY);
+  for (int i = 0; i < 5; ++i) file->read({0, at(512, 30 * kBlock)});
+  EXPECT_EQ(twin.get("allocations"), 1);
+  EXPECT_EQ(twin.get("registrations"), 1);
+  twin.set("context", 2);
+  file->read({0, at(512, 30 * kBlock)});
+  EXPECT_EQ(twin.get("allocations"), 2);
+}
+
+TEST_F(GdsTest, SeveralThreadsReadOneFile) {
+  const auto file = open(O_RDONLY);
+  std::vector<std::thread> threads;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&file, this, i] {
+      const DeviceMemory mine = at(i * 100 * kBlock + i, 30 * kBlock);
+      for (int times = 0; times < 20; ++times) {
+        file->driver().register_buffer(mine);
+        file->read({i, mine});
+        file->driver().deregister_buffer(mine);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(here(i * 100 * kBlock + i, 30 * kBlock), there(i, 30 * kBlock));
+  }
+}
+
+TEST_F(GdsTest, ABufferThatCannotBeRegisteredServesToo) {
+  const auto file = open(O_RDONLY);
+  twin.set("buf_register", 5036);
+  EXPECT_THROW(file->driver().register_buffer(at(0, kBlock)), UnsupportedError);
+  file->read({0, at(512, 30 * kBlock)});
+  EXPECT_EQ(here(512, 30 * kBlock), there(0, 30 * kBlock));
+}
+
+TEST_F(GdsTest, Batches) {
+  const auto file = open(O_RDONLY);
+  std::vector<RegisteredFile::Piece> pieces;
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    pieces.push_back({i * 4 * kBlock + i % 2 * 100, at(i * 5 * kBlock + i % 2 * 100, 3 * kBlock + i)});
+  }
+  pieces.push_back({77, at(60 * kBlock + 1, 20 * kBlock)});  // does not lie alike
+  pieces.push_back({0, at(90 * kBlock, 0)});
+  const auto check = [&] {
+    for (const auto& [offset, memory] : pieces) {
+      ASSERT_EQ(here(static_cast<std::uint64_t>(memory.address - memory_), memory.size),
+                there(offset, memory.size));
+    }
+    std::memset(memory_, 0, kRoom);
+  };
+  file->read_all(pieces);
+  check();
+  EXPECT_EQ(twin.get("batched"), 10);
+  twin.set("most", kBlock);  // each comes in part
+  file->read_all(pieces);
+  check();
+  twin.set("fail_after", 3);  // and one of them not at all, nor when it is read by itself
+  EXPECT_THROW(file->read_all(pieces), FileError);
+  twin.set("fail_after", -1);
+  twin.set("batch_submit", 5035);
+  file->read_all(pieces);
+  check();
+  twin.set("batch_submit", 0);
+  twin.set("batch_setup", 5039);
+  file->read_all(pieces);
+  check();
+  twin.set("batch_setup", 0);
+  twin.set("batch_status", 5030);
+  EXPECT_THROW(file->read_all(pieces), FileError);
+  twin.set("batch_status", 0);
+  twin.set("batch_stalls", 1);
+  EXPECT_THROW(file->read_all(pieces, 0), FileError);
+  EXPECT_EQ(twin.get("cancelled"), 2);
+}
+
+TEST_F(GdsTest, SmallBatchesAndLargeRequests) {
+  twin.set("max_batch", 2);
+  content_.assign(36U << 20U, 'a');
+  for (std::size_t i = 0; i < content_.size(); i += 1000) content_[i] = static_cast<char>(i / 1000);
+  std::ofstream(path_, std::ios::binary) << content_;
+  const auto file = open(O_RDONLY);
+  const std::vector<RegisteredFile::Piece> pieces{{0, at(0, content_.size())}};
+  file->read_all(pieces);
+  EXPECT_EQ(here(0, content_.size()), content_);
+  EXPECT_EQ(twin.get("batched"), 3);
+}
+
+TEST_F(GdsTest, ALibraryWithoutBatchesAndStreams) {
+  twin.set("features", 0);
+  const auto file = open(O_RDONLY);
+  const std::vector<RegisteredFile::Piece> pieces{{0, at(0, kBlock)}, {kBlock, at(kBlock, kBlock)}};
+  file->read_all(pieces);
+  EXPECT_EQ(here(0, 2 * kBlock), there(0, 2 * kBlock));
+  RegisteredFile::Pending pending(file, {0, at(0, 4 * kBlock)}, nullptr);
+  pending.wait();
+  EXPECT_EQ(here(0, 4 * kBlock), there(0, 4 * kBlock));
+  EXPECT_EQ(twin.get("batched") + twin.get("async_reads"), 0);
+}
+
+TEST_F(GdsTest, ReadsInAStream) {
+  const auto file = open(O_RDONLY);
+  auto* const stream = memory_;  // any address
+  {
+    RegisteredFile::Pending pending(file, {100, at(100, 20 * kBlock)}, stream);
+    EXPECT_EQ(twin.get("later"), 1);
+    pending.wait();
+    EXPECT_EQ(here(100, 20 * kBlock), there(100, 20 * kBlock));
+    pending.wait();  // nothing more
+  }
+  { const RegisteredFile::Pending left(file, {0, at(0, 20 * kBlock)}, stream); }  // waits for it
+  EXPECT_EQ(twin.get("later"), 0);
+  twin.set("most", 5000);
+  RegisteredFile::Pending in_part(file, {0, at(0, 20 * kBlock)}, stream);
+  in_part.wait();
+  EXPECT_EQ(here(0, 20 * kBlock), there(0, 20 * kBlock));
+  twin.set("async", 5038);
+  RegisteredFile::Pending refused(file, {kBlock, at(0, 20 * kBlock)}, stream);
+  refused.wait();
+  EXPECT_EQ(here(0, 20 * kBlock), there(kBlock, 20 * kBlock));
+  twin.set("async", 0);
+  twin.set("fail_after", 0);
+  RegisteredFile::Pending failed(file, {0, at(0, 20 * kBlock)}, stream);
+  EXPECT_THROW(failed.wait(), FileError);
+  RegisteredFile::Pending ended(file, {30 * kBlock, at(0, 20 * kBlock)}, stream);
+  twin.set("fail_after", 1L << 40U);
+  EXPECT_THROW(ended.wait(), FormatError);
+}
+
+TEST_F(GdsTest, RefusalsNameTheirReason) {
+  const auto reason = [this] {
+    try {
+      open();
+    } catch (const UnsupportedError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  twin.set("init", 100);
+  EXPECT_EQ(reason(), "cuInit: CUDA's error 100");
+  twin.set("init", 0);
+  twin.set("devices", 0);
+  EXPECT_EQ(reason(), "CUDA has no device");
+  twin.set("devices", 1);
+  twin.set("driver_open", 5033);
+  EXPECT_EQ(reason(), "cuFileDriverOpen: CU_FILE_NVFS_SETUP_ERROR (5033)");
+  twin.set("driver_open", 5011);
+  twin.set("driver_open_cuda", 3);
+  EXPECT_EQ(reason(), "cuFileDriverOpen: CU_FILE_CUDA_DRIVER_ERROR (5011), CUDA's error 3");
+  twin.set("driver_open", 0);
+  twin.set("properties", 5002);
+  EXPECT_EQ(reason(), "cuFileDriverGetProperties: CU_FILE_DRIVER_INVALID_PROPS (5002)");
+  twin.set("properties", 0);
+  twin.set("handle_register", 5008);
+  EXPECT_EQ(reason(), "cuFileHandleRegister: CU_FILE_IO_NOT_SUPPORTED (5008)");
+  twin.set("handle_register", 5031);
+  EXPECT_THROW(open(), FileError);
+}
+
+TEST_F(GdsTest, ADriverThatSomebodyElseOpenedStaysOpen) {
+  twin.set("drivers", 1);
+  twin.set("driver_open", 5026);
+  {
+    const auto file = open(O_RDONLY);
+    file->read({0, at(0, kBlock)});
+    EXPECT_EQ(file->driver().version(), 1140);
+  }
+  EXPECT_EQ(twin.get("drivers"), 1);
+  twin.set("drivers", 0);
+}
+
+TEST_F(GdsTest, LibrariesThatAreNotThere) {
+  EXPECT_THROW(Library::open({"/nonexistent/libcuda.so.1"}, {CUFILE_TWIN}), UnsupportedError);
+  EXPECT_THROW(Library::open({CUFILE_TWIN}, {"/nonexistent/libcufile.so.0"}), UnsupportedError);
+  EXPECT_THROW(Library::open({CUFILE_TWIN}, {}), UnsupportedError);
+  EXPECT_THROW(Library::open({CUFILE_TWIN}, {"libm.so.6"}), UnsupportedError);  // another's
+  EXPECT_EQ(Library::open({CUFILE_TWIN}, {"/nonexistent", CUFILE_TWIN})->path(), CUFILE_TWIN);
+}
+
+TEST_F(GdsTest, AFileSystemWithoutDirectAccess) {
+  const int descriptor = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+  EXPECT_THROW(RegisteredFile::open(Driver::open(twin_library()), descriptor, "status"), UnsupportedError);
+  ::close(descriptor);
+}
+
+}  // namespace
+}  // namespace zerocopy
