@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerocopy.errors import Error, FormatError, UnsupportedError
+from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.hdf5_image import FileImage, Image, faults
 
 if TYPE_CHECKING:
     from zerocopy import _C  # which needs torch; the command line has none
@@ -70,13 +71,13 @@ def import_h5py(target: object = None) -> Any:
 def listing_of_path(path: bytes) -> list[_C.ListingEntry]:
     """Return what is in a file, for the core, which opens it next."""
     h5py = import_h5py()
-    return _listing(h5py, _Image(os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0, os.fsdecode(path)))
+    return _listing(h5py, FileImage(os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0, os.fsdecode(path)))
 
 
 def listing_of_descriptor(descriptor: int, start: int, name: str) -> list[_C.ListingEntry]:
     """Return what is in a file that is open, and begins at `start` of it."""
     h5py = import_h5py()
-    return _listing(h5py, _Image(os.dup(descriptor), start, name))
+    return _listing(h5py, FileImage(os.dup(descriptor), start, name))
 
 
 def listing_of_buffer(buffer: Any) -> list[_C.ListingEntry]:
@@ -87,87 +88,11 @@ def listing_of_buffer(buffer: Any) -> list[_C.ListingEntry]:
 
 
 def _listing(h5py: Any, image: Image) -> list[_C.ListingEntry]:
-    with _faults(image):
+    with faults(image):
         file = h5py.File(image, "r")
     # At the latest while there is a Python to call: libhdf5 closes what is open when the process is nearly over.
     weakref.finalize(file, h5py.File(file.id).close)
     return _Lister(h5py, file, image).listing
-
-
-class _Image(io.RawIOBase):
-    """A file as h5py reads it.
-
-    Not by its path: libhdf5 locks what it opens so, and opens a path a second time, for the program, only as it did
-    the first time. Nothing of the program's is in the way of this, and the other way round.
-    """
-
-    def __init__(self, descriptor: int, start: int, name: str) -> None:
-        """Take over a descriptor; the file begins at `start`."""
-        self._descriptor, self._start, self._name = descriptor, start, name
-        self._size = max(0, os.fstat(descriptor).st_size - start)
-        self._at = 0
-        self.fault: OSError | None = None  # the last: libhdf5 tells of it in words only
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to another place."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def readinto(self, room: Any) -> int:
-        """Read what is here, as much as there is room for."""
-        try:
-            got = os.preadv(self._descriptor, [room], self._start + self._at)
-        except OSError as error:
-            self.fault = OSError(error.errno, error.strerror, self._name)
-            raise
-        self._at += got
-        return got
-
-    def close(self) -> None:
-        """Let go of the descriptor."""
-        if not self.closed:
-            os.close(self._descriptor)
-        super().close()
-
-
-Image = io.BytesIO | _Image
-
-
-@contextlib.contextmanager
-def _faults(image: Image) -> Iterator[None]:
-    """Raise what libhdf5 finds wrong with a file as FormatError, and what the system finds as OSError."""
-    try:
-        yield
-    except Error:
-        raise
-    except (
-        OSError,
-        RuntimeError,
-        KeyError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        NotImplementedError,
-    ) as error:
-        fault = getattr(image, "fault", None)
-        if fault is not None:
-            raise fault from error
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise FormatError(_said(error)) from error
-
-
-def _said(error: BaseException) -> str:
-    text = error.args[0] if error.args else ""
-    return f"hdf5: {ascii(str(text))[1:-1][:300]}"
 
 
 class _Lister:
@@ -182,7 +107,7 @@ class _Lister:
         self._text = _FREE_TEXT + _MOST_TEXT * int(file.id.get_filesize())
         self._soft: dict[str, str] = {}  # where each leads, both from the root
         self._left_out: set[str] = set()
-        with _faults(image):
+        with faults(image):
             self._group(h5py.h5g.open(file.id, b"/"), "", 0)
             for path in self._soft:
                 self._follow(path)
@@ -326,7 +251,7 @@ class DatasetReader:
         import numpy
 
         values = numpy.empty(shape, self._dtype)
-        with _faults(self._image):
+        with faults(self._image):
             self._dataset.read(here, there, values)
         return values
 
