@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import random
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from conftest import Child, Saver, stock_load
 from equality import assert_same
 
 import zerocopy
+from benchmarks import far
 from zerocopy import _core, hdf5
 
 h5py = pytest.importorskip("h5py")
@@ -304,6 +306,25 @@ def test_a_user_block_is_stepped_over(tmp_path: Path, suffix: str, block: int) -
         zerocopy.load(path.rename(tmp_path / "f.pt"))
 
 
+def test_soft_links_behind_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "f.h5"
+    with h5py.File(path, "w") as file:
+        file["group/x"], file["text"] = numpy.zeros(3), "text"
+        file["a"], file["b"] = h5py.SoftLink("/b"), h5py.SoftLink("group/../group/x")
+        file["group/c"], file["no numbers"] = h5py.SoftLink("../a"), h5py.SoftLink("text")
+    loaded = zerocopy.load(path)
+    loaded["a"][1] = 5
+    assert loaded["b"][1] == loaded["group"]["x"][1] == loaded["group"]["c"][1] == 5
+    assert sorted(loaded) == ["a", "b", "group"]
+    for target, error in (("/group", zerocopy.UnsupportedError), ("/d", zerocopy.FormatError)):
+        with h5py.File(path, "r+") as file:
+            file["d"] = h5py.SoftLink(target)
+        with pytest.raises(error, match="soft link 'd' leads to"):
+            zerocopy.load(path)
+        with h5py.File(path, "r+") as file:
+            del file["d"]
+
+
 def test_any_name_will_do(tmp_path: Path) -> None:
     path = made(tmp_path / "weights.bin", x=numpy.arange(3))
     assert zerocopy.load(path)["x"].tolist() == [0, 1, 2]
@@ -335,9 +356,66 @@ def test_what_the_core_lists_h5py_lists(seed: str, tmp_path: Path) -> None:
         with path.open("rb") as file:
             by_core = _core.hdf5_listing(file.fileno(), "f.h5")
             if by_core is not None:
-                assert sorted(by_core) == sorted(hdf5.listing_of_descriptor(file.fileno(), 0)), bytes(changed)
+                assert sorted(by_core) == sorted(hdf5.listing_of_descriptor(file.fileno(), 0, "f.h5")), bytes(
+                    changed
+                )
                 listed += 1
     assert listed > 100
+
+
+# ----------------------------------------------------------------------- beside others
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    """A file that takes h5py."""
+    with h5py.File(tmp_path / "packed.h5", "w") as file:
+        file.create_dataset("x", data=numpy.arange(300_000), chunks=(1000,))
+    return tmp_path / "packed.h5"
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_the_programs_own_h5py(packed: Path, mode: str) -> None:
+    """It opens a file that placeholders wait for, and they read one that it has open."""
+    lazy = zerocopy.lazy_load(packed)
+    with h5py.File(packed, mode) as file:
+        assert file["x"][7] == 7
+        assert zerocopy.load(packed)["x"][7] == 7
+    if mode == "r":
+        assert lazy["x"][7] == 7
+
+
+def test_a_file_within_another(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "outer").write_bytes(b"x" * 100 + packed.read_bytes())
+    with (tmp_path / "outer").open("rb") as file:
+        file.seek(100)
+        assert zerocopy.load(file)["x"][-1] == 299_999
+        assert file.tell() == (tmp_path / "outer").stat().st_size
+
+
+@pytest.mark.skipif(bool(far.why_not()), reason=far.why_not())
+def test_an_error_of_the_disk_names_the_file(packed: Path) -> None:
+    size = packed.stat().st_size
+    with far.mounted(packed.parent, fail_from=size // 2, fail_to=size - 100_000) as place:
+        with pytest.raises(OSError) as caught:
+            zerocopy.load(place / "packed.h5")
+        assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(place / "packed.h5"))
+
+
+@pytest.mark.parametrize("buffer", [True, False])
+def test_a_process_ends_with_placeholders_that_nobody_frees(packed: Path, child: Child, buffer: bool) -> None:
+    """Libhdf5 closes what is open when there is no Python any more."""
+    done = child(
+        """
+        import ctypes, pathlib, sys, zerocopy
+        path = pathlib.Path(sys.argv[1])
+        lazy = zerocopy.lazy_load(path.read_bytes() if int(sys.argv[2]) else path)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(lazy["x"]))
+        """,
+        packed,
+        int(buffer),
+    )
+    assert done.returncode == 0, done.stderr
 
 
 # ----------------------------------------------------------------------- without h5py

@@ -10,6 +10,7 @@ import page_cache
 import pytest
 import torch
 from conftest import Child, Saver
+from dcp_folders import Writer
 
 import zerocopy
 
@@ -76,6 +77,35 @@ def test_a_tensor_is_read_and_the_others_are_not(save: Saver) -> None:
     started.wait()
     assert started.bytes_total == 16_000_000
     assert 0.49 < share_in_memory(path) < 0.95
+
+
+IN_FILES = {
+    "path": lambda path: path,
+    "placeholders": zerocopy.lazy_load,
+    "checkpoint": zerocopy.open,
+    "state dict": zerocopy.load,
+}
+
+
+@pytest.mark.parametrize("kind", IN_FILES)
+def test_several_files(tmp_path: Path, save: Saver, kind: str) -> None:
+    zerocopy.convert(save(STATE), tmp_path, max_shard_size="10MB")
+    for shard in (shards := list(tmp_path.glob("*.safetensors"))):
+        page_cache.drop(shard)
+    for path in (tmp_path, tmp_path / "model.safetensors.index.json"):
+        started = zerocopy.prefetch(IN_FILES[kind](path), block=True)
+        assert started.bytes_total >= 28_000_012
+    assert len(shards) > 1 and all(share_in_memory(shard) > 0.98 for shard in shards)
+
+
+@pytest.mark.parametrize("kind", ["path", "placeholders", "checkpoint"])
+def test_a_folder_of_torch_distributed(tmp_path: Path, kind: str) -> None:
+    writer = Writer(tmp_path)
+    writer.add("x", torch.zeros(3_000_000))
+    writer.write()
+    page_cache.drop(file := tmp_path / "__0_0.distcp")
+    zerocopy.prefetch(IN_FILES[kind](tmp_path), block=True)
+    assert share_in_memory(file) >= 0.98
 
 
 def test_it_finds_a_file_that_has_lost_its_name(cold: Path) -> None:

@@ -111,9 +111,11 @@ def test_dtype(name: str, tmp_path: Path) -> None:
     size = torch.empty(0, dtype=dtype).element_size()
     data = bytes(i % 2 for i in range(6 * size))
     header = {"x": safetensors_files.entry(name, [2, 3], [0, len(data)])}
-    loaded = zerocopy.load(safetensors_files.file(header, data))["x"]
+    content = safetensors_files.file(header, data)
+    loaded = zerocopy.load(content)["x"]
     assert (loaded.dtype, loaded.shape) == (dtype, (2, 3))
     assert safetensors_files.bytes_of(loaded) == data
+    assert zerocopy.open(content).get_slice("x").get_dtype() == name
 
 
 def test_a_dtype_of_later_releases() -> None:
@@ -134,6 +136,7 @@ def test_four_bits() -> None:
     loaded = zerocopy.load(content)["x"]
     assert (loaded.dtype, loaded.shape) == (torch.float4_e2m1fn_x2, (2, 2))
     assert bytes(loaded.view(torch.uint8).reshape(-1).tolist()) == b"abcd"
+    assert zerocopy.open(content).get_slice("x").get_dtype() == "F4"
     ragged = safetensors_files.file({"x": safetensors_files.entry("F4", [2, 1], [0, 1])}, b"a")
     with pytest.raises(zerocopy.UnsupportedError, match="rows"):
         zerocopy.load(ragged)

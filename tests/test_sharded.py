@@ -86,25 +86,11 @@ def test_links_to_shards(folder: Path, way: Way, tmp_path_factory: pytest.TempPa
 
 
 @each_way
-def test_shards_in_a_folder_below(folder: Path, way: Way) -> None:
-    (folder / "shards").mkdir()
-    for shard in SHARDS:
-        (folder / shard).rename(folder / "shards" / shard)
-    write_index(folder, {name: f"shards/{shard}" for name, shard in WEIGHT_MAP.items()})
-    same(way(folder), STATE)
-
-
-@each_way
-def test_only_what_is_in_the_index(folder: Path, way: Way) -> None:
-    torch.save({**STATE, "extra": torch.ones(1), "step": 7}, folder / "model-00001-of-00003.bin")
-    same(way(folder), STATE)
-
-
-@each_way
 def test_the_index_that_transformers_would_choose(folder: Path, way: Way) -> None:
-    chosen = {name: shard for name, shard in WEIGHT_MAP.items() if name == "layers.0.weight"}
+    second = "model-00002-of-00003.safetensors"
+    chosen = {name: shard for name, shard in WEIGHT_MAP.items() if shard == second}
     write_index(folder, chosen, "model.safetensors.index.json")
-    same(way(folder), {"layers.0.weight": STATE["layers.0.weight"]})
+    same(way(folder), {name: STATE[name] for name in SHARDS[second]})
     (folder / "model.safetensors.index.json").rename(folder / "other.index.json")
     same(way(folder), STATE)
     (folder / INDEX).rename(folder / "another.index.json")
@@ -192,6 +178,19 @@ def test_a_tensor_that_is_not_in_its_shard(folder: Path, way: Way) -> None:
 
 
 @each_way
+@pytest.mark.parametrize("extra", ["extra", "layers.1.weight"])
+def test_a_tensor_that_is_not_in_the_index_or_in_two_shards(folder: Path, way: Way, extra: str) -> None:
+    """Who goes by the shards sees another checkpoint than who goes by the index."""
+    path = folder / "model-00001-of-00003.bin"
+    tensors = {name: STATE[name] for name in SHARDS[path.name]}
+    torch.save({**tensors, "step": 7}, path)
+    same(way(folder), STATE)
+    torch.save({**tensors, extra: torch.ones(1)}, path)
+    with pytest.raises(zerocopy.FormatError, match=rf"{extra}.*model-00001-of-00003\.bin has it"):
+        way(folder)
+
+
+@each_way
 def test_a_shard_that_is_no_dict(folder: Path, way: Way) -> None:
     torch.save([torch.ones(2)], folder / "model-00001-of-00003.bin")
     with pytest.raises(zerocopy.FormatError, match="model-00001-of-00003"):
@@ -204,7 +203,17 @@ def test_a_shard_that_wants_to_run_code(folder: Path, way: Way) -> None:
     assert outcome(lambda: way(folder))[1].__name__ == "UnpicklingError"
 
 
-OUTSIDE = ["../../etc/passwd", "/etc/passwd", "..", "shards/../../x.bin", "./../x.bin", "", "a\0b"]
+OUTSIDE = [
+    "../../etc/passwd",
+    "/etc/passwd",
+    "..",
+    ".",
+    "shards/../../x.bin",
+    "shards/x.bin",
+    "./x.bin",
+    "",
+    "a\0b",
+]
 NOT_TEXT = [None, 1, ["model-00001-of-00003.bin"], {}]
 
 

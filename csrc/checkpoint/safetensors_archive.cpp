@@ -48,15 +48,14 @@ const Named& named(const SafetensorsEntry& entry) {
 
 Value tensor_of(Document& document, const SafetensorsEntry& entry) {
   const Named& as = named(entry);
-  std::vector<std::int64_t> size(entry.shape.begin(), entry.shape.end());
-  if (as.packed != 1) {
-    if (size.empty() || size.back() % as.packed != 0) {
-      throw UnsupportedError("safetensors: tensor " + quote(entry.name) +
-                             ": rows that end within an element of " + std::string(as.torch));
-    }
-    size.back() /= as.packed;
-  }
   const Storage& storage = add_storage(document, entry.name, *dtype_by_name(as.torch), entry.extent.size);
+  if (as.packed == 1) return add_tensor(document, storage, entry.shape, "safetensors: tensor");
+  if (entry.shape.empty() || entry.shape.back() % as.packed != 0) {
+    throw UnsupportedError("safetensors: tensor " + quote(entry.name) +
+                           ": rows that end within an element of " + std::string(as.torch));
+  }
+  std::vector<std::int64_t> size(entry.shape.begin(), entry.shape.end());
+  size.back() /= as.packed;
   return add_tensor(document, storage, size, "safetensors: tensor");
 }
 

@@ -1,25 +1,32 @@
 #include "checkpoint/tensor_document.h"
 
 #include <algorithm>
-#include <vector>
+#include <array>
+#include <functional>
 
 #include "pickle/geometry.h"
 
 namespace zerocopy {
 namespace {
 
+std::string_view kept(Document& document, std::string_view text) {
+  const ByteSpan own = document.text();
+  const std::less_equal<> before;
+  const std::byte* begin = ByteSpan(text).data();
+  if (before(own.data(), begin) && before(begin + text.size(), own.data() + own.size())) return text;
+  auto* room = static_cast<char*>(document.arena().allocate(text.size(), 1));
+  std::ranges::copy(text, room);
+  return {room, text.size()};
+}
+
 Value tuple(Document& document, std::span<const std::int64_t> numbers) {
-  std::vector<Value> items;
-  items.reserve(numbers.size());
-  for (const std::int64_t number : numbers) items.push_back(document.integer(number));
   auto& node = document.make<Sequence>(Kind::tuple);
-  node.items.assign(document.arena(), items);
+  for (const std::int64_t number : numbers) node.items.push_back(document.arena(), document.integer(number));
   return Value::of(node);
 }
 
 // Row by row, as torch counts it: of what is empty too. False where a stride is no int64.
-bool contiguous(std::span<const std::int64_t> size, std::vector<std::int64_t>& stride) {
-  stride.resize(size.size());
+bool contiguous(std::span<const std::int64_t> size, std::span<std::int64_t> stride) {
   std::int64_t step = 1;
   for (std::size_t i = size.size(); i-- > 0;) {
     stride[i] = step;
@@ -32,9 +39,7 @@ bool contiguous(std::span<const std::int64_t> size, std::vector<std::int64_t>& s
 
 Value add_text(Document& document, std::string_view text) {
   auto& node = document.make<Blob>(Kind::text);
-  auto* room = static_cast<std::byte*>(document.arena().allocate(text.size(), 1));
-  std::copy_n(ByteSpan(text).data(), text.size(), room);
-  node.bytes = ByteSpan(room, text.size());
+  node.bytes = ByteSpan(kept(document, text));
   return Value::of(node);
 }
 
@@ -42,7 +47,7 @@ const Storage& add_storage(Document& document, std::string_view key, const DType
                            std::uint64_t nbytes) {
   auto& storage = document.make<Storage>(Kind::storage);
   storage.index = document.storages.size();
-  storage.key = add_text(document, key).as<Blob>().bytes.text();
+  storage.key = kept(document, key);
   storage.location = "cpu";
   storage.dtype = &dtype;
   storage.element = &dtype;
@@ -54,7 +59,10 @@ const Storage& add_storage(Document& document, std::string_view key, const DType
 
 Value add_tensor(Document& document, const Storage& storage, std::span<const std::int64_t> size,
                  std::string_view what) {
-  std::vector<std::int64_t> stride;
+  std::array<std::int64_t, kMaxDimensions> room{};
+  if (size.size() > room.size())
+    throw FormatError(std::string(what) + " " + quote(storage.key) + " has too many dimensions");
+  const std::span<std::int64_t> stride = std::span(room).first(size.size());
   std::string reason = contiguous(size, stride) ? "" : "a shape that overflows";
   if (reason.empty()) reason = why_not_a_view(storage.numel, storage.dtype->size, 0, size, stride);
   if (!reason.empty()) {

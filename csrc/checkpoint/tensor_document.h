@@ -8,7 +8,7 @@
 
 namespace zerocopy {
 
-// Both copy what they are given.
+// Both copy what they are given, unless it is a view of the document's own text.
 Value add_text(Document& document, std::string_view text);
 const Storage& add_storage(Document& document, std::string_view key, const DType& dtype,
                            std::uint64_t nbytes);

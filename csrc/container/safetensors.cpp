@@ -6,18 +6,19 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "memory/name_table.h"
 
 namespace zerocopy {
 namespace {
 
-namespace json = simdjson::dom;
+namespace json = simdjson::ondemand;
 
 constexpr std::uint64_t kLengthSize = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference reader's
-constexpr std::size_t kMaxDepth = 8;               // of JSON: honest headers are 3 deep
 constexpr std::size_t kMaxDims = 64;               // torch's
+constexpr std::size_t kUsualEntry = 96;  // bytes of JSON: a guess, to have room for all entries at once
 
 struct Format {
   std::string_view name;
@@ -54,7 +55,8 @@ bool SafetensorsHeader::recognises(const Source& source) {
   return head.bytes().text().back() == '{' && length_of(source) < kAbsurd;
 }
 
-// Turns JSON into entries. Every string is copied: simdjson's own live no longer than its parser.
+// Turns JSON into entries, in one pass and without a tree of it. Names are views of the header, unless JSON
+// has escaped them; every other string is copied: simdjson's own live no longer than its parser.
 class SafetensorsHeader::Parser {
  public:
   Parser(SafetensorsHeader& header, std::uint64_t begin, std::uint64_t end)
@@ -62,23 +64,32 @@ class SafetensorsHeader::Parser {
 
   // `text` is followed by as many bytes as simdjson may read too far.
   void parse(ByteSpan text) {
+    end_of_text_ = text.text().data() + text.size();
     json::parser parser;
-    if (parser.allocate(text.size(), kMaxDepth) != simdjson::SUCCESS) throw std::bad_alloc();
+    if (parser.allocate(text.size()) != simdjson::SUCCESS) throw std::bad_alloc();
+    json::document document;
     json::object fields;
-    if (const auto error = parser.parse(text.text().data(), text.size(), false).get(fields)) {
-      fail("no JSON object (" + std::string(simdjson::error_message(error)) + ")");
-    }
-    NameTable<NameHash> seen(fields.size());
-    header_.entries_.reserve(fields.size());
-    for (const auto [key, value] : fields) {
-      const std::string_view name = kept(key);
-      if (!seen.insert(name, 0).second) fail("the name " + quote(name) + " twice");
+    require(parser.iterate(text.text(), text.size() + simdjson::SIMDJSON_PADDING).get(document));
+    require(document.get_object().get(fields));
+    header_.entries_.reserve(text.size() / kUsualEntry + 1);
+    bool has_metadata = false;
+    for (auto each : fields) {
+      json::field field;
+      require(std::move(each).get(field));
+      const std::string_view name = name_of(field);
       if (name == "__metadata__") {
-        read_metadata(value);
+        if (std::exchange(has_metadata, true)) fail("the name \"__metadata__\" twice");
+        read_metadata(field.value());
       } else {
-        header_.entries_.push_back(entry(name, value));
+        header_.entries_.push_back(entry(name, field.value()));
       }
     }
+    if (document.current_location().error() != simdjson::OUT_OF_BOUNDS) fail("bytes after its JSON object");
+    require_unique(header_.entries_, &SafetensorsEntry::name, "the name ");
+  }
+
+  void require_known() const {
+    if (!unknown_.empty()) throw UnsupportedError("safetensors header: " + unknown_);
   }
 
   // Each byte of the file belongs to one tensor.
@@ -100,83 +111,134 @@ class SafetensorsHeader::Parser {
   }
 
  private:
-  std::string_view kept(std::string_view text) {
+  static void require(simdjson::error_code error) {
+    if (error != simdjson::SUCCESS)
+      fail("no JSON object (" + std::string(simdjson::error_message(error)) + ")");
+  }
+
+  template <typename Item>
+  static void require_unique(const std::vector<Item>& items, std::string_view Item::*name, const char* what) {
+    NameTable<NameHash> seen(items.size());
+    for (const Item& item : items) {
+      if (!seen.insert(item.*name, 0).second) fail(what + quote(item.*name) + " twice");
+    }
+  }
+
+  std::string_view name_of(json::field& field) const {
+    const char* begin = field.key().raw();
+    const std::string_view behind(begin, static_cast<std::size_t>(end_of_text_ - begin));
+    const std::string_view raw = behind.substr(0, behind.find('"'));
+    if (raw.find('\\') == std::string_view::npos) return raw;
+    std::string_view name;
+    require(field.unescaped_key().get(name));
+    return kept(name);
+  }
+
+  std::string_view kept(std::string_view text) const {
     if (text.empty()) return "";
     auto* room = static_cast<char*>(header_.arena_.allocate(text.size(), 1));
     std::copy(text.begin(), text.end(), room);
     return {room, text.size()};
   }
 
-  void read_metadata(json::element value) {
-    if (value.is_null()) return;
+  void read_metadata(json::value value) {
+    if (is_null(value)) return;
     json::object pairs;
-    if (value.get(pairs) != simdjson::SUCCESS) fail("__metadata__ is no object");
-    NameTable<NameHash> seen(pairs.size());
-    for (const auto [key, item] : pairs) {
+    if (value.get_object().get(pairs) != simdjson::SUCCESS) fail("__metadata__ is no object");
+    for (auto each : pairs) {
+      json::field pair;
+      require(std::move(each).get(pair));
+      const std::string_view name = name_of(pair);
       std::string_view text;
-      if (item.get(text) != simdjson::SUCCESS) fail("__metadata__ holds more than strings");
-      const std::string_view name = kept(key);
-      if (!seen.insert(name, 0).second) fail("__metadata__ has " + quote(name) + " twice");
+      if (pair.value().get_string().get(text) != simdjson::SUCCESS)
+        fail("__metadata__ holds more than strings");
       header_.metadata_.emplace_back(name, kept(text));
+    }
+    require_unique(header_.metadata_, &Pair::first, "__metadata__ has ");
+  }
+
+  static bool is_null(json::value& value) {
+    bool null = false;
+    require(value.is_null().get(null));
+    return null;
+  }
+
+  // What the format does not have today, in a header that may yet turn out to be none.
+  void note_unknown(std::string_view tensor, std::string_view key) {
+    if (unknown_.empty()) {
+      unknown_ =
+          "tensor " + quote(tensor) + " has a field " + quote(key) + ", which may change what it means";
     }
   }
 
-  SafetensorsEntry entry(std::string_view name, json::element value) {
+  SafetensorsEntry entry(std::string_view name, json::value value) {
     json::object fields;
-    if (value.get(fields) != simdjson::SUCCESS) fail(name, "its entry is no object");
-    json::element dtype;
-    json::element shape;
-    json::element offsets;
+    if (value.get_object().get(fields) != simdjson::SUCCESS) fail(name, "its entry is no object");
+    const Format* format = nullptr;
+    SafetensorsEntry entry{.name = name, .dtype = {}, .shape = {}, .extent = {}};
     unsigned found = 0;
-    for (const auto [key, field] : fields) {
+    for (auto each : fields) {
+      json::field field;
+      require(std::move(each).get(field));
+      const std::string_view key = name_of(field);
       const unsigned bit = key == "dtype" ? 1U : key == "shape" ? 2U : key == "data_offsets" ? 4U : 0U;
       if (bit == 0) {
-        throw UnsupportedError("safetensors header: tensor " + quote(name) + " has a field " + quote(key) +
-                               ", which may change what it means");
+        note_unknown(name, key);
+        continue;
       }
       if ((found & bit) != 0) fail(name, "the field " + quote(key) + " twice");
       found |= bit;
-      (bit == 1 ? dtype : bit == 2 ? shape : offsets) = field;
+      if (bit == 1) {
+        format = &format_of(name, field.value());
+      } else if (bit == 2) {
+        entry.shape = shape_of(name, field.value());
+      } else {
+        entry.extent = extent_of(name, field.value());
+      }
     }
     if (found != 7) fail(name, "dtype, shape or data_offsets are missing");
-    const Format& format = format_of(name, dtype);
-    SafetensorsEntry entry{name, format.name, shape_of(name, shape), extent_of(name, offsets)};
-    require_size(entry, format);
+    entry.dtype = format->name;
+    require_size(entry, *format);
     return entry;
   }
 
-  static const Format& format_of(std::string_view tensor, json::element value) {
+  static const Format& format_of(std::string_view tensor, json::value value) {
     std::string_view name;
-    if (value.get(name) != simdjson::SUCCESS) fail(tensor, "its dtype is no string");
+    if (value.get_string().get(name) != simdjson::SUCCESS) fail(tensor, "its dtype is no string");
     const auto* format =
         std::find_if(kFormats.begin(), kFormats.end(), [&](const Format& f) { return f.name == name; });
     if (format == kFormats.end()) fail(tensor, "no dtype " + quote(name));
     return *format;
   }
 
-  std::span<const std::int64_t> shape_of(std::string_view tensor, json::element value) {
+  std::span<const std::int64_t> shape_of(std::string_view tensor, json::value value) const {
     json::array items;
-    if (value.get(items) != simdjson::SUCCESS) fail(tensor, "its shape is no array");
-    if (items.size() > kMaxDims) fail(tensor, std::to_string(items.size()) + " dimensions");
-    auto* room = static_cast<std::int64_t*>(
-        header_.arena_.allocate(items.size() * sizeof(std::int64_t), alignof(std::int64_t)));
+    if (value.get_array().get(items) != simdjson::SUCCESS) fail(tensor, "its shape is no array");
+    std::array<std::int64_t, kMaxDims> sizes;  // NOLINT(*-member-init): as many as are used
     std::size_t n = 0;
-    for (const json::element item : items) {
-      if (!item.is_int64() || std::int64_t(item) < 0) fail(tensor, "its shape is of no sizes");
-      room[n++] = std::int64_t(item);
+    for (auto item : items) {
+      if (n == kMaxDims) fail(tensor, "more than " + std::to_string(kMaxDims) + " dimensions");
+      if (item.get_int64().get(sizes.at(n)) != simdjson::SUCCESS || sizes.at(n) < 0)
+        fail(tensor, "its shape is of no sizes");
+      ++n;
     }
+    auto* room =
+        static_cast<std::int64_t*>(header_.arena_.allocate(n * sizeof(std::int64_t), alignof(std::int64_t)));
+    std::copy_n(sizes.begin(), n, room);
     return {room, n};
   }
 
-  Extent extent_of(std::string_view tensor, json::element value) const {
+  Extent extent_of(std::string_view tensor, json::value value) const {
     json::array items;
-    if (value.get(items) != simdjson::SUCCESS || items.size() != 2)
-      fail(tensor, "its data_offsets are no pair");
+    if (value.get_array().get(items) != simdjson::SUCCESS) fail(tensor, "its data_offsets are no pair");
     std::array<std::uint64_t, 2> at{};
     std::size_t n = 0;
-    for (const json::element item : items) {
-      if (item.get(at.at(n++)) != simdjson::SUCCESS) fail(tensor, "its data_offsets are no offsets");
+    for (auto item : items) {
+      if (n == at.size()) fail(tensor, "its data_offsets are no pair");
+      if (item.get_uint64().get(at.at(n++)) != simdjson::SUCCESS)
+        fail(tensor, "its data_offsets are no offsets");
     }
+    if (n != at.size()) fail(tensor, "its data_offsets are no pair");
     if (at[0] > at[1]) fail(tensor, "it ends before it begins");
     if (at[1] > end_ - begin_) {
       fail(tensor, "truncated, or its data_offsets lie: it ends at " + std::to_string(at[1]) + " of " +
@@ -203,6 +265,8 @@ class SafetensorsHeader::Parser {
   }
 
   SafetensorsHeader& header_;
+  const char* end_of_text_ = nullptr;
+  std::string unknown_;
   std::uint64_t begin_;  // of the tensors' bytes, and their end
   std::uint64_t end_;
 };
@@ -224,6 +288,7 @@ SafetensorsHeader::SafetensorsHeader(const Source& source) {
   Parser parser(*this, kLengthSize + length, source.size());
   parser.parse(text_.bytes());
   parser.lay_out();
+  parser.require_known();
 }
 
 }  // namespace zerocopy

@@ -18,7 +18,7 @@
 
 namespace zerocopy {
 
-// One tensor. Texts and shapes live as long as the header.
+// One tensor. Texts and shapes live as long as the header; most names are views of its text.
 struct SafetensorsEntry {
   std::string_view name;
   std::string_view dtype;  // one of the format's: "F32"

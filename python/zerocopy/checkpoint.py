@@ -112,6 +112,7 @@ def open_shards(
             on_failure.callback(file.native.close)
             if missing := [name for name in held if file.native.find(name) < 0]:
                 raise sharded.not_there(index, missing[0])
+            sharded.require_named(index, shard, file.native.names())
             layers.append(FileLayer(file, held if wanted is None else wanted.intersection(held)))
         on_failure.pop_all()
     return Checkpoint(layers, opened=layers, path=index.name)

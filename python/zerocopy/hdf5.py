@@ -15,11 +15,13 @@ import itertools
 import math
 import os
 import posixpath
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zerocopy.errors import Error, FormatError, UnsupportedError
+from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.hdf5_image import FileImage, Image, faults
 
 if TYPE_CHECKING:
     from zerocopy import _C  # which needs torch; the command line has none
@@ -29,6 +31,7 @@ SUFFIXES = (".h5", ".hdf5")
 
 _USER_BLOCKS = [1 << n for n in range(9, 21)]
 _DEEPEST = 100
+_MOST_LINKS = 16  # behind each other: libhdf5's own bound
 _MOST_TEXT = 16  # bytes of all paths for a byte of the file
 _FREE_TEXT = 1 << 16
 _PIECE = 1 << 22
@@ -68,74 +71,46 @@ def import_h5py(target: object = None) -> Any:
 def listing_of_path(path: bytes) -> list[_C.ListingEntry]:
     """Return what is in a file, for the core, which opens it next."""
     h5py = import_h5py()
-    with _faults():
-        file = h5py.h5f.open(path, h5py.h5f.ACC_RDONLY, fapl=_unlocked(h5py))
-    return _Lister(h5py, file, file).listing
+    return _listing(h5py, FileImage(os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0, os.fsdecode(path)))
 
 
-def listing_of_descriptor(descriptor: int, start: int) -> list[_C.ListingEntry]:
-    """Return what is in a file that is open."""
-    if start:
-        raise UnsupportedError(
-            "hdf5: h5py reads files from their first byte, and this one begins within another"
-        )
-    return listing_of_path(f"/proc/self/fd/{descriptor}".encode())
+def listing_of_descriptor(descriptor: int, start: int, name: str) -> list[_C.ListingEntry]:
+    """Return what is in a file that is open, and begins at `start` of it."""
+    h5py = import_h5py()
+    return _listing(h5py, FileImage(os.dup(descriptor), start, name))
 
 
 def listing_of_buffer(buffer: Any) -> list[_C.ListingEntry]:
     """Return what is in a file that is in memory."""
     h5py = import_h5py()
     with memoryview(buffer) as view, view.cast("B") as flat:
-        image = io.BytesIO(flat)
-    with _faults():
+        return _listing(h5py, io.BytesIO(flat))
+
+
+def _listing(h5py: Any, image: Image) -> list[_C.ListingEntry]:
+    with faults(image):
         file = h5py.File(image, "r")
-    return _Lister(h5py, file.id, (file, image)).listing
-
-
-def _unlocked(h5py: Any) -> Any:
-    """Return how to open a file that is only read: without the lock, which some file systems do not have."""
-    properties = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    if hasattr(properties, "set_file_locking"):
-        with contextlib.suppress(RuntimeError, ValueError):
-            properties.set_file_locking(False, True)
-    return properties
-
-
-@contextlib.contextmanager
-def _faults() -> Iterator[None]:
-    """Raise what libhdf5 finds wrong with a file as FormatError."""
-    try:
-        yield
-    except Error:
-        raise
-    except OSError as error:
-        if error.errno is not None:  # the system's, not the file's
-            raise
-        raise FormatError(_said(error)) from error
-    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
-        raise FormatError(_said(error)) from error
-
-
-def _said(error: BaseException) -> str:
-    text = error.args[0] if error.args else ""
-    return f"hdf5: {ascii(str(text))[1:-1][:300]}"
+    # At the latest while there is a Python to call: libhdf5 closes what is open when the process is nearly over.
+    weakref.finalize(file, h5py.File(file.id).close)
+    return _Lister(h5py, file, image).listing
 
 
 class _Lister:
     """Walks a file by its hard links, each group before what is in it."""
 
-    def __init__(self, h5py: Any, file: Any, kept: Any) -> None:
-        self._h5py, self._kept = h5py, kept
+    def __init__(self, h5py: Any, file: Any, image: Image) -> None:
+        self._h5py, self._file, self._image = h5py, file, image
         self.listing: list[_C.ListingEntry] = []
         self._places: dict[int, int] = {}  # of datasets, by their address
         self._by_path: dict[str, int] = {}
         self._groups: set[int] = set()
-        self._text = _FREE_TEXT + _MOST_TEXT * int(h5py.h5f.FileID.get_filesize(file))
-        self._soft: list[tuple[str, bytes]] = []
-        with _faults():
-            self._group(h5py.h5g.open(file, b"/"), "", 0)
-            for path, target in self._soft:
-                self._follow(path, target)
+        self._text = _FREE_TEXT + _MOST_TEXT * int(file.id.get_filesize())
+        self._soft: dict[str, str] = {}  # where each leads, both from the root
+        self._left_out: set[str] = set()
+        with faults(image):
+            self._group(h5py.h5g.open(file.id, b"/"), "", 0)
+            for path in self._soft:
+                self._follow(path)
 
     def _group(self, group: Any, path: str, depth: int) -> None:
         h5 = self._h5py
@@ -149,7 +124,8 @@ class _Lister:
             here = f"{path}/{_text(name)}" if path else _text(name)
             kind = group.links.get_info(name).type
             if kind == h5.h5l.TYPE_SOFT:
-                self._soft.append((here, group.links.get_val(name)))
+                target = posixpath.join("/", path, _text(group.links.get_val(name)))
+                self._soft[here] = posixpath.normpath(target).lstrip("/")
             if kind != h5.h5l.TYPE_HARD:
                 continue  # external ones lead to other files
             member = h5.h5o.open(group, name)
@@ -177,15 +153,24 @@ class _Lister:
         facts = self._facts(dataset, path)
         if facts is None:
             del self._places[self._h5py.h5o.get_info(dataset).addr]
+            self._left_out.add(path)
         else:
             self._append(path, *facts, None)
 
-    def _follow(self, path: str, target: bytes) -> None:
-        """Take a soft link for another name of a dataset that hard links lead to."""
-        name = posixpath.join("/", posixpath.dirname(path), _text(target))
-        place = self._by_path.get(posixpath.normpath(name).lstrip("/"))
-        if place is None or self.listing[place][1] is None:
-            raise FormatError(f"hdf5: soft link {ascii(path)[:200]} leads to no dataset of the file")
+    def _follow(self, path: str) -> None:
+        """Take a soft link for another name of a dataset that hard links lead to, or other soft links."""
+        target, shown = self._soft[path], ascii(path)[:200]
+        for _ in range(_MOST_LINKS):
+            if target not in self._soft:
+                break
+            target = self._soft[target]
+        if target in self._left_out:
+            return
+        place = self._by_path.get(target)
+        if place is None:
+            raise FormatError(f"hdf5: soft link {shown} leads to no dataset of the file")
+        if self.listing[place][1] is None:
+            raise UnsupportedError(f"hdf5: soft link {shown} leads to a group, which then has two names")
         _, *same, _ = self.listing[place]
         self._append(path, *same, place)
 
@@ -216,7 +201,7 @@ class _Lister:
             why = "the dataset is big-endian" if dtype.byteorder == ">" else "its elements are not torch's"
         if not why:
             return named, shape, offset, None, "", ""
-        return named, shape, None, DatasetReader(h5, dataset, dtype, shape, self._kept), why, ""
+        return named, shape, None, DatasetReader(h5, dataset, shape, self._file, self._image), why, ""
 
 
 def _text(name: bytes) -> str:
@@ -243,11 +228,12 @@ def _why_not_at_once(h5: Any, dataset: Any, properties: Any) -> str:
 
 
 class DatasetReader:
-    """Reads a dataset into memory of its own, in this machine's byte order; `kept` is its open file."""
+    """Reads a dataset of an open file into memory of its own, in this machine's byte order."""
 
-    def __init__(self, h5: Any, dataset: Any, dtype: Any, shape: tuple[int, ...], kept: Any) -> None:
-        self._h5, self._dataset, self._kept = h5, dataset, kept
-        self._dtype, self._shape = dtype.newbyteorder("="), shape
+    def __init__(self, h5: Any, dataset: Any, shape: tuple[int, ...], file: Any, image: Image) -> None:
+        self._h5, self._dataset, self._shape = h5, dataset, shape
+        self._file, self._image = file, image  # which the dataset needs
+        self._dtype = dataset.dtype.newbyteorder("=")
 
     def __call__(self) -> Any:
         """Return all of it."""
@@ -265,7 +251,7 @@ class DatasetReader:
         import numpy
 
         values = numpy.empty(shape, self._dtype)
-        with _faults():
+        with faults(self._image):
             self._dataset.read(here, there, values)
         return values
 

@@ -59,7 +59,7 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
         archive = _attempt(
             lambda listing: _C.Archive.open_descriptor(descriptor, start, name, mode, *way, listing),
             lambda: _glimpse_of_descriptor(descriptor, start),
-            lambda: hdf5.listing_of_descriptor(descriptor, start),
+            lambda: hdf5.listing_of_descriptor(descriptor, start, name),
             name,
             descriptor,
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, backends, environment
+from zerocopy import _C, _torch, backends, dcp, environment, sharded
 from zerocopy.checkpoint import Checkpoint
 from zerocopy.placeholder import NotYetLoadedTensor
 
@@ -135,8 +135,9 @@ def prefetch(
     Parameters
     ----------
     path_or_obj : str, PathLike, or what ``load`` returned
-        A file; or a tensor, a state dict, a module, a ``Checkpoint``, or containers of them: what lies in mapped files
-        of their tensors is read, on pages of those mappings.
+        A file, or what ``load`` takes in place of one: an index of shards or a folder, whose files are all read. Or a
+        tensor, a state dict, a module, a ``Checkpoint``, or containers of them: what lies in mapped files of their
+        tensors is read, on pages of those mappings.
     block : bool
         Return when all is there. Else return at once.
     progress : callable, optional
@@ -181,7 +182,7 @@ def prefetch(
 
 def _readings_of(path_or_obj: Any, lock: bool) -> Iterator[_C.BackgroundReading]:
     if isinstance(path_or_obj, (str, os.PathLike)):
-        paths, tensors = {os.fspath(path_or_obj): None}, []
+        paths, tensors = dict.fromkeys(_files_of(path_or_obj)), []
     else:
         leaves = list(_leaves_of(path_or_obj, set()))
         paths = dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, str))
@@ -220,4 +221,17 @@ def _leaves_of(obj: Any, seen: set[int]) -> Iterator[str | torch.Tensor]:
 
 def _paths(names: Iterable[str]) -> Iterator[str]:
     """Yield those that are files: what was opened may have been a buffer, or gone since."""
-    yield from (name for name in names if Path(name).is_file())
+    for name in names:
+        if Path(name).is_file():
+            yield name
+        elif Path(name).is_dir():
+            yield from _files_of(name)
+
+
+def _files_of(path: str | os.PathLike[str]) -> list[str]:
+    """Return the files whose bytes a checkpoint is made of: shards and not their index."""
+    if (index := sharded.index_of(path)) is not None:
+        return [str(shard) for shard in index.shards]
+    if (folder := dcp.folder_of(path)) is not None:
+        return [str(place.file) for place in folder.places]
+    return [os.fspath(path)]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.showing import shown
@@ -76,10 +78,25 @@ def index_of(f: Any) -> Index | None:
 def load(index: Index, load_shard: Callable[[Path], Any]) -> dict[str, Any]:
     """Return the tensors of all shards, as `load_shard` loads each, in the order of the index."""
     loaded = {shard: load_shard(shard) for shard in index.shards}
+    for shard, held in loaded.items():
+        if isinstance(held, dict):
+            require_named(index, shard, (name for name in held if isinstance(held[name], torch.Tensor)))
     try:
         return {name: loaded[shard][name] for name, shard in index.homes.items()}
     except (KeyError, TypeError, IndexError):
         raise _missing(index, loaded) from None
+
+
+def require_named(index: Index, shard: Path, tensors: Iterable[Any]) -> None:
+    """Raise ``FormatError`` if a shard has a tensor that is another shard's by the index, or nobody's.
+
+    Loaders that go by the shards, and not by the index, would see another checkpoint.
+    """
+    for name in tensors:
+        if index.homes.get(name) != shard:
+            home = index.homes.get(name)
+            place = f"is to be in {shown(home.name)}" if home else "is in no shard by the index"
+            raise FormatError(f"{index.name}: {shown(str(name))} {place}, and {shown(shard.name)} has it")
 
 
 def _missing(index: Index, loaded: dict[Path, Any]) -> FormatError:
@@ -133,6 +150,6 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _shard(folder: Path, name: Any) -> Path:
     if not isinstance(name, str) or not name or "\0" in name:
         raise TypeError("a shard that is no file name")
-    if name.startswith("/") or ".." in name.split("/"):
-        raise ValueError(f"the shard {name!r} is not in its folder")
+    if "/" in name or name in (".", ".."):
+        raise ValueError(f"the shard {name!r} is no plain name of a file in its folder")
     return folder / name

@@ -1,0 +1,97 @@
+"""An HDF5 file as h5py reads it: as bytes, and not by its path."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from zerocopy.errors import Error, FormatError
+
+
+class FileImage(io.RawIOBase):
+    """A file as h5py reads it.
+
+    Not by its path: libhdf5 locks what it opens so, and opens a path a second time, for the program, only as it did
+    the first time. Nothing of the program's is in the way of this, and the other way round.
+    """
+
+    def __init__(self, descriptor: int, start: int, name: str) -> None:
+        """Take over a descriptor; the file begins at `start`."""
+        self._descriptor, self._start, self._name = descriptor, start, name
+        self._size = max(0, os.fstat(descriptor).st_size - start)
+        self._at = 0
+        self.fault: OSError | None = None  # the last: libhdf5 tells of it in words only
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to another place."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, room: Any) -> int:
+        """Fill the room with what is here; behind the file's end with zeros, as libhdf5's own driver does."""
+        with memoryview(room) as view, view.cast("B") as left:
+            size = wanted = left.nbytes
+            while wanted and (got := self._read(left[size - wanted :])):
+                wanted -= got
+            left[size - wanted :] = bytes(wanted)
+        return size
+
+    def _read(self, room: memoryview) -> int:
+        try:
+            got = os.preadv(self._descriptor, [room], self._start + self._at)
+        except OSError as error:
+            self.fault = OSError(error.errno, error.strerror, self._name)
+            raise
+        self._at += got
+        return got
+
+    def close(self) -> None:
+        """Let go of the descriptor."""
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
+
+
+Image = io.BytesIO | FileImage
+
+
+@contextlib.contextmanager
+def faults(image: Image) -> Iterator[None]:
+    """Raise what libhdf5 finds wrong with a file as FormatError, and what the system finds as OSError."""
+    if isinstance(image, FileImage):
+        image.fault = None
+    try:
+        yield
+    except Error:
+        raise
+    except (
+        OSError,
+        RuntimeError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        NotImplementedError,
+    ) as error:
+        fault = getattr(image, "fault", None)
+        if fault is not None:
+            raise fault from error
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise FormatError(_said(error)) from error
+
+
+def _said(error: BaseException) -> str:
+    text = error.args[0] if error.args else ""
+    return f"hdf5: {ascii(str(text))[1:-1][:300]}"
