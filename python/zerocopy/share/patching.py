@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from zerocopy import environment, importing, standins
-from zerocopy.share import routing
+from zerocopy.share import client, routing
 from zerocopy.share.places import Place, known_places, places_of
 
 log = logging.getLogger("zerocopy")
@@ -78,7 +78,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     True
     """
     known, further = known_places(), places_of(config) if config is not None else []
-    if environment.is_disabled() or routing.is_loader():
+    if environment.is_disabled() or client.is_loader():
         return
     _await(known, is_known=True)
     _await(further, is_known=False)

@@ -76,8 +76,3 @@ class Inherited:
         for name in self._place.owners:
             owner = getattr(owner, name)
         return vars(owner)[self._place.name].__func__(self._cls, *args, **kwargs)
-
-
-def is_loader() -> bool:
-    """Return whether this is a process in which the server has a model loaded."""
-    return False

@@ -1,0 +1,129 @@
+"""``zerocopy serve``: the model server in the foreground, or as a unit of systemd's."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from zerocopy.cli import reading, serving
+from zerocopy.cli.output import complain, flush, say
+from zerocopy.share import server, sockets, status
+
+DESCRIPTION = """
+Runs the model server until it is told to stop: by "zerocopy stop", by SIGTERM or Ctrl-C, or because nobody has asked it
+for anything for long. It need not be run by hand: the first program that wants one starts it, in the background.
+"""
+
+EPILOG = (
+    reading.EXIT_CODES.format(
+        fine="it has ended as it was told to; or the unit was printed, or written",
+        bad="another one serves there already",
+        trouble="trouble: the place is not safe, or a value makes no sense",
+    ).replace("Of several files the highest counts. ", "")
+    + """
+example:
+  $ zerocopy serve --max-bytes 16G --idle 86400
+  $ zerocopy serve --systemd --max-bytes 16G && systemctl --user enable --now zerocopy
+"""
+)
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+_UNIT = """\
+[Unit]
+Description=zerocopy model server: PyTorch models loaded once per machine
+Documentation=man:systemd.service(5)
+
+[Service]
+ExecStart={command}
+Environment={environment}
+# It keeps descriptors of files and of memory, a few for each model.
+LimitNOFILE=65536
+Restart=on-failure
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    serving.add_arguments(parser)
+    parser.add_argument(
+        "--max-bytes",
+        metavar="SIZE",
+        help="the most memory that results may take: a number, or one with K, M, G or T behind it; what nobody has, and "
+        "nobody has asked for for longest, goes first (default: ZEROCOPY_MAX_BYTES, or any)",
+    )
+    parser.add_argument(
+        "--idle",
+        metavar="SECONDS",
+        help="end when nobody has asked for anything for so long (default: ZEROCOPY_SHARE_IDLE, or an hour)",
+    )
+    unit = parser.add_mutually_exclusive_group()
+    unit.add_argument("--print-unit", action="store_true", help="print a systemd user unit, and serve nothing")
+    unit.add_argument(
+        "--systemd",
+        action="store_true",
+        help="write it to ~/.config/systemd/user/zerocopy.service, and serve nothing",
+    )
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Serve, or see to the unit, and return the exit code."""
+    given = {"ZEROCOPY_MAX_BYTES": options.max_bytes, "ZEROCOPY_SHARE_IDLE": options.idle}
+    for name, value in given.items():
+        if value is not None:
+            os.environ[name] = value
+    return serving.run(parser, options, lambda: _run(parser, options))
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    from zerocopy.share.settings import Settings
+
+    Settings.of_environment()  # a value that makes no sense is said now
+    if options.print_unit:
+        say(unit().splitlines())
+        return reading.FINE
+    if options.systemd:
+        return _write_unit()
+    return _serve(parser.prog)
+
+
+def _serve(prog: str) -> int:
+    there = status()
+    if there is not None:
+        complain(f"{prog}: server {there['pid']} serves there already")
+        return reading.BAD
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    say([f"serving on {sockets.path()}, as process {os.getpid()}"])
+    flush()
+    return server.serve(sockets.path())
+
+
+def unit() -> str:
+    """Return a unit for systemd that runs this server, as the environment has it now."""
+    command = shlex.join([sys.executable, "-m", "zerocopy", "serve"])
+    names = ("ZEROCOPY_SOCKET", "ZEROCOPY_MAX_BYTES", "ZEROCOPY_SHARE_IDLE")
+    # Kept running by systemd: it does not end by itself unless that is asked for.
+    values = {"ZEROCOPY_SHARE_IDLE": "inf", **{name: os.environ[name] for name in names if name in os.environ}}
+    values["ZEROCOPY_SOCKET"] = str(sockets.path())
+    environment = " ".join(_quoted(f"{name}={value}") for name, value in sorted(values.items()))
+    return _UNIT.format(command=command.replace("%", "%%"), environment=environment.replace("%", "%%"))
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _write_unit() -> int:
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    path = Path(home) / "systemd" / "user" / "zerocopy.service"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(unit())
+    say([f"{path} is written; systemctl --user enable --now zerocopy starts it"])
+    return reading.FINE
