@@ -87,8 +87,8 @@ def test_all_is_complete() -> None:
         if not name.startswith("_")
         and getattr(getattr(zerocopy, name), "__module__", "").startswith("zerocopy")
     }
-    assert set(zerocopy.__all__) == public | {"jit"}
-    assert len(zerocopy.__all__) == len(public) + 1
+    assert set(zerocopy.__all__) == public | {"jit", "share"}
+    assert len(zerocopy.__all__) == len(public) + 2
 
 
 def test_version() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zerocopy import _interpreters
 
 if TYPE_CHECKING:
-    from zerocopy import jit
+    from zerocopy import jit, share
     from zerocopy.allowlist import safe_globals
     from zerocopy.assigning import assign, load_model
     from zerocopy.checkpoint import Checkpoint, open
@@ -77,6 +77,7 @@ __all__ = [
     "rename_keys",
     "safe_globals",
     "save",
+    "share",
     "skip_data",
     "storage_offsets",
     "unpatch",
@@ -119,6 +120,7 @@ _HOMES = {
     "rename_keys": "editing",
     "safe_globals": "allowlist",
     "save": "saving",
+    "share": "share",
     "skip_data": "reserving",
     "storage_offsets": "reserving",
     "unpatch": "patching",
@@ -126,7 +128,7 @@ _HOMES = {
 }
 
 
-_MODULES = ("jit",)
+_MODULES = ("jit", "share")
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ import ctypes
 import mmap
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -39,11 +40,21 @@ class Place(NamedTuple):
 
 
 class MappedFiles:
-    """The files that are mapped when it is made, opened as they are needed and closed at the end of its block."""
+    """The files that are mapped when it is made, opened as they are needed and closed at the end of its block.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    descriptors : iterable of int
+        Open already: of memory, which has no path to be opened by.
+    """
+
+    def __init__(self, descriptors: Iterable[int] = ()) -> None:
         self._mappings = _mappings()
         self._opened: dict[str, int | None] = {}
+        for descriptor in descriptors:
+            identity = _identity_of(descriptor)
+            if identity is not None:
+                self._opened[identity] = descriptor
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:

@@ -1,6 +1,7 @@
 """The model server: a result is computed once per machine, and rebuilt anywhere over shared storages.
 
 ``zerocopy.share.load(fn, *args)`` returns what ``fn(*args)`` returns. See its documentation.
+``zerocopy.share.patch_all()`` has the loading functions of known libraries do so.
 """
 
 from __future__ import annotations
