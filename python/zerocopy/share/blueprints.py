@@ -25,7 +25,7 @@ import torch
 from zerocopy import _C, _torch, construction
 from zerocopy.errors import UnsupportedError
 from zerocopy.pickling import Store, pickled
-from zerocopy.share import calls
+from zerocopy.share import calls, quirks
 
 #: Bytes and buffers of fewer go by value.
 SHARED_FROM = 1 << 12
@@ -139,7 +139,7 @@ class _SkeletonPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in ("__main__", "__mp_main__"):
             raise UnsupportedError("what __main__ defines is not found by its name in another process")
-        return NotImplemented
+        return quirks.reduce(obj)
 
 
 def _dill_pickler(file: io.BytesIO, leaves: _Leaves, refusal: Exception) -> Any:
@@ -152,6 +152,9 @@ def _dill_pickler(file: io.BytesIO, leaves: _Leaves, refusal: Exception) -> Any:
     class DillPickler(dill.Pickler):  # type: ignore[misc, name-defined]
         def persistent_id(self, obj: Any) -> int | None:
             return leaves.number_of(obj)
+
+        def reducer_override(self, obj: Any) -> Any:
+            return quirks.reduce(obj)
 
     return DillPickler(file, protocol=5, recurse=True, buffer_callback=leaves.take_buffer)
 
@@ -196,6 +199,10 @@ def build(archive: _C.Archive, skeleton: bytes | None, arguments: Sequence[Any] 
 
 class _SkeletonUnpickler(pickle.Unpickler):
     """Runs what the user's own loader has written."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        quirks.make_importable(module)
+        return super().find_class(module, name)
 
 
 _RESTORE = _torch.restore_function(None)

@@ -21,7 +21,7 @@ import torch
 
 from zerocopy import __version__, _torch
 from zerocopy.errors import UnsupportedError
-from zerocopy.share import files, sockets
+from zerocopy.share import files, quirks, sockets
 
 _LONGEST_PATH = 4096
 # What changes what a program loads. The rest of the environment goes to the loader, and is no part of the key.
@@ -179,6 +179,10 @@ class _CallUnpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, resolve: Callable[[str], Any]) -> None:
         super().__init__(file)
         self._resolve = resolve
+
+    def find_class(self, module: str, name: str) -> Any:
+        quirks.make_importable(module)
+        return super().find_class(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
         kind, *rest = pid

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch  # noqa: F401  its libraries have to be there before _C is loaded
 
+import zerocopy
+from zerocopy import importing
 from zerocopy.mapped import MappedFiles, Place
 from zerocopy.share import attaching, calls, client, files, frames
 from zerocopy.share.errors import ServerError
@@ -25,6 +27,7 @@ def compute(connection: socket.socket, about: dict[str, Any], blob: memoryview) 
     """Run a call, and send the server what it returns."""
     client.be_loader()
     calls.apply(about["settings"])
+    _map_files()
     session = _Session(connection)
     with Reading(about["files"]) as reading:
         function, args, kwargs = calls.decode(blob, session.resolve)
@@ -33,6 +36,12 @@ def compute(connection: socket.socket, about: dict[str, Any], blob: memoryview) 
         publisher = Publisher(mapped, session.find, session.reserve)
         published = publisher.publish(result, session.arguments, session.works)
         session.send(published, reading, about)
+
+
+def _map_files() -> None:
+    """Have what reads checkpoints map them: what lies in a file's mapping is published as that file."""
+    zerocopy.patch()
+    importing.when_imported("safetensors", lambda _: zerocopy.patch(safetensors=True))
 
 
 class _Session:

@@ -115,6 +115,7 @@ class Entry:
             "attached": self.leases.are_held(),
             "hits": self.hits,
             "created": self.created,
+            "used": time.time() - (time.monotonic() - self.used),
             "seconds": self.seconds,
         }
 
