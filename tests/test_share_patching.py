@@ -289,7 +289,8 @@ class {0}:
 CHECK = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from zerocopy import share
+import zerocopy
+share = zerocopy.share
 share.patch_all()
 assert not {"torch", "transformers", "diffusers", "safetensors"} & set(sys.modules)
 share.load = lambda fn, *args: "served"
@@ -327,9 +328,8 @@ def test_the_known_libraries(tmp_path: Path, child: Child) -> None:
     for name, text in LIBRARIES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        for package in list(path.relative_to(tmp_path).parents)[
-            :-1
-        ]:  # or an installed one would be found before
+        packages = list(path.relative_to(tmp_path).parents)[:-1]
+        for package in packages:  # or an installed one would be found before
             (tmp_path / package / "__init__.py").touch()
         path.write_text(CLASS.format(text) if text.isidentifier() else textwrap.dedent(text))
     done = child(CHECK, tmp_path)

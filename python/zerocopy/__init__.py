@@ -134,7 +134,8 @@ _MODULES = ("jit", "share")
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    importlib.import_module("torch")  # its libraries have to be there before _C is loaded
+    if name != "share":  # which imports it when it needs it
+        importlib.import_module("torch")  # its libraries have to be there before _C is loaded
     home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
     found = home if name in _MODULES else getattr(home, name)
     globals()[name] = found

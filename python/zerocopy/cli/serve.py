@@ -64,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end when nobody has asked for anything for so long (default: ZEROCOPY_SHARE_IDLE, or an hour)",
     )
     unit = parser.add_mutually_exclusive_group()
-    unit.add_argument("--print-unit", action="store_true", help="print a systemd user unit, and serve nothing")
+    unit.add_argument(
+        "--print-unit", action="store_true", help="print a systemd user unit, and serve nothing"
+    )
     unit.add_argument(
         "--systemd",
         action="store_true",
@@ -109,7 +111,10 @@ def unit() -> str:
     command = shlex.join([sys.executable, "-m", "zerocopy", "serve"])
     names = ("ZEROCOPY_SOCKET", "ZEROCOPY_MAX_BYTES", "ZEROCOPY_SHARE_IDLE")
     # Kept running by systemd: it does not end by itself unless that is asked for.
-    values = {"ZEROCOPY_SHARE_IDLE": "inf", **{name: os.environ[name] for name in names if name in os.environ}}
+    values = {
+        "ZEROCOPY_SHARE_IDLE": "inf",
+        **{name: os.environ[name] for name in names if name in os.environ},
+    }
     values["ZEROCOPY_SOCKET"] = str(sockets.path())
     environment = " ".join(_quoted(f"{name}={value}") for name, value in sorted(values.items()))
     return _UNIT.format(command=command.replace("%", "%%"), environment=environment.replace("%", "%%"))
