@@ -64,7 +64,7 @@ def test_from_warm_to_stop(
     code, out, err = run(capsys, "ps")
     assert (code, err) == (0, "")
     heading, *rows, summary = out.splitlines()
-    assert heading.split() == "KEY FUNCTION IN FILES IN MEMORY ATTACHED HITS AGE LAST USE".split()
+    assert " ".join(heading.split()) == "KEY FUNCTION IN FILES IN MEMORY ATTACHED HITS AGE LAST USE"
     assert {row.split()[1] for row in rows} == {"torch.serialization.load", "zerocopy.loading.load"}
     mine = next(row for row in rows if "torch.serialization" in row)
     assert " 1.1 MiB  " in mine and "  yes  " in mine

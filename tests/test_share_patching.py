@@ -1,4 +1,4 @@
-"""``zerocopy.share.patch_all``: what is replaced, when, and that it goes without a trace. A stand-in answers the calls."""
+"""``zerocopy.share.patch_all``: what is replaced, when, and that it goes without a trace. No server is asked here."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import ctypes
 import mmap
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -21,7 +21,10 @@ _OF_A_FILE = 1 << 61
 _THERE = -(1 << 62)  # bits 63 and 62, as a signed number
 
 
-class Mapping(NamedTuple):
+_NOTHING: Mapping[str, int] = {}
+
+
+class MappedPart(NamedTuple):
     """A line of /proc/self/maps about a file."""
 
     begin: int
@@ -44,17 +47,13 @@ class MappedFiles:
 
     Parameters
     ----------
-    descriptors : iterable of int
-        Open already: of memory, which has no path to be opened by.
+    known : mapping, optional
+        Descriptors, or numbers that stand for them, by :func:`identity_of` what has no path to be opened by.
     """
 
-    def __init__(self, descriptors: Iterable[int] = ()) -> None:
+    def __init__(self, known: Mapping[str, int] = _NOTHING) -> None:
         self._mappings = _mappings()
-        self._opened: dict[str, int | None] = {}
-        for descriptor in descriptors:
-            identity = _identity_of(descriptor)
-            if identity is not None:
-                self._opened[identity] = descriptor
+        self._opened: dict[str, int | None] = {**known}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -76,12 +75,12 @@ class MappedFiles:
         descriptor = self._descriptor_of(mapping)
         return None if descriptor is None else Place(descriptor, mapping.offset + address - mapping.begin)
 
-    def _descriptor_of(self, mapping: Mapping) -> int | None:
+    def _descriptor_of(self, mapping: MappedPart) -> int | None:
         if mapping.identity not in self._opened:
             self._opened[mapping.identity] = self._open(mapping)
         return self._opened[mapping.identity]
 
-    def _open(self, mapping: Mapping) -> int | None:
+    def _open(self, mapping: MappedPart) -> int | None:
         try:
             if not stat.S_ISREG(Path(os.fsdecode(mapping.path)).stat().st_mode):
                 return None
@@ -89,7 +88,7 @@ class MappedFiles:
         except OSError:  # it has no name any more, or may not be opened
             return None
         self._stack.callback(os.close, descriptor)
-        return descriptor if _identity_of(descriptor) == mapping.identity else None
+        return descriptor if identity_of(descriptor) == mapping.identity else None
 
     def _is_unwritten(self, address: int, size: int) -> bool:
         """Whether none of the pages is private: a page is copied at the first write, and is no file's from then on."""
@@ -116,7 +115,7 @@ class MappedFiles:
         return found
 
 
-def _mappings() -> list[Mapping]:
+def _mappings() -> list[MappedPart]:
     mappings = []
     with Path("/proc/self/maps").open("rb") as lines:
         for line in lines:
@@ -126,12 +125,12 @@ def _mappings() -> list[Mapping]:
                 identity = b" ".join(fields[3:5]).decode()
                 shared = fields[1].endswith(b"s")
                 mappings.append(
-                    Mapping(int(begin, 16), int(end, 16), shared, int(fields[2], 16), identity, fields[5])
+                    MappedPart(int(begin, 16), int(end, 16), shared, int(fields[2], 16), identity, fields[5])
                 )
     return mappings
 
 
-def _identity_of(descriptor: int) -> str | None:
+def identity_of(descriptor: int) -> str | None:
     """Return what the kernel calls a file in /proc/self/maps: on btrfs and overlay file systems fstat says otherwise.
 
     So a page of it is mapped, and looked up.

@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-bytes",
         metavar="SIZE",
-        help="the most memory that results may take: a number, or one with K, M, G or T behind it; what nobody has, and "
-        "nobody has asked for for longest, goes first (default: ZEROCOPY_MAX_BYTES, or any)",
+        help="the most memory that results may take: a number, or one with K, M, G or T behind it; the first to go are "
+        "those that no process has, and the least used of these (default: ZEROCOPY_MAX_BYTES, or any)",
     )
     parser.add_argument(
         "--idle",

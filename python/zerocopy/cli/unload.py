@@ -9,8 +9,8 @@ from zerocopy.cli.output import complain, escaped, say
 from zerocopy.share import unload
 
 DESCRIPTION = """
-Has the model server forget results. Processes that have one keep it, and the next call computes it anew. Memory is given
-back when the last process has let go of it.
+Has the model server forget results. Processes that have one keep it, and the next call computes it anew. Its memory is
+given back when the last process has let go of it.
 """
 
 EPILOG = reading.EXIT_CODES.format(

@@ -91,4 +91,4 @@ def _function(parser: argparse.ArgumentParser, name: str) -> Callable[..., Any]:
         parser.error(f"--by {escaped(name)}: {error}")
     if not callable(found):
         parser.error(f"--by {escaped(name)} is no function")
-    return found  # type: ignore[no-any-return]
+    return found

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch  # noqa: F401  its libraries have to be there before _C is loaded
 
-from zerocopy.share import attaching, calls, memory, settings, sockets
+from zerocopy.share import attaching, calls, memory, references, settings, sockets
 from zerocopy.share.errors import ServerError
-from zerocopy.share.frames import Message
+from zerocopy.share.frames import MOST_OF_REQUEST, Body, Message
+from zerocopy.share.references import References
 from zerocopy.share.requests import Exchange, require
 
 #: Over what a loader may take, for the server to say so.
@@ -30,16 +31,16 @@ class LoaderTraceback(Exception):
 
 def load(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return ``fn(*args, **kwargs)``, from the server."""
-    by_name = True
+    again: references.Again = _attached_again
     for _ in range(_MOST_ATTEMPTS):
-        arguments: list[Any] = []
-        call = calls.encode(fn, args, kwargs, lambda obj: _noted(obj, arguments) if by_name else None)
-        answer = _answer_to(call)
+        with References(again) as known:
+            call = calls.encode(fn, args, kwargs, known)
+            answer = _answer_to(call, known)
         state = answer.body.get("state")
         if state == "ready":
-            return _attached(answer, arguments)
-        if state == "lost":  # the server has forgotten a result that is an argument: it goes by value
-            by_name = False
+            return _attached(answer, known.arguments)
+        if state == "lost":  # the server has forgotten a result that is an argument: all go by value
+            again = _none_again
         elif state == "failed":
             _raise(answer)
         elif state != "absent":
@@ -47,14 +48,14 @@ def load(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
     raise ServerError(f"the model server does not come to a result of {calls.name_of(fn)}")
 
 
-def _answer_to(call: calls.Call) -> Message:
+def _answer_to(call: calls.Call, known: References) -> Message:
     exchange = Exchange(sockets.path())
     timeout = settings.timeout()
-    about = {"key": call.key, "cwd": os.getcwd(), "files": list(call.files.items())}
+    about = {"key": call.key, "cwd": str(Path.cwd()), "files": list(call.files.items())}
     try:
         answer = exchange.ask({"op": "load", **about}, timeout=timeout + _GRACE)
         if answer.body.get("state") == "absent":
-            answer = _computed(exchange, call, {**about, "timeout": timeout})
+            answer = _computed(exchange, call, known, {**about, "timeout": timeout})
     except BaseException:
         exchange.close()
         raise
@@ -62,24 +63,31 @@ def _answer_to(call: calls.Call) -> Message:
     return answer
 
 
-def _computed(exchange: Exchange, call: calls.Call, about: dict[str, Any]) -> Message:
-    """Send the call itself."""
-    head = pickle.dumps(
-        {
+def _computed(exchange: Exchange, call: calls.Call, known: References, about: Body) -> Message:
+    """Send the call itself: what is the server's by its name, files and the rest as descriptors."""
+    published = call.published(MOST_OF_REQUEST - 2)
+    passed = [published.parts[0].descriptor]
+    sent = passed
+    try:
+        parts: list[tuple[int, int, Any]] = [(*published.parts[0][1:], 0)]
+        for descriptor, offset, size in published.parts[1:]:
+            origin = known.origins.get(descriptor)
+            if origin is None:
+                passed.append(os.dup(descriptor))
+            parts.append((offset, size, origin or len(passed) - 1))
+        head = {
             "path": sys.path,
             "argv": sys.argv,
-            "cwd": os.getcwd(),
-            "depends_on_cwd": call.cwd is not None,
+            "cwd": about["cwd"],
+            "depends_on_cwd": call.depends_on_cwd,
             "files": call.files,
             "settings": calls.settings(),
+            "parts": parts,
+            "layout": published.layout,
         }
-    )
-    environment = b"\0".join(name + b"=" + value for name, value in os.environb.items())
-    sent = [
-        memory.sealed("zerocopy-call", [len(head).to_bytes(8, "big"), head, call.blob]),
-        memory.sealed("zerocopy-environment", [environment]),
-    ]
-    try:
+        environment = b"\0".join(name + b"=" + value for name, value in os.environb.items())
+        sent = [memory.sealed("zerocopy-environment", [environment]), *passed]
+        sent = [memory.sealed("zerocopy-call", [pickle.dumps(head)]), *sent]
         body = {"op": "compute", "name": call.name, "python": sys.executable, **about}
         return exchange.ask(body, sent, timeout=about["timeout"] + _GRACE)
     finally:
@@ -90,32 +98,27 @@ def _computed(exchange: Exchange, call: calls.Call, about: dict[str, Any]) -> Me
 def _attached(answer: Message, arguments: list[Any]) -> Any:
     try:
         result = attaching.attach(answer.body, answer.descriptors, arguments)
+        references.note(result, answer.body["id"], attaching.memory_of(answer.body, answer.descriptors))
     finally:
         answer.close()
-    _note_origin(result, answer.body["id"])
     return result
 
 
-# --------------------------------------------------------------------------- earlier results as arguments
-
-_origins: dict[int, tuple[weakref.ref[Any], str]] = {}
-
-
-def _note_origin(result: Any, entry: str) -> None:
+def _attached_again(entry: str) -> Any:
+    """Return the result of that name once more. ``LostReference`` if there is none."""
+    exchange = Exchange(sockets.path())
+    answer = exchange.ask({"op": "attach", "id": entry})
+    exchange.end()
+    if answer.body.get("state") != "ready":
+        raise references.LostReference(entry)
     try:
-        reference = weakref.ref(result, lambda _, at=id(result): _origins.pop(at, None))
-    except TypeError:  # a dict, a list, ...
-        return
-    _origins[id(result)] = reference, entry
+        return attaching.attach(answer.body, answer.descriptors, resolve=_attached_again)
+    finally:
+        answer.close()
 
 
-def _noted(obj: Any, arguments: list[Any]) -> str | None:
-    """Return which result an object is, and note it."""
-    known = _origins.get(id(obj))
-    if known is None or known[0]() is not obj:
-        return None
-    arguments.append(obj)
-    return known[1]
+def _none_again(entry: str) -> Any:
+    raise references.LostReference(entry)
 
 
 def _raise(answer: Message) -> None:

@@ -7,17 +7,18 @@ machine builds the *leaves*, a list of tensors and storages, and Python's unpick
     skeleton    the object, with numbers for leaves       protocol 5; built by pickle.Unpickler
 
 A *note* says of a leaf that it stands for something else than itself: bytes, a memoryview, a buffer out of the
-skeleton's band, one of the caller's own arguments.
+skeleton's band, one of the caller's own arguments. Calls are blueprints too; whoever makes or reads one may have other
+persistent ids than numbers in it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import io
 import pickle
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,13 +26,13 @@ import torch
 from zerocopy import _C, _torch, construction
 from zerocopy.errors import UnsupportedError
 from zerocopy.pickling import Store, pickled
-from zerocopy.share import calls, quirks
+from zerocopy.share import by_value, quirks
 
 #: Bytes and buffers of fewer go by value.
 SHARED_FROM = 1 << 12
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-_REFUSALS = (pickle.PicklingError, AttributeError, TypeError, UnsupportedError)
+_REFUSALS = (pickle.PicklingError, AttributeError, TypeError)
 
 
 class Blueprint(NamedTuple):
@@ -51,7 +52,18 @@ def plain_of(obj: Any, owner: object, store: Store) -> Blueprint | None:
     return None
 
 
-def of(obj: Any, owner: object, store: Store, arguments: Sequence[Any] = ()) -> Blueprint:
+#: Gives an object a persistent id, or None.
+Naming = Callable[[Any], Any]
+_NO_ARGUMENTS: Mapping[int, Any] = {}
+
+
+def of(
+    obj: Any,
+    owner: object,
+    store: Store,
+    arguments: Mapping[int, Any] = _NO_ARGUMENTS,
+    naming: Naming | None = None,
+) -> Blueprint:
     """Return the blueprint of any object.
 
     Parameters
@@ -62,23 +74,36 @@ def of(obj: Any, owner: object, store: Store, arguments: Sequence[Any] = ()) -> 
         Whoever publishes.
     store : callable
         Is given every storage.
-    arguments : sequence
+    arguments : mapping
         What the caller has already: of these their numbers are enough.
+    naming : callable, optional
+        Asked first.
+
+    Raises
+    ------
+    UnsupportedError
+        If it takes dill, which is not there.
     """
-    leaves = _Leaves(arguments)
+    leaves = _Leaves(arguments, naming)
     skeleton = leaves.skeleton_of(obj)
+    if not leaves.found:
+        return Blueprint(_NO_LEAVES, skeleton)
     return Blueprint(pickled((leaves.found, leaves.notes), owner, store), skeleton)
+
+
+_NO_LEAVES = pickle.dumps(([], []), protocol=2)
 
 
 class _Leaves:
     """Takes the leaves out of an object while it is pickled."""
 
-    def __init__(self, arguments: Sequence[Any]) -> None:
+    def __init__(self, arguments: Mapping[int, Any], naming: Naming | None) -> None:
+        self._naming = naming
         self.found: list[Any] = []
         self.notes: list[tuple[Any, ...]] = []
         self._numbers: dict[int, int] = {}  # by id; what is numbered is kept by `_kept`
         self._kept: list[Any] = []
-        for number, argument in enumerate(arguments):
+        for number, argument in arguments.items():
             self._add(argument, None, ("argument", number))
 
     def skeleton_of(self, obj: Any) -> bytes:
@@ -90,8 +115,12 @@ class _Leaves:
             _dill_pickler(buffer, self, refusal).dump(obj)
         return buffer.getvalue()
 
-    def number_of(self, obj: Any) -> int | None:
-        """Return the number of a leaf; None for any other object."""
+    def name_of(self, obj: Any) -> Any:
+        """Return the number of a leaf, or what whoever asked for the blueprint calls it; None for any other object."""
+        named = None if self._naming is None else self._naming(obj)
+        return self._number_of(obj) if named is None else named
+
+    def _number_of(self, obj: Any) -> int | None:
         known = self._numbers.get(id(obj))
         if known is not None:
             return known
@@ -133,28 +162,23 @@ class _SkeletonPickler(pickle.Pickler):
         super().__init__(file, protocol=5, buffer_callback=leaves.take_buffer)
         self._leaves = leaves
 
-    def persistent_id(self, obj: Any) -> int | None:
-        return self._leaves.number_of(obj)
+    def persistent_id(self, obj: Any) -> Any:
+        return self._leaves.name_of(obj)
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in ("__main__", "__mp_main__"):
-            raise UnsupportedError("what __main__ defines is not found by its name in another process")
-        return quirks.reduce(obj)
+        found = quirks.reduced(obj)
+        return by_value.reduced(obj) if found is NotImplemented else found
 
 
 def _dill_pickler(file: io.BytesIO, leaves: _Leaves, refusal: Exception) -> Any:
-    dill = calls.dill_or_none()
-    if dill is None:
-        raise UnsupportedError(
-            f"the result cannot be pickled without dill, which is not installed: {refusal}"
-        ) from refusal
+    dill = by_value.required(f"an object that pickle refuses ({str(refusal)[:200]})")
 
     class DillPickler(dill.Pickler):  # type: ignore[misc, name-defined]
-        def persistent_id(self, obj: Any) -> int | None:
-            return leaves.number_of(obj)
+        def persistent_id(self, obj: Any) -> Any:
+            return leaves.name_of(obj)
 
         def reducer_override(self, obj: Any) -> Any:
-            return quirks.reduce(obj)
+            return quirks.reduced(obj)
 
     return DillPickler(file, protocol=5, recurse=True, buffer_callback=leaves.take_buffer)
 
@@ -177,24 +201,47 @@ def _storage_over(buffer: Any) -> Any:
     return _typed(_C.untyped_storage(memoryview(buffer).cast("B"), True))
 
 
-def build(archive: _C.Archive, skeleton: bytes | None, arguments: Sequence[Any] = ()) -> Any:
+#: Finds what a persistent id that is no number stands for.
+Finding = Callable[[Any], Any]
+
+
+def build(
+    archive: _C.Archive, skeleton: bytes | None, arguments: Sequence[Any] = (), finding: Finding | None = None
+) -> Any:
     """Return the object that a blueprint describes, over the storages of an archive."""
     restore, cpu_as_is = _RESTORE
-    built = archive.load(_refuse_all, restore, cpu_as_is, "utf-8", construction, False)
-    if skeleton is None:
-        return built
-    leaves, notes = built
-    buffers = []
-    for number, kind, *about in notes:
-        if kind == "argument":
-            leaves[number] = arguments[about[0]]
-        elif kind == "buffer":
-            buffers.append(_memory_of(leaves[number]))
-        else:
-            leaves[number] = _CONVERSIONS[kind](leaves[number], *about)
-    unpickler = _SkeletonUnpickler(io.BytesIO(skeleton), buffers=buffers)
-    unpickler.persistent_load = leaves.__getitem__  # type: ignore[method-assign]
-    return unpickler.load()
+    with _uncollected():
+        built = archive.load(_refuse_all, restore, cpu_as_is, "utf-8", construction, False)
+        if skeleton is None:
+            return built
+        leaves, notes = built
+        buffers = []
+        for number, kind, *about in notes:
+            if kind == "argument":
+                leaves[number] = arguments[about[0]]
+            elif kind == "buffer":
+                buffers.append(_memory_of(leaves[number]))
+            else:
+                leaves[number] = _CONVERSIONS[kind](leaves[number], *about)
+        unpickler = _SkeletonUnpickler(io.BytesIO(skeleton), buffers=buffers)
+        unpickler.persistent_load = (  # type: ignore[method-assign]
+            leaves.__getitem__
+            if finding is None
+            else lambda pid: leaves[pid] if isinstance(pid, int) else finding(pid)
+        )
+        return unpickler.load()
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Have no garbage looked for: all that is made here is kept, and a search among torch's objects takes longer."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _SkeletonUnpickler(pickle.Unpickler):

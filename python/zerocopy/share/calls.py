@@ -1,7 +1,8 @@
 """A call as bytes: what the loader runs, and the key by which its result is found.
 
-Arguments go by value, earlier results by what they are called here, strings that are paths along with which file is
-there. Functions go by name where they have one that the loader can import, else by value, with dill.
+Arguments go by value, earlier results by what the server calls them, strings that are paths along with which file is
+there. Functions go by name where they have one that the loader can import, else by value, with dill. Tensors among the
+arguments are storages as in any blueprint: what lies unchanged in an earlier result, or in a file, is not copied.
 """
 
 from __future__ import annotations
@@ -9,51 +10,53 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import io
 import os
 import pickle
 import sys
-import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from zerocopy import __version__, _torch
-from zerocopy.errors import UnsupportedError
-from zerocopy.share import files, quirks, sockets
+from zerocopy.mapped import Place
+from zerocopy.share import blueprints, files, publishing, sockets
+from zerocopy.share.placing import Placed, place
+from zerocopy.share.references import References
 
 _LONGEST_PATH = 4096
 # What changes what a program loads. The rest of the environment goes to the loader, and is no part of the key.
 _PREFIXES = (
     "HF_",
+    "HUGGINGFACE_",
     "TRANSFORMERS_",
     "DIFFUSERS_",
     "TORCH",
     "PYTORCH_",
     "CUDA_",
     "ZEROCOPY_BACKEND",
-    "HUGGINGFACE_",
 )
-# What C pickle refuses with when it cannot take a thing by name, or not at all.
-_REFUSALS = (pickle.PicklingError, AttributeError, TypeError, UnsupportedError)
-
-#: Returns the key of an earlier result, or None for any other object.
-Reference = Callable[[Any], str | None]
 
 
 class Call(NamedTuple):
     """What is asked of the server."""
 
     key: str
-    blob: bytes
     name: str
-    cwd: str | None  # the folder that it depends on, or none
     files: files.Files
+    depends_on_cwd: bool
+    blueprint: blueprints.Blueprint
+    storages: list[torch.UntypedStorage]
+    placed: Placed
+
+    def published(self, most_parts: int) -> publishing.Published:
+        """Return the call as the loader reads it."""
+        return publishing.write(self.blueprint, self.storages, self.placed, most_parts)
 
 
-def encode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reference: Reference) -> Call:
-    """Return a call as bytes.
+def encode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: References) -> Call:
+    """Return a call. `known` is what of its arguments the server has.
 
     Raises
     ------
@@ -61,23 +64,37 @@ def encode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], referen
         If it takes dill, which is not there.
     """
     args, kwargs = _canonical(function, args, kwargs)
-    notes = _Notes(reference)
-    blob = _pickled((function, args, sorted(kwargs.items())), notes)
-    cwd = os.getcwd() if notes.has_relative_paths else None
-    about = repr(
-        (__version__, sockets.torch_version(), sys.version_info[:3], _source_of(function), cwd, settings())
+    notes = _Notes(known)
+    storages = publishing.Storages()
+    blueprint = blueprints.of(
+        (function, args, sorted(kwargs.items())), storages, storages.store, naming=notes.name_of
     )
-    environment = sorted(item for item in os.environ.items() if item[0].startswith(_PREFIXES))
-    digest = hashlib.blake2b(blob, digest_size=20)
-    digest.update(repr((about, environment)).encode(errors="surrogateescape"))
-    return Call(digest.hexdigest(), blob, name_of(function), cwd, notes.files)
+    placed = Placed([], {})
+    digest = hashlib.blake2b(blueprint.pickle, digest_size=20)
+    digest.update(blueprint.skeleton or b"")
+    if storages.found:
+        placed = place(storages.found, known.mapped(), lambda checksums: [None] * len(checksums))
+        for storage, there in zip(storages.found, placed.places, strict=True):
+            digest.update(_content_of(storage, there, known))
+    about = _source_of(function), notes.has_relative_paths and str(Path.cwd()), settings(), _environment()
+    digest.update(repr(about).encode(errors="surrogateescape"))
+    return Call(
+        digest.hexdigest(),
+        name_of(function),
+        notes.files,
+        notes.has_relative_paths,
+        blueprint,
+        storages.found,
+        placed,
+    )
 
 
-def decode(blob: memoryview, resolve: Callable[[str], Any]) -> tuple[Any, list[Any], dict[str, Any]]:
-    """Return the function and its arguments, and give `resolve` the keys of earlier results."""
-    unpickler = _CallUnpickler(io.BytesIO(blob), resolve)
-    function, args, kwargs = unpickler.load()
-    return function, list(args), dict(kwargs)
+def _content_of(storage: torch.UntypedStorage, there: Any, known: References) -> bytes | memoryview:
+    """Return what no two storages of different bytes have in common."""
+    if not isinstance(there, Place):
+        return _torch.bytes_of(storage)
+    what = known.origins.get(there.descriptor) or files.identity(os.fstat(there.descriptor))
+    return repr((what, there.offset, storage.nbytes())).encode()
 
 
 def settings() -> dict[str, str]:
@@ -97,13 +114,24 @@ def apply(found: dict[str, str]) -> None:
         torch.set_default_device(found["device"])
 
 
+@functools.cache
+def _versions() -> tuple[Any, ...]:
+    return __version__, sockets.torch_version(), sys.version_info[:3]
+
+
+def _environment() -> list[Any]:
+    # Looking up each variable would decode it.
+    names = sorted(name for name in os.environ if name.startswith(_PREFIXES))
+    return [*_versions(), *((name, os.environ.get(name)) for name in names)]
+
+
 def name_of(function: Any) -> str:
     """Return what a function is called where people read it."""
     plain = function.func if isinstance(function, functools.partial) else function
     owner = getattr(plain, "__self__", None)
-    name = getattr(plain, "__qualname__", None) or type(plain).__qualname__
     if isinstance(owner, type):
         return f"{owner.__module__}.{owner.__qualname__}.{plain.__name__}"
+    name = getattr(plain, "__qualname__", None) or type(plain).__qualname__
     return f"{getattr(plain, '__module__', None) or '?'}.{name}"
 
 
@@ -117,10 +145,9 @@ def _canonical(
     except (TypeError, ValueError):
         return args, kwargs
     for name, parameter in signature.parameters.items():
-        # A default that is spelled out.
-        if name in bound.arguments and bound.arguments[name] is parameter.default:
-            if parameter.kind is not parameter.POSITIONAL_ONLY:
-                del bound.arguments[name]
+        is_spelled_out = name in bound.arguments and bound.arguments[name] is parameter.default
+        if is_spelled_out and parameter.kind is not parameter.POSITIONAL_ONLY:
+            del bound.arguments[name]
     return bound.args, bound.kwargs
 
 
@@ -130,98 +157,53 @@ def _signature(function: Any) -> inspect.Signature:
 
 
 def _source_of(function: Any) -> str:
+    """Return which module a function is from: two programs may have different ones of one name."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    return str(getattr(module, "__file__", ""))
+    name = getattr(module, "__name__", "")
+    # By value: whichever program it is from, it is the same.
+    return "" if name in ("__main__", "__mp_main__") else str(getattr(module, "__file__", ""))
 
 
 class _Notes:
     """What is found on the way through the arguments."""
 
-    def __init__(self, reference: Reference) -> None:
-        self.reference = reference
+    def __init__(self, known: References) -> None:
+        self._known = known
         self.files: files.Files = {}
         self.has_relative_paths = False
 
-    def persistent_id(self, obj: Any) -> Any:
+    def name_of(self, obj: Any) -> Any:
         kind = type(obj)
         if kind is str:
             self._note_path(obj)
             return None
-        if kind in (set, frozenset):  # its order is another in each process
-            return ("set", kind is frozenset, sorted(obj, key=lambda item: _pickled(item, self)))
+        if kind is set or kind is frozenset:  # its order is another in each process
+            return "set", kind is frozenset, sorted(obj, key=repr)
         if isinstance(obj, os.PathLike):
-            return ("path", kind, os.fspath(obj))
-        key = self.reference(obj)
-        return None if key is None else ("result", key)
+            return "path", kind, os.fspath(obj)
+        known = self._known.name_of(obj)
+        return None if known is None else ("result", known)
 
     def _note_path(self, text: str) -> None:
-        if 0 < len(text) < _LONGEST_PATH and "\0" not in text and os.path.lexists(text):
-            absolute = os.path.abspath(text)
-            files.note(absolute, self.files)
-            self.has_relative_paths |= not os.path.isabs(text)
+        if not 0 < len(text) < _LONGEST_PATH or "\0" in text:
+            return
+        is_relative = text[0] != "/"
+        absolute = f"{Path.cwd()}/{text}" if is_relative else text
+        if files.note(absolute, self.files):
+            self.has_relative_paths |= is_relative
 
 
-class _CallPickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, notes: _Notes) -> None:
-        super().__init__(file, protocol=5)
-        self._notes = notes
+def finding(resolve: Callable[[str], Any]) -> blueprints.Finding:
+    """Return what finds the things that calls name, given what finds earlier results."""
 
-    def persistent_id(self, obj: Any) -> Any:
-        return self._notes.persistent_id(obj)
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, (types.FunctionType, type)) and obj.__module__ in ("__main__", "__mp_main__"):
-            raise UnsupportedError("another process has another __main__")
-        return NotImplemented
-
-
-class _CallUnpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, resolve: Callable[[str], Any]) -> None:
-        super().__init__(file)
-        self._resolve = resolve
-
-    def find_class(self, module: str, name: str) -> Any:
-        quirks.make_importable(module)
-        return super().find_class(module, name)
-
-    def persistent_load(self, pid: Any) -> Any:
-        kind, *rest = pid
+    def find(pid: Any) -> Any:
+        kind, *about = pid
         if kind == "result":
-            return self._resolve(rest[0])
+            return resolve(about[0])
         if kind == "path":
-            return rest[0](rest[1])
-        return frozenset(rest[1]) if rest[0] else set(rest[1])
+            return about[0](about[1])
+        if kind == "set":
+            return frozenset(about[1]) if about[0] else set(about[1])
+        raise pickle.UnpicklingError(f"a call names a {kind!r}")
 
-
-def _pickled(obj: Any, notes: _Notes) -> bytes:
-    buffer = io.BytesIO()
-    try:
-        _CallPickler(buffer, notes).dump(obj)
-    except _REFUSALS as error:
-        return _dilled(obj, notes, error)
-    return buffer.getvalue()
-
-
-def _dilled(obj: Any, notes: _Notes, refusal: Exception) -> bytes:
-    dill = dill_or_none()
-    if dill is None:
-        raise UnsupportedError(
-            f"the call cannot be sent to another process without dill, which is not installed: {refusal}"
-        ) from refusal
-
-    class DillPickler(dill.Pickler):  # type: ignore[misc, name-defined]
-        def persistent_id(self, obj: Any) -> Any:
-            return notes.persistent_id(obj)
-
-    buffer = io.BytesIO()
-    DillPickler(buffer, protocol=5, recurse=True).dump(obj)
-    return buffer.getvalue()
-
-
-def dill_or_none() -> Any:
-    """Return the module dill, which is optional."""
-    try:
-        import dill
-    except ImportError:
-        return None
-    return dill
+    return find

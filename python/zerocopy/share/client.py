@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from zerocopy.share import memory, requests, settings
-from zerocopy.share.errors import ServerError
-from zerocopy.share.frames import Message
+from zerocopy.share import requests
 
 _is_loader = False
 

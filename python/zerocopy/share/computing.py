@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch  # noqa: F401  its libraries have to be there before _C is loaded
 
 import zerocopy
 from zerocopy import importing
-from zerocopy.mapped import MappedFiles, Place
-from zerocopy.share import attaching, calls, client, files, frames
+from zerocopy.mapped import MappedFiles, Place, identity_of
+from zerocopy.share import attaching, blueprints, calls, client, files, frames, references
 from zerocopy.share.errors import ServerError
 from zerocopy.share.placing import Checksum
 from zerocopy.share.publishing import Published, Publisher
 from zerocopy.share.reading import Reading
 
 
-class LostReference(Exception):
-    """An argument is an earlier result that the server does not have any more."""
+def compute(connection: socket.socket, about: dict[str, Any], descriptors: Sequence[int]) -> None:
+    """Run a call, and send the server what it returns.
 
-
-def compute(connection: socket.socket, about: dict[str, Any], blob: memoryview) -> None:
-    """Run a call, and send the server what it returns."""
+    Parameters
+    ----------
+    connection : socket.socket
+        To the server.
+    about : dict
+        What the client says of the call.
+    descriptors : sequence of int
+        The call's own memory, and files.
+    """
     client.be_loader()
     calls.apply(about["settings"])
     _map_files()
     session = _Session(connection)
     with Reading(about["files"]) as reading:
-        function, args, kwargs = calls.decode(blob, session.resolve)
-        result = function(*args, **kwargs)
-    with MappedFiles(session.descriptors) as mapped:
+        function, args, kwargs = session.call(about, descriptors)
+        session.note_arguments()
+        result = function(*args, **dict(kwargs))
+    with session.mapped() as mapped:
         publisher = Publisher(mapped, session.find, session.reserve)
-        published = publisher.publish(result, session.arguments, session.works)
+        published = publisher.publish(result, session.unchanged_arguments(mapped), session.works)
         session.send(published, reading, about)
 
 
@@ -44,27 +52,85 @@ def _map_files() -> None:
     importing.when_imported("safetensors", lambda _: zerocopy.patch(safetensors=True))
 
 
+class _Argument(NamedTuple):
+    """An earlier result."""
+
+    name: str
+    value: Any
+
+
 class _Session:
     """What a loader and the server say to each other."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self.arguments: list[Any] = []
-        self.descriptors: list[int] = []  # of what was published before, and is mapped here
+        self._arguments: list[_Argument] = []
+        self._states: list[references.State | None] = []
+        self._known: dict[str, int] = {}  # memory that is mapped here, by what the kernel calls it
+        self._within = 0
 
     def _ask(self, body: dict[str, Any]) -> frames.Message:
         frames.send(self._connection, body)
         return frames.receive(self._connection)
 
-    def resolve(self, wanted: str) -> Any:
-        """Return an earlier result."""
-        answer = self._ask({"op": "attach", "id": wanted})
+    # ---------------------------------------------------------------------------------- the call
+
+    def call(self, about: dict[str, Any], descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...], Any]:
+        """Return the function and its arguments."""
+        parts = [
+            (self._descriptor_of(where, descriptors), offset, size) for offset, size, where in about["parts"]
+        ]
+        with _lease() as lease:
+            archive, skeleton = attaching.opened(parts, lease, about["layout"])
+        made: tuple[Any, tuple[Any, ...], Any] = blueprints.build(
+            archive, skeleton, finding=calls.finding(self._argument)
+        )
+        return made
+
+    def _descriptor_of(self, where: Any, descriptors: Sequence[int]) -> int:
+        """Return one of the call's own, or the server's of a part of an earlier result."""
+        if isinstance(where, int):
+            return descriptors[where]
+        return self._answer(where.entry).descriptors[where.part]
+
+    def _answer(self, name: str) -> frames.Message:
+        answer = self._ask({"op": "attach", "id": name})
         if answer.body.get("state") != "ready":
-            raise LostReference(wanted)
-        self.descriptors += answer.descriptors[:-1]
-        found = attaching.attach(answer.body, answer.descriptors)
-        self.arguments.append(found)
-        return found
+            raise references.LostReference(name)
+        for _, descriptor in attaching.memory_of(answer.body, answer.descriptors):
+            identity = identity_of(descriptor)
+            if identity is not None:
+                self._known[identity] = descriptor
+        return answer
+
+    def _argument(self, name: str) -> Any:
+        value = self._attached(name)
+        self._arguments.append(_Argument(name, value))
+        return value
+
+    def _attached(self, name: str) -> Any:
+        answer = self._answer(name)
+        return attaching.attach(answer.body, answer.descriptors, resolve=self._attached)
+
+    def mapped(self) -> MappedFiles:
+        """Return what is mapped now."""
+        return MappedFiles(self._known)
+
+    def note_arguments(self) -> None:
+        """Note what earlier results are before the call."""
+        if self._arguments:
+            with self.mapped() as mapped:
+                self._states = [references.state_of(argument.value, mapped) for argument in self._arguments]
+
+    def unchanged_arguments(self, mapped: MappedFiles) -> dict[int, Any]:
+        """Return those that the call has left as they were: the caller has them."""
+        return {
+            number: argument.value
+            for number, (argument, before) in enumerate(zip(self._arguments, self._states, strict=True))
+            if references.are_same(before, references.state_of(argument.value, mapped))
+        }
+
+    # ---------------------------------------------------------------------------------- the result
 
     def find(self, checksums: list[Checksum]) -> list[Place | None]:
         """Return where such bytes were published before."""
@@ -75,35 +141,44 @@ class _Session:
         ]
 
     def reserve(self, size: int) -> None:
-        """Ask for room."""
+        """Ask for room. ``ServerError`` if there is none."""
         why = self._ask({"op": "reserve", "size": size}).body["why"]
         if why is not None:
             raise ServerError(why)
 
     def works(self, published: Published) -> bool:
         """Return whether the machine can build a result."""
-        reading, writing = os.pipe2(os.O_CLOEXEC)
-        try:
-            body, descriptors = _described(published)
-            attaching.attach(body, [*descriptors, writing])
-        except Exception:  # whatever it is, Python's unpickler has another way
-            return False
-        finally:
-            os.close(reading)
-            os.close(writing)
+        body, descriptors = _described(published)
+        with _lease() as lease:
+            try:
+                attaching.attach(body, [*descriptors, lease])
+            except Exception:  # whatever it is, Python's unpickler has another way
+                return False
         return True
 
     def send(self, published: Published, reading: Reading, about: dict[str, Any]) -> None:
         """Publish."""
         body, descriptors = _described(published)
-        found = reading.found()
+        depends_on_cwd = about["depends_on_cwd"] or reading.has_relative_paths
         body |= {
             "op": "published",
-            "cwd": about["cwd"] if about["depends_on_cwd"] or reading.has_relative_paths else None,
-            "files": list(found.items()),
+            "cwd": about["cwd"] if depends_on_cwd else None,
+            "files": list(reading.found().items()),
             "checksums": published.checksums,
+            "arguments": [argument.name for argument in self._arguments],
         }
         frames.send(self._connection, body, descriptors)
+
+
+@contextlib.contextmanager
+def _lease() -> Iterator[int]:
+    """Give a lease of nobody's."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        yield writing
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def _described(published: Published) -> tuple[dict[str, Any], list[int]]:

@@ -13,7 +13,6 @@ from zerocopy.share import frames
 from zerocopy.share.errors import FrameError
 from zerocopy.share.frames import Body, Inbox, Message
 
-_MOST_OF_CLIENTS = 16
 _MOST_WAITING = 64
 
 
@@ -37,7 +36,7 @@ class Connection:
         peer: socket.socket,
         pid: int,
         selector: selectors.BaseSelector,
-        most_descriptors: int = _MOST_OF_CLIENTS,
+        most_descriptors: int = frames.MOST_OF_REQUEST,
     ) -> None:
         self.peer, self.pid, self._selector = peer, pid, selector
         self._inbox = Inbox(most_descriptors)

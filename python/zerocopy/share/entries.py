@@ -9,7 +9,6 @@ import secrets
 import select
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from zerocopy.share import files
 from zerocopy.share.errors import ServerError
@@ -87,6 +86,7 @@ class Entry:
     layout: Body
     files: files.Files
     seconds: float  # that computing it took
+    arguments: list[str] = dataclasses.field(default_factory=list)  # the ids of those that it has in it
     id: str = dataclasses.field(
         default_factory=lambda: secrets.token_hex(8)
     )  # of no other, here or elsewhere
@@ -100,7 +100,13 @@ class Entry:
         parts = [[offset, size, holding.identity] for holding, offset, size in self.parts]
         descriptors = [holding.descriptor for holding, _, _ in self.parts]
         return (
-            {"state": "ready", "id": self.id, "parts": parts, "layout": self.layout},
+            {
+                "state": "ready",
+                "id": self.id,
+                "parts": parts,
+                "layout": self.layout,
+                "arguments": self.arguments,
+            },
             [*descriptors, self.leases.descriptor()],
         )
 

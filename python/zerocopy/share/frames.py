@@ -21,6 +21,7 @@ from zerocopy.share.errors import FrameError
 
 LARGEST = 1 << 20
 MOST_DESCRIPTORS = 240  # the kernel takes 253
+MOST_OF_REQUEST = 16
 _HEAD = 4
 _PIECE = 1 << 16
 

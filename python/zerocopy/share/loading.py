@@ -84,9 +84,9 @@ class Loads:
         """Start a loader, unless one for the same is running."""
         if self.join(connection, body["key"], body["cwd"]):
             return
-        call, environment = descriptors
+        call, environment, *parts = descriptors
         try:
-            load = self._start(body, call, environment)
+            load = self._start(body, environment, [call, *parts])
         except (OSError, subprocess.SubprocessError) as error:
             connection.send({"state": "refused", "why": f"no loader could be started: {error}"})
             return
@@ -94,22 +94,23 @@ class Loads:
         self._loads[load.key] = load
         self.count += 1
 
-    def _start(self, body: Body, call: int, environment: int) -> Load:
+    def _start(self, body: Body, environment: int, call: list[int]) -> Load:
         variables = dict(
             item.split(b"=", 1) for item in memory.content(environment).split(b"\0") if b"=" in item
         )
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(writing, True)
+        passed = [theirs.fileno(), *call]
         try:
             process = subprocess.Popen(
-                [body["python"], "-P", "-c", _BOOT, os.fspath(_ROOT), str(theirs.fileno()), str(call)],
+                [body["python"], "-P", "-c", _BOOT, os.fspath(_ROOT), *map(str, passed)],
                 env=variables,
                 cwd=body["cwd"],
                 stdin=subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
-                pass_fds=(theirs.fileno(), call),
+                pass_fds=passed,
                 start_new_session=True,
             )
         except BaseException:
@@ -173,7 +174,7 @@ class Loads:
     def _find(self, load: Load, checksums: list[list[int]]) -> None:
         found = self._entries.places([(size, crc) for size, crc in checksums])
         holdings: dict[Holding, int] = {}
-        places = []
+        places: list[list[int] | None] = []
         for place in found:
             if place is None or (place[0] not in holdings and len(holdings) == frames.MOST_DESCRIPTORS):
                 places.append(None)
@@ -201,6 +202,7 @@ class Loads:
             body["layout"],
             {path: None if identity is None else tuple(identity) for path, identity in body["files"]},
             time.monotonic() - load.begun,
+            body["arguments"],
         )
         self._entries.make_room(holdings[0].size)
         self._entries.add(entry, [tuple(row) for row in body["checksums"]])
@@ -214,20 +216,18 @@ class Loads:
 
     def _holdings(self, parts: list[Any], descriptors: list[int]) -> list[Holding]:
         """Return what holds the parts: memory that other results have already, by the one that they have."""
-        known = {}
+        known: dict[tuple[int, int], Holding] = {}
         for entry in self._entries:
             for holding, _, _ in entry.parts:
                 status = os.fstat(holding.descriptor)
                 known[status.st_dev, status.st_ino] = holding
-        holdings = []
+        holdings: list[Holding] = []
         for (_, _, identity), descriptor in zip(parts, descriptors, strict=True):
             status = os.fstat(descriptor)
-            holding = known.get((status.st_dev, status.st_ino)) if identity is None else None
-            if holding is None:
-                if identity is None:
-                    memory.require_sealed(descriptor, 0)
-                holding = Holding(os.dup(descriptor), status.st_size, identity)
-            holdings.append(holding)
+            if identity is None:
+                memory.require_sealed(descriptor, 0)
+            shared = known.get((status.st_dev, status.st_ino)) if identity is None else None
+            holdings.append(shared or Holding(os.dup(descriptor), status.st_size, identity))
         return holdings
 
     def _overhear(self, load: Load, reading: int) -> None:

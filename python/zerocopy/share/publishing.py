@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -20,12 +20,15 @@ from zerocopy.mapped import MappedFiles, Place
 from zerocopy.pickling import Remake
 from zerocopy.share import blueprints, memory
 from zerocopy.share.frames import MOST_DESCRIPTORS
-from zerocopy.share.placing import Checksum, Find, Placed, Same, place
+from zerocopy.share.placing import Find, Placed, Same, place
 
 _ALIGNMENT = 64
 _ROW = struct.Struct("=QQQ")
 MAGIC = b"zerocopy share 1".ljust(_ALIGNMENT, b"\0")
-_MOST_PARTS = MOST_DESCRIPTORS - 8
+_MOST_PARTS = MOST_DESCRIPTORS - 1  # and the lease
+
+#: Is told how many bytes will be needed, and may refuse.
+Reserve = Callable[[int], None]
 
 
 class Part(NamedTuple):
@@ -61,18 +64,20 @@ class Publisher:
         Is told how many bytes will be needed, and may refuse.
     """
 
-    def __init__(self, mapped: MappedFiles, find: Find, reserve: Callable[[int], None]) -> None:
+    def __init__(self, mapped: MappedFiles, find: Find, reserve: Reserve) -> None:
         self._mapped, self._find, self._reserve = mapped, find, reserve
 
-    def publish(self, obj: Any, arguments: Sequence[Any], works: Callable[[Published], bool]) -> Published:
+    def publish(
+        self, obj: Any, arguments: Mapping[int, Any], works: Callable[[Published], bool]
+    ) -> Published:
         """Return a result's parts.
 
         Parameters
         ----------
         obj : object
             The result.
-        arguments : sequence
-            What the caller has already.
+        arguments : mapping
+            What the caller has already, by number.
         works : callable
             Tries whether a plain result can be rebuilt by the machine.
 
@@ -84,43 +89,56 @@ class Publisher:
             If there is no memory.
         """
         if not arguments:
-            storages = _Storages()
+            storages = Storages()
             plain = blueprints.plain_of(obj, storages, storages.store)
             if plain is not None:
-                published = self._write(plain, storages.found)
+                published = self._write(plain, storages)
                 if works(published):
                     return published
                 published.close()
-        storages = _Storages()
-        return self._write(blueprints.of(obj, storages, storages.store, arguments), storages.found)
+        storages = Storages()
+        return self._write(blueprints.of(obj, storages, storages.store, arguments), storages)
 
-    def _write(self, blueprint: blueprints.Blueprint, storages: list[torch.UntypedStorage]) -> Published:
-        placed = _bounded(place(storages, self._mapped, self._find))
-        own = _Layout(blueprint, storages, placed)
-        parts, rows = _parts_and_rows(storages, placed, own)
-        self._reserve(own.size)
-        descriptor = memory.create("zerocopy")
-        try:
-            memory.reserve(descriptor, own.size)
-            memory.write(descriptor, memoryview(MAGIC), 0)
-            memory.write(descriptor, memoryview(b"".join(_ROW.pack(*row) for row in rows)), own.table)
-            memory.write(descriptor, memoryview(blueprint.pickle), own.pickle)
-            memory.write(descriptor, memoryview(blueprint.skeleton or b""), own.skeleton)
-            for number, offset in own.offsets.items():
-                memory.write(descriptor, _torch.bytes_of(storages[number]), offset)
-            memory.seal(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        checksums = [
-            (*placed.checksums[number], offset)
-            for number, offset in own.offsets.items()
-            if number in placed.checksums
-        ]
-        return Published([Part(descriptor, 0, own.size), *parts], own.description(blueprint), checksums)
+    def _write(self, blueprint: blueprints.Blueprint, storages: Storages) -> Published:
+        placed = place(storages.found, self._mapped, self._find)
+        return write(blueprint, storages.found, placed, reserve=self._reserve)
 
 
-class _Storages:
+def write(
+    blueprint: blueprints.Blueprint,
+    storages: list[torch.UntypedStorage],
+    placed: Placed,
+    most_parts: int = _MOST_PARTS,
+    reserve: Reserve | None = None,
+) -> Published:
+    """Write what lies nowhere yet, and return all parts."""
+    placed = _bounded(placed, most_parts)
+    own = _Layout(blueprint, storages, placed)
+    parts, rows = _parts_and_rows(storages, placed, own)
+    if reserve is not None:
+        reserve(own.size)
+    descriptor = memory.create("zerocopy")
+    try:
+        memory.reserve(descriptor, own.size)
+        memory.write(descriptor, memoryview(MAGIC), 0)
+        memory.write(descriptor, memoryview(b"".join(_ROW.pack(*row) for row in rows)), own.table)
+        memory.write(descriptor, memoryview(blueprint.pickle), own.pickle)
+        memory.write(descriptor, memoryview(blueprint.skeleton or b""), own.skeleton)
+        for number, offset in own.offsets.items():
+            memory.write(descriptor, _torch.bytes_of(storages[number]), offset)
+        memory.seal(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    checksums = [
+        (*placed.checksums[number], offset)
+        for number, offset in own.offsets.items()
+        if number in placed.checksums
+    ]
+    return Published([Part(descriptor, 0, own.size), *parts], own.description(blueprint), checksums)
+
+
+class Storages:
     """Gives storages their numbers."""
 
     def __init__(self) -> None:
@@ -174,10 +192,10 @@ class _Layout:
         }
 
 
-def _bounded(placed: Placed) -> Placed:
+def _bounded(placed: Placed, most_parts: int) -> Placed:
     """Return the same, but copy what lies in more files than descriptors go with a message."""
     kept = {there.descriptor: None for there in placed.places if isinstance(there, Place)}
-    few = set(list(kept)[:_MOST_PARTS])
+    few = set(list(kept)[: most_parts - 1])
     places = [
         None if isinstance(there, Place) and there.descriptor not in few else there for there in placed.places
     ]

@@ -33,7 +33,7 @@ _DYNAMIC = {
 }
 
 
-def reduce(obj: Any) -> Any:
+def reduced(obj: Any) -> Any:
     """Return how an odd object is pickled, as ``__reduce__`` says it; ``NotImplemented`` for all others.
 
     Raises

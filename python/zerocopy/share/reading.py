@@ -8,7 +8,6 @@ weights, which libraries open natively, too.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 from typing import Any, Self
@@ -56,30 +55,25 @@ class Reading:
                 self._note(os.fsdecode(path))
 
     def _note(self, path: str) -> None:
-        absolute = os.path.abspath(path)
-        if absolute in self._noted or len(self._noted) >= _MOST or not _counts(absolute):
-            return
-        try:
-            status = os.stat(absolute)
-        except (OSError, ValueError):
-            return
-        if stat.S_ISREG(status.st_mode):
-            self._noted[absolute] = files.identity(status)
-            self.has_relative_paths |= not os.path.isabs(path)
+        absolute = path if path.startswith("/") else f"{Path.cwd()}/{path}"
+        if absolute not in self._noted and len(self._noted) < _MOST and _counts(absolute):
+            identity = files.identity_at(absolute)
+            if identity is not None and files.is_regular(absolute):
+                self._noted[absolute] = identity
+                self.has_relative_paths |= absolute != path
 
     def found(self) -> files.Files:
         """Return the files that the result depends on."""
         found = dict(self._noted)
-        for folder in {os.path.dirname(path) for path in self._noted}:
-            for name in os.listdir(folder) if os.path.isdir(folder) else ():
-                if name.endswith(_WEIGHTS):
-                    path = os.path.join(folder, name)
-                    found.setdefault(path, files.identity_at(path))
+        for folder in {Path(path).parent for path in self._noted}:
+            for beside in folder.iterdir() if folder.is_dir() else ():
+                if beside.name.endswith(_WEIGHTS):
+                    found.setdefault(str(beside), files.identity_at(str(beside)))
         for path in (*_mapped(), *_own_modules()):
             if len(found) < _MOST:
                 found.setdefault(path, files.identity_at(path))
         # What is not there any more was the call's own.
-        return {path: identity for path, identity in found.items() if os.path.exists(path)}
+        return {path: identity for path, identity in found.items() if files.identity_at(path) is not None}
 
 
 def _is_writing(mode: Any, flags: Any) -> bool:
@@ -105,9 +99,9 @@ def _mapped() -> list[str]:
 
 def _is_code(path: str) -> bool:
     return (
-        ".so" in os.path.basename(path)
+        ".so" in path.rpartition("/")[2]
         or path.startswith((*_SYSTEM, "/usr/", "/memfd:"))
-        or not os.path.isfile(path)
+        or not files.is_regular(path)
     )
 
 

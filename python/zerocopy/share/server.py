@@ -151,6 +151,8 @@ class Server:
             self._last = time.monotonic()
         if request == "load":
             self._load(connection, body)
+        elif request == "attach":
+            self._attach(connection, body["id"])
         elif request == "compute":
             self._loads.begin(connection, body, descriptors)
         elif request == "status":
@@ -170,6 +172,13 @@ class Server:
             connection.send(*entry.answer(), holding=entry)
         elif not self._loads.join(connection, body["key"], body["cwd"]):
             connection.send({"state": "absent"})
+
+    def _attach(self, connection: Connection, wanted: str) -> None:
+        entry = self.entries.by_id(wanted)
+        if entry is None:
+            connection.send({"state": "absent"})
+        else:
+            connection.send(*entry.answer(), holding=entry)
 
     def _status(self, with_entries: bool) -> dict[str, Any]:
         return {

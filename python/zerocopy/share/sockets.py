@@ -6,6 +6,7 @@ somebody else could have prepared is refused.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -31,7 +32,7 @@ def path() -> Path:
 
 def _folder() -> Path:
     for runtime in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
-        if runtime and os.path.isabs(runtime) and os.access(runtime, os.W_OK | os.X_OK):
+        if runtime and Path(runtime).is_absolute() and os.access(runtime, os.W_OK | os.X_OK):
             return Path(runtime) / "zerocopy"
     return Path(tempfile.gettempdir()) / f"zerocopy-{os.geteuid()}"
 
@@ -50,10 +51,8 @@ def torch_version() -> str:
 def prepare(place: Path) -> None:
     """Make the folder of a socket, and refuse one that is not its user's alone."""
     place.parent.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with contextlib.suppress(FileExistsError):
         place.parent.mkdir(mode=0o700)
-    except FileExistsError:
-        pass
     require_private(place.parent)
 
 
