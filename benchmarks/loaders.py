@@ -15,6 +15,7 @@ from .loaders_converting import CONVERTING
 from .loaders_formats import FORMATS
 from .loaders_lazy import LAZY
 from .loaders_saving import SAVING
+from .loaders_share import SHARE
 
 
 @functools.cache
@@ -56,4 +57,5 @@ LOADERS: dict[str, Loader] = {
     **COLD,
     **SAVING,
     **CONVERTING,
+    **SHARE,
 }
