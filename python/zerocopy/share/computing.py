@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch  # noqa: F401  its libraries have to be there before _C is loaded
 
+from zerocopy import patching
 from zerocopy.mapped import MappedFiles, Place, identity_of
 from zerocopy.share import attaching, blueprints, calls, client, files, frames, references
 from zerocopy.share.errors import ServerError
@@ -32,6 +34,8 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
     """
     client.be_loader()
     calls.apply(about["settings"])
+    # So what torch.load returns lies in the file, and need not be copied to be published.
+    patching.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
     session = _Session(connection)
     with Reading(about["files"]) as reading:
         function, args, kwargs = session.call(about, descriptors)

@@ -115,7 +115,7 @@ class Server:
                     self._answer(connection, message.body, message.descriptors)
                 finally:
                     message.close()
-        except (FrameError, OSError, KeyError, TypeError, ValueError) as error:
+        except (FrameError, OSError, KeyError, TypeError, ValueError, IndexError) as error:
             _log.debug("model server: %s", error)
             self._drop(connection)
 
