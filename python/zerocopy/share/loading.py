@@ -155,7 +155,7 @@ class Loads:
                     if load.is_over:
                         return
                 if not goes_on:
-                    self._selector.unregister(load.connection.peer)
+                    load.connection.leave()
         except (FrameError, OSError, KeyError, TypeError, ValueError) as error:
             self._fail(load, f"the loader of {load.name} sent what it should not: {error}")
 
