@@ -111,7 +111,7 @@ def fail(kind: type[BaseException], *args: Any) -> None:
 
 
 def where_am_i() -> tuple[str, str | None]:
-    return os.getcwd(), os.environ.get("ZEROCOPY_TEST_VARIABLE")
+    return str(Path.cwd()), os.environ.get("ZEROCOPY_TEST_VARIABLE")
 
 
 def sum_of_file(name: str) -> torch.Tensor:
@@ -163,7 +163,7 @@ def asked(connection: socket.socket, op: str, **body: Any) -> dict[str, Any]:
 
 
 def descriptors_of(pid: int | str = "self") -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def wait_until(what: Any, seconds: float = 20.0) -> None:

@@ -27,15 +27,10 @@ from zerocopy.share.references import References
 
 _LONGEST_PATH = 4096
 # What changes what a program loads. The rest of the environment goes to the loader, and is no part of the key.
+# Not all of TORCH*: torch itself sets some as it goes.
 _PREFIXES = (
-    "HF_",
-    "HUGGINGFACE_",
-    "TRANSFORMERS_",
-    "DIFFUSERS_",
-    "TORCH",
-    "PYTORCH_",
-    "CUDA_",
-    "ZEROCOPY_BACKEND",
+    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "DIFFUSERS_", "TORCH_HOME", "TORCH_FORCE_"),
+    *("CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "ZEROCOPY_BACKEND"),
 )
 
 

@@ -115,7 +115,7 @@ class Server:
                     self._answer(connection, message.body, message.descriptors)
                 finally:
                     message.close()
-        except (FrameError, OSError, KeyError, TypeError, ValueError, IndexError) as error:
+        except Exception as error:  # whatever a client has sent, it costs that client alone
             _log.debug("model server: %s", error)
             self._drop(connection)
 
@@ -210,9 +210,10 @@ def serve(place: Path) -> int:
         if not is_ours:
             return 0
         _harden()
+        settings = Settings.of_environment()
         listener = sockets.listen(place)
         own = os.lstat(place)
-        server = Server(listener, Settings.of_environment())
+        server = Server(listener, settings)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: server.end())
         wake = _wake_on_signals(server)
