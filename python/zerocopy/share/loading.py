@@ -86,12 +86,16 @@ class Loads:
         if self.join(connection, body["key"], body["cwd"]):
             return
         try:
-            self._loads[body["key"]] = self._start(connection, body, descriptors)
+            load = self._start(connection, body, descriptors)
         except (OSError, FrameError, subprocess.SubprocessError) as error:
             connection.send({"state": "refused", "why": f"no loader could be started: {error}"})
+        else:
+            self._loads[load.key] = load
 
     def _start(self, client: Connection, body: Body, call: list[int]) -> Load:
-        zygote = self._zygote_for(body["python"], memory.content(call[1]))
+        key, name, folder = (str(body[item]) for item in ("key", "name", "cwd"))
+        timeout = float(body["timeout"])
+        zygote = self._zygote_for(str(body["python"]), memory.content(call[1]))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reading, writing = os.pipe2(os.O_CLOEXEC)
         self.count += 1
@@ -107,15 +111,7 @@ class Loads:
         ours.setblocking(False)
         os.set_blocking(reading, False)
         connection = Connection(ours, 0, self._selector, frames.MOST_DESCRIPTORS)
-        load = Load(
-            self.count,
-            body["key"],
-            str(body["name"]),
-            zygote,
-            connection,
-            float(body["timeout"]),
-            {client: body["cwd"]},
-        )
+        load = Load(self.count, key, name, zygote, connection, timeout, {client: folder})
         self._processes[load.number] = load
         self._selector.register(ours, selectors.EVENT_READ, lambda mask: self._hear(load, mask))
         self._selector.register(reading, selectors.EVENT_READ, lambda _: self._overhear(load, reading))
