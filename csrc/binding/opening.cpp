@@ -143,10 +143,10 @@ class Parts {
   std::shared_ptr<const Source> source_;
 };
 
-// What the model server hands out: (descriptor, offset, size) of each part, and where in the first of them the
-// table and the pickle are. The storages keep the lease.
-ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, std::uint64_t>>& parts, int lease,
-                              std::uint64_t table, std::uint64_t storages, std::uint64_t pickle,
+// What the model server hands out: (descriptor, offset, size) of each part, and where in the first of them
+// the table and the pickle are. The storages keep the lease.
+ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, std::uint64_t>>& parts,
+                              int lease, std::uint64_t table, std::uint64_t storages, std::uint64_t pickle,
                               std::uint64_t pickle_size) {
   const GilReleased released;
   const auto held = std::make_shared<const Lease>(lease);

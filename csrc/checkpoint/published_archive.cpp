@@ -114,10 +114,8 @@ std::vector<Record> PublishedArchive::records(std::span<const Wanted> storages) 
       throw FormatError("published: storage " + quote(storage.key) + " holds " + std::to_string(extent.size) +
                         " bytes, not " + std::to_string(storage.nbytes));
     }
-    records.push_back({.name = storage.key,
-                       .extent = extent,
-                       .encoding = Encoding::stored,
-                       .size = extent.size});
+    records.push_back(
+        {.name = storage.key, .extent = extent, .encoding = Encoding::stored, .size = extent.size});
   }
   return records;
 }

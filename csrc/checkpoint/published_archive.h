@@ -1,5 +1,5 @@
-// What the model server hands out: a pickle and a table in sealed memory, and storages in that, in other sealed
-// memory and in the files they came from.
+// What the model server hands out: a pickle and a table in sealed memory, and storages in that, in other
+// sealed memory and in the files they came from.
 //
 //   part 0   ├─ … ─┼─ table ─────────────┼─ pickle ─┼─ … ─┼─ storage ─┼─ storage ─┤      sealed memory
 //   part 1                    ├─ storage ─┤      ├─ storage ─┤                            a file, say

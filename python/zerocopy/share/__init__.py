@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,3 +39,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+# As the whole package: where torch is there, no first use is slower than the next.
+if "torch" in sys.modules:
+    importlib.import_module(f"{__name__}.asking")
+    for _name in __all__:
+        __getattr__(_name)

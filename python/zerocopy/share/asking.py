@@ -31,7 +31,7 @@ class LoaderTraceback(Exception):
 
 def load(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return ``fn(*args, **kwargs)``, from the server."""
-    again: references.Again = _attached_again
+    again: references.Again | None = _attached_again
     for _ in range(_MOST_ATTEMPTS):
         with References(again) as known:
             call = calls.encode(fn, args, kwargs, known)
@@ -40,7 +40,7 @@ def load(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
         if state == "ready":
             return _attached(answer, known.arguments)
         if state == "lost":  # the server has forgotten a result that is an argument: all go by value
-            again = _none_again
+            again = None
         elif state == "failed":
             _raise(answer)
         elif state != "absent":
@@ -115,10 +115,6 @@ def _attached_again(entry: str) -> Any:
         return attaching.attach(answer.body, answer.descriptors, resolve=_attached_again)
     finally:
         answer.close()
-
-
-def _none_again(entry: str) -> Any:
-    raise references.LostReference(entry)
 
 
 def _raise(answer: Message) -> None:

@@ -27,15 +27,10 @@ from zerocopy.share.references import References
 
 _LONGEST_PATH = 4096
 # What changes what a program loads. The rest of the environment goes to the loader, and is no part of the key.
+# Not all of TORCH*: torch itself sets some as it goes.
 _PREFIXES = (
-    "HF_",
-    "HUGGINGFACE_",
-    "TRANSFORMERS_",
-    "DIFFUSERS_",
-    "TORCH",
-    "PYTORCH_",
-    "CUDA_",
-    "ZEROCOPY_BACKEND",
+    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "DIFFUSERS_", "TORCH_HOME", "TORCH_FORCE_"),
+    *("CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "ZEROCOPY_BACKEND"),
 )
 
 
@@ -145,10 +140,22 @@ def _canonical(
     except (TypeError, ValueError):
         return args, kwargs
     for name, parameter in signature.parameters.items():
-        is_spelled_out = name in bound.arguments and bound.arguments[name] is parameter.default
-        if is_spelled_out and parameter.kind is not parameter.POSITIONAL_ONLY:
+        if name in bound.arguments and _is_default(bound.arguments[name], parameter):
             del bound.arguments[name]
     return bound.args, bound.kwargs
+
+
+def _is_default(value: Any, parameter: inspect.Parameter) -> bool:
+    default = parameter.default
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        return False
+    # Of other types "==" may mean anything.
+    return value is default or (
+        type(value) is type(default) and type(value) in _COMPARED and value == default
+    )
+
+
+_COMPARED = (str, bytes, int, float, bool)
 
 
 @functools.lru_cache(maxsize=64)
@@ -182,7 +189,7 @@ class _Notes:
         if isinstance(obj, os.PathLike):
             return "path", kind, os.fspath(obj)
         known = self._known.name_of(obj)
-        return None if known is None else ("result", known)
+        return None if known is None else ("result", *known)
 
     def _note_path(self, text: str) -> None:
         if not 0 < len(text) < _LONGEST_PATH or "\0" in text:
@@ -193,13 +200,13 @@ class _Notes:
             self.has_relative_paths |= is_relative
 
 
-def finding(resolve: Callable[[str], Any]) -> blueprints.Finding:
-    """Return what finds the things that calls name, given what finds earlier results."""
+def finding(resolve: Callable[[str, int], Any]) -> blueprints.Finding:
+    """Return what finds the things that calls name, given what finds an earlier result by name and number."""
 
     def find(pid: Any) -> Any:
         kind, *about = pid
         if kind == "result":
-            return resolve(about[0])
+            return resolve(*about)
         if kind == "path":
             return about[0](about[1])
         if kind == "set":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,7 @@ from typing import Any, NamedTuple
 
 import torch  # noqa: F401  its libraries have to be there before _C is loaded
 
-import zerocopy
-from zerocopy import importing
+from zerocopy import patching
 from zerocopy.mapped import MappedFiles, Place, identity_of
 from zerocopy.share import attaching, blueprints, calls, client, files, frames, references
 from zerocopy.share.errors import ServerError
@@ -34,7 +34,8 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
     """
     client.be_loader()
     calls.apply(about["settings"])
-    _map_files()
+    # So what torch.load returns lies in the file, and need not be copied to be published.
+    patching.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
     session = _Session(connection)
     with Reading(about["files"]) as reading:
         function, args, kwargs = session.call(about, descriptors)
@@ -46,17 +47,12 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
         session.send(published, reading, about)
 
 
-def _map_files() -> None:
-    """Have what reads checkpoints map them: what lies in a file's mapping is published as that file."""
-    zerocopy.patch()
-    importing.when_imported("safetensors", lambda _: zerocopy.patch(safetensors=True))
-
-
 class _Argument(NamedTuple):
     """An earlier result."""
 
     name: str
     value: Any
+    before: references.State | None
 
 
 class _Session:
@@ -64,8 +60,7 @@ class _Session:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._arguments: list[_Argument] = []
-        self._states: list[references.State | None] = []
+        self._arguments: dict[int, _Argument] = {}
         self._known: dict[str, int] = {}  # memory that is mapped here, by what the kernel calls it
         self._within = 0
 
@@ -103,10 +98,10 @@ class _Session:
                 self._known[identity] = descriptor
         return answer
 
-    def _argument(self, name: str) -> Any:
-        value = self._attached(name)
-        self._arguments.append(_Argument(name, value))
-        return value
+    def _argument(self, name: str, number: int) -> Any:
+        if number not in self._arguments:
+            self._arguments[number] = _Argument(name, self._attached(name), None)
+        return self._arguments[number].value
 
     def _attached(self, name: str) -> Any:
         answer = self._answer(name)
@@ -120,14 +115,17 @@ class _Session:
         """Note what earlier results are before the call."""
         if self._arguments:
             with self.mapped() as mapped:
-                self._states = [references.state_of(argument.value, mapped) for argument in self._arguments]
+                self._arguments = {
+                    number: argument._replace(before=references.state_of(argument.value, mapped))
+                    for number, argument in self._arguments.items()
+                }
 
     def unchanged_arguments(self, mapped: MappedFiles) -> dict[int, Any]:
         """Return those that the call has left as they were: the caller has them."""
         return {
             number: argument.value
-            for number, (argument, before) in enumerate(zip(self._arguments, self._states, strict=True))
-            if references.are_same(before, references.state_of(argument.value, mapped))
+            for number, argument in self._arguments.items()
+            if references.are_same(argument.before, references.state_of(argument.value, mapped))
         }
 
     # ---------------------------------------------------------------------------------- the result
@@ -165,7 +163,7 @@ class _Session:
             "cwd": about["cwd"] if depends_on_cwd else None,
             "files": list(reading.found().items()),
             "checksums": published.checksums,
-            "arguments": [argument.name for argument in self._arguments],
+            "arguments": [self._arguments[number].name for number in range(len(self._arguments))],
         }
         frames.send(self._connection, body, descriptors)
 

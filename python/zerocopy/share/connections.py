@@ -43,6 +43,8 @@ class Connection:
         # What is still to be sent, the descriptors along with it, and whoever holds those.
         self._outbox: collections.deque[tuple[memoryview, list[int], Any]] = collections.deque()
         self.waits_since: float | None = None  # a frame has begun, or an answer is not taken
+        self._is_watched = True
+        self._wants_to_write = False
 
     @property
     def is_idle(self) -> bool:
@@ -86,9 +88,9 @@ class Connection:
         if was_waiting or self._outbox:
             self._watch()
 
-    _wants_to_write = False
-
     def _watch(self) -> None:
+        if not self._is_watched:
+            return
         self._wants_to_write = bool(self._outbox)
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
         self._selector.modify(self.peer, events, self._selector.get_key(self.peer).data)
@@ -99,9 +101,15 @@ class Connection:
         elif self.waits_since is None:
             self.waits_since = time.monotonic()
 
+    def leave(self) -> None:
+        """Look no more for what the other side sends: it has said that this is all."""
+        if self._is_watched:
+            self._is_watched = False
+            self._selector.unregister(self.peer)
+
     def close(self) -> None:
         """End it."""
-        self._selector.unregister(self.peer)
+        self.leave()
         self.peer.close()
         self._inbox.close()
         self._outbox.clear()

@@ -3,52 +3,74 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import pickle
-import signal
 import socket
 import sys
 import traceback
+from collections.abc import Sequence
+from typing import NoReturn
 
 from zerocopy.share import by_value, frames, memory
 from zerocopy.share.errors import FrameError, ServerError
 
-_PR_SET_PDEATHSIG = 1
+_log = logging.getLogger("zerocopy")
 
 
-def main() -> None:
-    """Run the call that the server has been sent: ``sys.argv`` has the socket to it, and the call."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    server, *call = (int(argument) for argument in sys.argv[2:])
-    for descriptor in (server, *call):
-        os.set_inheritable(descriptor, False)
+def import_all() -> None:
+    """Import what every loader needs."""
+    from zerocopy.share import computing  # noqa: F401
+
+
+def run(server: int, descriptors: Sequence[int]) -> NoReturn:
+    """Run a call, and end.
+
+    Parameters
+    ----------
+    server : int
+        The socket to the server.
+    descriptors : sequence of int
+        What the client sent: what it says of the call, its environment, the call.
+    """
+    status = 1
     with socket.socket(fileno=server) as connection:
-        status = 1
         try:
-            _run(connection, call)
+            _run(connection, descriptors)
             status = 0
         except (FrameError, OSError) as error:  # the server has gone, or does not want it any more
-            logging.getLogger("zerocopy").error("%s", error)  # to the server, which has the output
-    sys.stdout.flush()
+            _log.error("%s", error)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)  # without waiting for threads that the call has left
 
 
-def _run(connection: socket.socket, descriptors: list[int]) -> None:
-    head, *parts = descriptors
-    about = pickle.loads(memory.content(head))
-    sys.path[:] = about["path"]
-    sys.argv = about["argv"]
-    from zerocopy.share import computing, references  # torch's import has the program's environment by now
+def _run(connection: socket.socket, descriptors: Sequence[int]) -> None:
+    from zerocopy.share import computing, references
 
+    head, environment, *parts = descriptors
     try:
+        about = pickle.loads(memory.content(head))
+        _become(about, memory.content(environment))
         computing.compute(connection, about, parts)
     except (ServerError, references.LostReference) as error:
         state = "lost" if isinstance(error, references.LostReference) else "refused"
-        frames.send(connection, {"op": "refused", "state": state, "why": str(error)})
+        frames.send(connection, {"op": "refused", "state": state, "why": str(error)[:4000]})
     except BaseException as error:
         _report(connection, error)
+
+
+def _become(about: dict[str, object], environment: bytes) -> None:
+    """Have this process be where its client is."""
+    os.environb.clear()
+    os.environb.update(memory.environment_of(environment))
+    os.chdir(str(about["cwd"]))
+    sys.path[:] = about["path"]  # type: ignore[call-overload]
+    sys.argv = about["argv"]  # type: ignore[assignment]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:  # Python's own generator sees to that itself
+        numpy.random.seed()
 
 
 def _report(connection: socket.socket, error: BaseException) -> None:

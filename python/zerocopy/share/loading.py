@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 from zerocopy.share import frames, memory
@@ -19,26 +18,26 @@ from zerocopy.share.connections import Connection
 from zerocopy.share.entries import Entries, Entry, Holding
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.frames import Body, Message
+from zerocopy.share.zygotes import Zygote
 
 _KEPT_OUTPUT = 1 << 14
-_ROOT = Path(__file__).resolve().parent.parent.parent
-# As the first thing that the interpreter does: the program's own path comes later, with the call.
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from zerocopy.share.loader import main; main()"
+#: A zygote is kept so long without anything to load.
+_ZYGOTE_IDLE = 300.0
 
 
 @dataclasses.dataclass(eq=False)
 class Load:
     """A loader process."""
 
+    number: int
     key: str
     name: str
-    process: subprocess.Popen[bytes]
+    zygote: Zygote
     connection: Connection
-    pidfd: int
-    deadline: float
     timeout: float
+    waiting: dict[Connection, str]  # and their folders
+    pid: int | None = None  # until it is forked
     begun: float = dataclasses.field(default_factory=time.monotonic)
-    waiting: dict[Connection, str] = dataclasses.field(default_factory=dict)  # and their folders
     output: collections.deque[bytes] = dataclasses.field(default_factory=collections.deque)
     is_over: bool = False
 
@@ -53,11 +52,13 @@ class Loads:
     def __init__(self, selector: selectors.BaseSelector, entries: Entries) -> None:
         self._selector, self._entries = selector, entries
         self._loads: dict[str, Load] = {}
-        self._dying: dict[Load, None] = {}  # killed, and not yet reaped
+        self._processes: dict[int, Load] = {}  # by number, until they are reaped
+        self._zygote: Zygote | None = None
+        self._retired: list[Zygote] = []
         self.count = 0
 
     def __bool__(self) -> bool:
-        return bool(self._loads or self._dying)
+        return bool(self._loads)
 
     def names(self) -> list[str]:
         """Return what is being loaded."""
@@ -84,35 +85,22 @@ class Loads:
         """Start a loader, unless one for the same is running."""
         if self.join(connection, body["key"], body["cwd"]):
             return
-        call, environment, *parts = descriptors
         try:
-            load = self._start(body, environment, [call, *parts])
-        except (OSError, subprocess.SubprocessError) as error:
+            load = self._start(connection, body, descriptors)
+        except (OSError, FrameError, subprocess.SubprocessError) as error:
             connection.send({"state": "refused", "why": f"no loader could be started: {error}"})
-            return
-        load.waiting[connection] = body["cwd"]
-        self._loads[load.key] = load
-        self.count += 1
+        else:
+            self._loads[load.key] = load
 
-    def _start(self, body: Body, environment: int, call: list[int]) -> Load:
-        variables = dict(
-            item.split(b"=", 1) for item in memory.content(environment).split(b"\0") if b"=" in item
-        )
+    def _start(self, client: Connection, body: Body, call: list[int]) -> Load:
+        key, name, folder = (str(body[item]) for item in ("key", "name", "cwd"))
+        timeout = float(body["timeout"])
+        zygote = self._zygote_for(str(body["python"]), memory.content(call[1]))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(writing, True)
-        passed = [theirs.fileno(), *call]
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        self.count += 1
         try:
-            process = subprocess.Popen(
-                [body["python"], "-P", "-c", _BOOT, os.fspath(_ROOT), *map(str, passed)],
-                env=variables,
-                cwd=body["cwd"],
-                stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
-                pass_fds=passed,
-                start_new_session=True,
-            )
+            zygote.fork(self.count, [writing, theirs.fileno(), *call])
         except BaseException:
             ours.close()
             os.close(reading)
@@ -121,16 +109,34 @@ class Loads:
             theirs.close()
             os.close(writing)
         ours.setblocking(False)
-        connection = Connection(ours, process.pid, self._selector, frames.MOST_DESCRIPTORS)
-        timeout = float(body["timeout"])
-        load = Load(
-            body["key"], str(body["name"]), process, connection, os.pidfd_open(process.pid),
-            time.monotonic() + timeout, timeout,
-        )  # fmt: skip
+        os.set_blocking(reading, False)
+        connection = Connection(ours, 0, self._selector, frames.MOST_DESCRIPTORS)
+        load = Load(self.count, key, name, zygote, connection, timeout, {client: folder})
+        self._processes[load.number] = load
         self._selector.register(ours, selectors.EVENT_READ, lambda mask: self._hear(load, mask))
-        self._selector.register(load.pidfd, selectors.EVENT_READ, lambda _: self._ended(load))
         self._selector.register(reading, selectors.EVENT_READ, lambda _: self._overhear(load, reading))
         return load
+
+    def _zygote_for(self, python: str, content: bytes) -> Zygote:
+        environment = memory.environment_of(content)
+        if self._zygote is None or not self._zygote.suits(python, environment):
+            # One that is of no use any more ends with the last of its loaders: see expire().
+            self._retired += [self._zygote] if self._zygote else []
+            self._zygote = Zygote(python, environment, self._selector, self._hear_zygote)
+        return self._zygote
+
+    def _hear_zygote(self, body: Body) -> None:
+        if body["op"] == "gone":
+            for load in [load for load in self._processes.values() if load.zygote.is_gone]:
+                del self._processes[load.number]
+                self._fail(load, f"the loader of {load.name} has gone")
+        elif body["op"] == "forked":
+            load = self._processes[body["number"]]
+            load.pid = body["pid"]
+            if load.is_over:
+                _kill(load)
+        elif body["op"] == "ended":
+            self._ended(self._processes.pop(body["number"]), body["status"])
 
     # ------------------------------------------------------------------------- what a loader says
 
@@ -145,8 +151,8 @@ class Loads:
                     if load.is_over:
                         return
                 if not goes_on:
-                    self._selector.unregister(load.connection.peer)
-        except (FrameError, OSError, KeyError, TypeError, ValueError) as error:
+                    load.connection.leave()
+        except Exception as error:  # the model's own code may have written to its socket
             self._fail(load, f"the loader of {load.name} sent what it should not: {error}")
 
     def _take(self, load: Load, message: Message) -> None:
@@ -245,32 +251,36 @@ class Loads:
 
     # ---------------------------------------------------------------------------------- how it ends
 
-    def _ended(self, load: Load) -> None:
+    def _ended(self, load: Load, status: int) -> None:
         if not load.is_over:
             self._hear(load, selectors.EVENT_READ)  # it may have said something before
-        status = load.process.wait()
-        self._selector.unregister(load.pidfd)
-        os.close(load.pidfd)
         if not load.is_over:
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
             self._fail(load, f"the loader of {load.name} {how}")
-        self._dying.pop(load, None)
 
     def expire(self) -> None:
-        """End the loaders that take too long."""
+        """End the loaders that take too long, and zygotes that are of no use any more."""
         now = time.monotonic()
-        for load in [load for load in self._loads.values() if now > load.deadline]:
+        for load in [load for load in self._loads.values() if now > load.begun + load.timeout]:
             self._fail(
                 load,
                 f"the loader of {load.name} took longer than {load.timeout:g} s (ZEROCOPY_SHARE_TIMEOUT)",
             )
+        busy = {load.zygote for load in self._processes.values()}
+        if self._zygote is not None and now > self._zygote.used + _ZYGOTE_IDLE:
+            self._retired.append(self._zygote)
+            self._zygote = None
+        for zygote in [zygote for zygote in self._retired if zygote not in busy]:
+            self._retired.remove(zygote)
+            zygote.end()
 
     def end(self) -> None:
         """End all loaders."""
         for load in list(self._loads.values()):
             self._fail(load, "the model server is ending")
-        for load in self._dying:
-            load.process.wait()
+        for zygote in (self._zygote, *self._retired):
+            if zygote is not None:
+                zygote.end()
 
     def _fail(self, load: Load, why: str) -> None:
         said = load.said()
@@ -295,8 +305,12 @@ class Loads:
         load.is_over = True
         self._loads.pop(load.key, None)
         load.connection.close()
-        if load.process.returncode is None:
-            self._dying[load] = None
-        # And what it has forked.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(load.process.pid, signal.SIGKILL)
+        _kill(load)
+
+
+def _kill(load: Load) -> None:
+    """Kill a loader and what it has forked."""
+    if load.pid is not None:
+        for kill in (os.killpg, os.kill):  # it may not have a group of its own yet
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(load.pid, signal.SIGKILL)

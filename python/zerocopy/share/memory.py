@@ -60,6 +60,12 @@ def content(descriptor: int) -> bytes:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
+def environment_of(content: bytes) -> dict[bytes, bytes]:
+    """Return the variables that were sent as the kernel keeps them, a zero byte behind each."""
+    found = (item.partition(b"=") for item in content.split(b"\0"))
+    return {name: value for name, equals, value in found if name and equals}
+
+
 def require_sealed(descriptor: int, size: int) -> None:
     """Raise ``ServerError`` unless a descriptor is a sealed memfd of so many bytes at least."""
     try:

@@ -54,9 +54,13 @@ def place(storages: list[torch.UntypedStorage], mapped: MappedFiles, find: Find)
     places: list[Place | Same | None] = []
     checksums: dict[int, Checksum] = {}
     first: dict[Checksum, int] = {}
+    seen: dict[tuple[int, int], int] = {}
     for number, storage in enumerate(storages):
         size = storage.nbytes()
         there: Place | Same | None = mapped.place_of(storage.data_ptr(), size)
+        before = seen.setdefault((storage.data_ptr(), size), number)
+        if there is None and before != number and size:  # one storage, of two dtypes
+            there = Same(before)
         if there is None and size >= _COMPARED_FROM:
             checksum = checksums[number] = Checksum(size, _core.crc32(_torch.bytes_of(storage)))
             other = first.setdefault(checksum, number)

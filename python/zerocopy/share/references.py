@@ -51,18 +51,19 @@ class References:
 
     Parameters
     ----------
-    again : callable
-        Attaches to a result.
+    again : callable, optional
+        Attaches to a result. Without it nothing is known, and all goes by value.
     """
 
-    def __init__(self, again: Again) -> None:
+    def __init__(self, again: Again | None) -> None:
         self._again = again
         self._stack = contextlib.ExitStack()
         self._mapped: MappedFiles | None = None
         self.arguments: list[Any] = []
+        self._found: dict[int, int] = {}  # the numbers of those, by id
         self.origins: dict[int, Origin] = {}
         self._numbers: dict[str, int] = {}
-        for number, (identity, origin) in enumerate(_memory.items(), 1):
+        for number, (identity, origin) in enumerate(_memory.items() if again else (), 1):
             # No descriptor is negative.
             self.origins[-number] = origin
             self._numbers[identity] = -number
@@ -79,17 +80,23 @@ class References:
             self._mapped = self._stack.enter_context(MappedFiles(self._numbers))
         return self._mapped
 
-    def name_of(self, obj: Any) -> str | None:
-        """Return the name of a result that is what it was, and note it; None of all other objects."""
+    def name_of(self, obj: Any) -> tuple[str, int] | None:
+        """Return the name of a result that is what it was, and its number here; None of all other objects."""
+        number = self._found.get(id(obj))
+        if number is not None:
+            return _results[id(obj)][1], number
         found = _results.get(id(obj))
-        if found is None or found[0]() is not obj or not self._is_unchanged(obj, found[1]):
+        if found is None or found[0]() is not obj or self._again is None:
             return None
+        if not self._is_unchanged(obj, found[1], self._again):
+            return None
+        number = self._found[id(obj)] = len(self.arguments)
         self.arguments.append(obj)
-        return found[1]
+        return found[1], number
 
-    def _is_unchanged(self, obj: Any, entry: str) -> bool:
+    def _is_unchanged(self, obj: Any, entry: str, again: Again) -> bool:
         try:
-            fresh = self._again(entry)
+            fresh = again(entry)
         except LostReference:
             return False
         with MappedFiles(self._numbers) as mapped:

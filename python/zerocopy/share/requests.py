@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import threading
 import time
@@ -122,6 +123,14 @@ class Exchange:
         self._is_fresh = True
         return answer
 
+    def process(self) -> int | None:
+        """Return a descriptor of the server's process; None where that cannot be seen from here."""
+        if self._connection is None:
+            return None
+        with contextlib.suppress(OSError, ServerError):
+            return os.pidfd_open(sockets.require_same_user(self._connection))
+        return None
+
     def close(self) -> None:
         """Close the connection."""
         if self._connection is not None:
@@ -162,10 +171,16 @@ def end_server() -> None:
     exchange = Exchange(place, starts=False)
     if not exchange.is_connected:
         return
+    deadline = time.monotonic() + _PATIENCE
+    process = exchange.process()
     with contextlib.suppress(ServerError):
         exchange.ask({"op": "shutdown"})
     exchange.close()
-    deadline = time.monotonic() + _PATIENCE
+    if process is not None:
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        poll.poll(_PATIENCE * 1000)
+        os.close(process)
     while is_locked(place):
         if time.monotonic() > deadline:
             raise ServerError("the model server does not end")

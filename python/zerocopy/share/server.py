@@ -71,12 +71,16 @@ class Server:
         self._is_ending = True
 
     def _patience(self) -> float:
-        return 0.2 if self._loads or any(not c.is_idle for c in self._connections) else 5.0
+        is_busy = self._loads or any(not connection.is_idle for connection in self._connections)
+        return min(0.2 if is_busy else 5.0, self._settings.idle)
 
     def _is_idle(self) -> bool:
+        if time.monotonic() - self._last <= self._settings.idle:
+            return False
         if self._loads or any(entry.leases.are_held() for entry in self.entries):
-            self._last = max(self._last, time.monotonic() - self._settings.idle / 2)
-        return time.monotonic() - self._last > self._settings.idle
+            self._last = time.monotonic()
+            return False
+        return True
 
     # -------------------------------------------------------------------------------- connections
 
@@ -115,7 +119,7 @@ class Server:
                     self._answer(connection, message.body, message.descriptors)
                 finally:
                     message.close()
-        except (FrameError, OSError, KeyError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever a client has sent, it costs that client alone
             _log.debug("model server: %s", error)
             self._drop(connection)
 
@@ -210,9 +214,10 @@ def serve(place: Path) -> int:
         if not is_ours:
             return 0
         _harden()
+        settings = Settings.of_environment()
         listener = sockets.listen(place)
         own = os.lstat(place)
-        server = Server(listener, Settings.of_environment())
+        server = Server(listener, settings)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: server.end())
         wake = _wake_on_signals(server)
