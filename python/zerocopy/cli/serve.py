@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import shlex
-import sys
 from pathlib import Path
 
 from zerocopy.cli import reading, serving
 from zerocopy.cli.output import complain, flush, say
-from zerocopy.share import server, sockets, status
+from zerocopy.share import server, sockets, status, systemd
 
 DESCRIPTION = """
 Runs the model server until it is told to stop: by "zerocopy stop", by SIGTERM or Ctrl-C, or because nobody has asked it
@@ -32,21 +30,8 @@ example:
 )
 FORMATTER = argparse.RawDescriptionHelpFormatter
 
-_UNIT = """\
-[Unit]
-Description=zerocopy model server: PyTorch models loaded once per machine
-Documentation=man:systemd.service(5)
-
-[Service]
-ExecStart={command}
-Environment={environment}
-# It keeps descriptors of files and of memory, a few for each model.
-LimitNOFILE=65536
-Restart=on-failure
-
-[Install]
-WantedBy=default.target
-"""
+# What a unit takes over of the environment it is written in.
+_KEPT = ("ZEROCOPY_SOCKET", "ZEROCOPY_MAX_BYTES", "ZEROCOPY_SHARE_IDLE")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +73,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
     Settings.of_environment()  # a value that makes no sense is said now
     if options.print_unit:
-        say(unit().splitlines())
+        say(_unit().splitlines())
         return reading.FINE
     if options.systemd:
         return _write_unit()
@@ -106,29 +91,15 @@ def _serve(prog: str) -> int:
     return server.serve(sockets.path())
 
 
-def unit() -> str:
-    """Return a unit for systemd that runs this server, as the environment has it now."""
-    command = shlex.join([sys.executable, "-m", "zerocopy", "serve"])
-    names = ("ZEROCOPY_SOCKET", "ZEROCOPY_MAX_BYTES", "ZEROCOPY_SHARE_IDLE")
-    # Kept running by systemd: it does not end by itself unless that is asked for.
-    values = {
-        "ZEROCOPY_SHARE_IDLE": "inf",
-        **{name: os.environ[name] for name in names if name in os.environ},
-    }
-    values["ZEROCOPY_SOCKET"] = str(sockets.path())
-    environment = " ".join(_quoted(f"{name}={value}") for name, value in sorted(values.items()))
-    return _UNIT.format(command=command.replace("%", "%%"), environment=environment.replace("%", "%%"))
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+def _unit() -> str:
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return systemd.unit({**kept, "ZEROCOPY_SOCKET": str(sockets.path())})
 
 
 def _write_unit() -> int:
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     path = Path(home) / "systemd" / "user" / "zerocopy.service"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(unit())
+    path.write_text(_unit())
     say([f"{path} is written; systemctl --user enable --now zerocopy starts it"])
     return reading.FINE

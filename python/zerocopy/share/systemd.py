@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Mapping
 
 _UNIT = """\
 [Unit]
 Description=zerocopy's model server
 
 [Service]
-# Not ended for want of requests: systemd would only start it again.
-Environment=ZEROCOPY_SHARE_IDLE=inf
-ExecStart={python} -m zerocopy serve
+Environment={environment}
+ExecStart={command}
 Restart=on-failure
 UMask=0077
 NoNewPrivileges=yes
+# A few descriptors for each model.
+LimitNOFILE=65536
 
 [Install]
 WantedBy=default.target
 """
 
 
-def unit() -> str:
-    """Return the text of ``~/.config/systemd/user/zerocopy.service``, for this Python."""
-    return _UNIT.format(python=sys.executable.replace("%", "%%"))
+def unit(environment: Mapping[str, str]) -> str:
+    """Return the text of ``~/.config/systemd/user/zerocopy.service``, for this Python and with these variables."""
+    # Not ended for want of requests, unless that is asked for: systemd would only start it again.
+    values = {"ZEROCOPY_SHARE_IDLE": "inf", **environment}
+    text = " ".join(_quoted(f"{name}={value}") for name, value in sorted(values.items()))
+    command = shlex.join([sys.executable, "-m", "zerocopy", "serve"])
+    return _UNIT.format(environment=text.replace("%", "%%"), command=command.replace("%", "%%"))
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
