@@ -16,11 +16,11 @@ Lists the results that the model server keeps: by which key and from which funct
 many in memory, whether a process has them, how old they are, and when they were asked for last. No server is started.
 """
 
-EPILOG = reading.EXIT_CODES.format(
+EPILOG = serving.exit_codes(
     fine="there is a server",
     bad="there is none",
-    trouble="trouble: it does not answer, or the place is not safe",
-).replace("Of several files the highest counts. ", "")
+    trouble="it does not answer, or its socket is not safe",
+)
 FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _HEADING = ("KEY", "FUNCTION", "IN FILES", "IN MEMORY", "ATTACHED", "HITS", "AGE", "LAST USE")

@@ -17,11 +17,11 @@ for anything for long. It need not be run by hand: the first program that wants 
 """
 
 EPILOG = (
-    reading.EXIT_CODES.format(
+    serving.exit_codes(
         fine="it has ended as it was told to; or the unit was printed, or written",
         bad="another one serves there already",
-        trouble="trouble: the place is not safe, or a value makes no sense",
-    ).replace("Of several files the highest counts. ", "")
+        trouble="the socket is not safe, or a value makes no sense",
+    )
     + """
 example:
   $ zerocopy serve --max-bytes 16G --idle 86400

@@ -18,6 +18,16 @@ _LONGEST = 2000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
+def exit_codes(fine: str, bad: str, trouble: str) -> str:
+    """Return what the help says of exit codes."""
+    return f"""
+exit codes:
+  {reading.FINE}  {fine}
+  {reading.BAD}  {bad}
+  {reading.TROUBLE}  trouble: {trouble}
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser, *, json: bool = False) -> None:
     """Declare which server is meant, and how it is told."""
     parser.add_argument(

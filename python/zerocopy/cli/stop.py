@@ -13,11 +13,11 @@ Ends the model server, and waits until it has ended. Processes keep what they ha
 server.
 """
 
-EPILOG = reading.EXIT_CODES.format(
+EPILOG = serving.exit_codes(
     fine="it has ended",
     bad="there was none",
-    trouble="trouble: it does not end, or the place is not safe",
-).replace("Of several files the highest counts. ", "")
+    trouble="it does not end, or its socket is not safe",
+)
 FORMATTER = argparse.RawDescriptionHelpFormatter
 
 

@@ -13,11 +13,11 @@ Has the model server forget results. Processes that have one keep it, and the ne
 given back when the last process has let go of it.
 """
 
-EPILOG = reading.EXIT_CODES.format(
+EPILOG = serving.exit_codes(
     fine="forgotten",
-    bad="there was no such result, or no server",
-    trouble="trouble: the server does not answer, or the place is not safe",
-).replace("Of several files the", "Of several keys the")
+    bad="there is no such result, or no server",
+    trouble="it does not answer, or its socket is not safe",
+)
 FORMATTER = argparse.RawDescriptionHelpFormatter
 
 

@@ -20,10 +20,10 @@ relative. What is there already is not loaded again.
 """
 
 EPILOG = (
-    reading.EXIT_CODES.format(
+    serving.exit_codes(
         fine="all of them are there",
         bad="the function does not load one of them: it raised the exception that is shown",
-        trouble="trouble: no such file or function, the server cannot be started, does not answer or has no room",
+        trouble="no such file or function; the server cannot be started, does not answer or has no room",
     )
     + """
 example:
