@@ -157,6 +157,7 @@ def _shared(_: str) -> str:
 
 
 _OURS = needs_module("zerocopy")
+_ASKING = ("zerocopy", "zerocopy.share.asking")  # what the first call would import
 _PIPELINE = (
     "diffusers",
     "diffusers.pipelines.dit.pipeline_dit",
@@ -174,18 +175,18 @@ def _pipelines(label: str, prepare: Callable[[str], str], missing: Callable[[], 
 _MODULE: dict[str, Any] = {"reference": "torch-trusted", "real": lambda module: dict(module.state_dict())}
 
 SHARE: dict[str, Loader] = {
-    "share": Loader("share.load(torch.load)", _attach, _OURS, lambda _: _share(), modules=("zerocopy",)),
+    "share": Loader("share.load(torch.load)", _attach, _OURS, lambda _: _share(), modules=_ASKING),
     "share-module": Loader(
         "share.load(torch.load)",
         _attach_module,
         _OURS,
         lambda _: _share(),
-        modules=("zerocopy",),
+        modules=_ASKING,
         expected=lambda module: dict(module.state_dict()),
         **_MODULE,
     ),
     "share-first": Loader(
-        "share.load, published anew", _published, _OURS, lambda _: _share(), modules=("zerocopy",)
+        "share.load, published anew", _published, _OURS, lambda _: _share(), modules=_ASKING
     ),
     "zerocopy-process": Loader("a process with zerocopy.load", _in_a_process, _OURS, expected=None),
     "multiprocessing": Loader("torch.multiprocessing, fd", _received, prepare=_publisher),
