@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -74,6 +75,12 @@ def calls_in(log: Path) -> int:
 
 def filled(size: int, value: int = 0) -> torch.Tensor:
     return torch.full((size,), value, dtype=torch.uint8)
+
+
+def filled_without_memory(size: int) -> torch.Tensor:
+    """Return more than this process may write anywhere."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+    return filled(size)
 
 
 def kill_own_process() -> None:

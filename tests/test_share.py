@@ -373,6 +373,8 @@ def test_loaders_that_misbehave(monkeypatch: pytest.MonkeyPatch) -> None:
         share.load(sharing.kill_own_process)
     with pytest.raises(ServerError, match="status 5"):
         share.load(sharing.leave, 5)
+    with pytest.raises(ServerError, match="cannot be published"):
+        share.load(sharing.filled_without_memory, 1_000_000)
     assert share.load(sharing.print_a_lot) == 7
     pid = share.load(sharing.fork_and_return, 600.0)
     sharing.wait_until(

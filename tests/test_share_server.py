@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import itertools
 import os
@@ -551,3 +552,12 @@ def test_bad_settings_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ValueError, match="ZEROCOPY_SHARE_TIMEOUT"):
         share.load(int, "5")
     share.shutdown()
+
+
+def test_the_unit_of_systemd() -> None:
+    from zerocopy.share import systemd
+
+    unit = configparser.ConfigParser(interpolation=None, comment_prefixes=("#",))
+    unit.read_string(systemd.unit())
+    assert unit["Service"]["ExecStart"].split() == [sys.executable, "-m", "zerocopy", "serve"]
+    assert unit["Install"]["WantedBy"] == "default.target"

@@ -76,6 +76,7 @@ def _computed(exchange: Exchange, call: calls.Call, known: References, about: Bo
                 passed.append(os.dup(descriptor))
             parts.append((offset, size, origin or len(passed) - 1))
         head = {
+            "name": call.name,
             "path": sys.path,
             "argv": sys.argv,
             "cwd": about["cwd"],

@@ -95,7 +95,8 @@ def _content_of(storage: torch.UntypedStorage, there: Any, known: References) ->
 def settings() -> dict[str, str]:
     """Return what torch itself was told that changes results."""
     found = {"dtype": str(torch.get_default_dtype()).rpartition(".")[2]}
-    if hasattr(torch, "get_default_device"):
+    # To ask for the device imports what setting it has imported.
+    if "torch.utils._device" in sys.modules and hasattr(torch, "get_default_device"):
         found["device"] = str(torch.get_default_device())
     return found
 

@@ -43,7 +43,11 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
         result = function(*args, **dict(kwargs))
     with session.mapped() as mapped:
         publisher = Publisher(mapped, session.find, session.reserve)
-        published = publisher.publish(result, session.unchanged_arguments(mapped), session.works)
+        arguments = session.unchanged_arguments(mapped)
+        try:
+            published = publisher.publish(result, arguments, session.works)
+        except OSError as error:  # memory has ended: that is not the call's own error
+            raise ServerError(f"the result of {about['name']} cannot be published: {error}") from error
         session.send(published, reading, about)
 
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import importlib.util
 import os
+import re
 import socket
 import stat
 import struct
+import sys
 import tempfile
-from importlib import metadata
 from pathlib import Path
 
 from zerocopy.share.errors import ServerError
 
+_VERSION = re.compile(r"""^__version__(?:\s*:\s*\w+)?\s*=\s*['"](.+?)['"]""", re.MULTILINE)
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -39,13 +42,16 @@ def _folder() -> Path:
 
 @functools.cache
 def torch_version() -> str:
-    """Return which torch is installed, without importing it."""
-    try:
-        return metadata.version("torch")
-    except metadata.PackageNotFoundError:  # a build that was only put on the path
-        import torch
-
-        return str(torch.__version__)
+    """Return torch's ``__version__``, without importing it: the server has no other use for it."""
+    if "torch" in sys.modules:
+        return str(sys.modules["torch"].__version__)
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise ServerError("this Python has no torch")
+    found = _VERSION.search(Path(spec.origin).with_name("version.py").read_text())
+    if found is None:
+        raise ServerError(f"{spec.origin} does not say which torch it is")
+    return found[1]
 
 
 def prepare(place: Path) -> None:
