@@ -32,8 +32,8 @@ def is_ours(place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     """Return whether a call may go to the server."""
     if _here.is_calling:
         return False
-    first = args[0] if args else next(iter(kwargs.values()), None)
-    return not place.takes_files or isinstance(first, (str, os.PathLike))
+    file = args[0] if args else kwargs.get("f", kwargs.get("filename"))
+    return not place.takes_files or isinstance(file, (str, os.PathLike))
 
 
 def call(function: Function, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -50,7 +50,9 @@ def call(function: Function, original: Function, args: tuple[Any, ...], kwargs: 
     try:
         return share.load(function, *args, **kwargs)
     except (ServerError, UnsupportedError) as error:
-        log.warning("%s is called here, not by the model server: %s", original, error)
+        from zerocopy.share.calls import name_of  # which needs torch
+
+        log.warning("%s is called here, not by the model server: %s", name_of(function), error)
         return original(*args, **kwargs)
     finally:
         _here.is_calling = False
