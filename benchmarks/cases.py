@@ -8,7 +8,7 @@ from math import prod
 from . import shapes
 from .loaders import LOADERS
 
-COLUMNS = ("ready", "touch", "consume", "cold", "cold-consume", "second")
+COLUMNS = ("ready", "touch", "consume", "cold", "cold-consume", "second", "attach")
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Goal:
     Attributes
     ----------
     column : str
-        One of COLUMNS, "private", "peak", "resident" or "read".
+        One of COLUMNS, "private", "peak", "resident", "read", "attaches" or "pss".
     at_least, at_most : float, optional
         The bound.
     unit : str
-        What it bounds: the median of peer/ours if empty; "ms" or "MB": our own.
+        What it bounds: the median of peer/ours if empty; "ms", "MB" or "/s": our own.
     since : tuple of int
         The first torch release for which the goal was set; earlier ones are measured and not judged.
     """
@@ -95,12 +95,24 @@ class UseCase:
     goals: tuple[Goal, ...] = ()
 
 
-Case = TimeCase | MemoryCase | UseCase
+@dataclass(frozen=True)
+class ClientsCase:
+    """What several clients at once come to; see `clients.py`. ``column`` is "attaches" or "pss"."""
+
+    name: str
+    ours: Side
+    column: str
+    goals: tuple[Goal, ...]
+    peer: Side | None = None
+
+
+Case = TimeCase | MemoryCase | UseCase | ClientsCase
 
 # Tensors of llm.pt as bfloat16, of stream.pt as float32.
 LARGEST = max(prod(shape) for _, shape in shapes.llm()) * 2 / 1e6  # megabytes
 LARGEST_STREAMED = 2048 * 5632 * 4 / 1e6
 PAGE = 4096 / 1e6
+GIB = (1 << 30) / 1e6
 
 
 def _against(peer: str, file: str, *goals: Goal) -> TimeCase:
@@ -298,6 +310,29 @@ CASES: tuple[Case, ...] = (
         columns=("peak",),
         goals=(Goal("peak", at_most=LARGEST_STREAMED + 50, unit="MB"),),
     ),
+    *(
+        TimeCase(
+            name, Side(ours, file), Side(peer, file), (Goal("attach", at_least=goal),), columns=("attach",)
+        )
+        for name, ours, peer, file, goal in (
+            ("share/multiprocessing", "share", "multiprocessing", "bert.pt", 200),
+            ("share/torch", "share", "torch", "bert.pt", 300),
+            ("share/module/torch", "share-module", "torch-trusted", "module.pt", 80),
+            ("share/pipeline/plain", "share-pipeline", "pipeline", "small.pt", 20),
+        )
+    ),
+    TimeCase(
+        "share/first",
+        Side("share-first", "bert.pt"),
+        Side("zerocopy-process", "bert.pt"),
+        (Goal("ready", at_least=1 / 1.1),),
+        columns=("ready",),
+        most_rounds=9,
+    ),
+    ClientsCase(
+        "share/attaches", Side("share", "bert.pt"), "attaches", (Goal("attaches", at_least=2000, unit="/s"),)
+    ),
+    ClientsCase("share/pss", Side("share", "matrix.pt"), "pss", (Goal("pss", at_most=1.1 * GIB, unit="MB"),)),
     *(
         TimeCase(
             f"far/{ours}",

@@ -41,6 +41,13 @@ def _write_bert(path: Path, files: Files) -> None:
     _write_model(path, shapes.bert(files.shrink), torch.float32)
 
 
+def _write_module(path: Path, files: Files) -> None:
+    """Save a whole module, as ``torch.save(module)`` does: twelve layers of a transformer."""
+    width = 768 // files.shrink
+    layer = torch.nn.TransformerEncoderLayer(width, 12, 4 * width, batch_first=True)
+    torch.save(torch.nn.TransformerEncoder(layer, 12).eval(), path)
+
+
 def _write_llm(path: Path, files: Files) -> None:
     _write_model(path, shapes.llm(files.shrink), torch.bfloat16)
 
@@ -143,6 +150,7 @@ MAKERS: dict[str, Callable[[Path, Files], None]] = {
     "bert.converted.h5": _write_bert_converted_h5,
     "bert.arrays.h5": _write_bert_arrays_h5,
     "llm.pt": _write_llm,
+    "module.pt": _write_module,
     "moe.pt": _write_moe,
     "lora.pt": _write_lora,
     "gpu.pt": _write_gpu,

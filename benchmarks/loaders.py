@@ -16,6 +16,7 @@ from .loaders_formats import FORMATS
 from .loaders_gpu import GPU
 from .loaders_lazy import LAZY
 from .loaders_saving import SAVING
+from .loaders_share import SHARE
 
 
 @functools.cache
@@ -58,4 +59,5 @@ LOADERS: dict[str, Loader] = {
     **SAVING,
     **CONVERTING,
     **GPU,
+    **SHARE,
 }

@@ -48,6 +48,8 @@ def quantity(value: float | None, unit: str) -> str:
     """Write bytes as megabytes, and seconds as milliseconds below one second."""
     if value is None:
         return ""
+    if unit == "/s":
+        return f"{value:,.0f} /s"
     if unit == "B":
         return f"{value / 1e6:,.3f} MB"
     return f"{three_digits(value * 1e3)} ms" if value < 0.9995 else f"{three_digits(value)} s"

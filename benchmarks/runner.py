@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -11,7 +12,8 @@ from typing import Any
 
 import torch
 
-from .cases import Case, Goal, MemoryCase, Side, TimeCase, UseCase
+from . import clients
+from .cases import Case, ClientsCase, Goal, MemoryCase, Side, TimeCase, UseCase
 from .files import Files
 from .kernels import Kernels
 from .loaders import LOADERS
@@ -22,7 +24,7 @@ from .pagecache import cached_bytes, drop, mapping_of, warm, why_it_stays
 from .use import measure_use
 
 MOST_READ = 4 << 30  # a larger file is compared with torch.load's mapping of it
-SCALES = {"ms": 1e3, "MB": 1e-6}  # of the seconds and bytes that are measured
+SCALES = {"ms": 1e3, "MB": 1e-6, "/s": 1.0}  # of the seconds, bytes and rates that are measured
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ def run_case(case: Case, files: Files, kernels: Kernels, settings: Settings) -> 
         lines = [_memory_line(case, files, settings)]
     elif isinstance(case, UseCase):
         lines = _use_lines(case, files)
+    elif isinstance(case, ClientsCase):
+        lines = [_clients_line(case, files)]
     else:
         lines = _time_lines(case, files, kernels, settings)
     return [common | line | _judged(case.goals, line, settings) for line in lines]
@@ -81,6 +85,9 @@ def _time_lines(case: TimeCase, files: Files, kernels: Kernels, settings: Settin
     for column in (column for column in case.columns if column in settings.columns):
         for path in set(paths):
             warm(path)
+        if column == "attach":
+            lines.append(_attach_line(case, files, settings))
+            continue
         timed = [partial(mapping_of, place) for place in places] if column == "second" else calls
         series = interleave(
             timed[0],
@@ -96,6 +103,31 @@ def _time_lines(case: TimeCase, files: Files, kernels: Kernels, settings: Settin
         )
         lines.append({"column": column, "unit": "s", "bytes": nbytes} | series.summary())
     return lines
+
+
+def _attach_line(case: TimeCase, files: Files, settings: Settings) -> dict[str, Any]:
+    """Time one load of a fresh client each, in turn."""
+    with contextlib.ExitStack() as stack:
+        found = [
+            stack.enter_context(clients.clients_of(side.loader, files.path(side.file)))
+            for side in sides(case)
+        ]
+        rounds = min(settings.rounds, case.most_rounds)
+        series = clients.interleave(
+            found[0], found[1] if len(found) > 1 else None, rounds, not settings.quick
+        )
+    nbytes = files.path(case.ours.file).stat().st_size
+    return {"column": "attach", "unit": "s", "bytes": nbytes} | series.summary()
+
+
+def _clients_line(case: ClientsCase, files: Files) -> dict[str, Any]:
+    path = files.path(case.ours.file)
+    warm(path)
+    with clients.clients_of(case.ours.loader, path) as ask:
+        ask("attach")
+        found = ask(case.column)
+    unit = "B" if case.column == "pss" else "/s"
+    return {"column": case.column, "unit": unit, "ours": found, "peer": None, "ratio": None}
 
 
 def _is_cold(column: str) -> bool:

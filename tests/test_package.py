@@ -87,8 +87,8 @@ def test_all_is_complete() -> None:
         if not name.startswith("_")
         and getattr(getattr(zerocopy, name), "__module__", "").startswith("zerocopy")
     }
-    assert set(zerocopy.__all__) == public | {"gds", "jit"}
-    assert len(zerocopy.__all__) == len(public) + 2
+    assert set(zerocopy.__all__) == public | {"gds", "jit", "share"}
+    assert len(zerocopy.__all__) == len(public) + 3
 
 
 def test_version() -> None:

@@ -66,14 +66,14 @@ if __name__ == "__main__":
 
 
 def process(
-    command: list[str], *arguments: object, cwd: Path, **environment: str
+    command: list[str], *arguments: object, cwd: Path, timeout: float = 60, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*command, *map(str, arguments)],
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=timeout,
         env={**os.environ, **environment},
     )
 

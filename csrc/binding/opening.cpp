@@ -1,13 +1,17 @@
 #include "binding/opening.h"
 
+#include <pybind11/stl.h>
+
 #include <optional>
 
 #include "binding/buffer.h"
 #include "binding/gil.h"
 #include "binding/listing.h"
 #include "binding/terms.h"
+#include "checkpoint/published_archive.h"
 #include "memory/ahead.h"
 #include "memory/direct.h"
+#include "memory/lease.h"
 #include "memory/part.h"
 #include "memory/windows.h"
 
@@ -141,6 +145,22 @@ class Parts {
   std::shared_ptr<const Source> source_;
 };
 
+// What the model server hands out: (descriptor, offset, size) of each part, and where in the first of them
+// the table and the pickle are. The storages keep the lease.
+ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, std::uint64_t>>& parts,
+                              int lease, std::uint64_t table, std::uint64_t storages, std::uint64_t pickle,
+                              std::uint64_t pickle_size) {
+  const GilReleased released;
+  const auto held = std::make_shared<const Lease>(lease);
+  std::vector<Region> regions;
+  regions.reserve(parts.size());
+  for (const auto& [descriptor, offset, size] : parts) {
+    const File file = File::duplicate(descriptor, "a published part");
+    regions.push_back(leased(map_extent(file, {offset, size}, Mode::copy_on_write), held));
+  }
+  return PublishedArchive::of(std::move(regions), {table, storages, {pickle, pickle_size}});
+}
+
 }  // namespace
 
 void register_opening(py::module_& module, ArchiveClass& archive) {
@@ -156,6 +176,8 @@ void register_opening(py::module_& module, ArchiveClass& archive) {
                   py::arg("listing") = py::none())
       .def_static("open_buffer", &open_buffer, py::arg("buffer"), py::arg("mode"),
                   py::arg("listing") = py::none())
+      .def_static("open_published", &open_published, py::arg("parts"), py::arg("lease"), py::arg("table"),
+                  py::arg("storages"), py::arg("pickle"), py::arg("pickle_size"))
       .def_property_readonly("is_direct",
                              [](const Archive& self) { return self.content().source()->is_direct(); });
 }

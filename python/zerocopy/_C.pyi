@@ -19,6 +19,15 @@ class Archive:
     ) -> Archive: ...
     @staticmethod
     def open_buffer(buffer: object, mode: str, listing: Listing) -> Archive: ...
+    @staticmethod
+    def open_published(
+        parts: list[tuple[int, int, int]],
+        lease: int,
+        table: int,
+        storages: int,
+        pickle: int,
+        pickle_size: int,
+    ) -> Archive: ...
     @property
     def is_direct(self) -> bool: ...
     @property

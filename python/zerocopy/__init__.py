@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zerocopy import _interpreters
 
 if TYPE_CHECKING:
-    from zerocopy import gds, jit
+    from zerocopy import gds, jit, share
     from zerocopy.allowlist import safe_globals
     from zerocopy.assigning import assign, load_model
     from zerocopy.checkpoint import Checkpoint, open
@@ -78,6 +78,7 @@ __all__ = [
     "rename_keys",
     "safe_globals",
     "save",
+    "share",
     "skip_data",
     "storage_offsets",
     "unpatch",
@@ -121,6 +122,7 @@ _HOMES = {
     "rename_keys": "editing",
     "safe_globals": "allowlist",
     "save": "saving",
+    "share": "share",
     "skip_data": "reserving",
     "storage_offsets": "reserving",
     "unpatch": "patching",
@@ -128,13 +130,14 @@ _HOMES = {
 }
 
 
-_MODULES = ("gds", "jit")
+_MODULES = ("gds", "jit", "share")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    importlib.import_module("torch")  # its libraries have to be there before _C is loaded
+    if name != "share":  # which imports it when it needs it
+        importlib.import_module("torch")  # its libraries have to be there before _C is loaded
     home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
     found = home if name in _MODULES else getattr(home, name)
     globals()[name] = found

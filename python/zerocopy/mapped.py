@@ -8,6 +8,7 @@ import ctypes
 import mmap
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -23,7 +24,10 @@ _OF_A_FILE = 1 << 61
 _THERE = -(1 << 62)  # bits 63 and 62, as a signed number
 
 
-class Mapping(NamedTuple):
+_NOTHING: Mapping[str, int] = {}
+
+
+class MappedPart(NamedTuple):
     """A line of /proc/self/maps about a file."""
 
     begin: int
@@ -44,14 +48,20 @@ class Place(NamedTuple):
 
 
 class MappedFiles:
-    """The files that are mapped when it is made, opened as they are needed and closed at the end of its block."""
+    """The files that are mapped when it is made, opened as they are needed and closed at the end of its block.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    known : mapping, optional
+        Descriptors, or numbers that stand for them, by :func:`identity_of` what has no path to be opened by.
+    """
+
+    def __init__(self, known: Mapping[str, int] = _NOTHING) -> None:
         self._mappings = _mappings()
         self._written = {
             mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable
         }
-        self._opened: dict[str, int | None] = {}
+        self._opened: dict[str, int | None] = {**known}
         self._checksums: dict[int, dict[tuple[int, int], int]] = {}
         self._stack = contextlib.ExitStack()
 
@@ -89,12 +99,12 @@ class MappedFiles:
             found = self._checksums[place.descriptor] = _checksums_in(place.descriptor)
         return found.get((place.offset, size))
 
-    def _descriptor_of(self, mapping: Mapping) -> int | None:
+    def _descriptor_of(self, mapping: MappedPart) -> int | None:
         if mapping.identity not in self._opened:
             self._opened[mapping.identity] = self._open(mapping)
         return self._opened[mapping.identity]
 
-    def _open(self, mapping: Mapping) -> int | None:
+    def _open(self, mapping: MappedPart) -> int | None:
         try:
             if not stat.S_ISREG(Path(os.fsdecode(mapping.path)).stat().st_mode):
                 return None
@@ -102,7 +112,7 @@ class MappedFiles:
         except OSError:  # it has no name any more, or may not be opened
             return None
         self._stack.callback(os.close, descriptor)
-        return descriptor if _identity_of(descriptor) == mapping.identity else None
+        return descriptor if identity_of(descriptor) == mapping.identity else None
 
     def _is_unwritten(self, address: int, size: int) -> bool:
         """Whether none of the pages is private: a page is copied at the first write, and is no file's from then on."""
@@ -129,7 +139,7 @@ class MappedFiles:
         return found
 
 
-def _mappings() -> list[Mapping]:
+def _mappings() -> list[MappedPart]:
     mappings = []
     with Path("/proc/self/maps").open("rb") as lines:
         for line in lines:
@@ -139,7 +149,7 @@ def _mappings() -> list[Mapping]:
                 identity = b" ".join(fields[3:5]).decode()
                 shared, writable = fields[1].endswith(b"s"), b"w" in fields[1]
                 span, offset = (int(begin, 16), int(end, 16)), int(fields[2], 16)
-                mappings.append(Mapping(*span, shared, writable, offset, identity, fields[5]))
+                mappings.append(MappedPart(*span, shared, writable, offset, identity, fields[5]))
     return mappings
 
 
@@ -156,7 +166,7 @@ def _checksums_in(descriptor: int) -> dict[tuple[int, int], int]:
     }
 
 
-def _identity_of(descriptor: int) -> str | None:
+def identity_of(descriptor: int) -> str | None:
     """Return what the kernel calls a file in /proc/self/maps: on btrfs and overlay file systems fstat says otherwise.
 
     So a page of it is mapped, and looked up.

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,6 +40,7 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
         path = os.fsencode(f)
         if b"\0" in path:
             raise ValueError("embedded null byte")
+        sys.audit("open", name_of(f), "rb", os.O_RDONLY)  # as Python's own open() says it
         name, way = name_of(f), backends.way_to(path, name_of(f), backend, windows=windows)
         archive = _attempt(
             lambda listing: _C.Archive.open(path, mode, *way, listing),
@@ -71,6 +73,7 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
 
 def open_parts(path: Path, mode: str, backend: Backend, *, windows: bool) -> _C.Parts:
     """Open a file that has archives in it, one behind the other."""
+    sys.audit("open", name_of(path), "rb", os.O_RDONLY)
     encoded = os.fsencode(path)
     return _C.Parts(encoded, mode, *backends.way_to(encoded, name_of(path), backend, windows=windows))
 

@@ -17,9 +17,14 @@ import zerocopy
 #: What the help says of each subcommand.
 COMMANDS = {
     "convert": "write a checkpoint in another format, or as shards",
+    "ps": "list what the model server keeps",
     "run": "run a Python program with torch.load patched",
+    "serve": "be the model server, or write a systemd unit for it",
     "scan": "say what a checkpoint's pickles name, and whether a safe load would take it",
+    "stop": "end the model server",
+    "unload": "have the model server forget results",
     "verify": "check a checkpoint's structure and checksums",
+    "warm": "have the model server load checkpoints before they are asked for",
 }
 
 

@@ -14,7 +14,7 @@ from zerocopy.cli import output
 
 FINE, BAD, TROUBLE = 0, 1, 2
 INTERRUPTED = 130  # as a shell reports SIGINT and SIGPIPE
-_BROKEN_PIPE = 141
+BROKEN_PIPE = 141
 
 _SCHEMA = 1
 
@@ -179,7 +179,7 @@ def report_on(
         return code
     except BrokenPipeError:
         output.hush()
-        return _BROKEN_PIPE
+        return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -14,29 +14,35 @@ from __future__ import annotations
 import argparse
 import builtins
 import functools
+import importlib
 import pkgutil
 import runpy
 import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from multiprocessing import spawn
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
 import zerocopy
-from zerocopy import environment
+from zerocopy import environment, importing
 
 DESCRIPTION = """
 Runs an unchanged program as python would, with torch.load replaced by one that maps checkpoints instead of reading
 them, as soon as the program imports torch. Processes that it starts by multiprocessing are patched too; other programs
-that it starts are not. ZEROCOPY_DISABLE=1 leaves torch.load as it is.
+that it starts are not. With --share whole models come from the model server, which loads each of them once on this
+machine. ZEROCOPY_DISABLE=1 leaves torch.load as it is.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options; all that follows the program is the program's."""
+    parser.add_argument(
+        "--share",
+        action="store_true",
+        help="models too come from the model server: from_pretrained, pipeline, torch.load and others",
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as in python -m")
     # One argument for both: between two, argparse would lose the first "--" of the program's own.
     parser.add_argument(
@@ -55,7 +61,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     except OSError as error:
         reason = f"can't open file {error.filename!r}: [Errno {error.errno}] {error.strerror}"
         parser.exit(2, f"{parser.prog}: {reason}\n")
-    _patch_this_process()
+    _patch_this_process(options.share)
     try:
         start()
     except SystemExit:
@@ -128,7 +134,7 @@ def _hide_own_frames(error: BaseException) -> None:
     sys.excepthook = excepthook
 
 
-def _patch_this_process() -> None:
+def _patch_this_process(share: bool) -> None:
     """Patch here, and in the processes that multiprocessing will start from here.
 
     A forked process is patched as it is. One that is spawned, or comes from a fork server, is told what to do by a
@@ -136,49 +142,21 @@ def _patch_this_process() -> None:
     """
     if environment.is_disabled():
         return
-    if "torch" in sys.modules:
-        zerocopy.patch()
-    else:
-        sys.meta_path.insert(0, _PatchingTorch())
+    importing.when_imported("torch", lambda _: zerocopy.patch())
+    if share:  # over the other: what the server cannot give is loaded by zerocopy.load
+        importlib.import_module("zerocopy.share.patching").patch_all()
     original = spawn.get_preparation_data
 
     @functools.wraps(original)
     def get_preparation_data(name: str) -> dict[str, Any]:
-        return {"zerocopy": _PatchWhenUnpickled(), **original(name)}
+        return {"zerocopy": _PatchWhenUnpickled(share), **original(name)}
 
     spawn.get_preparation_data = get_preparation_data
 
 
 class _PatchWhenUnpickled:
-    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
-        return _patch_this_process, ()
+    def __init__(self, share: bool) -> None:
+        self._share = share
 
-
-class _PatchingTorch(MetaPathFinder):
-    """Patches torch as soon as it is imported.
-
-    Importing it before the program does would settle what the program may want to say first, in ``os.environ``: how
-    many threads there are, for one.
-    """
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "torch":
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
-        if spec is not None and spec.loader is not None:
-            self._patch_after(spec.loader)
-        return spec
-
-    def _patch_after(self, loader: Any) -> None:
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
-            execute(module)
-            sys.meta_path.remove(self)
-            zerocopy.patch()
-
-        loader.exec_module = exec_module
+    def __reduce__(self) -> tuple[Callable[[bool], None], tuple[bool]]:
+        return _patch_this_process, (self._share,)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import environment
+from zerocopy import environment, standins
 from zerocopy.errors import UnsupportedError
 from zerocopy.patching import dispatch, saving, scripts
 
@@ -197,7 +197,14 @@ def _swap(
     if (module.__name__, alias) in _swapped or any(swap.replacement is original for swap in known):
         return
     swap = next((swap for swap in known if swap.original is original), None)
-    _set(module, alias, swap or _Swap(original, _replacement(original, make(original), part), part))
+    if swap is None:
+        swap = _Swap(original, _replacement(original, make(original), part), part)
+        standins.note(swap.replacement, original, functools.partial(_is_swapped, swap))
+    _set(module, alias, swap)
+
+
+def _is_swapped(swap: _Swap) -> bool:
+    return any(known is swap for known in _swapped.values())
 
 
 def _set(module: ModuleType, alias: str, swap: _Swap) -> None:
@@ -222,6 +229,6 @@ def _remove_unwanted() -> None:
         module = sys.modules.get(module_name)
         # Else somebody has put their own there since, which may call ours: that passes on to the original now.
         if module is not None and getattr(module, alias, None) is swap.replacement:
-            setattr(module, alias, swap.original)
+            setattr(module, alias, standins.beneath(swap.original))
     for key in [key for key, count in _blocks.items() if count <= 0]:
         del _blocks[key]

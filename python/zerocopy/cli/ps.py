@@ -1,0 +1,83 @@
+"""``zerocopy ps``: what the model server keeps."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from zerocopy.cli import reading, serving
+from zerocopy.cli.output import escaped, listed, say
+from zerocopy.share import status
+
+DESCRIPTION = """
+Lists the results that the model server keeps: by which key and from which function, how many bytes lie in files and how
+many in memory, whether a process has them, how old they are, and when they were asked for last. No server is started.
+"""
+
+EPILOG = serving.exit_codes(
+    fine="there is a server",
+    bad="there is none",
+    trouble="it does not answer, or its socket is not safe",
+)
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+_HEADING = ("KEY", "FUNCTION", "IN FILES", "IN MEMORY", "ATTACHED", "HITS", "AGE", "LAST USE")
+_KEY = 12  # characters that are shown; unload takes them
+_NUMBERS = range(2, 8)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    serving.add_arguments(parser, json=True)
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """List, and return the exit code."""
+    return serving.run(parser, options, lambda: _list(options.json))
+
+
+def _list(as_json: bool) -> int:
+    found = status()
+    if as_json:
+        entries = None if found is None else found.pop("entries")
+        serving.say_json("ps", server=found, entries=entries or [])
+    elif found is None:
+        say(["no model server is running"])
+    else:
+        say(_lines(found))
+    return reading.BAD if found is None else reading.FINE
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    if found["entries"]:
+        rows = [_HEADING, *map(_row, sorted(found["entries"], key=lambda entry: -entry["used"]))]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (
+                cell.rjust(width) if number in _NUMBERS else cell.ljust(width)
+                for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            yield "  ".join(cells).rstrip()
+    most = "" if found["max_bytes"] is None else f" of at most {serving.size(found['max_bytes'])}"
+    yield (
+        f"server {found['pid']}, up {serving.span(time.time() - found['started'])}: {len(found['entries'])} results, "
+        f"{serving.size(found['memory'])} of memory{most}, {found['connections']} connections"
+    )
+    if found["loading"]:
+        yield f"loading: {listed(map(escaped, found['loading']))}"
+
+
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    now = time.time()
+    return (
+        entry["key"][:_KEY],
+        escaped(entry["name"]),
+        serving.size(entry["mapped"]),
+        serving.size(entry["memory"]),
+        "yes" if entry["attached"] else "no",
+        str(entry["hits"]),
+        serving.span(now - entry["created"]),
+        serving.span(now - entry["used"]),
+    )

@@ -1,0 +1,105 @@
+"""``zerocopy serve``: the model server in the foreground, or as a unit of systemd's."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from pathlib import Path
+
+from zerocopy.cli import reading, serving
+from zerocopy.cli.output import complain, flush, say
+from zerocopy.share import server, sockets, status, systemd
+
+DESCRIPTION = """
+Runs the model server until it is told to stop: by "zerocopy stop", by SIGTERM or Ctrl-C, or because nobody has asked it
+for anything for long. It need not be run by hand: the first program that wants one starts it, in the background.
+"""
+
+EPILOG = (
+    serving.exit_codes(
+        fine="it has ended as it was told to; or the unit was printed, or written",
+        bad="another one serves there already",
+        trouble="the socket is not safe, or a value makes no sense",
+    )
+    + """
+example:
+  $ zerocopy serve --max-bytes 16G --idle 86400
+  $ zerocopy serve --systemd --max-bytes 16G && systemctl --user enable --now zerocopy
+"""
+)
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+# What a unit takes over of the environment it is written in.
+_KEPT = ("ZEROCOPY_SOCKET", "ZEROCOPY_MAX_BYTES", "ZEROCOPY_SHARE_IDLE")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    serving.add_arguments(parser)
+    parser.add_argument(
+        "--max-bytes",
+        metavar="SIZE",
+        help="the most memory that results may take: a number, or one with K, M, G or T behind it; the first to go are "
+        "those that no process has, and the least used of these (default: ZEROCOPY_MAX_BYTES, or any)",
+    )
+    parser.add_argument(
+        "--idle",
+        metavar="SECONDS",
+        help="end when nobody has asked for anything for so long (default: ZEROCOPY_SHARE_IDLE, or an hour)",
+    )
+    unit = parser.add_mutually_exclusive_group()
+    unit.add_argument(
+        "--print-unit", action="store_true", help="print a systemd user unit, and serve nothing"
+    )
+    unit.add_argument(
+        "--systemd",
+        action="store_true",
+        help="write it to ~/.config/systemd/user/zerocopy.service, and serve nothing",
+    )
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Serve, or see to the unit, and return the exit code."""
+    given = {"ZEROCOPY_MAX_BYTES": options.max_bytes, "ZEROCOPY_SHARE_IDLE": options.idle}
+    for name, value in given.items():
+        if value is not None:
+            os.environ[name] = value
+    return serving.run(parser, options, lambda: _run(parser, options))
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    from zerocopy.share.settings import Settings
+
+    Settings.of_environment()  # a value that makes no sense is said now
+    if options.print_unit:
+        say(_unit().splitlines())
+        return reading.FINE
+    if options.systemd:
+        return _write_unit()
+    return _serve(parser.prog)
+
+
+def _serve(prog: str) -> int:
+    there = status()
+    if there is not None:
+        complain(f"{prog}: server {there['pid']} serves there already")
+        return reading.BAD
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    say([f"serving on {sockets.path()}, as process {os.getpid()}"])
+    flush()
+    return server.serve(sockets.path())
+
+
+def _unit() -> str:
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return systemd.unit({**kept, "ZEROCOPY_SOCKET": str(sockets.path())})
+
+
+def _write_unit() -> int:
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    path = Path(home) / "systemd" / "user" / "zerocopy.service"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_unit())
+    say([f"{path} is written; systemctl --user enable --now zerocopy starts it"])
+    return reading.FINE

@@ -1,0 +1,94 @@
+"""What the commands about the model server have in common."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import zerocopy
+from zerocopy.cli import output, reading
+from zerocopy.errors import Error
+
+_SCHEMA = 1
+_SOCKET = "ZEROCOPY_SOCKET"
+_LONGEST = 2000
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def exit_codes(fine: str, bad: str, trouble: str) -> str:
+    """Return what the help says of exit codes."""
+    return f"""
+exit codes:
+  {reading.FINE}  {fine}
+  {reading.BAD}  {bad}
+  {reading.TROUBLE}  trouble: {trouble}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, json: bool = False) -> None:
+    """Declare which server is meant, and how it is told."""
+    parser.add_argument(
+        "--socket",
+        metavar="PATH",
+        help=f"the server's socket, in a folder of yours alone (default: {_SOCKET}, or one for each release of torch)",
+    )
+    if json:
+        parser.add_argument(
+            "--json", action="store_true", help="print one JSON object (docs/cli.md describes it)"
+        )
+
+
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: Callable[[], int]) -> int:
+    """Run a command against the server that the options name, and return its exit code."""
+    try:
+        with _socket(options.socket):
+            code = command()
+            output.flush()
+            return code
+    except BrokenPipeError:
+        output.hush()
+        return reading.BROKEN_PIPE
+    except KeyboardInterrupt:
+        return reading.INTERRUPTED
+    except (Error, OSError, ValueError) as error:
+        output.complain(f"{parser.prog}: {output.escaped(str(error), _LONGEST)}")
+        return reading.TROUBLE
+
+
+@contextlib.contextmanager
+def _socket(path: str | None) -> Iterator[None]:
+    before = os.environ.get(_SOCKET)
+    if path is not None:
+        os.environ[_SOCKET] = path
+    try:
+        yield
+    finally:
+        if path is not None:
+            del os.environ[_SOCKET]
+            os.environ.update({} if before is None else {_SOCKET: before})
+
+
+def say_json(command: str, **content: Any) -> None:
+    """Print what a command has found, as one JSON object."""
+    output.say_json({"schema": _SCHEMA, "command": command, "zerocopy": zerocopy.__version__, **content})
+
+
+def size(count: int | None) -> str:
+    """Write bytes as people read them."""
+    if count is None:
+        return "any"
+    amount, unit = float(count), 0
+    while amount >= 1023.95 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{count} B"
+
+
+def span(seconds: float) -> str:
+    """Write a span of time as people read it."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

@@ -1,0 +1,41 @@
+"""``zerocopy stop``: the end of the model server."""
+
+from __future__ import annotations
+
+import argparse
+
+from zerocopy.cli import reading, serving
+from zerocopy.cli.output import say
+from zerocopy.share import shutdown, status
+
+DESCRIPTION = """
+Ends the model server, and waits until it has ended. Processes keep what they have of it; the next call starts another
+server.
+"""
+
+EPILOG = serving.exit_codes(
+    fine="it has ended",
+    bad="there was none",
+    trouble="it does not end, or its socket is not safe",
+)
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    serving.add_arguments(parser)
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Stop it, and return the exit code."""
+    return serving.run(parser, options, _stop)
+
+
+def _stop() -> int:
+    found = status()
+    if found is None:
+        say(["no model server is running"])
+        return reading.BAD
+    shutdown()
+    say([f"server {found['pid']} has ended"])
+    return reading.FINE

@@ -1,0 +1,94 @@
+"""``zerocopy warm``: checkpoints in the model server before a program asks for them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from zerocopy import share
+from zerocopy.cli import reading, serving
+from zerocopy.cli.output import complain, escaped, say
+
+DESCRIPTION = """
+Has the model server load checkpoints, so that the first program that asks for one has it at once. A program asks for
+what a function returns for its arguments: give paths as the program gives them, and from the same folder if they are
+relative. What is there already is not loaded again.
+"""
+
+EPILOG = (
+    serving.exit_codes(
+        fine="all of them are there",
+        bad="the function does not load one of them: it raised the exception that is shown",
+        trouble="no such file or function; the server cannot be started, does not answer or has no room",
+    )
+    + """
+example:
+  $ zerocopy warm model.pt shards/*.safetensors     # for programs under zerocopy run --share
+  $ zerocopy warm --by zerocopy.load model.pt       # for zerocopy.share.load(zerocopy.load, "model.pt")
+"""
+)
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+_SAFETENSORS = "safetensors.torch.load_file"
+_LONGEST = 2000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    serving.add_arguments(parser)
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="a checkpoint")
+    parser.add_argument(
+        "--by",
+        metavar="FUNCTION",
+        help=f"what loads it: a function of one argument, as torch.load (default: that, or {_SAFETENSORS} for files of "
+        "that format)",
+    )
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Load, and return the exit code."""
+    return serving.run(parser, options, lambda: max(_codes(parser, options)))
+
+
+def _codes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[int]:
+    for path in options.paths:
+        if not Path(path).exists():
+            complain(f"{parser.prog}: {escaped(path)}: No such file or directory")
+            yield reading.TROUBLE
+            continue
+        name = options.by or (_SAFETENSORS if path.endswith(".safetensors") else "torch.load")
+        yield _warm(parser, path, name)
+
+
+def _warm(parser: argparse.ArgumentParser, path: str, name: str) -> int:
+    function = _function(parser, name)
+    start = time.perf_counter()
+    try:
+        share.load(function, path)
+    except (share.ServerError, ImportError, MemoryError) as error:
+        complain(f"{parser.prog}: {escaped(path)}: {escaped(str(error), _LONGEST)}")
+        return reading.TROUBLE
+    except Exception as error:  # whatever the function raises
+        said = f"{type(error).__name__}: {error}"
+        complain(f"{parser.prog}: {escaped(path)}: {escaped(said, _LONGEST)}")
+        return reading.BAD
+    say([f"{escaped(path)}: there, by {name}, after {time.perf_counter() - start:.3f} s"])
+    return reading.FINE
+
+
+def _function(parser: argparse.ArgumentParser, name: str) -> Callable[..., Any]:
+    """Return what a dotted name means."""
+    module, _, attributes = name.partition("::") if "::" in name else name.rpartition(".")
+    try:
+        found: Any = importlib.import_module(module)
+        for attribute in attributes.split("."):
+            found = getattr(found, attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        parser.error(f"--by {escaped(name)}: {error}")
+    if not callable(found):
+        parser.error(f"--by {escaped(name)} is no function")
+    return found

@@ -1,0 +1,86 @@
+"""Acting on a module as soon as it has been imported, by whomever, and importing nothing for it.
+
+To import a module before the program does would settle what the program may want to say first, in ``os.environ``: how
+many threads torch has, for one.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+Act = Callable[[ModuleType], object]
+
+_lock = threading.RLock()
+_awaited: dict[str, list[Act]] = {}
+
+
+def when_imported(name: str, act: Act) -> None:
+    """Call `act` with a module: now, if it is there, else when its import has ended well."""
+    with _lock:
+        module = sys.modules.get(name)
+        if module is None:
+            _awaited.setdefault(name, []).append(act)
+            if _FINDER not in sys.meta_path:
+                sys.meta_path.insert(0, _FINDER)
+            return
+    act(module)
+
+
+def forget(act: Act) -> None:
+    """Wait no more with what :func:`when_imported` was given."""
+    with _lock:
+        for name, acts in list(_awaited.items()):
+            left = [other for other in acts if other != act]
+            _set_awaited(name, left)
+
+
+def _set_awaited(name: str, acts: list[Act]) -> None:
+    if acts:
+        _awaited[name] = acts
+    else:
+        _awaited.pop(name, None)
+    if not _awaited and _FINDER in sys.meta_path:
+        sys.meta_path.remove(_FINDER)
+
+
+class _Finder(MetaPathFinder):
+    """Finds nothing itself: it has the loader that another one found call what waits for the module."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in _awaited:
+            return None
+        others = (finder for finder in list(sys.meta_path) if finder is not self)
+        specs = (
+            finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec")
+        )
+        spec = next(filter(None, specs), None)
+        # The loaders of built-in and frozen modules are classes, one for all.
+        if spec is not None and spec.loader is not None and not isinstance(spec.loader, type):
+            _act_after(spec.loader, fullname)
+        return spec
+
+
+_FINDER = _Finder()
+
+
+def _act_after(loader: Any, name: str) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        del loader.exec_module
+        execute(module)
+        with _lock:
+            acts = _awaited.get(name, [])
+            _set_awaited(name, [])
+        for act in acts:
+            act(sys.modules.get(name, module))  # some put another object there
+
+    loader.exec_module = exec_module

@@ -1,0 +1,135 @@
+"""What ``share.load`` does: asks for a result, has it computed where there is none, and rebuilds it here."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch  # noqa: F401  its libraries have to be there before _C is loaded
+
+from zerocopy.share import attaching, calls, memory, references, settings, sockets
+from zerocopy.share.errors import ServerError
+from zerocopy.share.frames import MOST_OF_REQUEST, Body, Message
+from zerocopy.share.references import References
+from zerocopy.share.requests import Exchange, require
+
+#: Over what a loader may take, for the server to say so.
+_GRACE = 15.0
+_MOST_ATTEMPTS = 4
+
+
+class LoaderTraceback(Exception):
+    """The traceback, as text, of an exception that a loader raised: the exception's cause."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
+def load(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return ``fn(*args, **kwargs)``, from the server."""
+    again: references.Again | None = _attached_again
+    for _ in range(_MOST_ATTEMPTS):
+        with References(again) as known:
+            call = calls.encode(fn, args, kwargs, known)
+            answer = _answer_to(call, known)
+        state = answer.body.get("state")
+        if state == "ready":
+            return _attached(answer, known.arguments)
+        if state == "lost":  # the server has forgotten a result that is an argument: all go by value
+            again = None
+        elif state == "failed":
+            _raise(answer)
+        elif state != "absent":
+            require(answer.body, "ready")
+    raise ServerError(f"the model server does not come to a result of {calls.name_of(fn)}")
+
+
+def _answer_to(call: calls.Call, known: References) -> Message:
+    exchange = Exchange(sockets.path())
+    timeout = settings.timeout()
+    about = {"key": call.key, "cwd": str(Path.cwd()), "files": list(call.files.items())}
+    try:
+        answer = exchange.ask({"op": "load", **about}, timeout=timeout + _GRACE)
+        if answer.body.get("state") == "absent":
+            answer = _computed(exchange, call, known, {**about, "timeout": timeout})
+    except BaseException:
+        exchange.close()
+        raise
+    exchange.end()
+    return answer
+
+
+def _computed(exchange: Exchange, call: calls.Call, known: References, about: Body) -> Message:
+    """Send the call itself: what is the server's by its name, files and the rest as descriptors."""
+    published = call.published(MOST_OF_REQUEST - 2)
+    passed = [published.parts[0].descriptor]
+    sent = passed
+    try:
+        parts: list[tuple[int, int, Any]] = [(*published.parts[0][1:], 0)]
+        for descriptor, offset, size in published.parts[1:]:
+            origin = known.origins.get(descriptor)
+            if origin is None:
+                passed.append(os.dup(descriptor))
+            parts.append((offset, size, origin or len(passed) - 1))
+        head = {
+            "name": call.name,
+            "path": sys.path,
+            "argv": sys.argv,
+            "cwd": about["cwd"],
+            "depends_on_cwd": call.depends_on_cwd,
+            "files": call.files,
+            "settings": calls.settings(),
+            "parts": parts,
+            "layout": published.layout,
+        }
+        environment = b"\0".join(name + b"=" + value for name, value in os.environb.items())
+        sent = [memory.sealed("zerocopy-environment", [environment]), *passed]
+        sent = [memory.sealed("zerocopy-call", [pickle.dumps(head)]), *sent]
+        body = {"op": "compute", "name": call.name, "python": sys.executable, **about}
+        return exchange.ask(body, sent, timeout=about["timeout"] + _GRACE)
+    finally:
+        for descriptor in sent:
+            os.close(descriptor)
+
+
+def _attached(answer: Message, arguments: list[Any]) -> Any:
+    try:
+        result = attaching.attach(answer.body, answer.descriptors, arguments)
+        references.note(result, answer.body["id"], attaching.memory_of(answer.body, answer.descriptors))
+    finally:
+        answer.close()
+    return result
+
+
+def _attached_again(entry: str) -> Any:
+    """Return the result of that name once more. ``LostReference`` if there is none."""
+    exchange = Exchange(sockets.path())
+    answer = exchange.ask({"op": "attach", "id": entry})
+    exchange.end()
+    if answer.body.get("state") != "ready":
+        raise references.LostReference(entry)
+    try:
+        return attaching.attach(answer.body, answer.descriptors, resolve=_attached_again)
+    finally:
+        answer.close()
+
+
+def _raise(answer: Message) -> None:
+    """Raise what the loader raised."""
+    try:
+        content, described, text = pickle.loads(memory.content(answer.descriptors[0]))
+    finally:
+        answer.close()
+    error: BaseException | None = None
+    if content is not None:
+        try:
+            error = pickle.loads(content)
+        except Exception:  # it is of a class that is only there
+            error = None
+    if not isinstance(error, Exception):  # SystemExit and its like would end this process
+        error = ServerError(f"the loader raised {described}")
+    raise error from LoaderTraceback(text)

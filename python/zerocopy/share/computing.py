@@ -1,0 +1,195 @@
+"""Runs a call in a loader, and publishes what it returns."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch  # noqa: F401  its libraries have to be there before _C is loaded
+
+from zerocopy import patching
+from zerocopy.mapped import MappedFiles, Place, identity_of
+from zerocopy.share import attaching, blueprints, calls, client, files, frames, references
+from zerocopy.share.errors import ServerError
+from zerocopy.share.placing import Checksum
+from zerocopy.share.publishing import Published, Publisher
+from zerocopy.share.reading import Reading
+
+
+def compute(connection: socket.socket, about: dict[str, Any], descriptors: Sequence[int]) -> None:
+    """Run a call, and send the server what it returns.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        To the server.
+    about : dict
+        What the client says of the call.
+    descriptors : sequence of int
+        The call's own memory, and files.
+    """
+    client.be_loader()
+    calls.apply(about["settings"])
+    # So what torch.load returns lies in the file, and need not be copied to be published.
+    patching.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
+    session = _Session(connection)
+    with Reading(about["files"]) as reading:
+        function, args, kwargs = session.call(about, descriptors)
+        session.note_arguments()
+        result = function(*args, **dict(kwargs))
+    with session.mapped() as mapped:
+        publisher = Publisher(mapped, session.find, session.reserve)
+        arguments = session.unchanged_arguments(mapped)
+        try:
+            published = publisher.publish(result, arguments, session.works)
+        except OSError as error:  # memory has ended: that is not the call's own error
+            raise ServerError(f"the result of {about['name']} cannot be published: {error}") from error
+        session.send(published, reading, about)
+
+
+class _Argument(NamedTuple):
+    """An earlier result."""
+
+    name: str
+    value: Any
+    before: references.State | None
+
+
+class _Session:
+    """What a loader and the server say to each other."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._arguments: dict[int, _Argument] = {}
+        self._known: dict[str, int] = {}  # memory that is mapped here, by what the kernel calls it
+        self._within = 0
+
+    def _ask(self, body: dict[str, Any]) -> frames.Message:
+        frames.send(self._connection, body)
+        return frames.receive(self._connection)
+
+    # ---------------------------------------------------------------------------------- the call
+
+    def call(self, about: dict[str, Any], descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...], Any]:
+        """Return the function and its arguments."""
+        parts = [
+            (self._descriptor_of(where, descriptors), offset, size) for offset, size, where in about["parts"]
+        ]
+        with _lease() as lease:
+            archive, skeleton = attaching.opened(parts, lease, about["layout"])
+        made: tuple[Any, tuple[Any, ...], Any] = blueprints.build(
+            archive, skeleton, finding=calls.finding(self._argument)
+        )
+        return made
+
+    def _descriptor_of(self, where: Any, descriptors: Sequence[int]) -> int:
+        """Return one of the call's own, or the server's of a part of an earlier result."""
+        if isinstance(where, int):
+            return descriptors[where]
+        return self._answer(where.entry).descriptors[where.part]
+
+    def _answer(self, name: str) -> frames.Message:
+        answer = self._ask({"op": "attach", "id": name})
+        if answer.body.get("state") != "ready":
+            raise references.LostReference(name)
+        for _, descriptor in attaching.memory_of(answer.body, answer.descriptors):
+            identity = identity_of(descriptor)
+            if identity is not None:
+                self._known[identity] = descriptor
+        return answer
+
+    def _argument(self, name: str, number: int) -> Any:
+        if number not in self._arguments:
+            self._arguments[number] = _Argument(name, self._attached(name), None)
+        return self._arguments[number].value
+
+    def _attached(self, name: str) -> Any:
+        answer = self._answer(name)
+        return attaching.attach(answer.body, answer.descriptors, resolve=self._attached)
+
+    def mapped(self) -> MappedFiles:
+        """Return what is mapped now."""
+        return MappedFiles(self._known)
+
+    def note_arguments(self) -> None:
+        """Note what earlier results are before the call."""
+        if self._arguments:
+            with self.mapped() as mapped:
+                self._arguments = {
+                    number: argument._replace(before=references.state_of(argument.value, mapped))
+                    for number, argument in self._arguments.items()
+                }
+
+    def unchanged_arguments(self, mapped: MappedFiles) -> dict[int, Any]:
+        """Return those that the call has left as they were: the caller has them."""
+        return {
+            number: argument.value
+            for number, argument in self._arguments.items()
+            if references.are_same(argument.before, references.state_of(argument.value, mapped))
+        }
+
+    # ---------------------------------------------------------------------------------- the result
+
+    def find(self, checksums: list[Checksum]) -> list[Place | None]:
+        """Return where such bytes were published before."""
+        answer = self._ask({"op": "find", "checksums": checksums})
+        return [
+            None if place is None else Place(answer.descriptors[place[0]], place[1])
+            for place in answer.body["places"]
+        ]
+
+    def reserve(self, size: int) -> None:
+        """Ask for room. ``ServerError`` if there is none."""
+        why = self._ask({"op": "reserve", "size": size}).body["why"]
+        if why is not None:
+            raise ServerError(why)
+
+    def works(self, published: Published) -> bool:
+        """Return whether the machine can build a result."""
+        body, descriptors = _described(published)
+        with _lease() as lease:
+            try:
+                attaching.attach(body, [*descriptors, lease])
+            except Exception:  # whatever it is, Python's unpickler has another way
+                return False
+        return True
+
+    def send(self, published: Published, reading: Reading, about: dict[str, Any]) -> None:
+        """Publish."""
+        body, descriptors = _described(published)
+        depends_on_cwd = about["depends_on_cwd"] or reading.has_relative_paths
+        body |= {
+            "op": "published",
+            "cwd": about["cwd"] if depends_on_cwd else None,
+            "files": list(reading.found().items()),
+            "checksums": published.checksums,
+            "arguments": [self._arguments[number].name for number in range(len(self._arguments))],
+        }
+        frames.send(self._connection, body, descriptors)
+
+
+@contextlib.contextmanager
+def _lease() -> Iterator[int]:
+    """Give a lease of nobody's."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        yield writing
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def _described(published: Published) -> tuple[dict[str, Any], list[int]]:
+    descriptors = [part.descriptor for part in published.parts]
+    parts = [[part.offset, part.size, _identity_of(part.descriptor)] for part in published.parts]
+    return {"parts": parts, "layout": published.layout}, descriptors
+
+
+def _identity_of(descriptor: int) -> Sequence[int] | None:
+    """Return which file it is; of memory that has none: None."""
+    status = os.fstat(descriptor)
+    return None if status.st_nlink == 0 else files.identity(status)

@@ -1,0 +1,210 @@
+"""What the server keeps: results as descriptors, how long clients have them, and how much memory that is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import select
+import time
+from collections.abc import Iterator
+
+from zerocopy.share import files
+from zerocopy.share.errors import ServerError
+from zerocopy.share.frames import Body
+
+Checksum = tuple[int, int]
+
+
+class Holding:
+    """A descriptor that results have in common, closed with the last of them."""
+
+    def __init__(self, descriptor: int, size: int, identity: list[int] | None) -> None:
+        self.descriptor, self.size, self.identity = descriptor, size, identity
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether it is sealed memory, which costs something, or a file."""
+        return self.identity is None
+
+
+class Leases:
+    """Tells whether a client still has what it was given.
+
+    Each gets the writing end of a pipe, which its mappings keep: the reading end hangs up when the last one, in the
+    client or in what it forked, is gone. As long as this side has a writing end too nothing can be told, so that is
+    closed for the question.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = -1, -1
+        self._asked: list[int] = []  # reading ends of pipes that clients may still have
+
+    def descriptor(self) -> int:
+        """Return what a client is to be given."""
+        if self._write < 0:
+            self._read, self._write = os.pipe2(os.O_CLOEXEC)
+        return self._write
+
+    def are_held(self) -> bool:
+        """Return whether any client has it."""
+        if self._write >= 0:
+            os.close(self._write)
+            self._asked.append(self._read)
+            self._read, self._write = -1, -1
+        held = [end for end in self._asked if not _hung_up(end)]
+        for end in set(self._asked) - set(held):
+            os.close(end)
+        self._asked = held
+        return bool(held)
+
+    def __del__(self) -> None:
+        for end in (self._read, self._write, *self._asked):
+            with contextlib.suppress(OSError):
+                os.close(end)
+
+
+def _hung_up(end: int) -> bool:
+    poll = select.poll()
+    poll.register(end, 0)
+    return bool(poll.poll(0))
+
+
+@dataclasses.dataclass
+class Entry:
+    """A result."""
+
+    key: str
+    cwd: str | None  # the folder that it depends on
+    name: str
+    parts: list[tuple[Holding, int, int]]
+    layout: Body
+    files: files.Files
+    seconds: float  # that computing it took
+    arguments: list[str] = dataclasses.field(default_factory=list)  # the ids of those that it has in it
+    id: str = dataclasses.field(
+        default_factory=lambda: secrets.token_hex(8)
+    )  # of no other, here or elsewhere
+    leases: Leases = dataclasses.field(default_factory=Leases)
+    created: float = dataclasses.field(default_factory=time.time)
+    used: float = dataclasses.field(default_factory=time.monotonic)
+    hits: int = 0
+
+    def answer(self) -> tuple[Body, list[int]]:
+        """Return what a client is sent, and the descriptors along with it."""
+        parts = [[offset, size, holding.identity] for holding, offset, size in self.parts]
+        descriptors = [holding.descriptor for holding, _, _ in self.parts]
+        return (
+            {
+                "state": "ready",
+                "id": self.id,
+                "parts": parts,
+                "layout": self.layout,
+                "arguments": self.arguments,
+            },
+            [*descriptors, self.leases.descriptor()],
+        )
+
+    def description(self) -> Body:
+        """Return what ``status`` says of it."""
+        return {
+            "key": self.key,
+            "name": self.name,
+            "memory": sum(holding.size for holding, _, _ in self.parts if holding.is_memory),
+            "mapped": sum(size for holding, _, size in self.parts if not holding.is_memory),
+            "files": sorted(self.files),
+            "attached": self.leases.are_held(),
+            "hits": self.hits,
+            "created": self.created,
+            "used": time.time() - (time.monotonic() - self.used),
+            "seconds": self.seconds,
+        }
+
+
+class Entries:
+    """All results, within a limit of memory.
+
+    Parameters
+    ----------
+    limit : int or None
+        Bytes of sealed memory that results may have together.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self._entries: dict[tuple[str, str | None], Entry] = {}
+        self._contents: dict[Checksum, tuple[Entry, Holding, int]] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._entries.values()))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, key: str, cwd: str, known: files.Files) -> Entry | None:
+        """Return a result, if the files that it was made of are what they were."""
+        entry = self._entries.get((key, None)) or self._entries.get((key, cwd))
+        if entry is None:
+            return None
+        if not files.are_same(entry.files, known):
+            self.remove(entry)
+            return None
+        entry.used = time.monotonic()
+        entry.hits += 1
+        return entry
+
+    def add(self, entry: Entry, checksums: list[tuple[int, int, int]]) -> None:
+        """Keep a result, in the place of an older one."""
+        older = self._entries.get((entry.key, entry.cwd))
+        if older is not None:
+            self.remove(older)
+        self._entries[entry.key, entry.cwd] = entry
+        holding, begin, _ = entry.parts[0]
+        for size, crc, offset in checksums:
+            self._contents[size, crc] = entry, holding, begin + offset
+
+    def remove(self, entry: Entry) -> None:
+        """Forget a result. Clients that have it keep it."""
+        self._entries.pop((entry.key, entry.cwd), None)
+        for checksum in [known for known, (owner, _, _) in self._contents.items() if owner is entry]:
+            del self._contents[checksum]
+
+    def by_id(self, wanted: str) -> Entry | None:
+        """Return the very result that a client had."""
+        return next((entry for entry in self if entry.id == wanted), None)
+
+    def places(self, wanted: list[Checksum]) -> list[tuple[Holding, int] | None]:
+        """Return where such bytes may be."""
+        found = [self._contents.get((size, crc)) for size, crc in wanted]
+        return [None if place is None else place[1:] for place in found]
+
+    @property
+    def memory(self) -> int:
+        """Bytes of sealed memory that are kept."""
+        return sum(size for size in self._holdings().values())
+
+    def _holdings(self) -> dict[Holding, int]:
+        return {holding: holding.size for entry in self for holding, _, _ in entry.parts if holding.is_memory}
+
+    def make_room(self, size: int) -> None:
+        """Forget what has not been used for longest, but nothing that clients have, until so much fits.
+
+        ``ServerError`` if it cannot.
+        """
+        if self.limit is None:
+            return
+        for entry in sorted(self, key=lambda entry: entry.used):
+            if self.memory + size <= self.limit:
+                return
+            if not entry.leases.are_held():
+                self.remove(entry)
+        if self.memory + size > self.limit:
+            raise ServerError(
+                f"{size} bytes do not fit: the model server may have {self.limit} (ZEROCOPY_MAX_BYTES), and clients "
+                f"have {self.memory} of them"
+            )

@@ -1,0 +1,128 @@
+"""Earlier results as arguments: which object is one, and whether it still is what the server has.
+
+An object that was changed since, in its tensors or anywhere else, is no earlier result any more and goes by value; what
+of its storages was not written to is still where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from zerocopy.mapped import MappedFiles, Place
+from zerocopy.share import blueprints, publishing
+
+
+class LostReference(Exception):
+    """The server has forgotten an earlier result."""
+
+
+#: Attaches once more to the result of that name, or raises ``LostReference``.
+Again = Callable[[str], Any]
+
+
+class Origin(NamedTuple):
+    """Where mapped memory is from: a result, and which part of it."""
+
+    entry: str
+    part: int
+
+
+_results: dict[int, tuple[weakref.ref[Any], str]] = {}
+_memory: dict[str, Origin] = {}  # by what the kernel calls it in /proc/self/maps
+
+
+def note(result: Any, entry: str, memory: Sequence[tuple[int, int]]) -> None:
+    """Note that an object is a result, and that these descriptors, (part, descriptor), are its memory."""
+    for part, descriptor in memory:
+        status = os.fstat(descriptor)
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        _memory[f"{device} {status.st_ino}"] = Origin(entry, part)
+    at = id(result)
+    with contextlib.suppress(TypeError):  # a dict, a list, ...: known by its tensors alone
+        _results[at] = weakref.ref(result, lambda _: _results.pop(at, None)), entry
+
+
+class References:
+    """What of one call's arguments the server has.
+
+    Parameters
+    ----------
+    again : callable, optional
+        Attaches to a result. Without it nothing is known, and all goes by value.
+    """
+
+    def __init__(self, again: Again | None) -> None:
+        self._again = again
+        self._stack = contextlib.ExitStack()
+        self._mapped: MappedFiles | None = None
+        self.arguments: list[Any] = []
+        self._found: dict[int, int] = {}  # the numbers of those, by id
+        self.origins: dict[int, Origin] = {}
+        self._numbers: dict[str, int] = {}
+        for number, (identity, origin) in enumerate(_memory.items() if again else (), 1):
+            # No descriptor is negative.
+            self.origins[-number] = origin
+            self._numbers[identity] = -number
+
+    def __enter__(self) -> References:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def mapped(self) -> MappedFiles:
+        """Return what is mapped here now: of the server's memory, by numbers that stand for it."""
+        if self._mapped is None:
+            self._mapped = self._stack.enter_context(MappedFiles(self._numbers))
+        return self._mapped
+
+    def name_of(self, obj: Any) -> tuple[str, int] | None:
+        """Return the name of a result that is what it was, and its number here; None of all other objects."""
+        number = self._found.get(id(obj))
+        if number is not None:
+            return _results[id(obj)][1], number
+        found = _results.get(id(obj))
+        if found is None or found[0]() is not obj or self._again is None:
+            return None
+        if not self._is_unchanged(obj, found[1], self._again):
+            return None
+        number = self._found[id(obj)] = len(self.arguments)
+        self.arguments.append(obj)
+        return found[1], number
+
+    def _is_unchanged(self, obj: Any, entry: str, again: Again) -> bool:
+        try:
+            fresh = again(entry)
+        except LostReference:
+            return False
+        with MappedFiles(self._numbers) as mapped:
+            return are_same(state_of(fresh, mapped), state_of(obj, mapped))
+
+
+class State(NamedTuple):
+    """What an object is, down to its last byte."""
+
+    blueprint: blueprints.Blueprint
+    places: list[Place]
+
+
+def state_of(obj: Any, mapped: MappedFiles) -> State | None:
+    """Return an object's state; None if one of its storages was written to, or is nobody else's."""
+    storages = publishing.Storages()
+    try:
+        blueprint = blueprints.of(obj, storages, storages.store)
+    except Exception:  # it was changed to what cannot be pickled
+        return None
+    full = [storage for storage in storages.found if storage.nbytes()]
+    places = [mapped.place_of(storage.data_ptr(), storage.nbytes()) for storage in full]
+    known = [there for there in places if there is not None]
+    return State(blueprint, known) if len(known) == len(full) else None
+
+
+def are_same(one: State | None, other: State | None) -> bool:
+    """Return whether both are there, and the same."""
+    return one is not None and one == other

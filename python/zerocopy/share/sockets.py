@@ -1,0 +1,135 @@
+"""Where the model server listens, and who may be at the other end.
+
+The socket's folder is its user's alone, and so is the socket; both sides ask the kernel who the other is. A place that
+somebody else could have prepared is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import importlib.util
+import os
+import re
+import socket
+import stat
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+from zerocopy.share.errors import ServerError
+
+_VERSION = re.compile(r"""^__version__(?:\s*:\s*\w+)?\s*=\s*['"](.+?)['"]""", re.MULTILINE)
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+def path() -> Path:
+    """Return the socket's path: ``ZEROCOPY_SOCKET``, else one for each release of torch in the user's own folder."""
+    named = os.environ.get("ZEROCOPY_SOCKET")
+    if named:
+        return Path(named).absolute()
+    return _folder() / f"server-{torch_version()}.sock"
+
+
+def _folder() -> Path:
+    for runtime in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
+        if runtime and Path(runtime).is_absolute() and os.access(runtime, os.W_OK | os.X_OK):
+            return Path(runtime) / "zerocopy"
+    return Path(tempfile.gettempdir()) / f"zerocopy-{os.geteuid()}"
+
+
+@functools.cache
+def torch_version() -> str:
+    """Return torch's ``__version__``, without importing it: the server has no other use for it."""
+    if "torch" in sys.modules:
+        return str(sys.modules["torch"].__version__)
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise ServerError("this Python has no torch")
+    found = _VERSION.search(Path(spec.origin).with_name("version.py").read_text())
+    if found is None:
+        raise ServerError(f"{spec.origin} does not say which torch it is")
+    return found[1]
+
+
+def prepare(place: Path) -> None:
+    """Make the folder of a socket, and refuse one that is not its user's alone."""
+    place.parent.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        place.parent.mkdir(mode=0o700)
+    require_private(place.parent)
+
+
+def require_private(folder: Path) -> None:
+    """Raise ``ServerError`` unless a folder is this user's, and nobody else's."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise ServerError(f"{folder} is not a folder, so no model server is looked for in it")
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise ServerError(
+            f"{folder} is of user {status.st_uid} and mode {stat.S_IMODE(status.st_mode):o}: a model server's "
+            "folder has to be yours alone (mode 700)"
+        )
+
+
+def connect(place: Path, timeout: float) -> socket.socket | None:
+    """Connect to the server; None where none listens. ``ServerError`` where somebody else does, or might."""
+    try:
+        require_private(place.parent)
+        status = place.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
+        raise ServerError(f"{place} is not a socket of yours")
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(_address(place))
+        require_same_user(connection)
+    except OSError as error:
+        connection.close()
+        if error.errno in (errno.ECONNREFUSED, errno.ENOENT):
+            return None
+        raise ServerError(f"{place}: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def listen(place: Path) -> socket.socket:
+    """Listen at a path, in the place of whatever is there. Whoever calls holds the lock."""
+    require_private(place.parent)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    # Under a name of its own until it listens: whoever finds the socket finds a server.
+    fresh = place.with_name(f".{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    before = os.umask(0o177)
+    try:
+        listener.bind(_address(fresh))
+    finally:
+        os.umask(before)
+    listener.listen(socket.SOMAXCONN)
+    fresh.rename(place)
+    return listener
+
+
+def _address(place: Path) -> str:
+    address = os.fspath(place)
+    if len(os.fsencode(address)) > 107:
+        raise ServerError(
+            f"{address}: a socket's path has at most 107 bytes; ZEROCOPY_SOCKET can name another"
+        )
+    return address
+
+
+def require_same_user(connection: socket.socket) -> int:
+    """Return the other side's process; ``ServerError`` unless its user is this one's."""
+    pid, uid, _ = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    if uid != os.geteuid():
+        raise ServerError(f"user {uid} is at the other end of the model server's socket")
+    return int(pid)

@@ -1,0 +1,191 @@
+"""What the tests of the model server have in common: a server of their own, and functions that loaders import."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerocopy import share
+from zerocopy.share import frames, sockets, versions
+
+
+class Module(torch.nn.Module):
+    """Parameters, a buffer, a tie, a hook, an attribute, a mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(40, 40)
+        self.second = torch.nn.Linear(40, 40)
+        self.second.weight = self.first.weight
+        self.frozen = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+        self.register_buffer("steps", torch.arange(5))
+        self.register_buffer("scratch", torch.zeros(2), persistent=False)
+        self.note = {"name": "model"}
+        self.register_forward_hook(double)
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+def double(_module: torch.nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
+    return output * 2
+
+
+class Box:
+    """An object with others in it, that can be referred to weakly."""
+
+    def __init__(self, *things: Any, **named: Any) -> None:
+        self.things, self.named = things, named
+
+
+def box(*things: Any, **named: Any) -> Box:
+    return Box(*things, **named)
+
+
+def changed_box(module: torch.nn.Module) -> Box:
+    with torch.no_grad():
+        module.frozen.add_(1)
+    return Box(module)
+
+
+def counted(log: bytes, value: Any = None, seconds: float = 0.0) -> Any:
+    """Return a tensor, and leave a line for each time that this was called."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, b"called\n")
+    os.close(descriptor)
+    time.sleep(seconds)
+    return {"value": value, "tensor": torch.arange(1000.0)}
+
+
+def calls_in(log: Path) -> int:
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def filled(size: int, value: int = 0) -> torch.Tensor:
+    return torch.full((size,), value, dtype=torch.uint8)
+
+
+def filled_without_memory(size: int) -> torch.Tensor:
+    """Return more than this process may write anywhere."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+    return filled(size)
+
+
+def kill_own_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(status: int) -> None:
+    os._exit(status)
+
+
+def print_a_lot() -> int:
+    for _ in range(3000):
+        print("x" * 100)
+        sys.stderr.write("y" * 100)
+    return 7
+
+
+def fork_and_return(seconds: float) -> int:
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(seconds)
+        os._exit(0)
+    return pid
+
+
+class OwnError(Exception):
+    """One that pickle cannot make again: its arguments are not those of its maker."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def fail(kind: type[BaseException], *args: Any) -> None:
+    raise kind(*args)
+
+
+def where_am_i() -> tuple[str, str | None]:
+    return str(Path.cwd()), os.environ.get("ZEROCOPY_TEST_VARIABLE")
+
+
+def sum_of_file(name: str) -> torch.Tensor:
+    return torch.load(name)["weight"].sum()
+
+
+def nested(log: bytes) -> Any:
+    return share.load(counted, log)
+
+
+@contextlib.contextmanager
+def served(folder: Path, **environment: str) -> Iterator[Path]:
+    """Have a server of one's own within a block, whose path is given: it is started by the first load."""
+    before = dict(os.environ)
+    place = folder / "s" / "socket"
+    os.environ.update({"ZEROCOPY_SOCKET": str(place), **environment})
+    try:
+        yield place
+    finally:
+        os.environ["ZEROCOPY_SOCKET"] = str(place)
+        share.shutdown()
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def start_server(place: Path) -> int:
+    """Start a server, and return its process."""
+    assert share.load(int, "5") == 5
+    status = share.status()
+    assert status is not None
+    return int(status["pid"])
+
+
+def connected(place: Path) -> socket.socket:
+    connection = sockets.connect(place, 20)
+    assert connection is not None
+    return connection
+
+
+def request(op: str, **body: Any) -> dict[str, Any]:
+    return {"op": op, "versions": versions.own(), **body}
+
+
+def asked(connection: socket.socket, op: str, **body: Any) -> dict[str, Any]:
+    frames.send(connection, request(op, **body))
+    answer = frames.receive(connection)
+    answer.close()
+    return answer.body
+
+
+def descriptors_of(pid: int | str = "self") -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def wait_until(what: Any, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+def client(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a process that runs code."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )

@@ -1,0 +1,158 @@
+"""``zerocopy serve``, ``ps``, ``warm``, ``unload``, ``stop``: what they say, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Saver
+
+import zerocopy
+from zerocopy import cli, share
+
+
+@pytest.fixture
+def socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    place = tmp_path / "s"
+    monkeypatch.setenv("ZEROCOPY_SOCKET", str(place))
+    yield place
+    share.shutdown()
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = cli.main(list(map(str, arguments)))
+    return code, *capsys.readouterr()
+
+
+def test_without_a_server(socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """None is started for a question."""
+    assert run(capsys, "ps") == (1, "no model server is running\n", "")
+    assert run(capsys, "stop") == (1, "no model server is running\n", "")
+    code, out, _ = run(capsys, "ps", "--json")
+    about = {"schema": 1, "command": "ps", "zerocopy": zerocopy.__version__}
+    assert (code, json.loads(out)) == (1, {**about, "server": None, "entries": []})
+    assert run(capsys, "unload", "abcdef")[::2] == (1, "zerocopy unload: abcdef: there is no such result\n")
+    assert not socket.exists()
+
+
+def test_from_warm_to_stop(
+    socket: Path,
+    save: Saver,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, damaged = save({"weight": torch.ones(300_000)}), tmp_path / "damaged.pt"
+    damaged.write_bytes(path.read_bytes()[:5000])
+    code, out, err = run(capsys, "warm", path, damaged)
+    assert code == 1 and out.startswith(f"{path}: there, by torch.load, after ") and out.count("\n") == 1
+    assert err.startswith(f"zerocopy warm: {damaged}: ") and err.count("\n") == 1
+    code, out, err = run(capsys, "warm", tmp_path / "absent.pt", path)
+    assert code == 2 and out.startswith(f"{path}: there") and "absent.pt: No such" in err
+    assert run(capsys, "warm", "--by", "zerocopy::load", path)[0] == 0
+
+    keys = [entry["key"] for entry in share.status()["entries"]]
+    kept = share.load(torch.load, str(path))
+    assert [entry["key"] for entry in share.status()["entries"]] == keys, "it was there already"
+    code, out, err = run(capsys, "ps")
+    assert (code, err) == (0, "")
+    heading, *rows, summary = out.splitlines()
+    assert " ".join(heading.split()) == "KEY FUNCTION IN FILES IN MEMORY ATTACHED HITS AGE LAST USE"
+    assert {row.split()[1] for row in rows} == {"torch.serialization.load", "zerocopy.loading.load"}
+    mine = next(row for row in rows if "torch.serialization" in row)
+    assert " 1.1 MiB  " in mine and "  yes  " in mine
+    assert summary.startswith(f"server {share.status()['pid']}, up ") and ": 2 results, " in summary
+    code, out, _ = run(capsys, "ps", "--json", "--socket", socket)
+    found = json.loads(out)
+    assert found["server"]["pid"] == share.status()["pid"] and "entries" not in found["server"]
+    entry = next(entry for entry in found["entries"] if entry["name"] == "torch.serialization.load")
+    assert entry["key"].startswith(mine.split()[0]) and entry["mapped"] >= 1_200_000 > entry["memory"] > 0
+    assert entry["files"] == [str(path)] and entry["attached"] and entry["created"] <= entry["used"]
+
+    assert run(capsys, "unload", entry["key"][:8], "nonsense")[:2] == (
+        1,
+        f"{entry['key'][:8]}: 1 forgotten\n",
+    )
+    assert run(capsys, "unload", "--all")[:2] == (0, "all results: 1 forgotten\n")
+    assert kept["weight"].sum() == 300_000
+    monkeypatch.delenv("ZEROCOPY_SOCKET")
+    assert run(capsys, "stop", "--socket", socket)[0] == 0
+    assert "ZEROCOPY_SOCKET" not in os.environ and not socket.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ps", "--socket", "/dev/null/s"], "zerocopy ps: "),
+        (["ps", "--socket", "{public}/s"], "has to be yours alone"),
+        (["serve", "--max-bytes", "much"], "ZEROCOPY_MAX_BYTES must be"),
+        (["serve", "--idle", "-1", "--print-unit"], "ZEROCOPY_SHARE_IDLE must be"),
+    ],
+    ids=str,
+)
+def test_trouble(
+    socket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], said: str,
+) -> None:  # fmt: skip
+    public = tmp_path / "public"
+    public.mkdir()
+    public.chmod(0o755)
+    (public / "s").touch()
+    for name in ("ZEROCOPY_MAX_BYTES", "ZEROCOPY_SHARE_IDLE"):
+        monkeypatch.setenv(name, "1")  # so that it is put back
+    code, out, err = run(capsys, *(text.format(public=public) for text in arguments))
+    assert (code, out, err.count("\n")) == (2, "", 1) and said in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["unload"], ["unload", "--all", "abcdef"], ["warm"], ["warm", "--by", "torch.absent", "a.pt"],
+     ["warm", "--by", "math.pi", "a.pt"], ["serve", "--print-unit", "--systemd"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_command_lines_that_make_no_sense(
+    socket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.pt").touch()
+    with pytest.raises(SystemExit) as exit:
+        cli.main(arguments)
+    assert exit.value.code == 2
+
+
+def test_serving_in_the_foreground(socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", "zerocopy", "serve", "--max-bytes", "3M", "--idle", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == f"serving on {socket}, as process {process.pid}\n"
+            while (found := share.status()) is None:
+                assert process.poll() is None
+            assert (found["pid"], found["max_bytes"]) == (process.pid, 3 << 20)
+            code, out, err = run(capsys, "serve")
+            assert (code, out) == (1, "") and f"server {process.pid} serves there already" in err
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+    assert not socket.exists()
+
+
+def test_unit(
+    socket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEROCOPY_MAX_BYTES", "1G")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "100% mine"))
+    code, printed, _ = run(capsys, "serve", "--print-unit", "--socket", tmp_path / '50% "odd" s')
+    assert code == 0 and f"ExecStart={sys.executable} -m zerocopy serve\n" in printed
+    assert f'"ZEROCOPY_SOCKET={tmp_path}/50%% \\"odd\\" s"' in printed
+    assert '"ZEROCOPY_MAX_BYTES=1G"' in printed and '"ZEROCOPY_SHARE_IDLE=inf"' in printed
+    assert run(capsys, "serve", "--systemd")[0] == 0
+    written = (tmp_path / "100% mine" / "systemd" / "user" / "zerocopy.service").read_text()
+    assert f'"ZEROCOPY_SOCKET={socket}"' in written and "[Install]" in written

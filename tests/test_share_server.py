@@ -1,0 +1,563 @@
+"""The model server as a process: how it starts and ends, what it keeps, and what no client can do to it."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import itertools
+import os
+import random
+import signal
+import socket
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sharing
+import torch
+
+from zerocopy import share
+from zerocopy.share import ServerError, frames, memory, sockets
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to be another user")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Have a server that tests share, and that is none the worse for any of them."""
+    with sharing.served(tmp_path_factory.mktemp("server")) as place:
+        pid = sharing.start_server(place)
+        yield place
+        status = share.status()
+        assert status is not None and status["pid"] == pid
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Have a place for a server of this test's own."""
+    with sharing.served(tmp_path) as place:
+        yield place
+
+
+def serves(place: Path) -> bool:
+    """Whether the server answers another client, soon."""
+    with sharing.connected(place) as connection:
+        connection.settimeout(10)
+        return sharing.asked(connection, "status", entries=False)["state"] == "status"
+
+
+def pid_of_server() -> int:
+    status = share.status()
+    assert status is not None
+    return int(status["pid"])
+
+
+# ------------------------------------------------------------------------------------- one server
+
+
+def test_twenty_that_start_at_once_have_one_server(own: Path) -> None:
+    # In threads of two processes: a process each would import torch twenty times.
+    code = (
+        "import sys, threading\nfrom zerocopy import share\nfrom zerocopy.share import starting, sockets\n"
+        "gate = threading.Barrier(10)\n"
+        "def start():\n"
+        "    gate.wait()\n"
+        "    connection = starting.connected(sockets.path(), 30)\n"
+        "    sys.stdout.write(f'{sockets.require_same_user(connection)}\\n')\n"
+        "threads = [threading.Thread(target=start) for _ in range(10)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]"
+    )
+    programs = [sharing.client(code) for _ in range(2)]
+    said = [program.communicate(timeout=90) for program in programs]
+    assert {line for out, _ in said for line in out.split()} == {str(pid_of_server())}, said
+
+
+def test_what_is_left_of_a_dead_server_is_no_hindrance(own: Path) -> None:
+    kept = share.load(sharing.filled, 50_000, 4)
+    pid = pid_of_server()
+    shared_memory = set(Path("/dev/shm").iterdir())
+    os.kill(pid, signal.SIGKILL)
+    sharing.wait_until(lambda: not Path(f"/proc/{pid}").exists() or _state(pid) == "Z")
+    assert own.exists() and int(kept.sum()) == 200_000  # the socket is stale, the tensor whole
+    kept.add_(1)
+    assert torch.equal(share.load(sharing.filled, 50_000, 4), kept - 1)
+    assert pid_of_server() != pid and set(Path("/dev/shm").iterdir()) <= shared_memory
+    assert sorted(path.name for path in own.parent.iterdir()) == ["socket", "socket.lock"]
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(own: Path, number: int) -> None:
+    share.load(int, "5")
+    pid = pid_of_server()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    os.kill(pid, number)
+    sharing.wait_until(lambda: not own.exists())
+    for child in children:  # the zygote
+        sharing.wait_until(lambda child=child: not Path(f"/proc/{child}").exists())
+    assert share.status() is None
+
+
+def test_it_ends_when_nobody_has_asked_for_long(tmp_path: Path) -> None:
+    with sharing.served(tmp_path, ZEROCOPY_SHARE_IDLE="1") as place:
+        sharing.start_server(place)
+        sharing.wait_until(lambda: not place.exists())
+        assert share.status() is None
+        assert share.load(int, "6") == 6
+
+
+def test_shutdown(own: Path) -> None:
+    share.shutdown()
+    assert share.status() is None and share.unload("*") == 0
+    share.load(int, "5")
+    pid = pid_of_server()
+    share.shutdown()
+    assert share.status() is None and not own.exists()
+    assert not Path(f"/proc/{pid}").exists() or _state(pid) == "Z"
+
+
+def test_the_server_has_no_torch(server: Path) -> None:
+    maps = Path(f"/proc/{pid_of_server()}/maps").read_text()
+    assert "libtorch" not in maps and "libc.so" in maps
+
+
+# ------------------------------------------------------------------------------------ what it keeps
+
+
+def test_status_and_unload(server: Path, tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(100_000)}, tmp_path / "w.pt")
+    kept = share.load(torch.load, str(tmp_path / "w.pt"))
+    memory_only = share.load(sharing.filled, 70_000, 9)
+    status = share.status()
+    assert status is not None
+    by_name = {entry["name"]: entry for entry in status["entries"]}
+    loaded, filled = by_name["torch.serialization.load"], by_name["sharing.filled"]
+    assert loaded["mapped"] >= 400_000 and loaded["memory"] < 10_000 and loaded["attached"]
+    assert filled["memory"] > 70_000 and filled["mapped"] == 0 and filled["attached"]
+    assert str(tmp_path / "w.pt") in loaded["files"]
+    assert status["memory"] >= filled["memory"] and status["max_bytes"] is None
+    del memory_only
+    entries = {entry["name"]: entry for entry in (share.status() or {})["entries"]}
+    assert not entries["sharing.filled"]["attached"] and entries["torch.serialization.load"]["attached"]
+    assert share.unload(filled["key"]) == 1 and share.unload(filled["key"]) == 0
+    assert share.unload("torch.serialization.load") == 1
+    assert float(kept["w"].sum()) == 100_000
+
+
+def test_memory_is_limited(tmp_path: Path) -> None:
+    with sharing.served(tmp_path, ZEROCOPY_MAX_BYTES="1M"):
+        held = share.load(sharing.filled, 400_000, 0)
+        for value in range(1, 6):
+            assert int(share.load(sharing.filled, 400_000, value)[0]) == value
+            status = share.status()
+            assert status is not None and status["memory"] <= 1 << 20
+        assert [entry["hits"] for entry in status["entries"] if entry["attached"]] == [0]
+        also = share.load(sharing.filled, 400_000, 5)
+        with pytest.raises(ServerError, match="ZEROCOPY_MAX_BYTES"):
+            share.load(sharing.filled, 400_000, 6)
+        assert int(held.sum()) == 0 and int(also[0]) == 5
+        del also
+        assert int(share.load(sharing.filled, 400_000, 6)[0]) == 6
+        with pytest.raises(ServerError, match="ZEROCOPY_MAX_BYTES"):
+            share.load(sharing.filled, 2_000_000, 0)
+
+
+def test_one_key_asked_for_by_many_is_computed_once(server: Path, tmp_path: Path) -> None:
+    log = os.fsencode(tmp_path / "log")
+    results: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(share.load(sharing.counted, log, 1, 0.5)))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(results) == 8 and sharing.calls_in(tmp_path / "log") == 1
+    results[0]["tensor"].zero_()
+    assert torch.equal(results[1]["tensor"], torch.arange(1000.0))
+
+
+def test_different_loads_go_side_by_side(server: Path) -> None:
+    results: list[int] = []
+    threads = [
+        threading.Thread(target=lambda n=n: results.append(share.load(_when, 8, 0.02, n))) for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(results) == 8
+    # Each was running when another began: one after the other they would not overlap.
+    spans = sorted(results)
+    assert any(later[0] < earlier[1] for earlier, later in itertools.pairwise(spans))
+
+
+def _when(_: int, seconds: float, number: int) -> Any:
+    begun = time.monotonic()
+    time.sleep(0.5 + seconds * number)
+    return begun, time.monotonic()
+
+
+def test_descriptors_and_memory_stay_what_they_are(server: Path) -> None:
+    pid = pid_of_server()
+
+    def cycles(count: int) -> None:
+        for _ in range(count):
+            assert int(share.load(sharing.filled, 20_000, 8)[0]) == 8
+
+    cycles(100)
+    before = sharing.descriptors_of(), sharing.descriptors_of(pid), _mappings(), _resident(pid)
+    cycles(3000)
+    after = sharing.descriptors_of(), sharing.descriptors_of(pid), _mappings(), _resident(pid)
+    assert after[0] <= before[0] + 2 and after[1] <= before[1] + 4 and after[2] <= before[2] + 20
+    assert after[3] <= before[3] + (4 << 20)
+
+
+def _mappings() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+def _resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_sixty_four_clients_held_open(server: Path) -> None:
+    connections = [sharing.connected(server) for _ in range(64)]
+    for connection in connections:
+        frames.send(connection, sharing.request("status", entries=False))
+    assert all(frames.receive(connection).body["state"] == "status" for connection in connections)
+    assert share.load(int, "9") == 9
+    for connection in connections:
+        connection.close()
+
+
+def test_more_connections_than_it_takes(server: Path) -> None:
+    connections = []
+    for _ in range(1100):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(20)
+        connection.connect(str(server))
+        connections.append(connection)
+    assert serves(server) and share.load(int, "10") == 10
+    for connection in connections:
+        connection.close()
+
+
+# ---------------------------------------------------------------------------------------- protocol
+
+
+def test_another_release_is_refused(server: Path) -> None:
+    for name in ("zerocopy", "torch", "python"):
+        with sharing.connected(server) as connection:
+            body = sharing.request("load", key="k", cwd="/", files=[])
+            body["versions"][name] = "0.0"
+            frames.send(connection, body)
+            answer = frames.receive(connection).body
+            assert answer["state"] == "refused" and name in answer["why"]
+
+
+def test_a_client_of_another_release_is_told(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zerocopy.share import versions
+
+    other = {**versions.own(), "torch": "9.9"}
+    monkeypatch.setattr(versions, "own", lambda: other)
+    with pytest.raises(ServerError, match="torch"):
+        share.load(int, "5")
+    with pytest.raises(ServerError, match="torch"):
+        share.status()
+
+
+GARBAGE: list[bytes] = [
+    b"",
+    b"\0",
+    b"\0\0\0\0",
+    b"\xff\xff\xff\xff",
+    b"\0\0\0\x02{}",
+    b"\0\0\0\x02[]",
+    b"\0\0\0\x05hello",
+    b"\0\x10\0\0" + b"[" * (1 << 20),
+    b"\0\0\0\x40" + b'{"op": "load"',
+    b"\x80\x04\x95" + b"cos\nsystem\n" * 20,
+    b"GET / HTTP/1.1\r\n\r\n",
+    *(
+        frames.encode(body)
+        for body in (
+            {"op": "load"},
+            sharing.request("nonsense"),
+            sharing.request("load", key=5, cwd=[], files=[[1]]),
+            sharing.request("load", key="k", cwd="/", files="x"),
+            sharing.request("compute", key="k", cwd="/"),
+            sharing.request("compute", key="k", cwd="/", name="n", python="/nowhere", timeout=1),
+            sharing.request("attach", id=[]),
+            sharing.request("unload", key=[]),
+            sharing.request("status") | {"descriptors": 3},
+            sharing.request("status") | {"descriptors": -1},
+            sharing.request("status") | {"descriptors": "x"},
+            sharing.request("status") | {"versions": 5},
+            sharing.request("status") | {"versions": {"torch": []}},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("number", range(len(GARBAGE)))
+def test_garbage_costs_its_connection_only(server: Path, number: int) -> None:
+    with sharing.connected(server) as connection:
+        connection.settimeout(20)
+        connection.sendall(GARBAGE[number])
+        connection.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
+            while connection.recv(1 << 16):
+                pass
+    assert serves(server)
+
+
+def test_random_bytes(server: Path) -> None:
+    generator = random.Random(8)
+    good = frames.encode(sharing.request("load", key="k" * 40, cwd="/", files=[]))
+    for _ in range(150):
+        data = bytearray(good if generator.random() < 0.7 else generator.randbytes(200))
+        for _ in range(generator.randrange(1, 6)):
+            data[generator.randrange(len(data))] = generator.randrange(256)
+        with sharing.connected(server) as connection:
+            connection.send(bytes(data[: generator.randrange(1, len(data) + 1)]))
+    assert serves(server)
+
+
+def test_unexpected_descriptors_are_closed(server: Path, tmp_path: Path) -> None:
+    pid = pid_of_server()
+    assert serves(server)
+    sharing.wait_until(lambda: sharing.descriptors_of(pid) > 0)
+    before = sharing.descriptors_of(pid)
+    (tmp_path / "file").write_bytes(b"x")
+    for count, announced in ((1, 0), (5, 5), (16, 2), (200, 0), (253, 253)):
+        descriptors = [os.open(tmp_path / "file", os.O_RDONLY) for _ in range(count)]
+        with sharing.connected(server) as connection:
+            frame = frames.encode(sharing.request("status", entries=False) | {"descriptors": announced})
+            frames.send_some(connection, frame, descriptors)
+            connection.settimeout(20)
+            with contextlib.suppress(ConnectionResetError):
+                connection.recv(1 << 16)
+        for descriptor in descriptors:
+            os.close(descriptor)
+    assert serves(server)
+    sharing.wait_until(lambda: sharing.descriptors_of(pid) <= before)
+
+
+def test_a_client_that_dies_between_any_two_messages(server: Path, tmp_path: Path) -> None:
+    """The whole exchange of a load that computes, left after each step."""
+    pid = pid_of_server()
+    log = os.fsencode(tmp_path / "log")
+    before = sharing.descriptors_of(pid)
+    for steps in range(7):
+        connection = sharing.connected(server)
+        about = {"key": f"{steps:040}", "cwd": "/", "files": []}
+        frame = frames.encode(sharing.request("load", **about))
+        compute = sharing.request(
+            "compute", **about, name="nothing", python=sys.executable, timeout=20, descriptors=3
+        )
+        sealed = [memory.sealed("test", [b"no call"]) for _ in range(3)]
+        if steps >= 1:
+            connection.send(frame[:2])
+        if steps >= 2:
+            connection.send(frame[2:])
+        if steps >= 3:
+            assert frames.receive(connection).body["state"] == "absent"
+        if steps >= 4:
+            frames.send_some(connection, frames.encode(compute)[:3], sealed)
+        if steps >= 5:
+            connection.send(frames.encode(compute)[3:])
+        if steps >= 6:
+            assert frames.receive(connection).body["state"] in ("failed", "refused")
+        connection.close()
+        frames.close_all(sealed)
+        assert serves(server)
+    sharing.wait_until(lambda: sharing.descriptors_of(pid) <= before + 2)
+    # And a real one, killed while its loader runs: that goes on, and its result is there.
+    program = sharing.client(
+        "import os, sys\nimport sharing\nfrom zerocopy import share\n"
+        "share.load(sharing.counted, sys.argv[1].encode(), 1, 1.0)",
+        os.fsdecode(log),
+    )
+    sharing.wait_until(lambda: sharing.calls_in(Path(os.fsdecode(log))) == 1, 60)
+    program.kill()
+    program.wait()
+    assert share.load(sharing.counted, log, 1, 1.0)["value"] == 1
+    assert sharing.calls_in(Path(os.fsdecode(log))) == 1
+
+
+def test_a_slow_client_hinders_nobody(server: Path) -> None:
+    with sharing.connected(server) as slow:
+        slow.send(b"\0\0\0\x40{")
+        for _ in range(20):
+            assert serves(server)
+
+
+# ----------------------------------------------------------------------------------------- security
+
+
+def test_the_socket_is_its_users_alone(server: Path) -> None:
+    assert stat.S_IMODE(server.lstat().st_mode) == 0o600
+    assert stat.S_IMODE(server.parent.lstat().st_mode) == 0o700
+    pid = pid_of_server()
+    if os.geteuid() != 0:  # whom nothing is hidden from
+        with pytest.raises(PermissionError):
+            list(Path(f"/proc/{pid}/fd").iterdir())
+        return
+    listening = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+    own = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    inodes = {line.split()[9] for line in listening.splitlines()[1:] if line.strip()[0].isdigit()}
+    assert own and not own & {f"socket:[{inode}]" for inode in inodes}
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o777])
+def test_an_open_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(mode)
+    monkeypatch.setenv("ZEROCOPY_SOCKET", str(folder / "socket"))
+    for ask in (lambda: share.load(int, "5"), share.status):
+        with pytest.raises(ServerError, match="700"):
+            ask()
+    assert not list(folder.iterdir())
+
+
+def test_planted_places_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "real"
+    folder.mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(folder)
+    monkeypatch.setenv("ZEROCOPY_SOCKET", str(tmp_path / "link" / "socket"))
+    with pytest.raises(ServerError, match="not a folder"):
+        share.load(int, "5")
+    (folder / "socket").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setenv("ZEROCOPY_SOCKET", str(folder / "socket"))
+    with pytest.raises(ServerError, match="not a socket"):
+        share.load(int, "5")
+    monkeypatch.setenv("ZEROCOPY_SOCKET", str(folder / ("x" * 120)))
+    with pytest.raises(ServerError, match="107"):
+        share.load(int, "5")
+
+
+def in_child_as(uid: int, act: Any) -> str:
+    """Return what is raised when another user does something."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = "nothing"
+        try:
+            os.setgid(uid)
+            os.setuid(uid)
+            act()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    with os.fdopen(reading) as said:
+        return said.read()
+
+
+@as_root
+def test_another_user_is_refused(server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect() -> None:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(20)
+            connection.connect(str(server))
+            frames.send(connection, sharing.request("status"))
+            frames.receive(connection)
+
+    assert "PermissionError" in in_child_as(65534, connect)
+    # Even where the folder lets everybody in, the server asks who it is.
+    paths = [server.parent, *server.parents[1:-2]]
+    modes = [path.stat().st_mode for path in paths]
+    for path in paths:
+        path.chmod(0o755)
+    server.chmod(0o666)
+    try:
+        said = in_child_as(65534, connect)
+        assert any(word in said for word in ("closed", "reset", "Broken pipe")), said
+    finally:
+        server.chmod(0o600)
+        for path, mode in zip(paths, modes, strict=True):
+            path.chmod(mode)
+    assert serves(server)
+
+
+@as_root
+def test_a_server_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("ZEROCOPY_SOCKET", str(folder / "socket"))
+    with socket.socket(socket.AF_UNIX) as planted:
+        planted.bind(str(folder / "socket"))
+        planted.listen()
+        os.chown(folder / "socket", 65534, 65534)
+        with pytest.raises(ServerError, match="not a socket of yours"):
+            share.load(int, "5")
+        os.chown(folder, 65534, 65534)
+        with pytest.raises(ServerError, match="yours alone"):
+            share.status()
+
+
+def test_whoever_is_at_the_other_end_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        assert sockets.require_same_user(here) == os.getpid()
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        with pytest.raises(ServerError, match="other end"):
+            sockets.require_same_user(here)
+
+
+def test_memory_that_is_not_sealed_is_refused(tmp_path: Path) -> None:
+    from zerocopy.share import attaching
+
+    reading, writing = os.pipe()
+    open_memory = memory.create("open")
+    memory.reserve(open_memory, 1000)
+    short = memory.sealed("short", [b"x" * 100])
+    blank = memory.sealed("blank", [bytes(1000)])
+    layout = {"table": 64, "storages": 0, "pickle": [64, 10], "skeleton": None}
+    for descriptor, identity, why in (
+        (open_memory, None, "not sealed"),
+        (short, None, "not sealed"),
+        (blank, None, "did not fill"),
+        (blank, [1, 2, 3, 4, 5], "another file"),
+    ):
+        with pytest.raises(ServerError, match=why):
+            attaching.attach(
+                {"parts": [[0, 1000, identity]], "layout": layout, "arguments": []}, [descriptor, writing]
+            )
+    with pytest.raises(ServerError, match="other descriptors"):
+        attaching.attach({"parts": [], "layout": layout, "arguments": []}, [blank, writing])
+    frames.close_all([reading, writing, open_memory, short, blank])
+
+
+def test_bad_settings_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZEROCOPY_SOCKET", str(tmp_path / "s" / "socket"))
+    monkeypatch.setenv("ZEROCOPY_MAX_BYTES", "plenty")
+    with pytest.raises(ServerError, match="ZEROCOPY_MAX_BYTES"):
+        share.load(int, "5")
+    monkeypatch.delenv("ZEROCOPY_MAX_BYTES")
+    monkeypatch.setenv("ZEROCOPY_SHARE_TIMEOUT", "soon")
+    with pytest.raises(ValueError, match="ZEROCOPY_SHARE_TIMEOUT"):
+        share.load(int, "5")
+    share.shutdown()
+
+
+def test_the_unit_of_systemd() -> None:
+    from zerocopy.share import systemd
+
+    unit = configparser.ConfigParser(interpolation=None, comment_prefixes=("#",))
+    unit.read_string(systemd.unit())
+    assert unit["Service"]["ExecStart"].split() == [sys.executable, "-m", "zerocopy", "serve"]
+    assert unit["Install"]["WantedBy"] == "default.target"
