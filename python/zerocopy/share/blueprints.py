@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _C, _torch, construction
+from zerocopy import _C, _torch, construction, road
 from zerocopy.errors import UnsupportedError
 from zerocopy.pickling import Store, pickled
 from zerocopy.share import by_value, quirks
@@ -211,7 +211,7 @@ def build(
     """Return the object that a blueprint describes, over the storages of an archive."""
     restore, cpu_as_is = _RESTORE
     with _uncollected():
-        built = archive.load(_refuse_all, restore, cpu_as_is, None, "utf-8", construction, False)
+        built = archive.load(_refuse_all, restore, cpu_as_is, _ROAD, "utf-8", construction, False)
         if skeleton is None:
             return built
         leaves, notes = built
@@ -253,6 +253,7 @@ class _SkeletonUnpickler(pickle.Unpickler):
 
 
 _RESTORE = _torch.restore_function(None)
+_ROAD = road.road_to(None)  # what was on a GPU goes there from the shared pages
 
 
 def _refuse_all(names: Sequence[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], Any]:
