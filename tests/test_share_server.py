@@ -207,6 +207,7 @@ def _when(_: int, seconds: float, number: int) -> Any:
     return begun, time.monotonic()
 
 
+@pytest.mark.plain_memory("it measures memory")
 def test_descriptors_and_memory_stay_what_they_are(server: Path) -> None:
     pid = pid_of_server()
 
