@@ -559,6 +559,6 @@ def test_the_unit_of_systemd() -> None:
     from zerocopy.share import systemd
 
     unit = configparser.ConfigParser(interpolation=None, comment_prefixes=("#",))
-    unit.read_string(systemd.unit())
+    unit.read_string(systemd.unit({}))
     assert unit["Service"]["ExecStart"].split() == [sys.executable, "-m", "zerocopy", "serve"]
     assert unit["Install"]["WantedBy"] == "default.target"
