@@ -18,6 +18,7 @@ import torch
 from .loader import Loader, needs_module, stock_load
 
 _KEY = b"benchmarks"  # both sides of torch.multiprocessing have to have it
+_ADDRESS, _FOLDER = "ZEROCOPY_BENCHMARK_ADDRESS", "ZEROCOPY_BENCHMARK_FOLDER"
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -65,7 +66,9 @@ def _in_a_process(path: str) -> None:
 
 
 def _publisher(path: str) -> str:
-    """Start a process that sends its tensors to whoever connects; return its address."""
+    """Start a process that sends its tensors to whoever connects; return its address, which clients inherit."""
+    if _ADDRESS in os.environ:
+        return os.environ[_ADDRESS]
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "benchmarks.loaders_share", "publish", path],
         cwd=_ROOT,
@@ -75,7 +78,8 @@ def _publisher(path: str) -> str:
     )
     assert process.stdout is not None
     atexit.register(process.kill)
-    return process.stdout.readline().strip()
+    os.environ[_ADDRESS] = process.stdout.readline().strip()
+    return os.environ[_ADDRESS]
 
 
 def _received(_: str, address: str) -> Any:
@@ -112,8 +116,10 @@ def _publish(path: str) -> None:
 
 @functools.cache
 def _pipeline_folder() -> str:
-    """Have a pipeline of half a gigabyte, which is gone with this process."""
-    folder = tempfile.mkdtemp(prefix="zc.pipeline.")
+    """Have a pipeline of half a gigabyte, which is gone with this process; clients inherit it."""
+    if _FOLDER in os.environ:
+        return os.environ[_FOLDER]
+    os.environ[_FOLDER] = folder = tempfile.mkdtemp(prefix="zc.pipeline.")
     owner = os.getpid()
     atexit.register(lambda: shutil.rmtree(folder) if os.getpid() == owner else None)
     # By another process: this one will fork, and may have no threads of OpenMP then.
