@@ -69,25 +69,19 @@ std::uint64_t DirectSource::fill_directly(std::uint64_t offset, std::span<std::b
   return done;
 }
 
-SparingSource::SparingSource(File file, std::uint64_t start, Terms terms)
-    : Source(std::move(terms)),
-      file_(File::duplicate(file.descriptor(), file.path())),
-      start_(start),
-      plain_(std::move(file), start) {}
-
 void SparingSource::fill_once(std::uint64_t offset, std::span<std::byte> into) const {
-  if (into.size() < kWorthPassing || is_cached(file_, {start_ + offset, into.size()})) {
-    return plain_.read(offset, into);
+  if (into.size() < kWorthPassing || is_cached(file(), {start() + offset, into.size()})) {
+    return fill(offset, into);
   }
   const Source& direct = past_cache();
-  if (direct.size() != plain_.size()) plain_.require_unchanged();  // it was opened later
+  if (direct.size() != size()) require_unchanged();  // it was opened later
   direct.read(offset, into);
 }
 
 const Source& SparingSource::past_cache() const {
   std::call_once(opening_, [this] {
-    past_cache_ = std::make_unique<const DirectSource>(File::duplicate(file_.descriptor(), file_.path()),
-                                                       start_, Terms{});
+    past_cache_ = std::make_unique<const DirectSource>(File::duplicate(file().descriptor(), file().path()),
+                                                       start(), Terms{});
   });
   return *past_cache_;
 }

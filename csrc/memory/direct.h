@@ -41,25 +41,14 @@ class DirectSource final : public Source {
 };
 
 // A file read plainly; what is read once comes past the page cache where it is not there.
-class SparingSource final : public Source {
+class SparingSource final : public FileSource {
  public:
-  SparingSource(File file, std::uint64_t start, Terms terms);
-
-  std::uint64_t size() const noexcept override { return plain_.size(); }
-  void require_unchanged() const override { plain_.require_unchanged(); }
-  void require_in_place() const override { plain_.require_in_place(); }
-  void expect(std::span<const Extent> ranges, std::uint64_t start) const override {
-    plain_.expect(ranges, start);
-  }
+  using FileSource::FileSource;
 
  private:
-  void fill(std::uint64_t offset, std::span<std::byte> into) const override { plain_.read(offset, into); }
   void fill_once(std::uint64_t offset, std::span<std::byte> into) const override;
   const Source& past_cache() const;
 
-  File file_;  // to be asked, and to be opened again
-  std::uint64_t start_;
-  FileSource plain_;
   mutable std::once_flag opening_;
   mutable std::unique_ptr<const Source> past_cache_;  // opened when the first bytes want it
 };

@@ -94,7 +94,7 @@ class Source {
 };
 
 // A file from `start` to its end.
-class FileSource final : public Source {
+class FileSource : public Source {
  public:
   FileSource(File file, std::uint64_t start, Terms terms = {})
       : Source(std::move(terms)), file_(std::move(file)), start_(start) {
@@ -108,11 +108,15 @@ class FileSource final : public Source {
     file_.expect(ranges, start_ + start);
   }
 
- private:
+ protected:
+  const File& file() const noexcept { return file_; }
+  std::uint64_t start() const noexcept { return start_; }
+
   void fill(std::uint64_t offset, std::span<std::byte> into) const override {
     file_.read(start_ + offset, into);
   }
 
+ private:
   File file_;
   std::uint64_t start_;
 };
