@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -46,6 +48,9 @@ def connected(place: Path, timeout: float) -> socket.socket:
                 # Another was quicker, and may have ended since.
     finally:
         if starting is not None:
+            if connection is not None and not starting.is_at(connection):
+                # Another was quicker, and has the lock. Ours would serve if that one ended before ours has looked.
+                starting.end()
             starting.close()
     return connection
 
@@ -83,6 +88,16 @@ class _Starting:
         except ChildProcessError:  # the program lets the system reap its children
             return None if Path(f"/proc/{self._pid}").exists() else 0
         return None if pid == 0 else os.waitstatus_to_exitcode(status)
+
+    def is_at(self, connection: socket.socket) -> bool:
+        """Return whether this is who a connection leads to, or may be, as far as it can be seen from here."""
+        return sockets.require_same_user(connection) in (self._pid, 0)
+
+    def end(self) -> None:
+        """End it, which serves nobody yet."""
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
 
     def close(self) -> str:
         """Return the last line that it said, if it has ended, and listen no more."""
