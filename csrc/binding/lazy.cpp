@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "binding/names.h"
 #include "binding/python.h"
 #include "memory/mapping.h"
 #include "pickle/geometry.h"
@@ -11,40 +12,6 @@ namespace py = pybind11;
 
 namespace zerocopy {
 namespace {
-
-// A name is UTF-8, perhaps with lone surrogates, or what Python 2 wrote: there bytes that are none are
-// escaped. What either way makes of it leads back to it: place_of() asks both.
-py::str text_of(std::string_view name) {
-  const auto size = static_cast<Py_ssize_t>(name.size());
-  PyObject* text = PyUnicode_DecodeUTF8(name.data(), size, "surrogatepass");
-  if (text == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError) != 0) {
-    PyErr_Clear();
-    text = PyUnicode_DecodeUTF8(name.data(), size, "surrogateescape");
-  }
-  return steal(text);
-}
-
-std::optional<std::size_t> place_of(const Catalog& catalog, py::handle name) {
-  for (const char* surrogates : {"surrogatepass", "surrogateescape"}) {
-    PyObject* made = PyUnicode_AsEncodedString(name.ptr(), "utf-8", surrogates);
-    if (made == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) != 0) {
-      PyErr_Clear();
-      continue;
-    }
-    const py::object bytes = steal(made);
-    if (const auto leaf = catalog.find(
-            {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))})) {
-      return leaf;
-    }
-    if (PyUnicode_IS_ASCII(name.ptr())) break;
-  }
-  return std::nullopt;
-}
-
-[[noreturn]] void throw_missing(py::handle name) {
-  PyErr_SetObject(PyExc_KeyError, name.ptr());
-  throw py::error_already_set();
-}
 
 // Storages are known as long as somebody has a tensor over them, so that ties are ties and nothing is read
 // twice.
