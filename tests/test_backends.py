@@ -15,6 +15,7 @@ import torch
 from conftest import Child, Saver, lies_in_mapping, stock_load
 from containers import CONTAINERS
 from equality import assert_same
+from interrupting import interrupted
 
 import zerocopy
 from benchmarks import far
@@ -259,51 +260,19 @@ def test_on_a_real_fuse_file_system(folder: Path, caplog: pytest.LogCaptureFixtu
         del loaded
 
 
-INTERRUPTED = """
-    import os, signal, sys, threading, time, torch, zerocopy
-    def threads():
-        return len(os.listdir("/proc/self/task"))
-    if sys.argv[2] == "prefetch":
-        load = lambda: zerocopy.prefetch(sys.argv[1], block=True)
-    else:
-        load = lambda: zerocopy.load(sys.argv[1], backend=sys.argv[2])
-    before, most, stop = threads(), 0, threading.Event()
-    def watch():
-        global most
-        sent = False
-        while not stop.wait(0.002):
-            most = max(most, threads())
-            if most - before > 1 and not sent:  # more than this one: it is reading
-                sent = True
-                os.kill(os.getpid(), signal.SIGINT)
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        load()
-        print("loaded")
-    except KeyboardInterrupt:
-        print("interrupted")
-    stop.set()
-    watching.join()
-    deadline = time.monotonic() + 30
-    while threads() > before and time.monotonic() < deadline:  # the background's
-        time.sleep(0.01)
-    print(most - before, threads() - before)
-    print(sum("m.pt" in line for line in open("/proc/self/maps")))
-"""
-
-
 @needs_far
 @pytest.mark.parametrize("what", ["auto", "pread", "direct", "prefetch"])
 def test_ctrl_c_and_the_number_of_threads(folder: Path, child: Child, what: str) -> None:
     with far.mounted(folder, delay_us=200_000) as place:
-        done = child(INTERRUPTED, place / "m.pt", what, ZEROCOPY_NUM_THREADS="3")
-        first, numbers, mapped = done.stdout.split("\n")[:3]
-        assert first == "interrupted", done.stderr
-        most, left = map(int, numbers.split())
-        # Ours, and the one that watches; what waits for the others in the background is one more.
-        assert 1 < most <= 1 + 3 + (what == "prefetch")
-        assert left == 0 and int(mapped) == 0
+        load = (
+            f"zerocopy.load(path, backend={what!r})"
+            if what != "prefetch"
+            else "zerocopy.prefetch(path, block=True)"
+        )
+        seen = interrupted(child, load, place / "m.pt", already=1, ZEROCOPY_NUM_THREADS="3")
+    # Ours, and the one that watches; what waits for the others in the background is one more.
+    assert 1 < seen.most <= 1 + 3 + (what == "prefetch")
+    assert seen.left == seen.mapped == 0
 
 
 CUT = """

@@ -15,9 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import assembler
 import pytest
 import torch
 from archives import big_endian, payload_offset
+from assembler import Code
 from conftest import Child, Saver, maps_of, outcome, saved_bytes, stock_load
 from containers import CONTAINERS, leaves, tensors
 from equality import assert_same, untyped
@@ -506,6 +508,35 @@ def test_a_file_that_changes(path: Path, change: str, backend: str) -> None:
         and checkpoint.info("model.layers.6.bias").shape == (3, 6)
         and "3 x 6" in checkpoint.tree()
     )
+
+
+def test_names_that_are_no_text(save: Saver, tmp_path: Path) -> None:
+    """Lone surrogates, as Python pickles them, and bytes that Python 2 wrote for text."""
+    odd = {"\ud800": torch.ones(2), "b": {"x\udc80": BASE, "\U0001f600": BASE[1]}, "n\udfff": 5}
+    path = save(odd)
+    with zerocopy.open(path) as checkpoint:
+        assert list(checkpoint) == ["\ud800", "b.x\udc80", "b.\U0001f600"]
+        assert {name: tuple(tensor.shape) for name, tensor in checkpoint.items()} == {
+            "\ud800": (2,), "b.x\udc80": (4, 6), "b.\U0001f600": (6,)
+        }  # fmt: skip
+        assert torch.equal(checkpoint.get_slice("b.x\udc80")[1], BASE[1])
+        assert checkpoint.metadata() == {"n\udfff": 5}
+        for missing in ("\udc80", "b.\ud800", "\ud83d\ude00", "\xff"):
+            with pytest.raises(KeyError):
+                checkpoint[missing]
+    assert list(zerocopy.lazy_load(path, keys=["\ud800"])) == ["\ud800"]
+    for target in ("new.pt", "new.h5"):
+        zerocopy.convert(path, tmp_path / target)
+        assert_same(zerocopy.load(tmp_path / target), odd)
+    with pytest.raises(zerocopy.UnsupportedError, match=r"cannot hold 3 of its tensors: \\ud800"):
+        zerocopy.convert(path, tmp_path / "new.safetensors")
+
+    tensor = assembler.tensor()
+    of_python_2 = assembler.pickle(Code(b"}(U\x02\xe9\xff" + tensor + b"U\x01a" + tensor + b"u"))
+    (tmp_path / "old.pt").write_bytes(assembler.checkpoint(of_python_2))
+    with zerocopy.open(tmp_path / "old.pt", encoding="latin1") as checkpoint:
+        old, plain = checkpoint
+        assert plain == "a" and torch.equal(checkpoint.get_tensor(old), checkpoint.get_tensor(plain))
 
 
 def test_closing(path: Path) -> None:

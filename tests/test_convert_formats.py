@@ -146,6 +146,43 @@ def test_metadata_there_and_back(tmp_path: Path) -> None:
     torch.load(tmp_path / "n.pt", weights_only=True)
 
 
+def test_parts_of_a_tensor_that_do_not_meet(save: Saver, tmp_path: Path) -> None:
+    whole = torch.arange(4 * 6 * 5.0).view(4, 6, 5)
+    for parts in (
+        whole.chunk(2, 1), whole.split([1, 3, 1], 2), [whole[::2], whole[1::2]],
+        [whole[:2, :3], whole[:2, 3:], whole[2:, :1], whole[2:, 1:]], whole.transpose(0, 2).chunk(3, 1),
+    ):  # fmt: skip
+        state = {str(i): part for i, part in enumerate(parts)}
+        zerocopy.convert(save(state), tmp_path / "new.safetensors")
+        written = zerocopy.load(tmp_path / "new.safetensors")
+        assert written.keys() == state.keys() and all(torch.equal(written[key], state[key]) for key in state)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_parts_that_meet_are_refused(tmp_path: Path, data: st.DataObject) -> None:
+    """Two boxes of one tensor, with steps: exactly those with an element in common."""
+    shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    places = torch.arange(torch.Size(shape).numel()).view(shape)
+    if data.draw(st.booleans()):
+        places = places.transpose(0, -1)
+    steps = [data.draw(st.integers(1, 2)) for _ in shape]
+
+    def box() -> torch.Tensor:
+        begins = [data.draw(st.integers(0, size - 1)) for size in places.shape]
+        ends = [data.draw(st.integers(begin + 1, 5)) for begin in begins]
+        return places[tuple(map(slice, begins, ends, steps))]
+
+    one, other = box(), box()
+    torch.save({"one": one, "other": other}, path := tmp_path / "m.pt")
+    if {*one.flatten().tolist()} & {*other.flatten().tolist()} and not one.is_set_to(other):
+        with pytest.raises(zerocopy.UnsupportedError, match=r"one \(overlapping\), other \(overlapping\)$"):
+            zerocopy.convert(path, tmp_path / "m.safetensors")
+    else:
+        zerocopy.convert(path, tmp_path / "m.safetensors")
+        assert torch.equal(zerocopy.load(tmp_path / "m.safetensors")["one"], one)
+
+
 def test_what_is_no_tensor_is_said(save: Saver, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = save({"model": {"w": torch.ones(2)}, "step": 7, "arch": "tiny"})
     with caplog.at_level(logging.INFO, "zerocopy"):

@@ -331,6 +331,25 @@ def test_metadata_that_is_none(tmp_path: Path, way: Way, content: bytes) -> None
         way(tmp_path)
 
 
+@each_way
+@pytest.mark.parametrize("has_others", [False, True], ids=["tensors", "mixed"])
+def test_tensors_as_safetensors(tmp_path: Path, way: Way, has_others: bool) -> None:
+    """Torch's writer can put all tensors of a file into one .safetensors, and says of each that it lies there."""
+    writer = Writer(tmp_path)
+    if has_others:
+        writer.add("step", 7)
+    begin = len(writer.files.get("__0_0.distcp", b""))
+    for name in "wv":
+        writer.add(name, torch.ones(3))
+        writer.change(name, lambda info: info.__dict__.update(offset=begin, length=12))
+    facts = '{"dtype":"F32","shape":[3],"data_offsets":[%d,%d]}'
+    header = f'{{"w":{facts % (0, 12)},"v":{facts % (12, 24)}}}'.encode()
+    content = len(header).to_bytes(8, "little") + header + bytes(24)
+    writer.files["__0_0.distcp"] = writer.files["__0_0.distcp"][:begin] + content
+    with pytest.raises(zerocopy.UnsupportedError, match=r"__0_0.distcp: .*SerializationFormat.SAFETENSORS"):
+        way(writer.write())
+
+
 def test_a_file_that_is_replaced(writer: Writer) -> None:
     lazy = zerocopy.lazy_load(writer.write())
     for file in writer.folder.glob("*.distcp"):

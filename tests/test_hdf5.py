@@ -231,6 +231,41 @@ def test_what_cannot_be_mapped_is_read(tmp_path: Path, kind: str) -> None:
         zerocopy.load(path, mode="r+")
 
 
+ARRAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mapped": ("<f4", {}),
+    "deflate": ("<f4", {"compression": "gzip"}),
+    "big-endian": (">i2", {}),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_elements_that_are_arrays(tmp_path: Path, kind: str) -> None:
+    """Their shape follows that of the dataset, as in h5py."""
+    (base, options), path = ARRAYS[kind], tmp_path / "f.h5"
+    with h5py.File(path, "w") as file:
+        values = numpy.arange(3 * 5 * 2 * 4).reshape(3, 5, 2, 4).astype(base)
+        file.create_dataset("x", (3, 5), numpy.dtype((base, (2, 4))), **options)[...] = values
+        file.create_dataset("scalar", (), numpy.dtype((base, (2,))))
+        file.create_dataset("texts", (2,), numpy.dtype(("S3", (2,))))
+        assert file["x"][...].shape == values.shape
+    wanted = torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
+    loaded = zerocopy.load(path)
+    assert list(loaded) == ["scalar", "x"] and loaded["scalar"].tolist() == [0, 0]
+    assert torch.equal(loaded["x"], wanted) and loaded["x"].dtype == wanted.dtype
+    with zerocopy.open(path) as checkpoint:
+        assert torch.equal(checkpoint.get_slice("x")[1:, 2, 1], wanted[1:, 2, 1])
+    zerocopy.convert(path, tmp_path / "new.safetensors")
+    assert torch.equal(zerocopy.load(tmp_path / "new.safetensors")["x"], wanted)
+    assert kind == "mapped" or kind in how(path)["x"][1]
+
+
+def test_arrays_of_arrays_in_more_dimensions_than_anybody_has(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file.create_dataset("x", (1,) * 20, numpy.dtype(("f4", (1,) * 20)))
+    with pytest.raises(zerocopy.UnsupportedError, match="40 dimensions"):
+        zerocopy.load(tmp_path / "f.h5")
+
+
 def test_nothing_in_a_dataset(tmp_path: Path) -> None:
     path = made(
         tmp_path / "f.h5", null=h5py.Empty("f4"), none=numpy.empty((0, 5), "i8"), scalar=numpy.float32(3)

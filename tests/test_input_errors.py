@@ -163,3 +163,18 @@ def test_name_that_is_no_text(tmp_path: Path, child: Child, locale: dict[str, st
     assert done.stdout.startswith("fine"), done.stderr
     if locale:
         assert "utf" not in done.stdout, "the child was to run without UTF-8"
+
+
+def test_a_torch_package(tmp_path: Path) -> None:
+    path = tmp_path / "package.pt"
+    with torch.package.PackageExporter(path) as exporter:
+        exporter.save_pickle("model", "model.pkl", STATE)
+    for way in (zerocopy.load, zerocopy.lazy_load, zerocopy.open, zerocopy.jit.load, zerocopy.explain):
+        with pytest.raises(
+            zerocopy.UnsupportedError, match=f"{path}.*torch.package; torch.package.PackageImporter"
+        ):
+            way(path)
+    with pytest.raises(zerocopy.UnsupportedError):
+        zerocopy.load(path, weights_only=False)
+    with zerocopy.patched(), pytest.raises(RuntimeError, match=r"data\.pkl"):  # torch's own words
+        torch.load(path, weights_only=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,22 @@ def share_in_memory(path: Path) -> float:
 def test_a_path(cold: Path) -> None:
     assert zerocopy.prefetch(cold, block=True).done
     assert share_in_memory(cold) >= 1
+
+
+def test_an_open_file(cold: Path) -> None:
+    with cold.open("rb") as file:
+        assert zerocopy.prefetch(file, block=True).bytes_done == cold.stat().st_size
+    assert share_in_memory(cold) >= 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [None, 3, b"m.pt", io.BytesIO(b"x"), object(), torch.ones],
+    ids=lambda wrong: type(wrong).__name__,
+)
+def test_what_holds_no_tensors(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=f"not {type(wrong).__name__}$"):
+        zerocopy.prefetch(wrong)
 
 
 def test_at_once(cold: Path) -> None:

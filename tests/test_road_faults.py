@@ -14,6 +14,7 @@ import torch
 from archives import deflated
 from conftest import Child, Saver, outcome, stock_load
 from equality import assert_same, storage_bytes, untyped
+from interrupting import interrupted
 from test_backends import broken, folder, needs_far  # noqa: F401  fixtures
 from test_road import few_slots, large_state
 from twin import Pages, Twin
@@ -144,45 +145,13 @@ def test_an_error_of_the_disk_names_the_file(broken: Path, twin: type[Twin], bac
     assert_nothing_left(twin, before)
 
 
-INTERRUPTED = """
-    import os, signal, sys, threading, time, torch, zerocopy
-    from zerocopy import devices
-    devices.KINDS["cpu"] = devices.Memory
-    def threads():
-        return len(os.listdir("/proc/self/task"))
-    before, stop, most = threads(), threading.Event(), 0
-    def watch():
-        global most
-        sent = False
-        while not stop.wait(0.002):
-            most = max(most, threads())
-            if most - before > 3 and not sent:  # more than this one and the lane: it is reading
-                sent = True
-                os.kill(os.getpid(), signal.SIGINT)
-    watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        zerocopy.load(sys.argv[1])
-        print("loaded")
-    except KeyboardInterrupt:
-        print("interrupted")
-    stop.set()
-    watching.join()
-    deadline = time.monotonic() + 30
-    while threads() > before and time.monotonic() < deadline:  # what was joined is listed a moment longer
-        time.sleep(0.01)
-    print(most - before, threads() - before)
-"""
-
-
 @needs_far
 def test_ctrl_c(folder: Path, child: Child) -> None:  # noqa: F811
     with far.mounted(folder, delay_us=200_000) as place:
-        done = child(INTERRUPTED, place / "m.pt", ZEROCOPY_NUM_THREADS="3")
-        first, numbers = done.stdout.split("\n")[:2]
-        assert first == "interrupted", done.stderr
-        most, left = map(int, numbers.split())
-        assert 3 < most <= 5 and left == 0  # this one, the lane, and three that read
+        load = "from zerocopy import devices; devices.KINDS['cpu'] = devices.Memory; zerocopy.load(path)"
+        seen = interrupted(child, load, place / "m.pt", already=3, ZEROCOPY_NUM_THREADS="3")
+    # The one that watches, the lane, and three that read.
+    assert 3 < seen.most <= 5 and seen.left == seen.mapped == 0
 
 
 def test_after_a_fork(save: Saver, twin: type[Twin]) -> None:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import textwrap
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,28 @@ def test_a_folder_is_in_the_way(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError) as caught:
         zerocopy.save(STATE, tmp_path)
     assert caught.value.filename == str(tmp_path) and not any(tmp_path.iterdir())
+
+
+WRITERS: dict[str, Callable[[str], object]] = {
+    "save": lambda path: zerocopy.save({}, path),
+    "Writer": lambda path: zerocopy.Writer(path).__enter__().save({}),
+    "gds.save": lambda path: zerocopy.gds.save({"w": torch.ones(2)}, path),
+    "convert": lambda path: zerocopy.convert({"w": torch.ones(2)}, path),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_the_name_of_a_folder(tmp_path: Path, writer: str) -> None:
+    """What the operating system says of it, and no file."""
+    (tmp_path / "there.pt").touch()
+    for name in ("x.pt/", "x.pt/.", "there.pt/", "no folder/x.pt/", "there.pt/x.pt/"):
+        path = f"{tmp_path}/{name}"
+        with pytest.raises(OSError) as wanted:
+            open(path, "wb")  # noqa: PTH123, SIM115
+        with pytest.raises(type(wanted.value)) as caught:
+            WRITERS[writer](path)
+        assert (caught.value.errno, caught.value.filename) == (wanted.value.errno, path)
+    assert [path.name for path in tmp_path.iterdir()] == ["there.pt"]
 
 
 def test_no_such_folder(tmp_path: Path) -> None:

@@ -46,6 +46,27 @@ def verify(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tup
     return status, entry
 
 
+def test_data_that_were_changed_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody can tell that from damage, so both is said; saved from that mapping the file has its checksums again."""
+    path = tmp_path / "m.pt"
+    zerocopy.save(STATE, path)
+    before, status = path.read_bytes(), path.stat()
+    state = zerocopy.load(path, mode="r+")
+    zerocopy.open(path, mode="r+").get_tensor("weight")
+    assert path.read_bytes() == before and path.stat().st_mtime_ns == status.st_mtime_ns
+    state["weight"][3] = -1
+    code, entry = verify(path, capsys)
+    assert code == 1 and entry["reasons"] == [{"kind": "checksum", "text": "CRC-32 differs: archive/data/0"}]
+    assert "changed in place" in entry["notes"][-1]
+    zerocopy.save(state, path)
+    assert verify(path, capsys)[0] == 0 and zerocopy.load(path)["weight"][3] == -1
+
+    zerocopy.save(STATE, path, checksum=False)
+    zerocopy.open(path, mode="r+")["weight"].neg_()
+    code, entry = verify(path, capsys)
+    assert code == 0 and len(entry["notes"]) == 1
+
+
 GOOD = {
     "zip": lambda: saved_bytes(STATE),
     "deflated": lambda: rezip(saved_bytes(STATE), zipfile.ZIP_DEFLATED),

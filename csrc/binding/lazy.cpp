@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "binding/names.h"
 #include "binding/python.h"
 #include "memory/mapping.h"
 #include "pickle/geometry.h"
@@ -11,15 +12,6 @@ namespace py = pybind11;
 
 namespace zerocopy {
 namespace {
-
-py::str text_of(std::string_view utf8) {
-  return steal(PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "replace"));
-}
-
-std::string utf8_of(const py::str& text) {
-  const py::object bytes = steal(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "surrogatepass"));
-  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
-}
 
 // Storages are known as long as somebody has a tensor over them, so that ties are ties and nothing is read
 // twice.
@@ -243,7 +235,7 @@ py::list Lazy::names_of(const std::vector<std::size_t>& chosen) const {
 }
 
 std::int64_t Lazy::find(const py::str& name) const {
-  const auto leaf = leaves().catalog.find(utf8_of(name));
+  const auto leaf = place_of(leaves().catalog, name);
   if (!leaf) return -1;
   const auto found = std::ranges::lower_bound(leaves().tensors, *leaf);
   return found != leaves().tensors.end() && *found == *leaf ? found - leaves().tensors.begin() : -1;
@@ -295,16 +287,16 @@ py::object Lazy::build(const py::object& objects, const py::object& chosen) {
   if (chosen.is_none()) return builder.value(reading_.document.root);
   std::vector<bool> keep(leaves().catalog.leaves().size());
   for (const py::handle name : chosen) {
-    const auto leaf = leaves().catalog.find(utf8_of(py::reinterpret_borrow<py::str>(name)));
-    if (!leaf) throw py::key_error(name.cast<std::string>());
+    const auto leaf = place_of(leaves().catalog, name);
+    if (!leaf) throw_missing(name);
     keep[*leaf] = true;
   }
   return Pruning(reading_.document, builder, keep, objects).root(reading_.document.root);
 }
 
 py::object Lazy::leaf(const py::str& name, const py::object& objects) {
-  const auto leaf = leaves().catalog.find(utf8_of(name));
-  if (!leaf) throw py::key_error(name);
+  const auto leaf = place_of(leaves().catalog, name);
+  if (!leaf) throw_missing(name);
   const std::shared_ptr<Opened> real = opened();
   Placeholders placeholders(objects, *real);
   const Value& value = leaves().catalog.leaves()[*leaf].value;

@@ -40,6 +40,9 @@ ZipArchive::ZipArchive(Content content) : Archive(std::move(content)), zip_(cont
 
 void ZipArchive::check_version() const {
   const auto record = find("version");
+  if (!record && zip_.contains(".data/version") && zip_.contains(".data/extern_modules")) {
+    throw UnsupportedError("checkpoint: this is a torch.package; torch.package.PackageImporter loads it");
+  }
   if (!record) throw FormatError("checkpoint: record 'version' is missing");
   const std::string content = read_text(*record);
   const std::string_view digits = trimmed(content);

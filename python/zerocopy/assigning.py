@@ -147,7 +147,9 @@ def _has_tensors(mapping: Mapping[Any, Any]) -> bool:
     return any(isinstance(value, torch.Tensor) for value in mapping.values())
 
 
-def _assign(module: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool) -> _torch_modules.IncompatibleKeys:
+def _assign(
+    module: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool
+) -> _torch_modules.IncompatibleKeys:
     # What is no mapping goes to torch as it is: the error is torch's.
     entries = _entries(state_dict) if isinstance(state_dict, Mapping) else state_dict
     ties = _ties(module)

@@ -15,7 +15,7 @@ from zerocopy import dcp, hdf5, loading, opening, sharded, sharding, targets
 from zerocopy.errors import UnsupportedError
 from zerocopy.hdf5_writer import Hdf5Writer
 from zerocopy.lazy import Options
-from zerocopy.replacing import replacing
+from zerocopy.replacing import path_of_file, replacing
 from zerocopy.saving import Counted, Progress
 from zerocopy.sources import Keep
 from zerocopy.zip_source import zip_records
@@ -83,7 +83,7 @@ def convert(
     {'model.weight': tensor([0., 1., 2., 3.], dtype=torch.bfloat16)}
     """
     paths: Sequence[Any] = src if isinstance(src, (list, tuple)) else [src]
-    target = Path(os.fsdecode(dst)).absolute()
+    target = (Path(os.fsdecode(dst)) if max_shard_size is not None else path_of_file(dst)).absolute()
     if not paths:
         raise ValueError("convert takes at least one source")
     Options(dtype)  # which says what is wrong with it

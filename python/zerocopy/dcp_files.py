@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import Any
@@ -13,6 +14,8 @@ from zerocopy.errors import ClosedError, FormatError, UnsupportedError
 from zerocopy.showing import shown
 
 LoadArchive = Callable[[_C.Archive], Any]
+
+_SAFETENSORS = struct.Struct("<Q2s")  # the length of the header, and how JSON begins
 
 
 class Files:
@@ -75,7 +78,15 @@ class Files:
 
     def _archive(self, place: dcp.Place) -> _C.Archive:
         """Open what lies at a place: one archive by torch.save, and nothing else."""
-        archive = self._parts[place.file].archive(place.offset, place.length)
+        try:
+            archive = self._parts[place.file].archive(place.offset, place.length)
+        except FormatError:
+            if _is_safetensors(place):
+                raise UnsupportedError(
+                    "written with SerializationFormat.SAFETENSORS: .metadata does not say where in the file tensors "
+                    "lie, and torch's FileSystemReader cannot read them either"
+                ) from None
+            raise
         if archive.container != "zip" or archive.is_torchscript or archive.end != place.length:
             raise FormatError(f"what lies at {place.offset:#x} is not one file by torch.save")
         return archive
@@ -87,6 +98,14 @@ class Files:
             loaded = self._load_archive(archive)
             archive.require_unchanged()
             return loaded
+
+
+def _is_safetensors(place: dcp.Place) -> bool:
+    """Whether a place, which is said to be a tensor's, is where a whole .safetensors begins."""
+    with place.file.open("rb") as file:
+        file.seek(place.offset)
+        head = file.read(_SAFETENSORS.size)
+    return len(head) == _SAFETENSORS.size and _SAFETENSORS.unpack(head)[1] == b'{"'
 
 
 def _checked(name: str, dtype: torch.dtype, chunk: dcp.Chunk, part: Any) -> torch.Tensor:

@@ -87,7 +87,8 @@ def drop_keys(path: str | os.PathLike[str], names: Iterable[str]) -> None:
     path : str or PathLike
         What ``torch.save`` (since PyTorch 1.6) or ``zerocopy.save`` wrote.
     names : iterable of str
-        Keys of dicts, joined by dots where dicts are in dicts.
+        Keys of dicts, joined by dots where dicts are in dicts. All are of the file as it is now and in any order: a
+        dict may be among them together with what is in it.
 
     Raises
     ------
@@ -105,13 +106,8 @@ def drop_keys(path: str | os.PathLike[str], names: Iterable[str]) -> None:
     """
     if isinstance(names, str):
         raise TypeError("names is one string; a list of names is wanted")
-
-    def drop(editor: PickleEditor) -> None:
-        for name in names:
-            editor.drop(name)
-
     # Then storages are not used in the order in which they are there, from which torch works out where they are.
-    _edit(path, drop, moves=True)
+    _edit(path, lambda editor: editor.drop(names), moves=True)
 
 
 class _Raw(NamedTuple):

@@ -35,6 +35,7 @@ _MOST_LINKS = 16  # behind each other: libhdf5's own bound
 _MOST_TEXT = 16  # bytes of all paths for a byte of the file
 _FREE_TEXT = 1 << 16
 _PIECE = 1 << 22
+_MOST_DIMENSIONS = 32  # of HDF5 and of numpy, yet there may be arrays in a dataset of as many
 
 # numpy's kinds and sizes of numbers that torch has; others are no tensors.
 _TORCH = {
@@ -177,7 +178,8 @@ class _Lister:
     def _facts(self, dataset: Any, path: str) -> tuple[Any, ...] | None:
         """Return dtype, shape, offset, what reads it, why, refusal; None where there are no numbers."""
         h5 = self._h5py
-        dtype = dataset.dtype
+        whole = dataset.dtype
+        dtype, inner = whole.subdtype or (whole, ())  # an element may be an array
         if dtype.kind not in "biufc" or (dtype.kind == "i" and h5.check_enum_dtype(dtype)):
             return None
         named = _TORCH.get(f"{dtype.kind}{dtype.itemsize}")
@@ -187,7 +189,10 @@ class _Lister:
             )
         space = dataset.get_space()
         empty = space.get_simple_extent_type() == h5.h5s.NULL
-        shape = (0,) if empty else tuple(space.shape)
+        outer = (0,) if empty else tuple(space.shape)
+        shape = outer + inner
+        if len(shape) > _MOST_DIMENSIONS:
+            raise UnsupportedError(f"hdf5: dataset {ascii(path)[:200]} has {len(shape)} dimensions")
         properties = dataset.get_create_plist()
         refusal = _refusal(h5, properties)
         if refusal:
@@ -197,11 +202,11 @@ class _Lister:
             offset = 0
         elif offset is None:
             why = _why_not_at_once(h5, dataset, properties)
-        elif h5.h5t.py_create(dtype, logical=True) != dataset.get_type() or dtype.byteorder == ">":
+        elif h5.h5t.py_create(whole, logical=True) != dataset.get_type() or dtype.byteorder == ">":
             why = "the dataset is big-endian" if dtype.byteorder == ">" else "its elements are not torch's"
         if not why:
             return named, shape, offset, None, "", ""
-        return named, shape, None, DatasetReader(h5, dataset, shape, self._file, self._image), why, ""
+        return named, shape, None, DatasetReader(h5, dataset, outer, self._file, self._image), why, ""
 
 
 def _text(name: bytes) -> str:
@@ -233,7 +238,8 @@ class DatasetReader:
     def __init__(self, h5: Any, dataset: Any, shape: tuple[int, ...], file: Any, image: Image) -> None:
         self._h5, self._dataset, self._shape = h5, dataset, shape
         self._file, self._image = file, image  # which the dataset needs
-        self._dtype = dataset.dtype.newbyteorder("=")
+        self._dtype = dataset.dtype.newbyteorder("=")  # of an element, which may be an array
+        self._type = h5.h5t.py_create(self._dtype, logical=True)
 
     def __call__(self) -> Any:
         """Return all of it."""
@@ -252,7 +258,7 @@ class DatasetReader:
 
         values = numpy.empty(shape, self._dtype)
         with faults(self._image):
-            self._dataset.read(here, there, values)
+            self._dataset.read(here, there, values, self._type)
         return values
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickletools
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -114,13 +114,15 @@ class PickleEditor:
                 raise ValueError(f"{key!r} is there already")
             there.add(key)
 
-    def drop(self, name: str) -> None:
-        """Take an entry out of its dict."""
-        found, _, holder = self._find(name)
-        holder.entries.remove(found)
-        self._changes[found.key.begin] = found.value.end, b""
-        if found.setter is not None:
-            self._changes[found.setter] = found.setter + 1, b""
+    def drop(self, names: Iterable[str]) -> None:
+        """Take entries out of their dicts, all at once: one may lie in another."""
+        # Two names may lead to one entry, of a dict that is in two places.
+        found = {id(entry): (entry, holder) for entry, _, holder in map(self._find, names)}
+        for entry, holder in found.values():
+            holder.entries = [other for other in holder.entries if other is not entry]
+            self._changes[entry.key.begin] = entry.value.end, b""
+            if entry.setter is not None:
+                self._changes[entry.setter] = entry.setter + 1, b""
 
     def names(self) -> list[str]:
         """Return the names of entries, those of dicts in dicts among them, down to where a dict is within itself."""

@@ -19,6 +19,9 @@ Progress = Callable[[int, int], object]
 
 _BETWEEN_LOOKS = 50  # milliseconds
 
+_CONTAINERS = (Mapping, list, tuple, set, frozenset)
+_HOLDERS = (torch.Tensor, torch.nn.Module, Checkpoint, *_CONTAINERS)
+
 
 class Prefetch:
     """What :func:`prefetch` has begun.
@@ -134,10 +137,10 @@ def prefetch(
 
     Parameters
     ----------
-    path_or_obj : str, PathLike, or what ``load`` returned
-        A file, or what ``load`` takes in place of one: an index of shards or a folder, whose files are all read. Or a
-        tensor, a state dict, a module, a ``Checkpoint``, or containers of them: what lies in mapped files of their
-        tensors is read, on pages of those mappings.
+    path_or_obj : str, PathLike, file object, or what ``load`` returned
+        A file, of which an open one is as good as its path; or what ``load`` takes in place of one: an index of
+        shards or a folder, whose files are all read. Or a tensor, a state dict, a module, a ``Checkpoint``, or
+        containers of them: what lies in mapped files of their tensors is read, on pages of those mappings.
     block : bool
         Return when all is there. Else return at once.
     progress : callable, optional
@@ -155,6 +158,8 @@ def prefetch(
     ------
     OSError
         No such file, no permission, ...; of what goes wrong later, here if `block` is true, else from ``wait()``.
+    TypeError
+        What can neither be a file nor hold tensors.
 
     Notes
     -----
@@ -181,8 +186,8 @@ def prefetch(
 
 
 def _readings_of(path_or_obj: Any, lock: bool) -> Iterator[_C.BackgroundReading]:
-    if isinstance(path_or_obj, (str, os.PathLike)):
-        paths, tensors = dict.fromkeys(_files_of(path_or_obj)), []
+    if (path := _path_of(path_or_obj)) is not None:
+        paths, tensors = dict.fromkeys(_files_of(path)), []
     else:
         leaves = list(_leaves_of(path_or_obj, set()))
         paths = dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, str))
@@ -195,6 +200,21 @@ def _readings_of(path_or_obj: Any, lock: bool) -> Iterator[_C.BackgroundReading]
         threads = environment.threads(backends.NETWORK_THREADS)
         storages = {_torch.untyped_of(tensor).data_ptr(): _torch.untyped_of(tensor) for tensor in tensors}
         yield _C.read_storages_ahead(list(storages.values()), threads, lock)
+
+
+def _path_of(path_or_obj: Any) -> str | os.PathLike[str] | None:
+    """Return a path, or that of an open file; None for what may hold tensors. Refuse what does neither."""
+    if isinstance(path_or_obj, (str, os.PathLike)):
+        return path_or_obj
+    if isinstance(path_or_obj, _HOLDERS):
+        return None
+    name = getattr(path_or_obj, "name", None) if hasattr(path_or_obj, "read") else None
+    if isinstance(name, str):
+        return name
+    raise TypeError(
+        "prefetch takes a path, a file that was opened by its path, a tensor, a module, a Checkpoint, or containers "
+        f"of them, not {type(path_or_obj).__name__}"
+    )
 
 
 def _leaves_of(obj: Any, seen: set[int]) -> Iterator[str | torch.Tensor]:
@@ -213,7 +233,7 @@ def _leaves_of(obj: Any, seen: set[int]) -> Iterator[str | torch.Tensor]:
         yield from (leaf for tensor in obj.buffers() for leaf in _leaves_of(tensor, seen))
     elif isinstance(obj, Checkpoint):
         yield from _paths(layer.path for layer in obj._layers)
-    elif isinstance(obj, (Mapping, list, tuple, set, frozenset)):
+    elif isinstance(obj, _CONTAINERS):
         seen.add(id(obj))
         for item in obj.values() if isinstance(obj, Mapping) else obj:
             yield from _leaves_of(item, seen)

@@ -32,6 +32,14 @@ class NewFile(NamedTuple):
     path: Path
 
 
+def path_of_file(name: str | os.PathLike[str]) -> Path:
+    """Return the path of a file to be written: where a name is one of folders, which a ``Path`` forgets, raise."""
+    path = os.fsdecode(name)
+    if path.endswith(("/", "/.")):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC))  # says what is wrong; makes no file
+    return Path(path)
+
+
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[NewFile]:
     """Give a new file beside `target`, which takes its name, mode and owner if all goes well.

@@ -16,7 +16,7 @@ from zerocopy.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.heap import Heap
 from zerocopy.mapped import MappedFiles
 from zerocopy.pickling import Remake, pickled
-from zerocopy.replacing import replacing
+from zerocopy.replacing import path_of_file, replacing
 from zerocopy.sinks import FileSink, Sink, StreamSink, Written
 
 Progress = Callable[[int, int], object]
@@ -91,7 +91,7 @@ def _sink_of(f: Any) -> Iterator[Sink]:
         yield StreamSink(f)
         if hasattr(f, "flush"):
             f.flush()
-    elif _is_special(path := Path(os.fsdecode(f))):
+    elif _is_special(path := path_of_file(f)):
         # Without a buffer, which would have bytes left when the device refuses them.
         with path.open("wb", buffering=0) as file:
             yield StreamSink(file, os.fspath(path))

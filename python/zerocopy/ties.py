@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerocopy import _torch
 from zerocopy.layer import TensorInfo
 from zerocopy.sources import Sources
+
+# Beyond these tensors are said to overlap without a look: of a storage, and of ways to come from one to the other.
+_MOST_COMPARED = 1 << 16
+_MOST_LEFT = 64
 
 
 def tied_names(sources: Sources) -> dict[str, str]:
@@ -28,10 +33,19 @@ def tied_names(sources: Sources) -> dict[str, str]:
     return ties
 
 
+class _Span(NamedTuple):
+    """Between which bytes of a storage a tensor's elements are."""
+
+    begin: int
+    end: int
+    name: str
+    info: TensorInfo
+
+
 def overlapping(sources: Sources, names: Iterable[str]) -> list[str]:
-    """Return those names whose tensors show some element twice, or reach into what another of the names shows."""
+    """Return those names whose tensors show some element twice, or one that another of the names shows."""
     found: dict[str, None] = {}
-    spans: dict[Any, list[tuple[int, int, str]]] = defaultdict(list)
+    spans: dict[Any, list[_Span]] = defaultdict(list)
     for name in names:
         storage, info = sources.storage_of(name), sources.info(name)
         if storage is None or info.nbytes == 0:
@@ -39,16 +53,48 @@ def overlapping(sources: Sources, names: Iterable[str]) -> list[str]:
         if _shows_one_twice(info):
             found[name] = None
         begin = sources.begin(name)
-        spans[storage].append((begin, begin + _reach(info), name))
+        spans[storage].append(_Span(begin, begin + _reach(info), name, info))
     for over_one_storage in spans.values():
-        over_one_storage.sort()
-        furthest, owner = -1, ""
-        for begin, end, name in over_one_storage:
-            if begin < furthest:
-                found |= {owner: None, name: None}
-            if end > furthest:
-                furthest, owner = end, name
+        compared, before = 0, list[_Span]()
+        for span in sorted(over_one_storage, key=lambda span: span[:2]):
+            before = [other for other in before if other.end > span.begin]
+            for other in before:
+                compared += 1
+                if compared > _MOST_COMPARED or _may_meet(other, span):
+                    found |= {other.name: None, span.name: None}
+            before.append(span)
     return list(found)
+
+
+def _may_meet(one: _Span, other: _Span) -> bool:
+    """Whether some byte may be of both, whose spans overlap; exact for parts of one tensor, as chunk() makes them.
+
+    Those have the same strides. An element of both is where, in each dimension, so many steps more in the one than in
+    the other come together to what lies between their first elements.
+    """
+    size = _torch.element_size(one.info.dtype)
+    if (one.info.stride, one.info.dtype) != (other.info.stride, other.info.dtype):
+        return True
+    between, rest = divmod(other.begin - one.begin, size)
+    if rest:
+        return True
+    shapes = zip(one.info.stride, one.info.shape, other.info.shape, strict=True)
+    dimensions = sorted(dimension for dimension in shapes if max(dimension[1:]) > 1)
+    reaches = [0, *itertools.accumulate((max(m, n) - 1) * stride for stride, m, n in dimensions)]
+    left = {between}  # what the dimensions of smaller strides have to come to
+    for (stride, m, n), reach in reversed(list(zip(dimensions, reaches, strict=False))):
+        if reach >= 2 * stride:  # then one of the two shows some element twice
+            return True
+        left = {
+            distance - steps * stride
+            for distance in left
+            for steps in range(
+                max(1 - n, -((reach - distance) // stride)), min(m - 1, (reach + distance) // stride) + 1
+            )
+        }
+        if len(left) > _MOST_LEFT:
+            return True
+    return 0 in left
 
 
 def _reach(info: TensorInfo) -> int:

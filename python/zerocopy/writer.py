@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -17,7 +16,7 @@ from zerocopy._core import crc32
 from zerocopy.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.mapped import MappedFiles
 from zerocopy.pickling import StandIns, Store, pickled
-from zerocopy.replacing import replacing
+from zerocopy.replacing import path_of_file, replacing
 from zerocopy.saving import require_one_dtype
 from zerocopy.sinks import FileSink
 
@@ -56,7 +55,7 @@ class Writer:
     """
 
     def __init__(self, path: str | os.PathLike[str], alignment: int = 64) -> None:
-        self._path, self._alignment = Path(os.fsdecode(path)), checked_alignment(alignment)
+        self._path, self._alignment = path_of_file(path), checked_alignment(alignment)
         self._block = contextlib.ExitStack()
         self._records: CheckpointWriter | None = None
         self._is_saved = False

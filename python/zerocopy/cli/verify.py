@@ -199,6 +199,8 @@ def _notes(checked: list[Checked]) -> Iterator[str]:
             yield "no CRC-32 was recorded: all are 0, as torch.serialization.set_crc32_options(False) writes them"
         else:
             yield "no CRC-32 of storages was recorded: all are 0, as zerocopy.save(checksum=False) and skip_data write"
+    elif any(one.state == "mismatch" and not one.record.deflated for one in _storages(checked)):
+        yield 'storages that were changed in place (mode "r+") keep the CRC-32 of what they were: docs/saving.md'
     odd = [f"{escaped(one.record.name)} ({one.odd_bools})" for one in checked if one.odd_bools]
     if odd:
         yield f"bool storages with bytes that are neither 0 nor 1: {listed(odd)}"
@@ -209,11 +211,14 @@ def _without_checksums(checked: list[Checked]) -> list[Checked]:
 
     One alone would be damage, or a record that is hidden so.
     """
-    storages = [one for one in checked if one.record.name.partition("/")[2].startswith("data/")]
-    for records in (checked, storages):
+    for records in (checked, _storages(checked)):
         if all(one.record.crc == 0 for one in records) and any(one.crc != 0 for one in records):
             return records
     return []
+
+
+def _storages(checked: list[Checked]) -> list[Checked]:
+    return [one for one in checked if one.record.name.partition("/")[2].startswith("data/")]
 
 
 def _json_of(one: Checked) -> dict[str, Any]:

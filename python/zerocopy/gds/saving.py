@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any
 
 from zerocopy import _core, _torch
@@ -13,7 +12,7 @@ from zerocopy.gds import driver
 from zerocopy.gds.availability import required
 from zerocopy.gds.channel import Channel, name_of
 from zerocopy.mapped import MappedFiles
-from zerocopy.replacing import replacing
+from zerocopy.replacing import path_of_file, replacing
 from zerocopy.saving import Parts
 from zerocopy.sinks import FileSink
 from zerocopy.zip_writer import ROOT
@@ -64,7 +63,7 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None =
     >>> torch.load(path)
     {'weight': tensor([0., 1., 2., 3.])}
     """
-    path = Path(path)
+    path = path_of_file(path)
     required(require, path.absolute().parent)
     _torch.log_usage("torch.save")
     parts = Parts(state_dict)
