@@ -1,8 +1,9 @@
 """Fresh clients: processes that have imported what they need, and have not loaded or connected to anything.
 
-Run as a program it prepares a loader, and for each line that it is told forks such a process, which loads and says what
-it took: "attach" for the seconds of one load; "attaches" for loads a second, by 8 processes at once; "pss" for the
-bytes that 8 processes have taken, each page divided by those that share it, when all have read every page.
+Run as a program it prepares a loader, and for each line that it is told has such processes load, and says what it took:
+"attach" for the seconds of one load, in a process that is started for it; "attaches" for loads a second, by 8 forked
+processes at once; "pss" for the bytes that 8 forked processes have taken, each page divided by those that share it, when
+all have read every page.
 """
 
 from __future__ import annotations
@@ -67,17 +68,20 @@ def interleave(ours: Ask, peer: Ask | None, rounds: int, more: bool) -> Series:
     return series
 
 
-def _attach(call: Callable[[], Any]) -> float:
-    def run() -> float:
-        gc.disable()
-        start = time.perf_counter()
-        result = call()
-        elapsed = time.perf_counter() - start
-        del result
-        return elapsed
+def _attach(loader: str, path: str) -> float:
+    """Seconds of one load in a new process, started as any program is: one that is forked copies what it writes to."""
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.clients", loader, path, "once"]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return float(done.stdout.splitlines()[-1])
 
-    (seconds,) = _in_processes(run, 1)
-    return seconds
+
+def _once(call: Callable[[], Any]) -> None:
+    gc.disable()
+    start = time.perf_counter()
+    result = call()
+    elapsed = time.perf_counter() - start
+    del result
+    print(f"{elapsed!r}", flush=True)
 
 
 def _attaches(call: Callable[[], Any]) -> float:
@@ -149,13 +153,20 @@ def _in_processes(run: Callable[[], float], count: int) -> list[float]:
 
 def main() -> None:
     """Prepare, and do what each line says."""
-    loader, path = sys.argv[1:]
+    loader, path, *once = sys.argv[1:]
     import_for(loader)
     call = LOADERS[loader].call(path)
     gc.collect()
     gc.freeze()
+    if once:
+        _once(call)
+        return
     for line in sys.stdin:
-        found = {"attach": _attach, "attaches": _attaches, "pss": _pss}[line.strip()](call)
+        what = line.strip()
+        if what == "attach":
+            found = _attach(loader, path)
+        else:
+            found = {"attaches": _attaches, "pss": _pss}[what](call)
         print(json.dumps(found), flush=True)
 
 

@@ -18,6 +18,7 @@ import torch
 from .loader import Loader, needs_module, stock_load
 
 _KEY = b"benchmarks"  # both sides of torch.multiprocessing have to have it
+_ADDRESS, _FOLDER = "ZEROCOPY_BENCHMARK_ADDRESS", "ZEROCOPY_BENCHMARK_FOLDER"
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -78,9 +79,11 @@ def _in_a_process(path: str) -> None:
 
 
 def _publisher(path: str) -> str:
-    """Start a process that sends its tensors to whoever connects; return its address."""
+    """Start a process that sends its tensors to whoever connects; return its address, which clients inherit."""
+    if _ADDRESS in os.environ:
+        return os.environ[_ADDRESS]
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "benchmarks.loaders_share", path],
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.loaders_share", "publish", path],
         cwd=_ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -88,7 +91,8 @@ def _publisher(path: str) -> str:
     )
     assert process.stdout is not None
     atexit.register(process.kill)
-    return process.stdout.readline().strip()
+    os.environ[_ADDRESS] = process.stdout.readline().strip()
+    return os.environ[_ADDRESS]
 
 
 def _received(_: str, address: str) -> Any:
@@ -125,12 +129,21 @@ def _publish(path: str) -> None:
 
 @functools.cache
 def _pipeline_folder() -> str:
-    """Save a pipeline of half a gigabyte, which is gone with this process."""
-    from diffusers import AutoencoderKL, DDIMScheduler, DiTPipeline, DiTTransformer2DModel
-
-    folder = tempfile.mkdtemp(prefix="zc.pipeline.")
+    """Have a pipeline of half a gigabyte, which is gone with this process; clients inherit it."""
+    if _FOLDER in os.environ:
+        return os.environ[_FOLDER]
+    os.environ[_FOLDER] = folder = tempfile.mkdtemp(prefix="zc.pipeline.")
     owner = os.getpid()
     atexit.register(lambda: shutil.rmtree(folder) if os.getpid() == owner else None)
+    # By another process: this one will fork, and may have no threads of OpenMP then.
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.loaders_share", "save_pipeline", folder]
+    subprocess.run(command, cwd=_ROOT, check=True)
+    return folder
+
+
+def _save_pipeline(folder: str) -> None:
+    from diffusers import AutoencoderKL, DDIMScheduler, DiTPipeline, DiTTransformer2DModel
+
     transformer = DiTTransformer2DModel(
         num_attention_heads=12,
         attention_head_dim=64,
@@ -139,16 +152,14 @@ def _pipeline_folder() -> str:
         out_channels=8,
         sample_size=32,
     )
-    widths = (128, 256, 512, 512)
     vae = AutoencoderKL(
-        block_out_channels=widths,
+        block_out_channels=(128, 256, 512, 512),
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
         layers_per_block=2,
     )
     pipeline = DiTPipeline(transformer=transformer.half(), vae=vae.half(), scheduler=DDIMScheduler())
     pipeline.save_pretrained(folder)
-    return folder
 
 
 def _pipeline(_: str, folder: str) -> Any:
@@ -219,4 +230,4 @@ SHARE: dict[str, Loader] = {
 }
 
 if __name__ == "__main__":
-    _publish(sys.argv[1])
+    {"publish": _publish, "save_pipeline": _save_pipeline}[sys.argv[1]](sys.argv[2])

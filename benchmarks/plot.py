@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-COLOURS = {"ready": "#1b6ca8", "touch": "#e08e0b", "consume": "#5a9367", "cold": "#7b5ea7"}
+COLOURS = {
+    "ready": "#1b6ca8",
+    "touch": "#e08e0b",
+    "consume": "#5a9367",
+    "cold": "#7b5ea7",
+    "attach": "#b0413e",
+}
 
 
 def write_plot(path: Path, lines: list[dict[str, Any]], subtitle: str) -> str:

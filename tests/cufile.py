@@ -40,6 +40,7 @@ class Twin:
     def in_use(self) -> Iterator[None]:
         """Have it be this process's cuFile, for storages of the CPU; see that nothing stays open."""
         self.reset()
+        gc.collect()  # what earlier tests have left
         before = descriptors()
         with driver.using(driver.Opened(self.open(), frozenset({"cpu"}))):
             yield

@@ -207,6 +207,7 @@ def _when(_: int, seconds: float, number: int) -> Any:
     return begun, time.monotonic()
 
 
+@pytest.mark.plain_memory("it measures memory")
 def test_descriptors_and_memory_stay_what_they_are(server: Path) -> None:
     pid = pid_of_server()
 
@@ -558,6 +559,6 @@ def test_the_unit_of_systemd() -> None:
     from zerocopy.share import systemd
 
     unit = configparser.ConfigParser(interpolation=None, comment_prefixes=("#",))
-    unit.read_string(systemd.unit())
+    unit.read_string(systemd.unit({}))
     assert unit["Service"]["ExecStart"].split() == [sys.executable, "-m", "zerocopy", "serve"]
     assert unit["Install"]["WantedBy"] == "default.target"

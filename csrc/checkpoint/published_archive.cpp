@@ -1,5 +1,6 @@
 #include "checkpoint/published_archive.h"
 
+#include <array>
 #include <charconv>
 #include <cstring>
 
@@ -56,11 +57,11 @@ struct Row {
   Extent extent;
 };
 
-constexpr std::uint64_t kRowSize = 24;
+constexpr std::uint64_t kRowSize = 3 * sizeof(std::uint64_t);
 
 Row row_at(ByteSpan table, std::uint64_t number) {
-  std::uint64_t fields[3];
-  std::memcpy(fields, table.data() + number * kRowSize, sizeof(fields));
+  std::array<std::uint64_t, 3> fields{};
+  std::memcpy(fields.data(), table.data() + number * kRowSize, kRowSize);
   return {fields[0], {fields[1], fields[2]}};
 }
 

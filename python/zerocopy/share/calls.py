@@ -94,7 +94,7 @@ def _content_of(storage: torch.UntypedStorage, there: Any, known: References) ->
 
 def settings() -> dict[str, str]:
     """Return what torch itself was told that changes results."""
-    found = {"dtype": str(torch.get_default_dtype()).rpartition(".")[2]}
+    found = {"dtype": str(torch.get_default_dtype()).rpartition(".")[2], "device": "cpu"}
     # To ask for the device imports what setting it has imported.
     if "torch.utils._device" in sys.modules and hasattr(torch, "get_default_device"):
         found["device"] = str(torch.get_default_device())
@@ -106,7 +106,7 @@ def apply(found: dict[str, str]) -> None:
     dtype = _torch.dtype(found["dtype"])
     if dtype is not None:
         torch.set_default_dtype(dtype)
-    if found.get("device", "cpu") != "cpu":
+    if found["device"] != "cpu":
         torch.set_default_device(found["device"])
 
 

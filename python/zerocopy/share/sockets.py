@@ -55,7 +55,8 @@ def torch_version() -> str:
 
 
 def prepare(place: Path) -> None:
-    """Make the folder of a socket, and refuse one that is not its user's alone."""
+    """Make the folder of a socket. ``ServerError`` for a place where none can be, or which is not its user's alone."""
+    _address(place)  # it may be too long, which is to be said before a server starts
     place.parent.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         place.parent.mkdir(mode=0o700)
