@@ -376,4 +376,12 @@ CASES: tuple[Case, ...] = (
         columns=("ready",),
         most_rounds=9,
     ),
+    TimeCase(
+        "gpu/resident",
+        Side("share-resident", "gpu.pt"),
+        None,
+        (Goal("ready", at_most=3, unit="ms"),),
+        columns=("ready",),
+        most_rounds=9,
+    ),
 )

@@ -57,6 +57,19 @@ def _published(path: str, share: Any) -> Any:
     return share.load(zerocopy.load, path)
 
 
+def _attach_resident(path: str, share: Any) -> Any:
+    with share.resident("cuda"):
+        state = share.load(torch.load, path)
+    torch.cuda.synchronize()
+    return state
+
+
+def _with_holder(path: str) -> Any:
+    """Have a server, and the file on the GPU."""
+    _attach_resident(path, _share())
+    return _share()
+
+
 def _in_a_process(path: str) -> None:
     code = "import sys, zerocopy; zerocopy.load(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, path], check=True)
@@ -198,6 +211,14 @@ SHARE: dict[str, Loader] = {
     ),
     "share-first": Loader(
         "share.load, published anew", _published, _OURS, lambda _: _share(), modules=_ASKING
+    ),
+    "share-resident": Loader(
+        "share.load(torch.load), resident",
+        _attach_resident,
+        lambda: _OURS() or ("" if torch.cuda.is_available() else "there is no CUDA device"),
+        _with_holder,
+        modules=(*_ASKING, "zerocopy.share.residence"),
+        real=lambda state: {name: tensor.cpu() for name, tensor in state.items()},
     ),
     "zerocopy-process": Loader("a process with zerocopy.load", _in_a_process, _OURS, expected=None),
     "multiprocessing": Loader("torch.multiprocessing, fd", _received, prepare=_publisher),

@@ -4,6 +4,7 @@
 
 #include "binding/python.h"
 #include "binding/terms.h"
+#include "memory/lease.h"
 
 namespace py = pybind11;
 
@@ -17,6 +18,22 @@ class HeldStorage final : public Owner {
  private:
   TorchStorage storage_;
 };
+
+class LeasedStorage final : public Owner {
+ public:
+  LeasedStorage(TorchStorage storage, const std::vector<int>& leases) : storage_(std::move(storage)) {
+    for (const int descriptor : leases) leases_.push_back(std::make_unique<const Lease>(descriptor));
+  }
+
+ private:
+  std::vector<std::unique_ptr<const Lease>> leases_;
+  TorchStorage storage_;  // goes first: nobody has the bytes any more when the leases end
+};
+
+py::object leased_storage(const py::object& whole, const std::vector<int>& leases) {
+  Share owner(new LeasedStorage(TorchStorage::of(whole.ptr()), leases));
+  return steal(TorchStorage::kept(whole.ptr(), std::move(owner)).wrap());
+}
 
 std::unique_ptr<const Source> source_over(const py::object& untyped_storage) {
   TorchStorage storage = TorchStorage::of(untyped_storage.ptr());
@@ -114,6 +131,7 @@ void register_road(py::module_& module) {
         return steal(TorchStorage::within(whole.ptr(), {offset, size}).wrap());
       },
       py::arg("whole"), py::arg("offset"), py::arg("size"));
+  module.def("leased_storage", &leased_storage, py::arg("whole"), py::arg("leases"));
 }
 
 }  // namespace zerocopy

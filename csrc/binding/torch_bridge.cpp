@@ -63,6 +63,16 @@ TorchStorage TorchStorage::within(PyObject* untyped_storage, Extent extent) {
   return TorchStorage(impl.release());
 }
 
+TorchStorage TorchStorage::kept(PyObject* untyped_storage, Share owner) {
+  const TorchStorage whole = of(untyped_storage);
+  const c10::DataPtr& data = static_cast<const c10::StorageImpl*>(whole.impl_)->data_ptr();
+  c10::DataPtr same(data.get(), owner.release(), &release_share, data.device());
+  auto impl = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), static_cast<std::int64_t>(whole.nbytes()), std::move(same),
+      /*allocator=*/nullptr, /*resizable=*/false);
+  return TorchStorage(impl.release());
+}
+
 TorchStorage TorchStorage::of(PyObject* untyped_storage) {
   if (!torch::isStorage(untyped_storage)) throw std::invalid_argument("not a storage");
   c10::Storage storage = torch::createStorage(untyped_storage);

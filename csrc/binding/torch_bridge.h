@@ -41,6 +41,10 @@ class TorchStorage {
   // Throws FormatError when they leave it. Tensors over it are for the CPU and for CUDA.
   static TorchStorage within(PyObject* untyped_storage, Extent extent);
 
+  // The same bytes as an existing torch.UntypedStorage has, on whichever device, kept alive by the owner
+  // alone.
+  static TorchStorage kept(PyObject* untyped_storage, Share owner);
+
   // A share in an existing torch.UntypedStorage.
   static TorchStorage of(PyObject* untyped_storage);
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -134,6 +134,7 @@ class Haul:
     def storages(self, whole: torch.UntypedStorage) -> list[torch.UntypedStorage]: ...
 
 def storage_within(whole: torch.UntypedStorage, offset: int, size: int) -> torch.UntypedStorage: ...
+def leased_storage(whole: torch.UntypedStorage, leases: Sequence[int]) -> torch.UntypedStorage: ...
 def read_path_ahead(path: bytes, threads: int, lock: bool) -> BackgroundReading: ...
 def read_storages_ahead(
     storages: list[torch.UntypedStorage], threads: int, lock: bool

@@ -65,6 +65,12 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         f"server {found['pid']}, up {serving.span(time.time() - found['started'])}: {len(found['entries'])} results, "
         f"{serving.size(found['memory'])} of memory{most}, {found['connections']} connections"
     )
+    for entry in found["entries"]:
+        for device, there in entry["resident"].items():
+            yield (
+                f"on {escaped(device)}: {escaped(entry['name'])}, {serving.size(there['memory'])}, "
+                f"held by process {there['pid']}"
+            )
     if found["loading"]:
         yield f"loading: {listed(map(escaped, found['loading']))}"
 

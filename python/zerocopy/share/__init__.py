@@ -1,7 +1,8 @@
 """The model server: a result is computed once per machine, and rebuilt anywhere over shared storages.
 
 ``zerocopy.share.load(fn, *args)`` returns what ``fn(*args)`` returns. See its documentation.
-``zerocopy.share.patch_all()`` has the loading functions of known libraries do so.
+``zerocopy.share.patch_all()`` has the loading functions of known libraries do so. Under
+``zerocopy.share.resident("cuda")`` results lie on a GPU, in one copy for all processes.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ if TYPE_CHECKING:
     from zerocopy.share.client import load, shutdown, status, unload
     from zerocopy.share.errors import ServerError
     from zerocopy.share.patching import patch_all, unpatch_all
+    from zerocopy.share.residence import resident
 
-__all__ = ["ServerError", "load", "patch_all", "shutdown", "status", "unload", "unpatch_all"]
+__all__ = ["ServerError", "load", "patch_all", "resident", "shutdown", "status", "unload", "unpatch_all"]
 
 _HOMES = {
     "ServerError": "errors",
     "load": "client",
     "patch_all": "patching",
+    "resident": "residence",
     "shutdown": "client",
     "status": "client",
     "unload": "client",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import pickle
 import sys
@@ -9,13 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401  its libraries have to be there before _C is loaded
+import torch  # its libraries have to be there before _C is loaded
 
-from zerocopy.share import attaching, calls, memory, references, settings, sockets
+from zerocopy import _C
+from zerocopy.share import (
+    attaching,
+    blueprints,
+    calls,
+    frames,
+    memory,
+    references,
+    residence,
+    settings,
+    sockets,
+)
 from zerocopy.share.errors import ServerError
 from zerocopy.share.frames import MOST_OF_REQUEST, Body, Message
 from zerocopy.share.references import References
 from zerocopy.share.requests import Exchange, require
+from zerocopy.share.residence import Residence
 
 #: Over what a loader may take, for the server to say so.
 _GRACE = 15.0
@@ -38,7 +52,8 @@ def load(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
             answer = _answer_to(call, known)
         state = answer.body.get("state")
         if state == "ready":
-            return _attached(answer, known.arguments)
+            with contextlib.suppress(references.LostReference):  # forgotten before it was on a device
+                return _attached(answer, known.arguments, call.name)
         if state == "lost":  # the server has forgotten a result that is an argument: all go by value
             again = None
         elif state == "failed":
@@ -67,7 +82,6 @@ def _computed(exchange: Exchange, call: calls.Call, known: References, about: Bo
     """Send the call itself: what is the server's by its name, files and the rest as descriptors."""
     published = call.published(MOST_OF_REQUEST - 2)
     passed = [published.parts[0].descriptor]
-    sent = passed
     try:
         parts: list[tuple[int, int, Any]] = [(*published.parts[0][1:], 0)]
         for descriptor, offset, size in published.parts[1:]:
@@ -86,23 +100,98 @@ def _computed(exchange: Exchange, call: calls.Call, known: References, about: Bo
             "parts": parts,
             "layout": published.layout,
         }
-        environment = b"\0".join(name + b"=" + value for name, value in os.environb.items())
-        sent = [memory.sealed("zerocopy-environment", [environment]), *passed]
-        sent = [memory.sealed("zerocopy-call", [pickle.dumps(head)]), *sent]
-        body = {"op": "compute", "name": call.name, "python": sys.executable, **about}
-        return exchange.ask(body, sent, timeout=about["timeout"] + _GRACE)
-    finally:
-        for descriptor in sent:
-            os.close(descriptor)
+        sent = [*_described(head), *passed]
+    except BaseException:
+        frames.close_all(passed)
+        raise
+    return _started(exchange, {"op": "compute", "name": call.name, **about}, sent, about["timeout"])
 
 
-def _attached(answer: Message, arguments: list[Any]) -> Any:
+def _described(head: dict[str, Any]) -> list[int]:
+    """Return what a loader is told about itself, as descriptors: in words, and the environment."""
+    described = memory.sealed("zerocopy-call", [pickle.dumps(head)])
+    environment = b"\0".join(name + b"=" + value for name, value in os.environb.items())
     try:
+        return [described, memory.sealed("zerocopy-environment", [environment])]
+    except BaseException:
+        os.close(described)
+        raise
+
+
+def _started(exchange: Exchange, body: Body, sent: list[int], timeout: float) -> Message:
+    """Have a loader started, and return what comes of it. Closes the descriptors."""
+    try:
+        return exchange.ask({**body, "python": sys.executable}, sent, timeout=timeout + _GRACE)
+    finally:
+        frames.close_all(sent)
+
+
+def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
+    where = residence.wanted()
+    try:
+        if where is not None:  # no earlier result of later calls: others may write to it at any time
+            way = functools.partial(_way_to, where, answer, name)
+            return attaching.attach(answer.body, answer.descriptors, arguments, resident=way)
         result = attaching.attach(answer.body, answer.descriptors, arguments)
         references.note(result, answer.body["id"], attaching.memory_of(answer.body, answer.descriptors))
     finally:
         answer.close()
     return result
+
+
+def _way_to(where: Residence, result: Message, name: str) -> residence.Way:
+    """Return what stands for the road to where a result is resident, brought there if need be."""
+    answer = _resident(where, result.body["id"], name)
+    try:
+        content, pipe, *descriptors = answer.descriptors
+        size, handle = pickle.loads(memory.content(content))
+        whole = (
+            where.kind(where.device).open(handle, descriptors)
+            if size
+            else torch.UntypedStorage(0, device=where.device)
+        )
+        # As long as it is used its holder goes on, and the server keeps the result.
+        whole = _C.leased_storage(whole, [pipe, result.descriptors[-1]])
+    finally:
+        answer.close()
+
+    def bring(haul: _C.Haul) -> torch.UntypedStorage:
+        if haul.size != size:
+            raise ServerError(f"{name} takes {haul.size} bytes on {where.device}, and its holder has {size}")
+        return whole
+
+    return residence.Way(where.device, bring, blueprints.ROAD)
+
+
+def _resident(where: Residence, entry: str, name: str) -> Message:
+    """Return by what a result is opened on a device. ``LostReference`` if the server has forgotten it."""
+    timeout = settings.timeout()
+    about = {"id": entry, "device": str(where.device), "key": f"{entry} {where.device}"}
+    exchange = Exchange(sockets.path())
+    try:
+        answer = exchange.ask({"op": "resident", **about}, timeout=timeout + _GRACE)
+        if answer.body.get("state") == "absent":
+            head = {"path": sys.path, "argv": sys.argv, "cwd": str(Path.cwd()), **about}
+            sent = _described({**head, "kind": pickle.dumps(where.kind)})
+            body = {
+                "op": "compute",
+                "name": f"{name} on {where.device}",
+                "timeout": timeout,
+                "cwd": "",
+                **about,
+            }
+            answer = _started(exchange, body, sent, timeout)
+    except BaseException:
+        exchange.close()
+        raise
+    exchange.end()
+    state = answer.body.get("state")
+    if state == "lost":
+        raise references.LostReference(entry)
+    if state == "failed":
+        _raise(answer)
+    require(answer.body, "resident")
+    return answer
 
 
 def _attached_again(entry: str) -> Any:

@@ -18,6 +18,7 @@ def attach(
     descriptors: Sequence[int],
     arguments: Sequence[Any] | None = None,
     resolve: Callable[[str], Any] | None = None,
+    resident: Callable[[], Any] | None = None,
 ) -> Any:
     """Return a result. Each call gives a new one, whose memory no other sees change.
 
@@ -31,12 +32,22 @@ def attach(
         What the result may have in it as it is.
     resolve : callable, optional
         Returns them, where they are not given, by their names.
+    resident : callable, optional
+        Returns the road that leads to where the result is on a device.
 
     Raises
     ------
     ServerError
         If a descriptor is not what the answer says.
     """
+    archive, skeleton = checked(body, descriptors)
+    if arguments is None:
+        arguments = [resolve(name) for name in body["arguments"]] if resolve else ()
+    return blueprints.build(archive, skeleton, arguments, resident=resident)
+
+
+def checked(body: Body, descriptors: Sequence[int]) -> tuple[_C.Archive, bytes | None]:
+    """Return an answer's archive, and the skeleton if there is one. ``ServerError`` as :func:`attach`."""
     parts, layout = body["parts"], body["layout"]
     *held, lease = descriptors
     if len(held) != len(parts):
@@ -47,10 +58,7 @@ def attach(
         else:
             memory.require_file(descriptor, identity)
     own = [(descriptor, offset, size) for descriptor, (offset, size, _) in zip(held, parts, strict=True)]
-    archive, skeleton = opened(own, lease, layout)
-    if arguments is None:
-        arguments = [resolve(name) for name in body["arguments"]] if resolve else ()
-    return blueprints.build(archive, skeleton, arguments)
+    return opened(own, lease, layout)
 
 
 def opened(

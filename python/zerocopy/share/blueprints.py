@@ -206,15 +206,38 @@ Finding = Callable[[Any], Any]
 
 
 def build(
-    archive: _C.Archive, skeleton: bytes | None, arguments: Sequence[Any] = (), finding: Finding | None = None
+    archive: _C.Archive,
+    skeleton: bytes | None,
+    arguments: Sequence[Any] = (),
+    finding: Finding | None = None,
+    resident: Callable[[], Any] | None = None,
 ) -> Any:
-    """Return the object that a blueprint describes, over the storages of an archive."""
-    restore, cpu_as_is = _RESTORE
+    """Return the object that a blueprint describes, over the storages of an archive.
+
+    Parameters
+    ----------
+    archive : _C.Archive
+        What was published.
+    skeleton : bytes, optional
+        Of what is not plain.
+    arguments : sequence
+        What the object may have in it as it is.
+    finding : callable, optional
+        Finds what persistent ids stand for.
+    resident : callable, optional
+        Returns the road that tensors take in place of the usual one. It is asked if there are any.
+    """
+    if skeleton is None:
+        return leaves_of(archive, ROAD if resident is None else resident())
+    if resident is None:
+        leaves, notes = leaves_of(archive, ROAD)
+    else:
+        leaves, notes = leaves_of(archive, None, AS_IT_IS)
+        here = {number for number, kind, *_ in notes if kind in _READ_HERE}
+        if len(here) < len(leaves):
+            there, _ = leaves_of(archive, resident())
+            leaves = [leaves[i] if i in here else leaf for i, leaf in enumerate(there)]
     with _uncollected():
-        built = archive.load(_refuse_all, restore, cpu_as_is, _ROAD, "utf-8", construction, False)
-        if skeleton is None:
-            return built
-        leaves, notes = built
         buffers = []
         for number, kind, *about in notes:
             if kind == "argument":
@@ -230,6 +253,23 @@ def build(
             else lambda pid: leaves[pid] if isinstance(pid, int) else finding(pid)
         )
         return unpickler.load()
+
+
+def leaves_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None = None) -> Any:
+    """Return what the machine makes of an archive: the leaves and the notes, or all of a plain object.
+
+    Parameters
+    ----------
+    archive : _C.Archive
+        What was published.
+    way : Road
+        Of storages that are not to stay on the CPU; or what stands for one.
+    restore : tuple, optional
+        What becomes of those that it does not carry; as in :func:`zerocopy._torch.restore_function`.
+    """
+    restored, cpu_as_is = restore or _RESTORE
+    with _uncollected():
+        return archive.load(_refuse_all, restored, cpu_as_is, way, "utf-8", construction, False)
 
 
 @contextlib.contextmanager
@@ -253,7 +293,8 @@ class _SkeletonUnpickler(pickle.Unpickler):
 
 
 _RESTORE = _torch.restore_function(None)
-_ROAD = road.road_to(None)  # what was on a GPU goes there from the shared pages
+AS_IT_IS = _torch.restore_function("cpu")  # wherever it was: its pages, untouched
+ROAD = road.road_to(None)  # what was on a GPU goes there from the shared pages
 
 
 def _refuse_all(names: Sequence[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], Any]:
@@ -279,6 +320,8 @@ def _memoryview(typed: Any, format: str, shape: list[int], readonly: bool) -> me
     return memory.toreadonly() if readonly else memory
 
 
+#: Leaves whose memory is Python's to read, or which nobody wants.
+_READ_HERE = ("argument", "buffer", "bytes", "memoryview")
 _CONVERSIONS: dict[str, Callable[..., Any]] = {
     "untyped": _torch.untyped,
     "bytes": lambda typed: bytes(_memory_of(typed)),

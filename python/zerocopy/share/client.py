@@ -83,7 +83,8 @@ def status() -> dict[str, Any] | None:
     dict or None
         ``pid``, ``memory`` and ``max_bytes`` in bytes, ``connections``, ``loading``, and ``entries``: of each result
         its ``key``, ``name``, ``memory``, ``mapped`` (bytes that lie in files), ``files``, ``attached`` (whether a
-        process has it), ``hits``, ``created``, ``used`` (for the last time) and ``seconds`` (that computing it took).
+        process has it), ``resident`` (by device: the ``memory`` there, and the ``pid`` of who holds it), ``hits``,
+        ``created``, ``used`` (for the last time) and ``seconds`` (that computing it took).
 
     Raises
     ------

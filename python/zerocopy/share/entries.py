@@ -75,6 +75,34 @@ def _hung_up(end: int) -> bool:
     return bool(poll.poll(0))
 
 
+class Resident:
+    """A result on a device: what clients open it by, and the pipe that its holder lives by.
+
+    Parameters
+    ----------
+    descriptors : list of int
+        What the holder has sent: the memory that says how, the writing end of the pipe, and others. They stay the
+        caller's.
+    size : int
+        Bytes on the device.
+    pid : int
+        The holder.
+    """
+
+    def __init__(self, descriptors: list[int], size: int, pid: int) -> None:
+        self._holdings = [Holding(os.dup(descriptor), 0, None) for descriptor in descriptors]
+        self.size, self.pid = size, pid
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the holder is: it alone has the reading end."""
+        return not _hung_up(self._holdings[1].descriptor)
+
+    def answer(self) -> tuple[Body, list[int]]:
+        """Return what a client is sent, and the descriptors along with it."""
+        return {"state": "resident"}, [holding.descriptor for holding in self._holdings]
+
+
 @dataclasses.dataclass
 class Entry:
     """A result."""
@@ -94,6 +122,16 @@ class Entry:
     created: float = dataclasses.field(default_factory=time.time)
     used: float = dataclasses.field(default_factory=time.monotonic)
     hits: int = 0
+    _residents: dict[str, Resident] = dataclasses.field(default_factory=dict)  # by device
+
+    def hold(self, device: str, resident: Resident) -> None:
+        """Have it on a device too, as long as it is kept."""
+        self._residents[device] = resident
+
+    def residents(self) -> dict[str, Resident]:
+        """Return where it is now, by device."""
+        self._residents = {where: there for where, there in self._residents.items() if there.is_there}
+        return self._residents
 
     def answer(self) -> tuple[Body, list[int]]:
         """Return what a client is sent, and the descriptors along with it."""
@@ -118,6 +156,9 @@ class Entry:
             "memory": sum(holding.size for holding, _, _ in self.parts if holding.is_memory),
             "mapped": sum(size for holding, _, size in self.parts if not holding.is_memory),
             "files": sorted(self.files),
+            "resident": {
+                where: {"memory": there.size, "pid": there.pid} for where, there in self.residents().items()
+            },
             "attached": self.leases.are_held(),
             "hits": self.hits,
             "created": self.created,

@@ -136,7 +136,8 @@ def send(connection: socket.socket, body: Body, descriptors: Sequence[int] = ())
     """Send a message and wait until it is sent."""
     frame = encode(body, len(descriptors))
     sent = send_some(connection, frame, descriptors)
-    connection.sendall(frame[sent:])
+    if sent < len(frame):  # else the other side may have taken it, and closed
+        connection.sendall(frame[sent:])
 
 
 def send_some(connection: socket.socket, data: bytes | memoryview, descriptors: Sequence[int]) -> int:

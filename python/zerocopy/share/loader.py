@@ -20,7 +20,7 @@ _log = logging.getLogger("zerocopy")
 
 def import_all() -> None:
     """Import what every loader needs."""
-    from zerocopy.share import computing  # noqa: F401
+    from zerocopy.share import computing, holder  # noqa: F401
 
 
 def run(server: int, descriptors: Sequence[int]) -> NoReturn:
@@ -47,13 +47,16 @@ def run(server: int, descriptors: Sequence[int]) -> NoReturn:
 
 
 def _run(connection: socket.socket, descriptors: Sequence[int]) -> None:
-    from zerocopy.share import computing, references
+    from zerocopy.share import computing, holder, references
 
     head, environment, *parts = descriptors
     try:
         about = pickle.loads(memory.content(head))
         _become(about, memory.content(environment))
-        computing.compute(connection, about, parts)
+        if "kind" in about:
+            holder.hold(connection, about)
+        else:
+            computing.compute(connection, about, parts)
     except (ServerError, references.LostReference) as error:
         state = "lost" if isinstance(error, references.LostReference) else "refused"
         frames.send(connection, {"op": "refused", "state": state, "why": str(error)[:4000]})

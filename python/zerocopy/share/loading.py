@@ -15,7 +15,7 @@ from typing import Any
 
 from zerocopy.share import frames, memory
 from zerocopy.share.connections import Connection
-from zerocopy.share.entries import Entries, Entry, Holding
+from zerocopy.share.entries import Entries, Entry, Holding, Resident
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.frames import Body, Message
 from zerocopy.share.zygotes import Zygote
@@ -40,6 +40,7 @@ class Load:
     begun: float = dataclasses.field(default_factory=time.monotonic)
     output: collections.deque[bytes] = dataclasses.field(default_factory=collections.deque)
     is_over: bool = False
+    is_holder: bool = False  # it goes on by itself: what it holds others have
 
     def said(self) -> str:
         """Return the end of what it printed."""
@@ -168,6 +169,8 @@ class Loads:
                 load.connection.send(*(entry.answer() if entry else ({"state": "absent"}, [])), holding=entry)
             elif said == "published":
                 self._publish(load, message)
+            elif said == "held":
+                self._hold(load, message)
             elif said == "failed":
                 self._finish(load, {"state": "failed", "said": load.said()}, message.descriptors)
             elif said == "refused":
@@ -220,6 +223,20 @@ class Loads:
                 self._tell(connection, {"state": "absent"}, [])
         self._end(load)
 
+    def _hold(self, load: Load, message: Message) -> None:
+        body = message.body
+        entry = self._entries.by_id(body["id"])
+        if entry is None:
+            self._finish(load, {"state": "lost"}, [])
+            return
+        resident = Resident(message.descriptors, int(body["size"]), int(body["pid"]))
+        entry.hold(body["device"], resident)
+        load.is_holder = True
+        waiting, load.waiting = load.waiting, {}
+        for connection in waiting:
+            self._tell(connection, *resident.answer(), holding=resident)
+        self._end(load)
+
     def _holdings(self, parts: list[Any], descriptors: list[int]) -> list[Holding]:
         """Return what holds the parts: memory that other results have already, by the one that they have."""
         known: dict[tuple[int, int], Holding] = {}
@@ -266,7 +283,7 @@ class Loads:
                 load,
                 f"the loader of {load.name} took longer than {load.timeout:g} s (ZEROCOPY_SHARE_TIMEOUT)",
             )
-        busy = {load.zygote for load in self._processes.values()}
+        busy = {load.zygote for load in self._processes.values() if not load.is_holder}
         if self._zygote is not None and now > self._zygote.used + _ZYGOTE_IDLE:
             self._retired.append(self._zygote)
             self._zygote = None
@@ -309,8 +326,8 @@ class Loads:
 
 
 def _kill(load: Load) -> None:
-    """Kill a loader and what it has forked."""
-    if load.pid is not None:
+    """Kill a loader and what it has forked; not a holder, which sees for itself when nobody needs it any more."""
+    if load.pid is not None and not load.is_holder:
         for kill in (os.killpg, os.kill):  # it may not have a group of its own yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(load.pid, signal.SIGKILL)

@@ -157,6 +157,8 @@ class Server:
             self._load(connection, body)
         elif request == "attach":
             self._attach(connection, body["id"])
+        elif request == "resident":
+            self._send_resident(connection, body)
         elif request == "compute":
             self._loads.begin(connection, body, descriptors)
         elif request == "status":
@@ -183,6 +185,15 @@ class Server:
             connection.send({"state": "absent"})
         else:
             connection.send(*entry.answer(), holding=entry)
+
+    def _send_resident(self, connection: Connection, body: dict[str, Any]) -> None:
+        entry = self.entries.by_id(body["id"])
+        if entry is None:
+            connection.send({"state": "lost"})
+        elif (there := entry.residents().get(body["device"])) is not None:
+            connection.send(*there.answer(), holding=there)
+        elif not self._loads.join(connection, body["key"], ""):
+            connection.send({"state": "absent"})
 
     def _status(self, with_entries: bool) -> dict[str, Any]:
         return {

@@ -1,0 +1,173 @@
+"""Results on a device: one allocation there for a result, which all processes of the machine have in common.
+
+::
+
+    holder   attach, and carry by the road ──→ one allocation ── exported once ──→ server          holder.py
+    client   attach, but over the opened allocation in place of the shared pages ←── server        asking.py
+
+What lies where in the allocation nobody has to send: it follows from the result's own table (csrc/memory/staging).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from zerocopy import _C, _torch_cuda, devices, road
+from zerocopy.errors import UnsupportedError
+
+
+class Kind(devices.Device, Protocol):
+    """A kind of device whose memory processes can share. Pickled by its name: the holder is another process."""
+
+    def __init__(self, device: torch.device) -> None: ...
+
+    @staticmethod
+    def find(device: torch.device) -> torch.device:
+        """Return a device that is there, with its number. ``UnsupportedError``."""
+
+    def export(self, whole: torch.UntypedStorage) -> tuple[Any, list[int]]:
+        """Return what others open an allocation by: a handle that can be pickled, and descriptors."""
+
+    def open(self, handle: Any, descriptors: Sequence[int]) -> torch.UntypedStorage:
+        """Return another process's allocation."""
+
+
+class Cuda(devices.Cuda):
+    """A CUDA device."""
+
+    @staticmethod
+    def find(device: torch.device) -> torch.device:
+        """Return a device that is there."""
+        if not torch.cuda.is_available():
+            raise UnsupportedError(f"a resident copy on {device}: there is no CUDA device")
+        index = torch.cuda.current_device() if device.index is None else device.index
+        if index >= torch.cuda.device_count():
+            raise UnsupportedError(
+                f"a resident copy on {device}: there are {torch.cuda.device_count()} CUDA devices"
+            )
+        return torch.device("cuda", index)
+
+    def export(self, whole: torch.UntypedStorage) -> tuple[Any, list[int]]:
+        """Return the handle that CUDA has for it."""
+        return _torch_cuda.exported(whole), []
+
+    def open(self, handle: Any, descriptors: Sequence[int]) -> torch.UntypedStorage:
+        """Return the memory behind a handle."""
+        return _torch_cuda.opened(handle)
+
+
+#: What can be resident where, by the types of torch's devices.
+KINDS: dict[str, type[Kind]] = {"cuda": Cuda}
+
+
+class Residence(NamedTuple):
+    """Where results are wanted."""
+
+    kind: type[Kind]
+    device: torch.device
+
+
+_wanted: contextvars.ContextVar[Residence | None] = contextvars.ContextVar("zerocopy_resident", default=None)
+
+
+def wanted() -> Residence | None:
+    """Return where results are wanted now; None where they are wanted as ever."""
+    return _wanted.get()
+
+
+def resident(device: torch.device | str) -> contextlib.AbstractContextManager[None]:
+    """Have ``share.load`` return results that lie on a device, in one copy for all processes of the machine.
+
+    Within the block each result's storages that were on the CPU, or on that device, are parts of one allocation there.
+    The first who asks has it filled, by a process that holds it from then on; all others open it, in the same
+    milliseconds whatever its size, and without any memory of their own.
+
+    **Memory on a device has no copy-on-write: what one process writes to such a tensor all others see.** So it is for
+    what is only read, as the weights of an inference; ``tensor.clone()`` is one's own.
+
+    Parameters
+    ----------
+    device : torch.device or str
+        ``"cuda"``, ``"cuda:1"``. Without a number it is the current one.
+
+    Returns
+    -------
+    context manager
+        For this thread, or this task of asyncio.
+
+    Raises
+    ------
+    UnsupportedError
+        If there is no such device, or none of a kind whose memory can be shared.
+
+    Notes
+    -----
+    Within the block ``share.load`` also raises what filling the allocation raises: ``torch.cuda.OutOfMemoryError`` with
+    the bytes that it takes, or ``ServerError`` if the process that does it dies.
+
+    The copy stays as long as the server has the result or any process has one of its tensors. ``share.status()`` lists
+    it with the result.
+
+    ``bytes``, NumPy arrays and other buffers of a result are read by Python, so those stay shared memory of the host.
+
+    Examples
+    --------
+    >>> import torch, zerocopy
+    >>> def load(path):
+    ...     with zerocopy.share.resident("cuda"):
+    ...         return zerocopy.share.load(torch.load, path)
+    """
+    where = torch.device(device)
+    kind = KINDS.get(where.type)
+    if kind is None:
+        raise UnsupportedError(f"a resident copy on {where}: memory of that kind is not shared")
+    return _within(Residence(kind, kind.find(where)))
+
+
+@contextlib.contextmanager
+def _within(residence: Residence) -> Iterator[None]:
+    token = _wanted.set(residence)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
+class Way:
+    """Stands for the road of storages that one allocation on a device is for.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where it is.
+    bring : callable
+        Returns the allocation, given what it is for.
+    elsewhere : Road, optional
+        The road of storages that were on another device.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        bring: Callable[[_C.Haul], torch.UntypedStorage],
+        elsewhere: road.Road | None,
+    ) -> None:
+        self._device, self._bring, self._elsewhere = device, bring, elsewhere
+
+    def device_of(self, tag: str) -> object | None:
+        """Return whether storages of a tag are part of it: this, or what their own road says."""
+        if tag in ("cpu", str(self._device)):
+            return self
+        return None if self._elsewhere is None else self._elsewhere.device_of(tag)
+
+    def carry(self, device: Any, haul: _C.Haul) -> torch.UntypedStorage:
+        """Return the one storage that holds all of a haul."""
+        if device is self:
+            return self._bring(haul)
+        assert self._elsewhere is not None, "it has said where"
+        return self._elsewhere.carry(device, haul)
