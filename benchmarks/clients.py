@@ -2,8 +2,8 @@
 
 Run as a program it prepares a loader, and for each line that it is told has such processes load, and says what it took:
 "attach" for the seconds of one load, in a process that is started for it; "attaches" for loads a second, by 8 forked
-processes at once; "pss" for the bytes that 8 forked processes have taken, each page divided by those that share it, when
-all have read every page.
+processes at once; "pss" for the bytes that 8 forked processes have taken, each page divided by those that share it,
+when all have read every page.
 """
 
 from __future__ import annotations
@@ -161,12 +161,13 @@ def main() -> None:
     if once:
         _once(call)
         return
+    does = {
+        "attach": lambda: _attach(loader, path),
+        "attaches": lambda: _attaches(call),
+        "pss": lambda: _pss(call),
+    }
     for line in sys.stdin:
-        what = line.strip()
-        if what == "attach":
-            found = _attach(loader, path)
-        else:
-            found = {"attaches": _attaches, "pss": _pss}[what](call)
+        found = does[line.strip()]()
         print(json.dumps(found), flush=True)
 
 
