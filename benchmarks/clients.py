@@ -22,7 +22,7 @@ from typing import Any
 
 from .kernels import load_kernels
 from .loaders import LOADERS
-from .measure import MAX_ROUNDS, Series
+from .measure import Series
 from .memory import import_for
 from .objects import spans_of
 
@@ -56,13 +56,13 @@ def clients_of(loader: str, path: Path) -> Iterator[Ask]:
             sent.close()
 
 
-def interleave(ours: Ask, peer: Ask | None, rounds: int, more: bool) -> Series:
-    """Time one load of a fresh client each, in turn."""
+def interleave(ours: Ask, peer: Ask | None, rounds: int) -> Series:
+    """Time one load of a fresh client each, in turn. Each takes seconds to start, so there are no more rounds."""
     series = Series()
     sides = [(ours, series.ours)] + ([(peer, series.peer)] if peer else [])
     for ask, _ in sides:
         ask("attach")  # the first publishes
-    while len(series.ours) < rounds or (more and sum(series.ours) < 0.2 and len(series.ours) < MAX_ROUNDS):
+    while len(series.ours) < rounds:
         for ask, seconds in sides:
             seconds.append(ask("attach"))
     return series

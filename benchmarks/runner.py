@@ -113,9 +113,7 @@ def _attach_line(case: TimeCase, files: Files, settings: Settings) -> dict[str, 
             for side in sides(case)
         ]
         rounds = min(settings.rounds, case.most_rounds)
-        series = clients.interleave(
-            found[0], found[1] if len(found) > 1 else None, rounds, not settings.quick
-        )
+        series = clients.interleave(found[0], found[1] if len(found) > 1 else None, rounds)
     nbytes = files.path(case.ours.file).stat().st_size
     return {"column": "attach", "unit": "s", "bytes": nbytes} | series.summary()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,8 @@ def printed(name: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         timeout=120 * (5 if SANITIZED else 1),
+        # An arena is 64 MiB of address space, which a thread may take after that is limited.
+        env={**os.environ, "MALLOC_ARENA_MAX": "1"},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
