@@ -18,6 +18,8 @@ _PARTS = {
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
 
+_SYMBOLS = getattr(torch, "SymInt", ())
+
 
 def read_all(value: Any) -> list[Any]:
     """Return what can be told apart of a value, as plain items in order; raise AssertionError if a tensor is wrong.
@@ -30,6 +32,10 @@ def read_all(value: Any) -> list[Any]:
     alive = []  # or another object would get the address of one that was seen
     while waiting:
         value = waiting.pop()
+        if isinstance(value, _SYMBOLS):
+            # Of a jagged tensor: torch numbers them as they come, and makes an object for one whenever it is asked.
+            found.append("SymInt")
+            continue
         if id(value) in seen:
             found.append(("again", seen[id(value)]))
             continue
@@ -41,8 +47,6 @@ def read_all(value: Any) -> list[Any]:
 
 
 def _inside(value: Any, found: list[Any]) -> Iterator[Any]:
-    if isinstance(value, getattr(torch, "SymInt", ())):  # of a jagged tensor: torch numbers them as they come
-        return
     if isinstance(value, torch.Tensor):
         yield from _of_tensor(value, found)
     elif isinstance(value, torch.UntypedStorage):
