@@ -53,7 +53,7 @@ class PartsMapper final : public Mapper {
 };
 
 struct Row {
-  std::uint64_t part;
+  std::uint64_t part = 0;
   Extent extent;
 };
 

@@ -19,8 +19,8 @@ namespace zerocopy {
 class PublishedArchive final : public Archive {
  public:
   struct Layout {
-    std::uint64_t table;  // offset in part 0
-    std::uint64_t storages;
+    std::uint64_t table = 0;  // offset in part 0
+    std::uint64_t storages = 0;
     Extent pickle;  // in part 0
   };
 

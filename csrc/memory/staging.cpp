@@ -37,7 +37,8 @@ std::vector<Run> place_all(std::span<const Cargo> cargo, Staging& staging) {
   std::vector<std::size_t> order(cargo.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, [&](std::size_t one, std::size_t other) {
-    const Cargo &a = cargo[one], &b = cargo[other];
+    const Cargo& a = cargo[one];
+    const Cargo& b = cargo[other];
     return a.source == b.source ? a.extent.offset < b.extent.offset
                                 : std::less<const Source*>{}(a.source, b.source);
   });

@@ -19,15 +19,15 @@ namespace zerocopy {
 
 // The bytes of one storage. The source has to outlive whatever reads it.
 struct Cargo {
-  const Source* source;
+  const Source* source = nullptr;
   Extent extent;
 };
 
 // Bytes to be read into a slot.
 struct Fill {
-  const Source* source;
+  const Source* source = nullptr;
   Extent extent;
-  std::uint64_t at;
+  std::uint64_t at = 0;
 };
 
 // Bytes of a filled slot, and where they go on the device.
