@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,19 @@ def test_load_file(path: Path, device: Any) -> None:
             assert lies_in_mapping(loaded["b"].data_ptr(), path)
 
 
+@pytest.mark.skipif("backend" not in signature(package.load_file).parameters, reason="releases before 0.8")
+def test_backends(path: Path) -> None:
+    """The mapping is what zerocopy has for one; who asks for another gets it from the package."""
+    with zerocopy.patched(safetensors=True):
+        assert lies_in_mapping(package.load_file(path, backend="mmap")["b"].data_ptr(), path)
+        assert not lies_in_mapping(package.load_file(path, backend="pread")["b"].data_ptr(), path)
+        with safetensors.safe_open(path, "pt", backend="mmap") as file:
+            assert type(file).__module__.startswith("zerocopy")
+        model = torch.nn.Linear(3, 2)
+        package.save_model(model, str(path))
+        assert package.load_model(model, path) == (set(), [])
+
+
 def test_safe_open(path: Path) -> None:
     with ORIGINALS[0](path, "pt") as theirs, zerocopy.patched(safetensors=True):
         with safetensors.safe_open(path, framework="pt", device="cpu") as file:
@@ -92,7 +106,8 @@ def test_safe_open(path: Path) -> None:
             assert torch.equal(first, STATE["b"]) and first is not again
             assert torch.equal(file.get_slice("b")[1:, ::2], STATE["b"][1:, ::2])
             assert file.get_slice("b").get_shape() == [3, 4]
-            assert torch.equal(file.get_tensors()["a"], STATE["a"])  # which is the original's
+            assert torch.equal(file.get_tensors()["a"], STATE["a"])
+            assert list(file.get_tensors()) == list(getattr(theirs, "get_tensors", STATE.copy)())
             assert outcome(lambda: file.get_tensor("c")) == outcome(lambda: theirs.get_tensor("c"))
         with pytest.raises(safetensors.SafetensorError, match="closed"):
             file.get_tensor("b")

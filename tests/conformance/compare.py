@@ -1,4 +1,4 @@
-"""Compares two runs of PyTorch's own tests: on stock torch, and with zerocopy in its place.
+"""Compares two runs of somebody's own tests: on stock torch, and with zerocopy in its place.
 
 The rule is that the tests that fail with zerocopy are among those that fail without it. `scripts/conformance` runs it.
 Exits with 0 if the rule holds, with 1 if not, or if either run says too little to tell.
@@ -30,6 +30,7 @@ class Run:
     loads: dict[str, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     patched: bool | None = None
+    alike: dict[str, int] = field(default_factory=dict)
     trouble: list[str] = field(default_factory=list)
 
     def failing(self) -> set[str]:
@@ -75,6 +76,8 @@ def read(path: Path, status: int) -> Run:
             run.trouble.append(f"{line['not_collected']} could not be collected:\n{line['tail']}")
         elif "patched" in line:
             run.patched = line["patched"]
+        elif "alike" in line:
+            run.alike = line
         elif "finished" in line:
             finished = True
         else:
@@ -145,6 +148,7 @@ def report(stock: Run, patched: Run) -> tuple[dict[str, Any], str]:
             }
             for test in broken
         },
+        "read_alike": patched.alike,
         "mended": mended,
         "changed": {test: [stock.outcomes[test], patched.outcomes[test]] for test in changed},
         "failing_in_both": {
@@ -161,6 +165,10 @@ def report(stock: Run, patched: Run) -> tuple[dict[str, Any], str]:
         f"loads:   {served} served by zerocopy, in {served_tests} tests; {refused.total()} refused by it; "
     )
     text += f"{handed_over.total()} handed over to torch\n"
+    if patched.alike:
+        text += "files:   {alike} read alike by both, {refused_by_both} refused by both\n".format(
+            **patched.alike
+        )
     for title, reasons in (("refused", refused), ("handed over", handed_over)):
         for reason, times in reasons.most_common():
             text += f"  {times:5} {title}: {reason}\n"

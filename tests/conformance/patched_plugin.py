@@ -7,6 +7,7 @@ loader is, and what goes to the original is known by the line that zerocopy logs
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
 import re
 from collections import Counter
@@ -17,7 +18,7 @@ import outcomes_plugin
 import zerocopy
 from zerocopy import loading
 
-HANDED_OVER = re.compile(r"goes to torch\.load: (.*)", re.DOTALL)
+HANDED_OVER = re.compile(r"goes to (?:torch\.load|safetensors): (.*)", re.DOTALL)
 
 
 class Count(logging.Handler):
@@ -73,11 +74,11 @@ class Count(logging.Handler):
 
 
 count = Count()
-# What zerocopy.load and the patched torch.load both come to.
+# What zerocopy.load and the patched functions all come to.
 loading.load_diagnosed = count(loading.load_diagnosed)
 logging.getLogger("zerocopy").addHandler(count)
 logging.getLogger("zerocopy").setLevel(logging.DEBUG)
-zerocopy.patch()
+zerocopy.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
 
 
 def pytest_collection_finish() -> None:

@@ -28,8 +28,8 @@ def load_file_for(original: Function) -> Function:
     def load_file(*args: Any, **kwargs: Any) -> Any:
         reason = "arguments that zerocopy does not know"
         with contextlib.suppress(TypeError):
-            filename, device = _file(*args, **kwargs)
-            reason = _why_not_ours(device)
+            filename, *how = _file(*args, **kwargs)
+            reason = _why_not_ours(*how)
             if not reason:
                 try:
                     return zerocopy.load(filename)
@@ -47,8 +47,8 @@ def safe_open_for(original: Function) -> Function:
     def safe_open(*args: Any, **kwargs: Any) -> Any:
         reason = "arguments that zerocopy does not know"
         with contextlib.suppress(TypeError):
-            filename, framework, device = _opened(*args, **kwargs)
-            reason = _why_not_ours(device) or ("" if framework in _FRAMEWORKS else f"framework {framework!r}")
+            filename, framework, *how = _opened(*args, **kwargs)
+            reason = _why_not_ours(*how) or ("" if framework in _FRAMEWORKS else f"framework {framework!r}")
             if not reason:
                 try:
                     return SafeOpen(zerocopy.open(filename), lambda: original(*args, **kwargs))
@@ -86,6 +86,10 @@ class SafeOpen:
             return self._theirs().get_tensor(name)
         return checkpoint.get_tensor(name).detach()
 
+    def get_tensors(self) -> dict[str, torch.Tensor]:
+        """Return all tensors, as :meth:`get_tensor` does."""
+        return {name: self.get_tensor(name) for name in self._open()}
+
     def get_slice(self, name: str) -> Any:
         """Return a tensor of which parts can be read."""
         checkpoint = self._open()
@@ -118,16 +122,20 @@ class SafeOpen:
         return self._checkpoint
 
 
-def _file(filename: Any, device: Any = "cpu") -> tuple[Any, Any]:
-    return filename, device
+def _file(filename: Any, device: Any = "cpu", *, backend: Any = "mmap") -> tuple[Any, Any, Any]:
+    return filename, device, backend
 
 
-def _opened(filename: Any, framework: Any, device: Any = "cpu") -> tuple[Any, Any, Any]:
-    return filename, framework, device
+def _opened(
+    filename: Any, framework: Any, device: Any = "cpu", *, backend: Any = "mmap"
+) -> tuple[Any, Any, Any, Any]:
+    return filename, framework, device, backend
 
 
-def _why_not_ours(device: Any) -> str:
-    return "" if device in ("cpu", torch.device("cpu")) else f"device {device!r}"
+def _why_not_ours(device: Any, backend: Any) -> str:
+    if device not in ("cpu", torch.device("cpu")):
+        return f"device {device!r}"
+    return "" if backend == "mmap" else f"backend {backend!r}"
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
