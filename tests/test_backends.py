@@ -16,6 +16,7 @@ from conftest import Child, Saver, lies_in_mapping, stock_load
 from containers import CONTAINERS
 from equality import assert_same
 from interrupting import interrupted
+from page_cache import PAGE, drop, resident
 
 import zerocopy
 from benchmarks import far
@@ -178,6 +179,21 @@ def test_direct_where_it_may_be_refused(caplog: pytest.LogCaptureFixture) -> Non
             assert not said(caplog)  # newer ones take it
     finally:
         path.unlink(missing_ok=True)
+
+
+@READING
+def test_what_is_read_does_not_take_memory_twice(save: Saver, backend: str) -> None:
+    """Of a file that was not in the page cache next to nothing is there afterwards."""
+    path = save({"weight": torch.arange(3_000_000.0), "bias": torch.arange(2_000_000.0)})
+    drop(path)
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        pytest.skip("its file system refuses O_DIRECT")
+    loaded = zerocopy.load(path, backend=backend)
+    assert len(resident(path)) * PAGE < 4 << 20
+    assert_same(loaded, stock_load(path))
+    assert_same(zerocopy.load(path, backend=backend), loaded)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "100000", " 3 ", "²"])

@@ -67,10 +67,9 @@ std::shared_ptr<Mapper> mapper_of(const File& file, std::uint64_t start, Mode mo
 // What h5py says is in a file, or none: then the file says it.
 using Listed = std::optional<Hdf5Listing>;
 
-// What is mapped stays where it is: only what goes to a device is read once, and may pass the page cache by.
+// What is mapped stays where it is: what is read into private memory, or goes to a device, is read once.
 std::shared_ptr<const Source> source_of(File file, std::uint64_t start, Way way, const Terms& terms) {
   if (way == Way::direct) return std::make_shared<const DirectSource>(std::move(file), start, terms);
-  if (way == Way::pread) return std::make_shared<const FileSource>(std::move(file), start, terms);
   return std::make_shared<const SparingSource>(std::move(file), start, terms);
 }
 

@@ -69,13 +69,13 @@ class Source {
     return bytes;
   }
 
-  // Many ranges, and large ones, by several threads.
+  // Many ranges, and large ones, by several threads. For bytes that nobody will ask this process for again.
   void read(std::span<const Piece> pieces) const {
     for (const Piece& piece : pieces) require(piece.extent);
     transfer(
         pieces,
         [this](const Piece& request) {
-          fill(request.extent.offset, {request.to, static_cast<std::size_t>(request.extent.size)});
+          fill_once(request.extent.offset, {request.to, static_cast<std::size_t>(request.extent.size)});
         },
         terms_);
   }
