@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from file_systems import file_system
 from sanitizer import SANITIZED
 from zygote import Zygote
 
@@ -92,6 +93,13 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 def forked(zygote: Zygote) -> Child:
     """Run Python code in a process that was forked with torch and zerocopy imported. Quicker than `child`."""
     return zygote.run
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Give an empty folder of a file system of 2 MiB."""
+    with file_system(tmp_path, request.param, 2 << 20) as folder:
+        yield folder
 
 
 @pytest.fixture

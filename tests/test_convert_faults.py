@@ -115,6 +115,27 @@ def test_a_disk_that_is_full(save: Saver, forked: Child, tmp_path: Path, name: s
     assert set(tmp_path.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("m.safetensors", {}),
+        ("m.pt", {}),
+        ("m.h5", {}),
+        ("out", {"max_shard_size": "500KB"}),
+        ("out/model.bin", {"max_shard_size": "500KB"}),
+        ("m.pt", {"dtype": torch.float64}),
+    ],
+)
+def test_a_small_disk(save: Saver, small_disk: Path, name: str, how: dict[str, Any]) -> None:
+    if name.endswith("h5"):
+        pytest.importorskip("h5py")
+    source = save({f"layer.{i}": torch.full((100_000,), float(i)) for i in range(10)})
+    with pytest.raises(OSError, match="No space left") as caught:
+        zerocopy.convert(source, small_disk / name, **how)
+    assert caught.value.errno == errno.ENOSPC
+    assert not any(small_disk.iterdir())
+
+
 REFUSED = """
     import os, sys, zerocopy
     os.setgroups([])

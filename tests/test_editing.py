@@ -18,9 +18,9 @@ import strategies
 import torch
 from conftest import Child, Saver, saved_bytes, stock_load
 from equality import assert_same
+from file_systems import fill
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_save_faults import small_file_system
 
 import zerocopy
 from zerocopy import editing
@@ -121,18 +121,17 @@ def test_renamed_all_at_once(save: Saver) -> None:
     assert path.stat().st_size == size
 
 
-def test_a_disk_that_is_full(tmp_path: Path) -> None:
-    with small_file_system(tmp_path / "small") as folder:
-        path = folder / "model.pt"
-        zerocopy.save({f"entry {i}": i for i in range(9000)} | {"a": torch.ones(300_000)}, path)
-        (folder / "rest").write_bytes(bytes(600_000))
-        before = path.read_bytes()
-        with pytest.raises(OSError, match="No space left") as caught:
-            zerocopy.rename_keys(path, {"a": "b"})
-        assert caught.value.filename == str(path) and path.read_bytes() == before
-        (folder / "rest").unlink()
+def test_a_disk_that_is_full(small_disk: Path) -> None:
+    path = small_disk / "model.pt"
+    zerocopy.save({f"entry {i}": i for i in range(9000)} | {"a": torch.ones(300_000)}, path)
+    fill(small_disk / "rest")
+    before = path.read_bytes()
+    with pytest.raises(OSError, match="No space left") as caught:
         zerocopy.rename_keys(path, {"a": "b"})
-        assert zerocopy.load(path)["b"].sum() == 300_000
+    assert caught.value.filename == str(path) and path.read_bytes() == before
+    (small_disk / "rest").unlink()
+    zerocopy.rename_keys(path, {"a": "b"})
+    assert zerocopy.load(path)["b"].sum() == 300_000
 
 
 def test_what_has_it_open_keeps_it(save: Saver) -> None:

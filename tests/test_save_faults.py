@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
@@ -12,7 +11,7 @@ import sys
 import tempfile
 import textwrap
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -190,27 +189,14 @@ def test_errors_of_a_callback_stay_what_they_are(save: Saver) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-@contextlib.contextmanager
-def small_file_system(folder: Path) -> Iterator[Path]:
-    """Mount a file system of 2 MiB."""
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"nothing can be mounted here: {mounted.stderr.decode()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
-def test_the_disk_is_full(tmp_path: Path) -> None:
-    with small_file_system(tmp_path / "small") as folder:
-        path = folder / "model.pt"
-        zerocopy.save({"small": 1}, path)
-        with pytest.raises(OSError, match="No space left") as caught:
-            zerocopy.save(STATE, path)
-        assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(path)
-        assert list(folder.iterdir()) == [path] and stock_load(path) == {"small": 1}
+@pytest.mark.parametrize("mapped", [False, True])
+def test_the_disk_is_full(save: Saver, small_disk: Path, mapped: bool) -> None:
+    path = small_disk / "model.pt"
+    zerocopy.save({"small": 1}, path)
+    with pytest.raises(OSError, match="No space left") as caught:
+        zerocopy.save(zerocopy.load(save(STATE)) if mapped else STATE, path)
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(path)
+    assert list(small_disk.iterdir()) == [path] and stock_load(path) == {"small": 1}
 
 
 def test_files_may_not_be_that_large(tmp_path: Path) -> None:

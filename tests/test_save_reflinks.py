@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 import torch
 from conftest import stock_load
 from equality import assert_same
+from file_systems import file_system
 
 import zerocopy
 
@@ -24,21 +23,8 @@ STATE = {"weight": torch.arange(float(SIZE)), "bias": torch.arange(float(SIZE)).
 @pytest.fixture(params=["xfs", "btrfs"])
 def sharing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """Give a folder of a file system of 400 MiB in a file."""
-    make = shutil.which(f"mkfs.{request.param}", path=f"{os.environ['PATH']}:/sbin:/usr/sbin")
-    image, folder = tmp_path / "image", tmp_path / "mounted"
-    folder.mkdir()
-    with image.open("wb") as file:
-        file.truncate(400 << 20)
-    if make is None or os.getuid() != 0:
-        pytest.skip(f"it takes root and mkfs.{request.param}")
-    subprocess.run([make, "-q", image], check=True, capture_output=True)
-    mounted = subprocess.run(["mount", "-o", "loop", image, folder], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"nothing can be mounted here: {mounted.stderr.decode()}")
-    try:
+    with file_system(tmp_path, request.param, 400 << 20) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def room(folder: Path) -> int:

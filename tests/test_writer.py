@@ -14,7 +14,6 @@ from conftest import Child, Saver, stock_load
 from equality import assert_same
 from hypothesis import HealthCheck, given, settings
 from kinds import CATALOG, Kind
-from test_save_faults import small_file_system
 
 import zerocopy
 
@@ -198,14 +197,11 @@ def test_what_fails_leaves_what_was_there(tmp_path: Path, there: bool, fault: st
     assert not there or path.read_bytes() == b"as it was"
 
 
-def test_the_disk_is_full(tmp_path: Path) -> None:
-    with small_file_system(tmp_path / "small") as folder:
-        with (
-            pytest.raises(OSError, match="No space left") as caught,
-            zerocopy.Writer(folder / "model.pt") as writer,
-        ):
-            writer.store_early(torch.ones(1 << 20))
-        assert caught.value.filename == str(folder / "model.pt") and not any(folder.iterdir())
+def test_the_disk_is_full(small_disk: Path) -> None:
+    path = small_disk / "model.pt"
+    with pytest.raises(OSError, match="No space left") as caught, zerocopy.Writer(path) as writer:
+        writer.store_early(torch.ones(1 << 20))
+    assert caught.value.filename == str(path) and not any(small_disk.iterdir())
 
 
 def test_a_folder_is_in_the_way(tmp_path: Path) -> None:
