@@ -233,9 +233,6 @@ def test_what_is_in_memory_is_read_there_and_the_rest_past_it(save: Saver, twin:
     path.read_bytes()
     assert_same(zerocopy.load(path), large_state())
     assert len(page_cache.resident(path)) > pages * 0.9
-    page_cache.drop(path)
-    assert_same(zerocopy.load(path, backend="pread"), large_state())
-    assert len(page_cache.resident(path)) > pages * 0.9, "who says pread wants the page cache"
 
 
 def test_nothing_is_read_ahead_on_a_network(

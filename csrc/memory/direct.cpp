@@ -69,8 +69,12 @@ std::uint64_t DirectSource::fill_directly(std::uint64_t offset, std::span<std::b
   return done;
 }
 
+bool SparingSource::is_at_hand(Extent extent) const {
+  return is_cached(file(), {start() + extent.offset, extent.size});
+}
+
 void SparingSource::fill_once(std::uint64_t offset, std::span<std::byte> into) const {
-  if (into.size() < kWorthPassing || is_cached(file(), {start() + offset, into.size()})) {
+  if (into.size() < kWorthPassing || is_at_hand({offset, into.size()})) {
     return fill(offset, into);
   }
   const Source& direct = past_cache();

@@ -29,6 +29,7 @@ class DirectSource final : public Source {
     file_.expect(ranges, start_ + start);
   }
   bool is_direct() const noexcept override { return direct_.load(std::memory_order_relaxed); }
+  bool is_at_hand(Extent /*extent*/) const override { return false; }
 
  private:
   void fill(std::uint64_t offset, std::span<std::byte> into) const override;
@@ -44,6 +45,8 @@ class DirectSource final : public Source {
 class SparingSource final : public FileSource {
  public:
   using FileSource::FileSource;
+
+  bool is_at_hand(Extent extent) const override;
 
  private:
   void fill_once(std::uint64_t offset, std::span<std::byte> into) const override;

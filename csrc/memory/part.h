@@ -32,6 +32,9 @@ class PartSource final : public Source {
     whole_->expect(ranges, part_.offset + start);
   }
   bool is_direct() const noexcept override { return whole_->is_direct(); }
+  bool is_at_hand(Extent extent) const override {
+    return whole_->is_at_hand({part_.offset + extent.offset, extent.size});
+  }
 
  private:
   void fill(std::uint64_t offset, std::span<std::byte> into) const override {

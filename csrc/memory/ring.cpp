@@ -41,7 +41,8 @@ Filling::Filling(std::span<const Chunk> chunks, Terms terms)
 
 void Filling::start() {
   const SignalsBlocked blocked;
-  const std::size_t count = std::min<std::size_t>(terms_.threads, requests_.size());
+  const unsigned threads = are_at_hand() ? std::min(terms_.threads, processors()) : terms_.threads;
+  const std::size_t count = std::min<std::size_t>(threads, requests_.size());
   threads_.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     try {
@@ -50,6 +51,16 @@ void Filling::start() {
       return;  // as many as can be had; without any the caller fills
     }
   }
+}
+
+// By the looks of the first, the middle and the last.
+bool Filling::are_at_hand() const {
+  const auto is_at_hand = [](const Request& request) {
+    const Fill& fill = request.fills.front();
+    return fill.source->is_at_hand(fill.extent);
+  };
+  return is_at_hand(requests_.front()) && is_at_hand(requests_[requests_.size() / 2]) &&
+         is_at_hand(requests_.back());
 }
 
 // A thread's whole life.

@@ -42,6 +42,7 @@ class Filling {
   };
 
   void start();
+  bool are_at_hand() const;
   void run() noexcept;
   bool step(std::unique_lock<std::mutex>& lock);
   bool is_ready() const { return next_ < requests_.size() && requests_[next_].chunk < slots_.size(); }

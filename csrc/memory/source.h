@@ -5,6 +5,7 @@
 // gigabytes (0.5 us a header against 3 us), and a file that cannot be mapped is parsed all the same.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -39,6 +40,10 @@ class Source {
   // Whether what is read passes by the page cache.
   virtual bool is_direct() const noexcept { return false; }
 
+  // Whether reading these bytes copies memory, and waits for no disk. What may take a look at each page: to
+  // be asked of samples.
+  virtual bool is_at_hand(Extent /*extent*/) const { return true; }
+
   // Says what will be read soon, one after the other, by offsets counted from `start`.
   virtual void expect(std::span<const Extent> /*ranges*/, std::uint64_t /*start*/) const {}
 
@@ -72,17 +77,32 @@ class Source {
   // Many ranges, and large ones, by several threads. For bytes that nobody will ask this process for again.
   void read(std::span<const Piece> pieces) const {
     for (const Piece& piece : pieces) require(piece.extent);
+    Terms terms = terms_;
+    if (are_at_hand(pieces)) terms.threads = std::min(terms.threads, processors());
     transfer(
         pieces,
         [this](const Piece& request) {
           fill_once(request.extent.offset, {request.to, static_cast<std::size_t>(request.extent.size)});
         },
-        terms_);
+        terms);
   }
 
  private:
   virtual void fill(std::uint64_t offset, std::span<std::byte> into) const = 0;
   virtual void fill_once(std::uint64_t offset, std::span<std::byte> into) const { fill(offset, into); }
+
+  // By the looks of the first, the middle and the last.
+  bool are_at_hand(std::span<const Piece> pieces) const {
+    if (pieces.empty()) return true;
+    const Extent& last = pieces.back().extent;
+    const std::uint64_t end = std::min(last.size, kRequest);
+    return is_at_hand(start_of(pieces.front())) && is_at_hand(start_of(pieces[pieces.size() / 2])) &&
+           is_at_hand({last.offset + last.size - end, end});
+  }
+
+  static Extent start_of(const Piece& piece) {
+    return {piece.extent.offset, std::min(piece.extent.size, kRequest)};
+  }
 
   void require(Extent extent) const {
     if (extent.fits(size())) return;

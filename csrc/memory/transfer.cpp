@@ -1,5 +1,7 @@
 #include "memory/transfer.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -132,6 +134,13 @@ class Threads {
 };
 
 }  // namespace
+
+unsigned processors() {
+  cpu_set_t ours{};
+  if (::sched_getaffinity(0, sizeof ours, &ours) != 0)
+    return std::max(std::thread::hardware_concurrency(), 1U);
+  return static_cast<unsigned>(CPU_COUNT(&ours));
+}
 
 void transfer(std::span<const Piece> pieces, const Move& move, const Terms& terms) {
   std::uint64_t whole = 0;

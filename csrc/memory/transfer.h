@@ -37,6 +37,10 @@ struct Terms {
 // instead.
 constexpr std::uint64_t kRequest = std::uint64_t{4} << 20U;
 
+// How many threads may copy memory at once without waiting for each other; a disk takes more requests than
+// that.
+unsigned processors();
+
 // Returns when all is done, or throws what a Move or `meanwhile` threw. Small transfers start no thread.
 void transfer(std::span<const Piece> pieces, const Move& move, const Terms& terms);
 

@@ -6,6 +6,7 @@ caller's back as a GPU's do: what the road is tested and measured with where the
 
 from __future__ import annotations
 
+import ctypes
 import queue
 import threading
 from collections.abc import Callable
@@ -107,7 +108,8 @@ class Memory:
 
     def move(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy bytes, on the lane's thread. What it raises the lane's caller learns later."""
-        target.copy_(source)
+        # Not by target.copy_: OpenMP's threads would wait, spinning, on processors that fill the next slots.
+        ctypes.memmove(target.data_ptr(), source.data_ptr(), source.numel())
 
     def __str__(self) -> str:
         return str(self._device)
