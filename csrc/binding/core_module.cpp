@@ -12,6 +12,7 @@
 #include "container/checksum.h"
 #include "container/safetensors.h"
 #include "container/zip.h"
+#include "memory/maps.h"
 #include "pickle/effects.h"
 #include "pickle/machine.h"
 #include "pickle/scan.h"
@@ -82,6 +83,11 @@ std::uint32_t checksum(const py::object& buffer, std::uint32_t crc) {
   const Region content = region_of_buffer(buffer.ptr(), Access::any);
   const GilReleased released;
   return crc32(crc, content.bytes());
+}
+
+bool unwritten(int pagemap, std::uint64_t address, std::uint64_t size) {
+  const GilReleased released;
+  return is_unwritten(pagemap, address, size);
 }
 
 // (name, offset, stored size, deflated, size, CRC, fault) of each record, by the directory. A record
@@ -173,6 +179,7 @@ PYBIND11_MODULE(_core, module) {
   register_exceptions();
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"));
+  module.def("is_unwritten", &unwritten, py::arg("pagemap"), py::arg("address"), py::arg("size"));
   module.def("crc32", &checksum, py::arg("content"), py::arg("crc") = 0);
   module.def("zip_records", &zip_records, py::arg("descriptor"), py::arg("name"));
   module.def("hdf5_listing", &hdf5_listing, py::arg("descriptor"), py::arg("name"));

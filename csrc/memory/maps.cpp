@@ -1,8 +1,12 @@
 #include "memory/maps.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <fstream>
+#include <span>
 
 namespace zerocopy {
 namespace {
@@ -15,6 +19,11 @@ bool take(std::string_view& line, int base, char behind, std::uint64_t& number) 
   line.remove_prefix(length + 1);
   return true;
 }
+
+// Of an entry of pagemap, which has 64 bits for each page: it is in memory, or swapped out; it is one of a file, or
+// shared.
+constexpr std::uint64_t kThere = std::uint64_t{3} << 62U;
+constexpr std::uint64_t kOfFile = std::uint64_t{1} << 61U;
 
 }  // namespace
 
@@ -60,6 +69,23 @@ std::optional<File> file_of(const FileMapping& mapping) {
   } catch (const FileError&) {  // NOLINT(bugprone-empty-catch): its name is gone, or leads elsewhere
   }
   return std::nullopt;
+}
+
+bool is_unwritten(int pagemap, std::uint64_t address, std::uint64_t size) {
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t behind = (address + size + page - 1) / page;
+  std::array<std::uint64_t, 4096> entries{};
+  for (std::uint64_t first = address / page; first < behind;) {
+    const std::size_t wanted = std::min<std::uint64_t>(entries.size(), behind - first);
+    const ssize_t got = ::pread(pagemap, entries.data(), wanted * sizeof entries[0],
+                                static_cast<off_t>(first * sizeof entries[0]));
+    if (got < 0 || static_cast<std::size_t>(got) != wanted * sizeof entries[0]) return false;
+    const std::span<const std::uint64_t> pages = std::span(entries).first(wanted);
+    if (std::ranges::any_of(pages, [](std::uint64_t entry) { return (entry & kThere) != 0 && (entry & kOfFile) == 0; }))
+      return false;
+    first += wanted;
+  }
+  return true;
 }
 
 }  // namespace zerocopy

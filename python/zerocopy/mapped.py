@@ -12,17 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import torch
-
 from zerocopy import _core
 from zerocopy.errors import Error
-
-_ENTRY = 8  # bytes of /proc/self/pagemap for each page
-_MOST_ENTRIES = 1 << 20
-# Bits of an entry: the page is one of a file or shared; it is in memory, or swapped out.
-_OF_A_FILE = 1 << 61
-_THERE = -(1 << 62)  # bits 63 and 62, as a signed number
-
 
 _NOTHING: Mapping[str, int] = {}
 
@@ -116,20 +107,10 @@ class MappedFiles:
 
     def _is_unwritten(self, address: int, size: int) -> bool:
         """Whether none of the pages is private: a page is copied at the first write, and is no file's from then on."""
-        first, behind = address // mmap.PAGESIZE, -(-(address + size) // mmap.PAGESIZE)
         try:
-            pages = self._pagemap()
+            return _core.is_unwritten(self._pagemap(), address, size)
         except OSError:
             return False
-        for page in range(first, behind, _MOST_ENTRIES):
-            wanted = min(_MOST_ENTRIES, behind - page) * _ENTRY
-            entries = bytearray(os.pread(pages, wanted, page * _ENTRY))
-            if len(entries) != wanted:
-                return False
-            bits = torch.frombuffer(entries, dtype=torch.int64)
-            if bool((((bits & _THERE) != 0) & ((bits & _OF_A_FILE) == 0)).any()):
-                return False
-        return True
 
     def _pagemap(self) -> int:
         found = self._opened.get("pagemap")

@@ -31,7 +31,7 @@ from zerocopy.share import by_value, quirks
 #: Bytes and buffers of fewer go by value.
 SHARED_FROM = 1 << 12
 
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
+TENSORS = (torch.Tensor, torch.nn.Parameter)
 _REFUSALS = (pickle.PicklingError, AttributeError, TypeError)
 
 
@@ -125,8 +125,8 @@ class _Leaves:
         if known is not None:
             return known
         kind = type(obj)
-        if kind in _TENSORS:
-            return self._add(obj, obj) if _is_simple(obj) else None
+        if kind in TENSORS:
+            return self._add(obj, obj) if is_simple(obj) else None
         if kind is torch.storage.TypedStorage:
             return self._add(obj, obj)
         if kind is torch.UntypedStorage:
@@ -183,8 +183,8 @@ def _dill_pickler(file: io.BytesIO, leaves: _Leaves, refusal: Exception) -> Any:
     return DillPickler(file, protocol=5, recurse=True, buffer_callback=leaves.take_buffer)
 
 
-def _is_simple(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is elements of a storage and nothing else: the machine makes it anew."""
+def is_simple(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is elements of a storage and nothing else: the machine makes it anew."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type in ("cpu", "cuda")

@@ -13,7 +13,7 @@ import torch  # noqa: F401  its libraries have to be there before _C is loaded
 
 from zerocopy import patching
 from zerocopy.mapped import MappedFiles, Place, identity_of
-from zerocopy.share import attaching, blueprints, calls, client, files, frames, references
+from zerocopy.share import attaching, blueprints, calls, client, files, frames, references, states
 from zerocopy.share.errors import ServerError
 from zerocopy.share.placing import Checksum
 from zerocopy.share.publishing import Published, Publisher
@@ -56,7 +56,7 @@ class _Argument(NamedTuple):
 
     name: str
     value: Any
-    before: references.State | None
+    before: states.State | None
 
 
 class _Session:
@@ -120,7 +120,7 @@ class _Session:
         if self._arguments:
             with self.mapped() as mapped:
                 self._arguments = {
-                    number: argument._replace(before=references.state_of(argument.value, mapped))
+                    number: argument._replace(before=states.of(argument.value, mapped))
                     for number, argument in self._arguments.items()
                 }
 
@@ -129,7 +129,7 @@ class _Session:
         return {
             number: argument.value
             for number, argument in self._arguments.items()
-            if references.are_same(argument.before, references.state_of(argument.value, mapped))
+            if states.are_same(argument.before, states.of(argument.value, mapped))
         }
 
     # ---------------------------------------------------------------------------------- the result

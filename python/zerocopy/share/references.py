@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from zerocopy.mapped import MappedFiles, Place
-from zerocopy.share import blueprints, publishing
+from zerocopy.mapped import MappedFiles
+from zerocopy.share import states
 
 
 class LostReference(Exception):
@@ -32,6 +32,7 @@ class Origin(NamedTuple):
 
 
 _results: dict[int, tuple[weakref.ref[Any], str]] = {}
+_states: dict[str, states.State | None] = {}  # of results as the server has them, as long as they are here
 _memory: dict[str, Origin] = {}  # by what the kernel calls it in /proc/self/maps
 
 
@@ -43,7 +44,12 @@ def note(result: Any, entry: str, memory: Sequence[tuple[int, int]]) -> None:
         _memory[f"{device} {status.st_ino}"] = Origin(entry, part)
     at = id(result)
     with contextlib.suppress(TypeError):  # a dict, a list, ...: known by its tensors alone
-        _results[at] = weakref.ref(result, lambda _: _results.pop(at, None)), entry
+        _results[at] = weakref.ref(result, lambda _: _forget(at)), entry
+
+
+def _forget(at: int) -> None:
+    _, entry = _results.pop(at, (None, ""))
+    _states.pop(entry, None)
 
 
 class References:
@@ -96,33 +102,10 @@ class References:
 
     def _is_unchanged(self, obj: Any, entry: str, again: Again) -> bool:
         try:
-            fresh = again(entry)
+            fresh = None if entry in _states else again(entry)
         except LostReference:
             return False
         with MappedFiles(self._numbers) as mapped:
-            return are_same(state_of(fresh, mapped), state_of(obj, mapped))
-
-
-class State(NamedTuple):
-    """What an object is, down to its last byte."""
-
-    blueprint: blueprints.Blueprint
-    places: list[Place]
-
-
-def state_of(obj: Any, mapped: MappedFiles) -> State | None:
-    """Return an object's state; None if one of its storages was written to, or is nobody else's."""
-    storages = publishing.Storages()
-    try:
-        blueprint = blueprints.of(obj, storages, storages.store)
-    except Exception:  # it was changed to what cannot be pickled
-        return None
-    full = [storage for storage in storages.found if storage.nbytes()]
-    places = [mapped.place_of(storage.data_ptr(), storage.nbytes()) for storage in full]
-    known = [there for there in places if there is not None]
-    return State(blueprint, known) if len(known) == len(full) else None
-
-
-def are_same(one: State | None, other: State | None) -> bool:
-    """Return whether both are there, and the same."""
-    return one is not None and one == other
+            if entry not in _states:
+                _states[entry] = states.of(fresh, mapped)
+            return states.are_same(_states[entry], states.of(obj, mapped))

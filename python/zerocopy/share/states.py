@@ -1,0 +1,111 @@
+"""What an object is, down to its last byte, as something that can be compared: to see whether it was changed.
+
+Two objects are the same if they pickle alike, and if their storages are the same bytes of the same files, none of them
+written to here. The pickle is only compared, so it may be one that nobody can load.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import os
+import pickle
+from typing import Any, NamedTuple
+
+import torch
+
+from zerocopy import _torch
+from zerocopy.mapped import MappedFiles, Place
+from zerocopy.share import blueprints, by_value, files, publishing, quirks
+
+
+class State(NamedTuple):
+    """What an object is."""
+
+    content: blueprints.Blueprint
+    places: list[tuple[Any, int]]  # of each storage: what it lies in, and where in that
+
+
+def of(obj: Any, mapped: MappedFiles) -> State | None:
+    """Return an object's state; None if one of its storages was written to, or is nobody else's."""
+    try:
+        content, storages = _quickly(obj)
+    except Exception:  # what takes more to be pickled
+        try:
+            content, storages = _thoroughly(obj)
+        except Exception:  # it was changed to what cannot be
+            return None
+    places = [
+        mapped.place_of(storage.data_ptr(), storage.nbytes()) for storage in storages if storage.nbytes()
+    ]
+    known = [(_what(place), place.offset) for place in places if place is not None]
+    return State(content, known) if len(known) == len(places) else None
+
+
+def are_same(one: State | None, other: State | None) -> bool:
+    """Return whether both are there, and the same."""
+    return one is not None and one == other
+
+
+def _what(place: Place) -> Any:
+    """Return what a place is in: a file, or what a number stands for that is no descriptor."""
+    return place.descriptor if place.descriptor < 0 else files.identity(os.fstat(place.descriptor))
+
+
+def _thoroughly(obj: Any) -> tuple[blueprints.Blueprint, list[torch.UntypedStorage]]:
+    storages = publishing.Storages()
+    return blueprints.of(obj, storages, storages.store), storages.found
+
+
+def _quickly(obj: Any) -> tuple[blueprints.Blueprint, list[torch.UntypedStorage]]:
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer)
+    pickler.dump(obj)
+    return blueprints.Blueprint(b"", buffer.getvalue()), pickler.found
+
+
+class _Pickler(pickle.Pickler):
+    """Asks of what is no plain data only: a blueprint asks of each number and name."""
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, protocol=5)
+        self.found: list[torch.UntypedStorage] = []
+        self._numbers: dict[int, int] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is collections.OrderedDict:  # most of what modules consist of; its own way asks for its slots
+            return kind, (), obj.__dict__ or None, None, iter(obj.items())
+        if kind in blueprints.TENSORS and blueprints.is_simple(obj):
+            return _tensor, self._of_tensor(obj)
+        if kind is torch.storage.TypedStorage:
+            return _storage, (self._number_of(_torch.untyped(obj)), obj.dtype)
+        if kind is torch.UntypedStorage:
+            return _storage, (self._number_of(obj), None)
+        found = quirks.reduced(obj)
+        return by_value.reduced(obj) if found is NotImplemented else found
+
+    def _of_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        shape = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+        flags = tensor.requires_grad, tensor.is_conj(), tensor.is_neg(), type(tensor) is torch.nn.Parameter
+        return (
+            self._number_of(_torch.untyped_of(tensor)),
+            tensor.dtype,
+            *shape,
+            *flags,
+            tensor._backward_hooks,
+        )
+
+    def _number_of(self, storage: torch.UntypedStorage) -> int:
+        number = self._numbers.setdefault(storage._cdata, len(self.found))
+        if number == len(self.found):
+            self.found.append(storage)
+        return number
+
+
+def _tensor(*_: Any) -> None:
+    """Stand for a tensor in what is only compared."""
+
+
+def _storage(*_: Any) -> None:
+    """Stand for a storage."""
