@@ -11,6 +11,7 @@ import signal
 import socket
 import stat
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -51,42 +52,42 @@ def serves(place: Path) -> bool:
         return sharing.asked(connection, "status", entries=False)["state"] == "status"
 
 
-def pid_of_server() -> int:
-    status = share.status()
-    assert status is not None
-    return int(status["pid"])
-
-
 # ------------------------------------------------------------------------------------- one server
 
 
+TWENTY = """
+    import os, sys
+    from zerocopy.share import sockets, starting
+    gate, opening = os.pipe()
+    for _ in range(20):
+        if os.fork() == 0:
+            os.close(opening)
+            os.read(gate, 1)
+            connection = starting.connected(sockets.path(), 60)
+            os.write(1, f"{sockets.require_same_user(connection)}\\n".encode())
+            os._exit(0)
+    os.close(opening)
+    statuses = {os.wait()[1] for _ in range(20)}
+    sys.exit(statuses != {0})
+"""
+
+
 def test_twenty_that_start_at_once_have_one_server(own: Path) -> None:
-    # In threads of two processes: a process each would import torch twenty times.
-    code = (
-        "import sys, threading\nfrom zerocopy import share\nfrom zerocopy.share import starting, sockets\n"
-        "gate = threading.Barrier(10)\n"
-        "def start():\n"
-        "    gate.wait()\n"
-        "    connection = starting.connected(sockets.path(), 30)\n"
-        "    sys.stdout.write(f'{sockets.require_same_user(connection)}\\n')\n"
-        "threads = [threading.Thread(target=start) for _ in range(10)]\n"
-        "[t.start() for t in threads]; [t.join() for t in threads]"
-    )
-    programs = [sharing.client(code) for _ in range(2)]
-    said = [program.communicate(timeout=90) for program in programs]
-    assert {line for out, _ in said for line in out.split()} == {str(pid_of_server())}, said
+    program = sharing.client(textwrap.dedent(TWENTY))
+    out, err = program.communicate(timeout=90)
+    assert out.split() == [str(sharing.pid_of_server())] * 20 and program.returncode == 0, err
 
 
 def test_what_is_left_of_a_dead_server_is_no_hindrance(own: Path) -> None:
     kept = share.load(sharing.filled, 50_000, 4)
-    pid = pid_of_server()
+    pid = sharing.pid_of_server()
     shared_memory = set(Path("/dev/shm").iterdir())
     os.kill(pid, signal.SIGKILL)
     sharing.wait_until(lambda: not Path(f"/proc/{pid}").exists() or _state(pid) == "Z")
     assert own.exists() and int(kept.sum()) == 200_000  # the socket is stale, the tensor whole
     kept.add_(1)
     assert torch.equal(share.load(sharing.filled, 50_000, 4), kept - 1)
-    assert pid_of_server() != pid and set(Path("/dev/shm").iterdir()) <= shared_memory
+    assert sharing.pid_of_server() != pid and set(Path("/dev/shm").iterdir()) <= shared_memory
     assert sorted(path.name for path in own.parent.iterdir()) == ["socket", "socket.lock"]
 
 
@@ -97,7 +98,7 @@ def _state(pid: int) -> str:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly(own: Path, number: int) -> None:
     share.load(int, "5")
-    pid = pid_of_server()
+    pid = sharing.pid_of_server()
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     os.kill(pid, number)
     sharing.wait_until(lambda: not own.exists())
@@ -118,14 +119,14 @@ def test_shutdown(own: Path) -> None:
     share.shutdown()
     assert share.status() is None and share.unload("*") == 0
     share.load(int, "5")
-    pid = pid_of_server()
+    pid = sharing.pid_of_server()
     share.shutdown()
     assert share.status() is None and not own.exists()
     assert not Path(f"/proc/{pid}").exists() or _state(pid) == "Z"
 
 
 def test_the_server_has_no_torch(server: Path) -> None:
-    maps = Path(f"/proc/{pid_of_server()}/maps").read_text()
+    maps = Path(f"/proc/{sharing.pid_of_server()}/maps").read_text()
     assert "libtorch" not in maps and "libc.so" in maps
 
 
@@ -209,7 +210,7 @@ def _when(_: int, seconds: float, number: int) -> Any:
 
 @pytest.mark.plain_memory("it measures memory")
 def test_descriptors_and_memory_stay_what_they_are(server: Path) -> None:
-    pid = pid_of_server()
+    pid = sharing.pid_of_server()
 
     def cycles(count: int) -> None:
         for _ in range(count):
@@ -217,7 +218,7 @@ def test_descriptors_and_memory_stay_what_they_are(server: Path) -> None:
 
     cycles(100)
     before = sharing.descriptors_of(), sharing.descriptors_of(pid), _mappings(), _resident(pid)
-    cycles(3000)
+    cycles(10_000)
     after = sharing.descriptors_of(), sharing.descriptors_of(pid), _mappings(), _resident(pid)
     assert after[0] <= before[0] + 2 and after[1] <= before[1] + 4 and after[2] <= before[2] + 20
     assert after[3] <= before[3] + (4 << 20)
@@ -335,7 +336,7 @@ def test_random_bytes(server: Path) -> None:
 
 
 def test_unexpected_descriptors_are_closed(server: Path, tmp_path: Path) -> None:
-    pid = pid_of_server()
+    pid = sharing.pid_of_server()
     assert serves(server)
     sharing.wait_until(lambda: sharing.descriptors_of(pid) > 0)
     before = sharing.descriptors_of(pid)
@@ -356,7 +357,7 @@ def test_unexpected_descriptors_are_closed(server: Path, tmp_path: Path) -> None
 
 def test_a_client_that_dies_between_any_two_messages(server: Path, tmp_path: Path) -> None:
     """The whole exchange of a load that computes, left after each step."""
-    pid = pid_of_server()
+    pid = sharing.pid_of_server()
     log = os.fsencode(tmp_path / "log")
     before = sharing.descriptors_of(pid)
     for steps in range(7):
@@ -409,7 +410,7 @@ def test_a_slow_client_hinders_nobody(server: Path) -> None:
 def test_the_socket_is_its_users_alone(server: Path) -> None:
     assert stat.S_IMODE(server.lstat().st_mode) == 0o600
     assert stat.S_IMODE(server.parent.lstat().st_mode) == 0o700
-    pid = pid_of_server()
+    pid = sharing.pid_of_server()
     if os.geteuid() != 0:  # whom nothing is hidden from
         with pytest.raises(PermissionError):
             list(Path(f"/proc/{pid}/fd").iterdir())
