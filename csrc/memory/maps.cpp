@@ -20,10 +20,12 @@ bool take(std::string_view& line, int base, char behind, std::uint64_t& number) 
   return true;
 }
 
-// Of an entry of pagemap, which has 64 bits for each page: it is in memory, or swapped out; it is one of a file, or
-// shared.
+// Of an entry of pagemap, which has 64 bits for each page: it is in memory, or swapped out; it is one of a
+// file, or shared.
 constexpr std::uint64_t kThere = std::uint64_t{3} << 62U;
 constexpr std::uint64_t kOfFile = std::uint64_t{1} << 61U;
+
+bool is_private(std::uint64_t entry) { return (entry & kThere) != 0 && (entry & kOfFile) == 0; }
 
 }  // namespace
 
@@ -81,8 +83,7 @@ bool is_unwritten(int pagemap, std::uint64_t address, std::uint64_t size) {
                                 static_cast<off_t>(first * sizeof entries[0]));
     if (got < 0 || static_cast<std::size_t>(got) != wanted * sizeof entries[0]) return false;
     const std::span<const std::uint64_t> pages = std::span(entries).first(wanted);
-    if (std::ranges::any_of(pages, [](std::uint64_t entry) { return (entry & kThere) != 0 && (entry & kOfFile) == 0; }))
-      return false;
+    if (std::ranges::any_of(pages, is_private)) return false;
     first += wanted;
   }
   return true;

@@ -1,5 +1,5 @@
-// Which file lies behind an address of this process, and whether it still does: /proc/self/maps and pagemap, asked
-// when somebody wants to know. So there is no register to keep of what is mapped.
+// Which file lies behind an address of this process, and whether it still does: /proc/self/maps and pagemap,
+// asked when somebody wants to know. So there is no register to keep of what is mapped.
 #pragma once
 
 #include <optional>
@@ -32,8 +32,8 @@ const FileMapping* mapping_of(const std::vector<FileMapping>& mappings, ByteSpan
 // The mapped file, if it is still to be found under its path.
 std::optional<File> file_of(const FileMapping& mapping);
 
-// Whether no page of these bytes is private: one of a private mapping is copied at its first write, and is no file's
-// from then on. The descriptor is that of /proc/self/pagemap; false where the kernel does not say.
+// Whether no page of these bytes is private: one of a private mapping is copied at its first write, and is no
+// file's from then on. The descriptor is that of /proc/self/pagemap; false where the kernel does not say.
 bool is_unwritten(int pagemap, std::uint64_t address, std::uint64_t size);
 
 }  // namespace zerocopy

@@ -40,8 +40,8 @@ class Source {
   // Whether what is read passes by the page cache.
   virtual bool is_direct() const noexcept { return false; }
 
-  // Whether reading these bytes copies memory, and waits for no disk. What may take a look at each page: to
-  // be asked of samples.
+  // Whether reading these bytes copies memory, and waits for no disk. That may take a look at each page: it
+  // is to be asked of samples.
   virtual bool is_at_hand(Extent /*extent*/) const { return true; }
 
   // Says what will be read soon, one after the other, by offsets counted from `start`.

@@ -54,6 +54,24 @@ TEST_F(AheadTest, FillsAMapping) {
   EXPECT_EQ(part.bytes().text(), from(4097, 9 * kMiB));
 }
 
+TEST_F(AheadTest, PagesThatWereWrittenToAreNoFilesAnyMore) {
+  const Region whole = map_file(open(), 0, Mode::copy_on_write);
+  const int pagemap = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(pagemap, 0);
+  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to look it up
+  const auto begin = reinterpret_cast<std::uintptr_t>(whole.data());
+  EXPECT_EQ(whole.bytes().text(), content_);  // which has read every page
+  EXPECT_TRUE(is_unwritten(pagemap, begin, whole.size()));
+  whole.data()[9 * kMiB] = std::byte{1};
+  EXPECT_FALSE(is_unwritten(pagemap, begin, whole.size()));
+  EXPECT_FALSE(is_unwritten(pagemap, begin + 9 * kMiB + 4095, 1));
+  EXPECT_FALSE(is_unwritten(pagemap, begin + 9 * kMiB - 1, 2));
+  EXPECT_TRUE(is_unwritten(pagemap, begin, 9 * kMiB));
+  EXPECT_TRUE(is_unwritten(pagemap, begin + 9 * kMiB + 4096, whole.size() - 9 * kMiB - 4096));
+  EXPECT_FALSE(is_unwritten(-1, begin, 1));
+  ::close(pagemap);
+}
+
 TEST_F(AheadTest, AFileThatWasCutIsAnErrorAndNoSignal) {
   const File file = open();
   const Region whole = map_file(file, 0, Mode::read_only);
