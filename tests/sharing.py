@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,15 @@ def counted(log: bytes, value: Any = None, seconds: float = 0.0) -> Any:
     return {"value": value, "tensor": torch.arange(1000.0)}
 
 
+def told(*args: Any, **kwargs: Any) -> Any:
+    return args, kwargs
+
+
+def read_here() -> str:
+    time.sleep(0.2)
+    return Path("here").read_text()
+
+
 def calls_in(log: Path) -> int:
     return len(log.read_text().splitlines()) if log.exists() else 0
 
@@ -111,6 +121,7 @@ class OwnError(Exception):
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} {second}")
+        self.second, self.lock = second, threading.Lock()
 
 
 def fail(kind: type[BaseException], *args: Any) -> None:

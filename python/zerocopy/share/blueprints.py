@@ -17,22 +17,20 @@ import contextlib
 import ctypes
 import gc
 import io
+import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import torch
 
 from zerocopy import _C, _torch, construction, road
 from zerocopy.errors import UnsupportedError
 from zerocopy.pickling import Store, pickled
-from zerocopy.share import by_value, quirks
+from zerocopy.share import quirks
+from zerocopy.share.leaves import Leaves, Naming
 
-#: Bytes and buffers of fewer go by value.
-SHARED_FROM = 1 << 12
-
-TENSORS = (torch.Tensor, torch.nn.Parameter)
-_REFUSALS = (pickle.PicklingError, AttributeError, TypeError)
+# Of the other end: a class or module that is not there, or another one.
+_FAILURES = (pickle.UnpicklingError, AttributeError, ImportError, LookupError, TypeError)
 
 
 class Blueprint(NamedTuple):
@@ -52,8 +50,6 @@ def plain_of(obj: Any, owner: object, store: Store) -> Blueprint | None:
     return None
 
 
-#: Gives an object a persistent id, or None.
-Naming = Callable[[Any], Any]
 _NO_ARGUMENTS: Mapping[int, Any] = {}
 
 
@@ -84,7 +80,7 @@ def of(
     UnsupportedError
         If it takes dill, which is not there.
     """
-    leaves = _Leaves(arguments, naming)
+    leaves = Leaves(arguments, naming)
     skeleton = leaves.skeleton_of(obj)
     if not leaves.found:
         return Blueprint(_NO_LEAVES, skeleton)
@@ -92,113 +88,6 @@ def of(
 
 
 _NO_LEAVES = pickle.dumps(([], []), protocol=2)
-
-
-class _Leaves:
-    """Takes the leaves out of an object while it is pickled."""
-
-    def __init__(self, arguments: Mapping[int, Any], naming: Naming | None) -> None:
-        self._naming = naming
-        self.found: list[Any] = []
-        self.notes: list[tuple[Any, ...]] = []
-        self._numbers: dict[int, int] = {}  # by id; what is numbered is kept by `_kept`
-        self._kept: list[Any] = []
-        for number, argument in arguments.items():
-            self._add(argument, None, ("argument", number))
-
-    def skeleton_of(self, obj: Any) -> bytes:
-        buffer = io.BytesIO()
-        try:
-            _SkeletonPickler(buffer, self).dump(obj)
-        except _REFUSALS as refusal:
-            buffer = io.BytesIO()
-            _dill_pickler(buffer, self, refusal).dump(obj)
-        return buffer.getvalue()
-
-    def name_of(self, obj: Any) -> Any:
-        """Return the number of a leaf, or what whoever asked for the blueprint calls it; None for any other object."""
-        named = None if self._naming is None else self._naming(obj)
-        return self._number_of(obj) if named is None else named
-
-    def _number_of(self, obj: Any) -> int | None:
-        known = self._numbers.get(id(obj))
-        if known is not None:
-            return known
-        kind = type(obj)
-        if kind in TENSORS:
-            return self._add(obj, obj) if is_simple(obj) else None
-        if kind is torch.storage.TypedStorage:
-            return self._add(obj, obj)
-        if kind is torch.UntypedStorage:
-            return self._add(obj, _typed(obj), ("untyped",))
-        if kind is bytes and len(obj) >= SHARED_FROM:
-            return self._add(obj, _storage_over(obj), ("bytes",))
-        if kind is memoryview:
-            if not obj.c_contiguous:
-                raise UnsupportedError("a memoryview that is not contiguous cannot be shared")
-            about = ("memoryview", obj.format, list(obj.shape or ()), obj.readonly)
-            return self._add(obj, _storage_over(obj), about)
-        return None
-
-    def take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
-        """Take a buffer out of the band, or return that it goes by value."""
-        raw = buffer.raw()
-        if raw.nbytes < SHARED_FROM:
-            return True
-        self._add(buffer, _storage_over(raw), ("buffer",))
-        return False
-
-    def _add(self, obj: Any, leaf: Any, note: tuple[Any, ...] | None = None) -> int:
-        number = self._numbers[id(obj)] = len(self.found)
-        self._kept.append(obj)
-        self.found.append(leaf)
-        if note is not None:
-            self.notes.append((number, *note))
-        return number
-
-
-class _SkeletonPickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, leaves: _Leaves) -> None:
-        super().__init__(file, protocol=5, buffer_callback=leaves.take_buffer)
-        self._leaves = leaves
-
-    def persistent_id(self, obj: Any) -> Any:
-        return self._leaves.name_of(obj)
-
-    def reducer_override(self, obj: Any) -> Any:
-        found = quirks.reduced(obj)
-        return by_value.reduced(obj) if found is NotImplemented else found
-
-
-def _dill_pickler(file: io.BytesIO, leaves: _Leaves, refusal: Exception) -> Any:
-    dill = by_value.required(f"an object that pickle refuses ({str(refusal)[:200]})")
-
-    class DillPickler(dill.Pickler):  # type: ignore[misc, name-defined]
-        def persistent_id(self, obj: Any) -> Any:
-            return leaves.name_of(obj)
-
-        def reducer_override(self, obj: Any) -> Any:
-            return quirks.reduced(obj)
-
-    return DillPickler(file, protocol=5, recurse=True, buffer_callback=leaves.take_buffer)
-
-
-def is_simple(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is elements of a storage and nothing else: the machine makes it anew."""
-    return (
-        tensor.layout is torch.strided
-        and tensor.device.type in ("cpu", "cuda")
-        and not tensor.is_quantized
-        and not tensor.__dict__
-    )
-
-
-def _typed(storage: torch.UntypedStorage) -> Any:
-    return _torch.typed_storage(storage, torch.uint8)
-
-
-def _storage_over(buffer: Any) -> Any:
-    return _typed(_C.untyped_storage(memoryview(buffer).cast("B"), True))
 
 
 #: Finds what a persistent id that is no number stands for.
@@ -237,7 +126,7 @@ def build(
         if len(here) < len(leaves):
             there, _ = leaves_of(archive, resident())
             leaves = [leaves[i] if i in here else leaf for i, leaf in enumerate(there)]
-    with _uncollected():
+    with _uncollected:
         buffers = []
         for number, kind, *about in notes:
             if kind == "argument":
@@ -252,7 +141,10 @@ def build(
             if finding is None
             else lambda pid: leaves[pid] if isinstance(pid, int) else finding(pid)
         )
-        return unpickler.load()
+        try:
+            return unpickler.load()
+        except _FAILURES as error:
+            raise UnsupportedError(f"it cannot be built here: {type(error).__name__}: {error}") from error
 
 
 def leaves_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None = None) -> Any:
@@ -268,20 +160,44 @@ def leaves_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None = 
         What becomes of those that it does not carry; as in :func:`zerocopy._torch.restore_function`.
     """
     restored, cpu_as_is = restore or _RESTORE
-    with _uncollected():
+    with _uncollected:
         return archive.load(_refuse_all, restored, cpu_as_is, way, "utf-8", construction, False)
 
 
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Have no garbage looked for: all that is made here is kept, and a search among torch's objects takes longer."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
+class _Uncollected:
+    """Has no garbage looked for: all that is made is kept, and a search among torch's objects takes longer.
+
+    Threads may be within it side by side: what is off before any of them stays off, and nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._be_outside()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _be_outside(self) -> None:
+        self._lock, self._count, self._was_on = threading.Lock(), 0, False
+
+    def _after_fork(self) -> None:
+        was_on = self._count and self._was_on  # the threads that were within are not in the child
+        self._be_outside()
         if was_on:
             gc.enable()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._count == 0:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._count == 0 and self._was_on:
+                gc.enable()
+
+
+_uncollected = _Uncollected()
 
 
 class _SkeletonUnpickler(pickle.Unpickler):

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
-from zerocopy.share import by_value, frames, memory
+from zerocopy.share import exceptions, frames, memory
 from zerocopy.share.errors import FrameError, ServerError
 
 _log = logging.getLogger("zerocopy")
@@ -86,11 +86,8 @@ def _report(connection: socket.socket, error: BaseException) -> None:
 
 def _pickled(error: BaseException, text: str) -> bytes:
     described = f"{type(error).__qualname__}: {_message_of(error)}"
-    with contextlib.suppress(Exception):
-        content = by_value.dumps(error)
-        if type(pickle.loads(content)) is type(error):  # not all that can be pickled can be made again
-            return pickle.dumps((content, described, text))
-    return pickle.dumps((None, described, text))
+    content = exceptions.dumps(error)
+    return pickle.dumps((content, described, text))
 
 
 def _message_of(error: BaseException) -> str:

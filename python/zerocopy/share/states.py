@@ -16,7 +16,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy.mapped import MappedFiles, Place
-from zerocopy.share import blueprints, by_value, files, publishing, quirks
+from zerocopy.share import blueprints, by_value, files, leaves, publishing, quirks
 
 
 class State(NamedTuple):
@@ -76,7 +76,7 @@ class _Pickler(pickle.Pickler):
         kind = type(obj)
         if kind is collections.OrderedDict:  # most of what modules consist of; its own way asks for its slots
             return kind, (), obj.__dict__ or None, None, iter(obj.items())
-        if kind in blueprints.TENSORS and blueprints.is_simple(obj):
+        if kind in leaves.TENSORS and leaves.is_simple(obj):
             return _tensor, self._of_tensor(obj)
         if kind is torch.storage.TypedStorage:
             return _storage, (self._number_of(_torch.untyped(obj)), obj.dtype)

@@ -1,0 +1,159 @@
+"""What a program defines itself, through the model server: functions, classes and exceptions of ``__main__``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sharing
+
+from zerocopy import share
+
+pytest.importorskip("dill")
+
+PROGRAM = """
+import dataclasses
+import enum
+import functools
+import math
+import multiprocessing
+import os
+import sys
+import threading
+
+import numpy
+import torch
+
+from zerocopy import share
+
+
+class Mode(str, enum.Enum):
+    FAST = "f"
+    SLOW = "s"
+    QUICK = "f"
+
+    def __init__(self, letter):
+        self.letter = letter
+
+    @classmethod
+    def _missing_(cls, value):
+        return cls.SLOW
+
+    def twice(self):
+        return self.value * 2, Mode.SLOW
+
+
+@dataclasses.dataclass
+class Config:
+    width: int
+    mode: Mode = Mode.FAST
+    names: list = dataclasses.field(default_factory=list)
+
+
+class Net(torch.nn.Linear):
+    def __init__(self, config):
+        super().__init__(config.width, config.width)
+        self.config = config
+
+
+class WithConstructor(OSError):
+    def __init__(self, path, *, code):
+        super().__init__(2, f"code {code}", path)
+        self.code, self.lock = code, threading.Lock()
+
+
+class WithMessage(Exception):
+    def __init__(self, code):
+        super().__init__(f"failed with {code}")
+        self.code = code
+
+
+def fail(kind, *args, **kwargs):
+    raise kind(*args, **kwargs)
+
+
+def build(config, mode):
+    assert isinstance(config, Config) and config.mode is Mode.FAST and mode is Mode.QUICK is Mode.FAST
+    assert dataclasses.replace(config, width=3).width == 3 and dataclasses.asdict(config)["names"] == []
+    assert Mode("?") is Mode.SLOW and Mode.FAST.twice() == ("ff", Mode.SLOW) and Mode.FAST.letter == "f"
+    return Net(config), mode
+
+
+@functools.lru_cache
+def cached(n):
+    return n, Mode.FAST
+
+
+def counted(log):
+    with open(log, "a") as file:
+        file.write("called\\n")
+    return log in {"alpha", "beta", "gamma", "delta"}, math.pi, os.sep, sys.version, abs, numpy.ones(2)
+
+
+def check(log):
+    net, mode = share.load(build, Config(2), Mode.FAST)
+    assert type(net) is Net and net.config == Config(2) and mode is Mode.FAST
+    assert share.load(functools.partial(build, Config(2)), mode=Mode.FAST)[1] is Mode.FAST
+    assert share.load(cached, 3) == (3, Mode.FAST)
+    share.load(counted, os.fsencode(log))
+    for error in (WithConstructor("a file", code=3), WithMessage(3)):
+        try:
+            share.load(fail, type(error), *(("a file",) if error.args[0] == 2 else (3,)),
+                       **({"code": 3} if error.args[0] == 2 else {}))
+        except type(error) as raised:
+            assert str(raised) == str(error) and raised.args == error.args and raised.code == 3
+            assert "Traceback" in str(raised.__cause__)
+        else:
+            raise AssertionError("nothing was raised")
+
+
+if __name__ == "__main__":
+    check(sys.argv[1])
+    process = multiprocessing.get_context("spawn").Process(target=check, args=(sys.argv[1],))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+"""
+
+
+@pytest.fixture(autouse=True)
+def server(tmp_path: Path) -> Iterator[Path]:
+    with sharing.served(tmp_path) as place:
+        yield place
+
+
+def test_what_a_program_defines(tmp_path: Path) -> None:
+    """Whatever seeds its hashes, it is the same call; classes are the program's own on both sides."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        ended = subprocess.run(
+            [sys.executable, str(program), str(tmp_path / "log")],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert ended.returncode == 0, ended.stderr
+    assert sharing.calls_in(tmp_path / "log") == 1
+
+
+def test_names_within_a_function_are_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is a module of one's own sent, with whatever it has in it: it is imported."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "value").mkdir()
+    log = os.fsencode(tmp_path / "log")
+
+    def nested(value: int) -> int:
+        sharing.counted(log)
+        return value
+
+    for number in range(2):
+        (tmp_path / "value" / str(number)).touch()
+        assert share.load(nested, 3) == 3
+    assert sharing.calls_in(tmp_path / "log") == 1
