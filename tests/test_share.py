@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import datetime
+import functools
+import math
 import mmap
 import os
 import sys
@@ -170,9 +172,49 @@ def test_calls_that_mean_the_same_are_one(tmp_path: Path) -> None:
     values.append(share.load(sharing.counted, log=log, value={"2", "1"}))
     values.append(share.load(sharing.counted, log, {"1", "2"}, 0.0))
     assert sharing.calls_in(tmp_path / "log") == 1 and all(value["value"] == {"1", "2"} for value in values)
+    entry = next(entry for entry in os.scandir(tmp_path) if entry.name == "log")
+    assert share.load(os.path.getsize, entry) == share.load(os.path.getsize, entry.path)
     share.load(sharing.counted, log, {"1", "3"})
     share.load(sharing.counted, log, frozenset({"1", "2"}))
     assert sharing.calls_in(tmp_path / "log") == 3
+
+
+def test_arguments_stay_what_they_are() -> None:
+    def open_ended(first: int, second: float = 0.0, *others: int, **named: int) -> Any:
+        return first, math.copysign(1, second), others, named
+
+    @functools.wraps(open_ended)
+    def by_keywords(**named: Any) -> Any:
+        return open_ended(**named)
+
+    assert share.load(sharing.told, 0, 1, 2, 3) == ((0, 1, 2, 3), {})
+    assert share.load(sharing.told, 0, first=1, second=2) == ((0,), {"first": 1, "second": 2})
+    pytest.importorskip("dill")
+    assert share.load(open_ended, 0, 0.0, 2, 3) == open_ended(0, 0.0, 2, 3)
+    assert share.load(open_ended, 0, -0.0, third=3) == open_ended(0, -0.0, third=3)
+    assert share.load(by_keywords, first=1, second=-1.0) == open_ended(1, -1.0)
+
+
+def test_modules_of_one_name_are_two(tmp_path: Path) -> None:
+    """As what a function is made of, too."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "module_of_two.py").write_text(f"def told(n): return {name!r}")
+        program = sharing.client(
+            "import functools, sys; sys.path.insert(0, sys.argv[1]); import module_of_two\n"
+            "from zerocopy import share\n"
+            "print(share.load(functools.partial(module_of_two.told, 3)))",
+            tmp_path / name,
+        )
+        assert program.communicate(timeout=60)[0] == f"{name}\n"
+
+
+def test_buffers_of_what_takes_dill() -> None:
+    pytest.importorskip("dill")
+    numpy = pytest.importorskip("numpy")
+    arrays = [numpy.arange(5000.0) * n for n in range(3)]
+    found = share.load(lambda: [arrays[0], os, arrays[1], arrays[2]])
+    assert found[1] is os and all(map(numpy.array_equal, (found[0], *found[2:]), arrays))
 
 
 # -------------------------------------------------------------------------------------------- sharing
@@ -291,6 +333,31 @@ def rewritten(path: Path, value: float) -> None:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
+def test_files_that_only_the_function_names(tmp_path: Path) -> None:
+    pytest.importorskip("dill")
+    shared = Path("/dev/shm") / f"zerocopy-test-{os.getpid()}"
+    late = str(tmp_path / "late").encode()
+
+    def read() -> list[str]:
+        found = []
+        for path in (shared, late):
+            try:
+                found.append(Path(os.fsdecode(path)).read_text())
+            except FileNotFoundError:
+                found.append("none")
+        return found
+
+    try:
+        shared.write_text("1")
+        assert share.load(read) == share.load(read) == ["1", "none"]
+        Path(os.fsdecode(late)).write_text("2")
+        assert share.load(read) == ["1", "2"]
+        shared.write_text("3")
+        assert share.load(read) == ["3", "2"]
+    finally:
+        shared.unlink()
+
+
 @pytest.mark.parametrize("how", ["argument", "inside", "folder"])
 def test_a_rewritten_file_is_noticed(tmp_path: Path, how: str) -> None:
     path = tmp_path / "w.pt"
@@ -356,16 +423,23 @@ def test_exceptions_are_the_loaders_own(tmp_path: Path) -> None:
     assert "Traceback" in str(missing.value.__cause__) and "none.pt" in str(missing.value.__cause__)
     with pytest.raises(ZeroDivisionError, match="by hand"):
         share.load(sharing.fail, ZeroDivisionError, "by hand")
-    with pytest.raises(ServerError, match="OwnError: one two"):
+    with pytest.raises(sharing.OwnError, match="one two") as own:
         share.load(sharing.fail, sharing.OwnError, "one", "two")
+    assert own.value.args == ("one two",) and own.value.second == "two"
     with pytest.raises(ServerError, match="SystemExit"):
         share.load(sharing.fail, SystemExit, 3)
-    with pytest.raises((TypeError, zerocopy.UnsupportedError)):
-        share.load(_generator)
+    for call in ((_generator,), (repr, _Refusing())):
+        with pytest.raises(zerocopy.UnsupportedError, match="cannot be pickled"):
+            share.load(*call)
 
 
 def _generator() -> Any:
     return (n for n in range(3))
+
+
+class _Refusing:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not this one")
 
 
 def test_loaders_that_misbehave(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,3 +25,12 @@ def beneath(function: Any) -> Any:
         if replacement is not function or is_wanted is None or is_wanted():
             return function
         function = original
+
+
+def original(function: Any) -> Any:
+    """Return a function, or what lies under all replacements of it."""
+    while True:
+        replacement, under, _ = getattr(function, _MARK, (None, None, None))
+        if replacement is not function:
+            return function
+        function = under

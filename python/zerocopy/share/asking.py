@@ -7,8 +7,8 @@ import functools
 import os
 import pickle
 import sys
+import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch  # its libraries have to be there before _C is loaded
@@ -46,7 +46,8 @@ class LoaderTraceback(Exception):
 def load(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return ``fn(*args, **kwargs)``, from the server."""
     again: references.Again | None = _attached_again
-    for _ in range(_MOST_ATTEMPTS):
+    attempts, deadline = 0, time.monotonic() + settings.timeout()
+    while attempts < _MOST_ATTEMPTS:
         with References(again) as known:
             call = calls.encode(fn, args, kwargs, known)
             answer = _answer_to(call, known)
@@ -60,13 +61,16 @@ def load(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
             _raise(answer)
         elif state != "absent":
             require(answer.body, "ready")
+        elif time.monotonic() < deadline:  # it was another folder's turn, as it may be again
+            continue
+        attempts += 1
     raise ServerError(f"the model server does not come to a result of {calls.name_of(fn)}")
 
 
 def _answer_to(call: calls.Call, known: References) -> Message:
     exchange = Exchange(sockets.path())
     timeout = settings.timeout()
-    about = {"key": call.key, "cwd": str(Path.cwd()), "files": list(call.files.items())}
+    about = {"key": call.key, "cwd": calls.folder(), "files": list(call.files.items())}
     try:
         answer = exchange.ask({"op": "load", **about}, timeout=timeout + _GRACE)
         if answer.body.get("state") == "absent":
@@ -171,7 +175,7 @@ def _resident(where: Residence, entry: str, name: str) -> Message:
     try:
         answer = exchange.ask({"op": "resident", **about}, timeout=timeout + _GRACE)
         if answer.body.get("state") == "absent":
-            head = {"path": sys.path, "argv": sys.argv, "cwd": str(Path.cwd()), **about}
+            head = {"path": sys.path, "argv": sys.argv, "cwd": calls.folder(), **about}
             sent = _described({**head, "kind": pickle.dumps(where.kind)})
             body = {
                 "op": "compute",

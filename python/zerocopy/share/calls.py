@@ -13,15 +13,17 @@ import inspect
 import os
 import pickle
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import __version__, _torch
+from zerocopy import __version__, _torch, standins
 from zerocopy.mapped import Place
 from zerocopy.share import blueprints, files, publishing, sockets
+from zerocopy.share.errors import ServerError
 from zerocopy.share.placing import Placed, place
 from zerocopy.share.references import References
 
@@ -71,7 +73,8 @@ def encode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: 
         placed = place(storages.found, known.mapped(), lambda checksums: [None] * len(checksums))
         for storage, there in zip(storages.found, placed.places, strict=True):
             digest.update(_content_of(storage, there, known))
-    about = _source_of(function), notes.has_relative_paths and str(Path.cwd()), settings(), _environment()
+    sources = sorted({_source_of(function), *notes.sources})
+    about = sources, notes.has_relative_paths and folder(), settings(), _environment()
     digest.update(repr(about).encode(errors="surrogateescape"))
     return Call(
         digest.hexdigest(),
@@ -90,6 +93,14 @@ def _content_of(storage: torch.UntypedStorage, there: Any, known: References) ->
         return _torch.bytes_of(storage)
     what = known.origins.get(there.descriptor) or files.identity(os.fstat(there.descriptor))
     return repr((what, there.offset, storage.nbytes())).encode()
+
+
+def folder() -> str:
+    """Return the current folder. ``ServerError`` if there is none: nor could a loader be there."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError as error:
+        raise ServerError("the current folder has been removed") from error
 
 
 def settings() -> dict[str, str]:
@@ -135,38 +146,52 @@ def _canonical(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return arguments in the one form that calls that mean the same have."""
+    plain = getattr(function, "__func__", function)
+    owner = () if plain is function else (function.__self__,)
     try:
-        signature = _signature(function)
-        bound = signature.bind(*args, **kwargs)
+        signature = _signature(standins.original(plain))
+        bound = signature.bind(*owner, *args, **kwargs)
     except (TypeError, ValueError):
         return args, kwargs
+    # In front of more arguments than have names none may be left out.
+    is_open = any(
+        parameter.kind is parameter.VAR_POSITIONAL and name in bound.arguments
+        for name, parameter in signature.parameters.items()
+    )
     for name, parameter in signature.parameters.items():
-        if name in bound.arguments and _is_default(bound.arguments[name], parameter):
+        can_go = parameter.kind is parameter.KEYWORD_ONLY or (
+            parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not is_open
+        )
+        if can_go and name in bound.arguments and _is_default(bound.arguments[name], parameter.default):
             del bound.arguments[name]
-    return bound.args, bound.kwargs
+    return bound.args[len(owner) :], bound.kwargs
 
 
-def _is_default(value: Any, parameter: inspect.Parameter) -> bool:
-    default = parameter.default
-    if parameter.kind is parameter.POSITIONAL_ONLY:
-        return False
-    # Of other types "==" may mean anything.
+def _is_default(value: Any, default: Any) -> bool:
+    # Of other types "==" may mean anything; and 0.0 is not -0.0.
     return value is default or (
-        type(value) is type(default) and type(value) in _COMPARED and value == default
+        type(value) is type(default) and type(value) in _COMPARED and repr(value) == repr(default)
     )
 
 
 _COMPARED = (str, bytes, int, float, bool)
 
 
-@functools.lru_cache(maxsize=64)
 def _signature(function: Any) -> inspect.Signature:
-    return inspect.signature(function)
+    # Not of what others have wrapped: a wrapper may tell keywords from positions.
+    return _signature_of_function(function) if type(function) is types.FunctionType else _asked(function)
 
 
-def _source_of(function: Any) -> str:
-    """Return which module a function is from: two programs may have different ones of one name."""
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
+def _asked(function: Any) -> inspect.Signature:
+    return inspect.signature(function, follow_wrapped=False)
+
+
+_signature_of_function = functools.lru_cache(maxsize=64)(_asked)  # which holds no model, as objects may
+
+
+def _source_of(obj: Any) -> str:
+    """Return which module a function or class is from: two programs may have different ones of one name."""
+    module = sys.modules.get(getattr(obj, "__module__", None) or "")
     name = getattr(module, "__name__", "")
     # By value: whichever program it is from, it is the same.
     return "" if name in ("__main__", "__mp_main__") else str(getattr(module, "__file__", ""))
@@ -179,6 +204,7 @@ class _Notes:
         self._known = known
         self.files: files.Files = {}
         self.has_relative_paths = False
+        self.sources: set[str] = set()
 
     def name_of(self, obj: Any) -> Any:
         kind = type(obj)
@@ -187,8 +213,13 @@ class _Notes:
             return None
         if kind is set or kind is frozenset:  # its order is another in each process
             return "set", kind is frozenset, sorted(obj, key=repr)
+        if isinstance(obj, os.DirEntry):  # which pickle refuses
+            return "path", Path, os.fspath(obj)
         if isinstance(obj, os.PathLike):
             return "path", kind, os.fspath(obj)
+        if kind is types.FunctionType or isinstance(obj, type):
+            self.sources.add(_source_of(obj))
+            return None
         known = self._known.name_of(obj)
         return None if known is None else ("result", *known)
 
@@ -196,7 +227,7 @@ class _Notes:
         if not 0 < len(text) < _LONGEST_PATH or "\0" in text:
             return
         is_relative = text[0] != "/"
-        absolute = f"{Path.cwd()}/{text}" if is_relative else text
+        absolute = f"{folder()}/{text}" if is_relative else text
         if files.note(absolute, self.files):
             self.has_relative_paths |= is_relative
 
