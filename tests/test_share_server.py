@@ -544,6 +544,65 @@ def test_memory_that_is_not_sealed_is_refused(tmp_path: Path) -> None:
     frames.close_all([reading, writing, open_memory, short, blank])
 
 
+@pytest.mark.parametrize("what", ["folder", "python", "no name", "long time"])
+def test_where_none_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    with sharing.served(tmp_path):
+        if what == "folder":
+            (tmp_path / "file").touch()
+            monkeypatch.setenv("ZEROCOPY_SOCKET", str(tmp_path / "file" / "s" / "socket"))
+        elif what == "long time":
+            monkeypatch.setenv("ZEROCOPY_SHARE_TIMEOUT", "inf")
+            assert share.load(int, "5") == 5
+            return
+        else:
+            monkeypatch.setattr(sys, "executable", "" if what == "no name" else str(tmp_path / "python"))
+        with pytest.raises(ServerError, match="could be started"):
+            share.load(int, "5")
+        monkeypatch.undo()
+
+
+def test_a_folder_that_is_gone(tmp_path: Path) -> None:
+    with sharing.served(tmp_path):
+        program = sharing.client(
+            "import os, sys, torch; from zerocopy import share\n"
+            "os.mkdir(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])\n"
+            "try: share.load(int, '5')\nexcept share.ServerError as error: print(error)",
+            tmp_path / "gone",
+        )
+        assert program.communicate(timeout=60)[0] == "the current folder has been removed\n"
+
+
+def test_one_function_in_many_folders_at_once(tmp_path: Path) -> None:
+    """Each has to wait until the others have had the loader."""
+    with sharing.served(tmp_path):
+        sharing.start_server(tmp_path)
+        programs = []
+        for number in range(6):
+            (tmp_path / str(number)).mkdir()
+            (tmp_path / str(number) / "here").write_text(str(number))
+            programs.append(
+                sharing.client(
+                    "import os, sys; os.chdir(sys.argv[1]); import sharing\n"
+                    "from zerocopy import share\nprint(share.load(sharing.read_here))",
+                    tmp_path / str(number),
+                )
+            )
+        assert [program.communicate(timeout=100)[0] for program in programs] == [f"{n}\n" for n in range(6)]
+
+
+def test_a_program_that_ignores_its_children(tmp_path: Path) -> None:
+    with sharing.served(tmp_path):
+        program = sharing.client(
+            "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nimport sharing\n"
+            "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
+            "from zerocopy import share\n"
+            "try: share.load(sharing.kill_own_process)\nexcept share.ServerError as error: print(error)",
+        )
+        assert "killed by signal 9" in program.communicate(timeout=60)[0]
+        os.kill(sharing.pid_of_server(), signal.SIGTERM)
+        sharing.wait_until(lambda: share.status() is None)
+
+
 def test_bad_settings_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZEROCOPY_SOCKET", str(tmp_path / "s" / "socket"))
     monkeypatch.setenv("ZEROCOPY_MAX_BYTES", "plenty")

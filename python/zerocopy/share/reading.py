@@ -18,7 +18,7 @@ from zerocopy.share import files
 _NATIVE = (".safetensors", ".h5", ".hdf5", ".gguf", ".bin", ".pt", ".pth", ".onnx", ".model")
 _WEIGHTS = (".safetensors", ".h5", ".hdf5", ".gguf")
 _CODE = (".pyc", ".pyi", ".so", ".pth")
-_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/", "/usr/lib/")
+_SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/share/", "/usr/lib/")
 _MOST = 4096
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -58,7 +58,7 @@ class Reading:
         absolute = path if path.startswith("/") else f"{Path.cwd()}/{path}"
         if absolute not in self._noted and len(self._noted) < _MOST and _counts(absolute):
             identity = files.identity_at(absolute)
-            if identity is not None and files.is_regular(absolute):
+            if identity is None or files.is_regular(absolute):  # one that is not there may come
                 self._noted[absolute] = identity
                 self.has_relative_paths |= absolute != path
 
@@ -72,8 +72,12 @@ class Reading:
         for path in (*_mapped(), *_own_modules()):
             if len(found) < _MOST:
                 found.setdefault(path, files.identity_at(path))
-        # What is not there any more was the call's own.
-        return {path: identity for path, identity in found.items() if files.identity_at(path) is not None}
+        # What has come or gone meanwhile was the call's own.
+        return {
+            path: identity
+            for path, identity in found.items()
+            if (identity is None) == (files.identity_at(path) is None)
+        }
 
 
 def _is_writing(mode: Any, flags: Any) -> bool:

@@ -69,7 +69,8 @@ class References:
         self._found: dict[int, int] = {}  # the numbers of those, by id
         self.origins: dict[int, Origin] = {}
         self._numbers: dict[str, int] = {}
-        for number, (identity, origin) in enumerate(_memory.items() if again else (), 1):
+        # All at once: other threads add to it.
+        for number, (identity, origin) in enumerate(list(_memory.items()) if again else (), 1):
             # No descriptor is negative.
             self.origins[-number] = origin
             self._numbers[identity] = -number

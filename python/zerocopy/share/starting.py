@@ -25,6 +25,13 @@ _BOOT = (
 
 def connected(place: Path, timeout: float) -> socket.socket:
     """Return a connection to the server of a path, started if need be. ``ServerError``."""
+    try:
+        return _connected(place, timeout)
+    except (OSError, ValueError, TypeError) as error:  # the last two: Python does not know where it is itself
+        raise ServerError(f"no model server could be started at {place}: {error}") from error
+
+
+def _connected(place: Path, timeout: float) -> socket.socket:
     deadline = time.monotonic() + _PATIENCE
     connection = sockets.connect(place, timeout)
     starting: _Starting | None = None
@@ -74,6 +81,8 @@ class _Starting:
                     (os.POSIX_SPAWN_DUP2, writing, 2),
                 ],
                 setsid=True,
+                setsigmask=(),
+                setsigdef=(signal.SIGCHLD,),  # ignored, it would not tell of its children's ends
             )
         except BaseException:
             os.close(self._reading)
