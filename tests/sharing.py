@@ -167,6 +167,13 @@ def pid_of_server() -> int:
     return int(status["pid"])
 
 
+def entries() -> list[dict[str, Any]]:
+    status = share.status()
+    assert status is not None
+    found: list[dict[str, Any]] = status["entries"]
+    return found
+
+
 def connected(place: Path) -> socket.socket:
     connection = sockets.connect(place, 20)
     assert connection is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import functools
+import gc
 import math
 import mmap
 import os
@@ -21,7 +22,7 @@ from sharing import Box, Module
 
 import zerocopy
 from zerocopy import share
-from zerocopy.share import ServerError
+from zerocopy.share import ServerError, blueprints
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -380,6 +381,21 @@ def _sum_inside(pieces: list[str]) -> torch.Tensor:
 
 def _sum_in_folder(folder: Path) -> torch.Tensor:
     return sharing.sum_of_file(str(folder / "w.pt"))
+
+
+def test_garbage_is_looked_for_again_after_threads() -> None:
+    """Whoever leaves first or last of those that load side by side."""
+    uncollected = blueprints._uncollected
+    uncollected.__enter__()
+    uncollected.__enter__()
+    uncollected.__exit__()
+    assert not gc.isenabled()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if gc.isenabled() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    uncollected.__exit__()
+    assert gc.isenabled()
 
 
 def test_a_relative_path_is_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

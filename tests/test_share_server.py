@@ -167,8 +167,10 @@ def test_memory_is_limited(tmp_path: Path) -> None:
         assert int(held.sum()) == 0 and int(also[0]) == 5
         del also
         assert int(share.load(sharing.filled, 400_000, 6)[0]) == 6
+        kept = len(sharing.entries())
         with pytest.raises(ServerError, match="ZEROCOPY_MAX_BYTES"):
             share.load(sharing.filled, 2_000_000, 0)
+        assert len(sharing.entries()) == kept, "what can never fit takes nobody's place"
 
 
 def test_one_key_asked_for_by_many_is_computed_once(server: Path, tmp_path: Path) -> None:

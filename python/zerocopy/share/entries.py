@@ -229,8 +229,11 @@ class Entries:
         """Bytes of sealed memory that are kept."""
         return sum(size for size in self._holdings().values())
 
-    def _holdings(self) -> dict[Holding, int]:
-        return {holding: holding.size for entry in self for holding, _, _ in entry.parts if holding.is_memory}
+    def _holdings(self, of: set[str] | None = None) -> dict[Holding, int]:
+        chosen = [entry for entry in self if of is None or entry.id in of]
+        return {
+            holding: holding.size for entry in chosen for holding, _, _ in entry.parts if holding.is_memory
+        }
 
     def make_room(self, size: int) -> None:
         """Forget what has not been used for longest, but nothing that clients have, until so much fits.
@@ -239,13 +242,15 @@ class Entries:
         """
         if self.limit is None:
             return
+        held = {entry.id for entry in self if entry.leases.are_held()}
+        staying = sum(self._holdings(held).values())
+        if staying + size > self.limit:  # then nothing is forgotten in vain
+            raise ServerError(
+                f"{size} bytes do not fit: the model server may have {self.limit} (ZEROCOPY_MAX_BYTES), and clients "
+                f"have {staying} of them"
+            )
         for entry in sorted(self, key=lambda entry: entry.used):
             if self.memory + size <= self.limit:
                 return
-            if not entry.leases.are_held():
+            if entry.id not in held:
                 self.remove(entry)
-        if self.memory + size > self.limit:
-            raise ServerError(
-                f"{size} bytes do not fit: the model server may have {self.limit} (ZEROCOPY_MAX_BYTES), and clients "
-                f"have {self.memory} of them"
-            )

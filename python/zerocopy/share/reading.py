@@ -70,8 +70,8 @@ class Reading:
                 if beside.name.endswith(_WEIGHTS):
                     found.setdefault(str(beside), files.identity_at(str(beside)))
         for path in (*_mapped(), *_own_modules()):
-            if len(found) < _MOST:
-                found.setdefault(path, files.identity_at(path))
+            if len(found) < _MOST and (identity := files.identity_at(path)) is not None:
+                found.setdefault(path, identity)
         # What has come or gone meanwhile was the call's own.
         return {
             path: identity
@@ -118,5 +118,8 @@ def _own_modules() -> list[str]:
     return [
         path
         for path in paths
-        if isinstance(path, str) and path.endswith(".py") and not path.startswith(installed)
+        if isinstance(path, str)
+        and path.endswith(".py")
+        and path.startswith("/")
+        and not path.startswith(installed)
     ]
