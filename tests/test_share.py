@@ -143,6 +143,17 @@ def _view_of(content: bytes, format: str, shape: list[int], readonly: bool) -> m
     return view if format == "B" else view.cast(format, shape)  # type: ignore[call-overload]
 
 
+def test_what_is_no_plain_memory() -> None:
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(zerocopy.UnsupportedError, match="Zd"):
+        share.load(_itself, memoryview(numpy.zeros(1000, dtype="c16")))
+    parts = [torch.ones(2), torch.arange(3.0)]
+    if torch.__version__ < "2":
+        pytest.skip("this torch cannot pickle nested tensors")
+    nested = share.load(_itself, {"a": torch.nested.nested_tensor(parts)})["a"]
+    assert nested.is_nested and all(map(torch.equal, nested.unbind(), parts))
+
+
 def test_functions_by_value() -> None:
     pytest.importorskip("dill")
     offset = 3

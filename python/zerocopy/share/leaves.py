@@ -17,6 +17,7 @@ from zerocopy.share import by_value, quirks
 SHARED_FROM = 1 << 12
 
 TENSORS = (torch.Tensor, torch.nn.Parameter)
+_FORMATS = frozenset("cbB?hHiIlLqQnNfdeP")  # that a memoryview can be cast to
 _REFUSALS = (pickle.PicklingError, AttributeError, TypeError)
 
 #: Gives an object a persistent id, or None.
@@ -85,6 +86,10 @@ class Leaves:
         if kind is memoryview:
             if not obj.c_contiguous:
                 raise UnsupportedError("a memoryview that is not contiguous cannot be shared")
+            if obj.format.removeprefix("@") not in _FORMATS:
+                raise UnsupportedError(
+                    f"a memoryview of format {obj.format!r} cannot be shared: none can be made"
+                )
             about = ("memoryview", obj.format, list(obj.shape or ()), obj.readonly)
             return self._add(obj, _storage_over(obj), about)
         return None
