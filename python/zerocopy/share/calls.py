@@ -213,13 +213,12 @@ class _Notes:
             return None
         if kind is set or kind is frozenset:  # its order is another in each process
             return "set", kind is frozenset, sorted(obj, key=repr)
-        if isinstance(obj, os.DirEntry):  # which pickle refuses
-            return "path", Path, os.fspath(obj)
-        if isinstance(obj, os.PathLike):
-            return "path", kind, os.fspath(obj)
         if kind is types.FunctionType or isinstance(obj, type):
             self.sources.add(_source_of(obj))
             return None
+        if isinstance(obj, os.PathLike):
+            # pickle refuses what os.scandir gives
+            return "path", Path if kind is os.DirEntry else kind, os.fspath(obj)
         known = self._known.name_of(obj)
         return None if known is None else ("result", *known)
 
