@@ -16,6 +16,7 @@ from . import clients
 from .cases import Case, ClientsCase, Goal, MemoryCase, Side, TimeCase, UseCase
 from .files import Files
 from .kernels import Kernels
+from .loader import needs_module
 from .loaders import LOADERS
 from .measure import READING, interleave
 from .memory import private_memory
@@ -46,6 +47,8 @@ def missing(case: Case, files: Files) -> str:
         reason = LOADERS[case.ours.loader].missing()
         return reason or (why_it_stays(files.folder) if "read" in case.columns else "")
     reasons = [LOADERS[side.loader].missing() for side in sides(case)]
+    # Such a file is made by the package, whoever then reads it.
+    reasons += [needs_module("safetensors")() for side in sides(case) if side.file.endswith(".safetensors")]
     if isinstance(case, TimeCase) and any(_is_cold(column) for column in case.columns):
         reasons.append(why_it_stays(files.folder))
     return next(filter(None, reasons), "")

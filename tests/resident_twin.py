@@ -34,6 +34,9 @@ class Memfd(devices.Memory):
     def export(self, whole: torch.UntypedStorage) -> tuple[Any, list[int]]:
         return (HANDLE, whole.nbytes()), [self.descriptor]
 
+    def forget(self) -> None:
+        pass
+
     def open(self, handle: Any, descriptors: Sequence[int]) -> torch.UntypedStorage:
         (descriptor,) = descriptors
         assert handle == (HANDLE, os.fstat(descriptor).st_size)

@@ -202,6 +202,15 @@ def wait_until(what: Any, seconds: float = 20.0) -> None:
         time.sleep(0.01)
 
 
+def is_gone(pid: int) -> bool:
+    """Return whether a process has ended, if nobody has asked how it did."""
+    state = Path(f"/proc/{pid}/stat")
+    try:
+        return state.read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def client(code: str, *arguments: object) -> subprocess.Popen[str]:
     """Start a process that runs code."""
     return subprocess.Popen(

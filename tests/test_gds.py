@@ -138,6 +138,7 @@ def test_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) -> None:
                 == path.read_bytes()[BLOCK : 7 * BLOCK]
                 == storage_bytes(waiting.wait())
             )
+            file.load_storage_async(loaded, 0)  # dropped while it is under way
             file.deregister_handle()
             file.load_storage(loaded, 2 * BLOCK)  # plainly
             assert storage_bytes(loaded) == path.read_bytes()[2 * BLOCK : 8 * BLOCK]
@@ -149,6 +150,36 @@ def test_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) -> None:
                 file.register_handle()
         if with_twin:
             assert min(library.get(name) for name in ("reads", "writes", "batched", "async_reads")) > 0
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_is_under_way_is_waited_for_on_its_device(
+    twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """Whichever device is the thread's own: the default stream is that of the current device."""
+    events: list[str] = []
+
+    @contextlib.contextmanager
+    def ready(device: torch.device) -> Iterator[None]:
+        events.append(f"on {device}: {twin.get('later')} under way")
+        yield
+        events.append(f"{twin.get('later')} under way")
+
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(8 * BLOCK))
+    with zerocopy.gds.GdsFile(path) as file:
+        loading = file.load_storage_async(lying_as(0, 6 * BLOCK), BLOCK)
+        monkeypatch.setattr(driver, "ready", ready)
+        if waits:
+            loading.wait()
+        del loading
+    assert events == ["on cpu: 1 under way", "0 under way"]
+
+
+@pytest.mark.skipif(not hasattr(torch, "set_default_device"), reason="a release without default devices")
+def test_memory_of_the_host_is_that_whatever_the_default_device_is() -> None:
+    with torch.device("meta"):
+        assert staging._Piece(100, torch.device("cpu")).tensor.device.type == "cpu"
 
 
 @pytest.mark.parametrize("with_twin", [False, True])

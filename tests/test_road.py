@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,25 @@ def test_placeholders_are_cast_there(save: Saver, twin: type[Twin]) -> None:
     assert real.dtype is torch.bfloat16 and torch.equal(real, large_state()["layer.7"].bfloat16())
     assert twin.allocations == [377_003 * 4], "what travels is as it is in the file"
     assert not [line for line in maps_of(path) if "r--p" in line]
+
+
+# ------------------------------------------------------------------------------------ the ring
+
+
+@pytest.mark.parametrize("is_pinned", [True, False])
+def test_page_locked_memory_is_never_given_back(
+    save: Saver, twin: type[Twin], monkeypatch: pytest.MonkeyPatch, is_pinned: bool
+) -> None:
+    """Its allocator would end the process where CUDA refuses: in a forked child, with a broken device."""
+    path = save(TIED_STATE)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda block: is_pinned)
+    zerocopy.load(path)
+    [ring] = rings._rings.values()
+    pages = weakref.ref(ring._blocks[0])
+    rings._rings.clear()
+    del ring
+    gc.collect()
+    assert (pages() is not None) == is_pinned
 
 
 # ------------------------------------------------------------------------------------ what is in memory

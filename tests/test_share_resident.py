@@ -17,7 +17,7 @@ import sharing
 import torch
 from equality import assert_same, untyped
 
-from zerocopy import _C, share
+from zerocopy import _C, _torch_cuda, share
 from zerocopy.cli import main
 from zerocopy.errors import UnsupportedError
 from zerocopy.share import ServerError, asking, frames, residence
@@ -43,14 +43,6 @@ def residents() -> list[dict[str, Any]]:
     status = share.status()
     assert status is not None
     return [there for entry in status["entries"] for there in entry["resident"].values()]
-
-
-def is_gone(pid: int) -> bool:
-    state = Path(f"/proc/{pid}/stat")
-    try:
-        return state.read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def addresses(*tensors: torch.Tensor) -> list[int]:
@@ -171,18 +163,18 @@ def test_it_stays_as_long_as_anybody_has_it(server: Path) -> None:
     first, second = loaded(sharing.Module), loaded(sharing.Module)
     (there,) = residents()
     share.unload("*")
-    assert residents() == [] and not is_gone(there["pid"])
+    assert residents() == [] and not sharing.is_gone(there["pid"])
     weight = first.frozen
     del first, second
-    assert not is_gone(there["pid"]) and torch.equal(weight, torch.ones(3))
+    assert not sharing.is_gone(there["pid"]) and torch.equal(weight, torch.ones(3))
     del weight
-    sharing.wait_until(lambda: is_gone(there["pid"]))
+    sharing.wait_until(lambda: sharing.is_gone(there["pid"]))
     # One that nobody has but the server goes with it: unloaded, shut down.
     for end in (lambda: share.unload("*"), share.shutdown):
         loaded(sharing.filled, 3000)
         (there,) = residents()
         end()
-        sharing.wait_until(lambda there=there: is_gone(there["pid"]))
+        sharing.wait_until(lambda there=there: sharing.is_gone(there["pid"]))
     assert set(Path("/dev/shm").iterdir()) <= shared_memory
     assert sharing.descriptors_of() <= before + 1  # a connection
 
@@ -194,18 +186,18 @@ def test_whoever_is_killed(server: Path, ended: str) -> None:
     assert status is not None
     if ended == "server":
         os.kill(status["pid"], signal.SIGKILL)
-        sharing.wait_until(lambda: is_gone(status["pid"]))
-        assert not is_gone(there["pid"])
+        sharing.wait_until(lambda: sharing.is_gone(status["pid"]))
+        assert not sharing.is_gone(there["pid"])
     else:
         os.kill(there["pid"], signal.SIGKILL)
-        sharing.wait_until(lambda: is_gone(there["pid"]))
+        sharing.wait_until(lambda: sharing.is_gone(there["pid"]))
         assert residents() == []
     mine[0] = 9  # the old copy: others get a new one
     again = loaded(sharing.filled, 4000, 3)
     assert int(again.sum()) == 12_000 and residents()[0]["pid"] != there["pid"]
     assert int(mine.sum()) == 12_006
     del mine
-    sharing.wait_until(lambda: is_gone(there["pid"]))
+    sharing.wait_until(lambda: sharing.is_gone(there["pid"]))
 
 
 def test_what_somebody_has_on_a_device_is_not_forgotten_for_room(tmp_path: Path) -> None:
@@ -216,7 +208,7 @@ def test_what_somebody_has_on_a_device_is_not_forgotten_for_room(tmp_path: Path)
         (there,) = residents()
         del mine
         assert int(share.load(sharing.filled, 700_000, 2)[0]) == 2
-        sharing.wait_until(lambda: is_gone(there["pid"]))
+        sharing.wait_until(lambda: sharing.is_gone(there["pid"]))
         sharing.wait_until(lambda: not place.exists())  # nobody has asked for long
 
 
@@ -285,3 +277,20 @@ def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError):
         share.resident("no device")
     assert residence.wanted() is None
+
+
+def test_cudas_memory_is_taken_apart_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is exported is no growing segment; what CUDA has in /dev/shm goes with the holder, and nobody else's."""
+    said: list[str] = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", said.append, raising=False)
+    monkeypatch.setattr(_torch_cuda, "_SHARED_MEMORY", tmp_path)
+    kind = residence.Cuda(torch.device("cpu"))
+    assert kind.allocate(8).numel() == 8 and said == ["expandable_segments:False"]
+    ours = [f"cuda.shm.0.{os.getpid():x}.{i}" for i in (1, 2)]
+    others = [f"cuda.shm.0.{os.getpid() + 1:x}.1", f"torch_{os.getpid()}_1"]
+    for name in (*ours, *others):
+        (tmp_path / name).touch()
+    kind.forget()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from kinds import CATALOG, Kind
 
 import zerocopy
+from zerocopy import writer as writing
+from zerocopy._core import crc32
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 #: An object in it has a list that is in the dict too: lists are copied, and what is in objects is not looked at.
@@ -253,3 +256,29 @@ def test_same_bytes_for_the_same_calls(tmp_path: Path) -> None:
     for name in ("one.pt", "other.pt"):
         written(tmp_path / name, make)
     assert (tmp_path / "one.pt").read_bytes() == (tmp_path / "other.pt").read_bytes()
+
+
+def test_copies_from_a_device_are_there_while_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a storage on a GPU holds is compared with what was written of it, by way of a copy."""
+    copies: list[weakref.ref[torch.UntypedStorage]] = []
+
+    def copied(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        copy = storage.clone()
+        copies.append(weakref.ref(copy))
+        return copy
+
+    def checksum(content: Any) -> int:
+        assert not copies or copies[-1]() is not None
+        return int(crc32(content))
+
+    monkeypatch.setattr(torch.UntypedStorage, "cpu", copied)
+    monkeypatch.setattr(writing, "crc32", checksum)
+    base = torch.arange(1000.0)
+
+    def make(into: zerocopy.Writer) -> Any:
+        return [into.store_early(base), into.store_early(base[5:])]
+
+    whole, view = written(tmp_path / "model.pt", make)
+    assert copies and view.data_ptr() == whole.data_ptr() + 20

@@ -63,7 +63,8 @@ std::uint64_t DirectSource::fill_directly(std::uint64_t offset, std::span<std::b
       if (got == 0 || got % kDirectBlock != 0) break;
     }
   } catch (const FileError& error) {
-    if (error.code().value() != EINVAL) throw;
+    // EFAULT: not into that memory. Of page-locked memory it is the driver's affair what its pages are.
+    if (const int why = error.code().value(); why != EINVAL && why != EFAULT) throw;
     direct_.store(false, std::memory_order_relaxed);  // it took the first block and does not take this one
   }
   return done;

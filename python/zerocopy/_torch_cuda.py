@@ -11,6 +11,20 @@ import torch
 
 Handle = tuple[Any, ...]
 
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def allocate_apart() -> None:
+    """Have torch's allocator take new memory from the driver in pieces of their own, which every release exports.
+
+    Segments that grow (``expandable_segments`` of ``PYTORCH_CUDA_ALLOC_CONF``) older releases cannot export, and newer
+    ones only to who may trace this process.
+    """
+    for name in ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings"):
+        if hasattr(torch._C, name):
+            getattr(torch._C, name)("expandable_segments:False")
+            return
+
 
 def exported(storage: torch.UntypedStorage) -> Handle:
     """Return what others open a CUDA storage by, as long as this process has it. Nothing writes to it now."""
@@ -18,8 +32,18 @@ def exported(storage: torch.UntypedStorage) -> Handle:
     # Torch has receivers count down in a file of shared memory, for a sender that uses its memory again. The holder
     # does not, and is ended in ways that would leave the file; a receiver that finds none leaves it at that.
     with contextlib.suppress(OSError):
-        Path("/dev/shm", os.fsdecode(counter).lstrip("/")).unlink()
+        (_SHARED_MEMORY / os.fsdecode(counter).lstrip("/")).unlink()
     return device, handle, nbytes, offset, counter, place, event, False  # no event to wait for
+
+
+def forget_exported() -> None:
+    """Take away what CUDA has put into shared memory for this process, when nobody has what it exported any more.
+
+    CUDA does that itself in a process that ends by way of exit(), which one that was forked from a zygote does not.
+    """
+    for path in _SHARED_MEMORY.glob(f"cuda.shm.*.{os.getpid():x}.*"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def opened(handle: Handle) -> torch.UntypedStorage:

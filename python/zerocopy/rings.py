@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections import deque
@@ -101,7 +102,7 @@ class Ring:
         for i, nbytes in enumerate(BLOCKS):
             if i == len(self._blocks):
                 try:
-                    self._blocks.append(_from_page_border(device, nbytes))
+                    self._blocks.append(_for_good(_from_page_border(device, nbytes)))
                 except RuntimeError:
                     if count == 0:
                         raise
@@ -121,6 +122,18 @@ def _from_page_border(device: devices.Device, nbytes: int) -> torch.Tensor:
         block = device.block(nbytes + _PAGE)
         lead = -block.data_ptr() % _PAGE
     return block[lead : lead + nbytes]
+
+
+def _for_good(block: torch.Tensor) -> torch.Tensor:
+    """Return a block that is never given back, if it is page-locked.
+
+    torch's allocator, which is given back what a stream has copied from, records an event in that stream; where CUDA
+    refuses, the process ends there and then. It refuses when the device is broken, and in a child that was forked: at
+    the latest when modules are cleared, which would end a program by SIGABRT in place of its own error.
+    """
+    if block.is_pinned():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
+    return block
 
 
 _rings: dict[type, Ring] = {}

@@ -149,4 +149,7 @@ class _Known(NamedTuple):
 
     def is_unchanged(self, storage: torch.UntypedStorage) -> bool:
         """Whether it holds what it held: a program may use one buffer for all of its layers."""
-        return self.crc is None or self.crc == crc32(_torch.bytes_of(storage.cpu()))
+        if self.crc is None:
+            return True
+        on_cpu = storage.cpu()  # held while it is read: of a storage on a device it is a copy
+        return self.crc == crc32(_torch.bytes_of(on_cpu))

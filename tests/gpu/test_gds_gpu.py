@@ -140,7 +140,7 @@ def test_no_room_on_the_device(tmp_path: Path) -> None:
     free, _ = torch.cuda.mem_get_info()
     path = safetensors_of_size(tmp_path / "sparse.safetensors", free + (1 << 33))
     before = torch.cuda.memory_allocated()
-    with pytest.raises(torch.cuda.OutOfMemoryError, match="bytes are needed on cuda:0"):
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=r"bytes( \(.* GiB\))? are needed on cuda:0"):
         zerocopy.gds.load(path)
     assert torch.cuda.memory_allocated() == before
 
@@ -172,6 +172,6 @@ def test_torchs_own_reads_what_is_saved(tmp_path: Path) -> None:
     try:
         file = torch.cuda.gds.GdsFile(str(tmp_path / "model.pt"), os.O_RDONLY)
         file.load_storage(found.untyped_storage(), place.offset)
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:  # OSError: no O_DIRECT there
         pytest.skip(f"torch's cuFile: {error}")
     assert torch.equal(found, data)

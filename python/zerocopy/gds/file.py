@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -170,6 +171,7 @@ class GdsFile:
             )
         with torch.cuda.device(native.device):
             stream = stream or torch.cuda.current_stream(native.device)
+            stream.query()  # so that this thread has CUDA's context, which a call of the runtime gives it: cuFile asks
             begun = self._channel.native.begin_read(native, offset, stream)
             return Loading(self._channel, begun, native, offset)
 
@@ -237,7 +239,14 @@ class Loading:
         if self._begun is None:
             return False
         try:
-            self._begun.wait()
+            # Whatever thread this is, and whatever device is its own: the default stream is that of the current one.
+            with driver.ready(self._storage.device):
+                self._begun.wait()
         except UnsupportedError:
             return False
         return True
+
+    def __del__(self) -> None:
+        if self._begun is not None and not self._is_done and not sys.is_finalizing():
+            with driver.ready(self._storage.device):
+                self._begun = None  # waits for what is under way: the storage may be gone next

@@ -73,20 +73,22 @@ def _staged_copy(
     """
     pieces = [_Piece(min(size, PIECE), storage.device) for _ in range(min(2, -(-size // PIECE)))]
     with driver.ready(storage.device):
-        for number, at in enumerate(range(0, size, PIECE)):
-            piece = pieces[number % 2]
-            step = min(size - at, PIECE)
-            there = tensor_over(storage, torch.uint8, begin + at, (step,), (1,), False, False, False)
-            if to_storage:
+        try:
+            for number, at in enumerate(range(0, size, PIECE)):
+                piece = pieces[number % 2]
+                step = min(size - at, PIECE)
+                there = tensor_over(storage, torch.uint8, begin + at, (step,), (1,), False, False, False)
+                if to_storage:
+                    piece.wait()
+                    move(piece.memory[:step], at)
+                    there.copy_(piece.tensor[:step], non_blocking=True)
+                    piece.note()
+                else:
+                    piece.tensor[:step].copy_(there)
+                    move(piece.memory[:step], at)
+        finally:  # also where the file ends: the storage may be somebody else's memory next, on another stream
+            for piece in pieces:
                 piece.wait()
-                move(piece.memory[:step], at)
-                there.copy_(piece.tensor[:step], non_blocking=True)
-                piece.note()
-            else:
-                piece.tensor[:step].copy_(there)
-                move(piece.memory[:step], at)
-        for piece in pieces:
-            piece.wait()
 
 
 class _Piece:
@@ -94,7 +96,7 @@ class _Piece:
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
-        self.tensor = torch.empty(size, dtype=torch.uint8, pin_memory=self._on_gpu)
+        self.tensor = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=self._on_gpu)
         self.memory = _torch.bytes_of(_torch.untyped_of(self.tensor))[:size]
         self._event = torch.cuda.Event() if self._on_gpu else None
 

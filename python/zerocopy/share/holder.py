@@ -52,6 +52,7 @@ def hold(connection: socket.socket, about: dict[str, Any]) -> None:
     frames.close_all([content, writing])
     _be_silent()
     os.read(reading, 1)
+    kind.forget()
 
 
 def _filled(connection: socket.socket, entry: str, kind: Kind, device: torch.device) -> torch.UntypedStorage:

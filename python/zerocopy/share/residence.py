@@ -33,6 +33,9 @@ class Kind(devices.Device, Protocol):
     def export(self, whole: torch.UntypedStorage) -> tuple[Any, list[int]]:
         """Return what others open an allocation by: a handle that can be pickled, and descriptors."""
 
+    def forget(self) -> None:
+        """Leave nothing of what was exported behind: nobody has it any more, and this process ends."""
+
     def open(self, handle: Any, descriptors: Sequence[int]) -> torch.UntypedStorage:
         """Return another process's allocation."""
 
@@ -52,9 +55,18 @@ class Cuda(devices.Cuda):
             )
         return torch.device("cuda", index)
 
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """Return device memory that can be exported."""
+        _torch_cuda.allocate_apart()
+        return super().allocate(nbytes)
+
     def export(self, whole: torch.UntypedStorage) -> tuple[Any, list[int]]:
         """Return the handle that CUDA has for it."""
         return _torch_cuda.exported(whole), []
+
+    def forget(self) -> None:
+        """Take away the files by which CUDA has exported it."""
+        _torch_cuda.forget_exported()
 
     def open(self, handle: Any, descriptors: Sequence[int]) -> torch.UntypedStorage:
         """Return the memory behind a handle."""
