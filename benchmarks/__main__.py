@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from .cases import CASES, COLUMNS, Case
+from .cases import COLUMNS, Case
 from .ceiling import measure_ceiling
 from .environment import describe
 from .files import GIB, STREAM, Files, default_folder
@@ -18,6 +18,7 @@ from .kernels import load_kernels
 from .measure import MIN_ROUNDS
 from .plot import write_plot
 from .report import ceiling_text, checks_text, table, write_json
+from .rows import CASES
 from .runner import DifferentError, Settings, missing, run_case
 
 SHRINK = 8  # --quick divides the sizes by this

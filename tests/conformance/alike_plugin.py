@@ -94,15 +94,15 @@ def _described(tensor: Any) -> tuple[Any, ...]:
     return tensor.dtype, tensor.shape, tensor.stride(), bytes(data.numpy())
 
 
-def _file(_: Any, path: Any, *args: Any, **kwargs: Any) -> bytes | None:
-    return Path(path).read_bytes() if Path(path).is_file() else None
+def _file(_: Any, filename: Any, *args: Any, **kwargs: Any) -> bytes | None:
+    return Path(filename).read_bytes() if Path(filename).is_file() else None
 
 
 # The tests take them by name from any of these, and `patched_plugin` has put zerocopy's there.
 _LOOKED_AT: dict[str, Function] = {
     "deserialize": lambda _, data: bytes(data),
     "serialize": lambda result, *args, **kwargs: result,
-    "serialize_file": lambda _, tensors, path, **kwargs: _file(_, path),
+    "serialize_file": lambda _, tensors, filename, **kwargs: _file(_, filename),
     "safe_open": _file,
     "load_file": _file,
 }

@@ -68,9 +68,8 @@ def _pickler_class(dill: Any) -> Any:
             if kind is types.FunctionType:
                 self._used.append(dill.detect.globalvars(obj, recurse=True, builtin=True))
             elif kind is types.ModuleType and obj.__name__ not in _MAINS:
-                return importlib.import_module, (
-                    obj.__name__,
-                )  # dill would send what the program's own have in them
+                # dill would send what the program's own have in them.
+                return importlib.import_module, (obj.__name__,)
             elif kind is set:
                 return set, (), sorted(obj, key=repr), None, None, _fill
             elif kind is frozenset:

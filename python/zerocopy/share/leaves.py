@@ -142,9 +142,8 @@ def _dill_pickler(refusal: Exception) -> Any:
         def __init__(self, file: io.BytesIO, leaves: Leaves) -> None:
             super().__init__(file, buffer_callback=leaves.take_buffer)
             self._leaves = leaves
-            self._within = (
-                0  # functions and classes: their names and texts are no arguments, which may be paths
-            )
+            # Functions and classes: their names and texts are no arguments, which may be paths.
+            self._within = 0
 
         def save(self, obj: Any, *options: Any, **others: Any) -> None:
             is_code = by_value.is_nameless(obj)

@@ -102,11 +102,14 @@ class References:
         return found[1], number
 
     def _is_unchanged(self, obj: Any, entry: str, again: Again) -> bool:
+        known = _states.get(
+            entry
+        )  # once: another result of the entry may end meanwhile, and the state with it
         try:
-            fresh = None if entry in _states else again(entry)
+            fresh = again(entry) if known is None else None
         except LostReference:
             return False
         with MappedFiles(self._numbers) as mapped:
-            if entry not in _states:
-                _states[entry] = states.of(fresh, mapped)
-            return states.are_same(_states[entry], states.of(obj, mapped))
+            if known is None:
+                known = _states[entry] = states.of(fresh, mapped)
+            return states.are_same(known, states.of(obj, mapped))
