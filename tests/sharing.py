@@ -202,6 +202,11 @@ def wait_until(what: Any, seconds: float = 20.0) -> None:
         time.sleep(0.01)
 
 
+def leaves_no_shared_memory(before: set[Path]) -> None:
+    """Wait until /dev/shm has no file that was not there before: other processes have theirs there, but for a while."""
+    wait_until(lambda: set(Path("/dev/shm").iterdir()) <= before, 90)
+
+
 def is_gone(pid: int) -> bool:
     """Return whether a process has ended, if nobody has asked how it did."""
     state = Path(f"/proc/{pid}/stat")

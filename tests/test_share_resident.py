@@ -175,7 +175,7 @@ def test_it_stays_as_long_as_anybody_has_it(server: Path) -> None:
         (there,) = residents()
         end()
         sharing.wait_until(lambda there=there: sharing.is_gone(there["pid"]))
-    assert set(Path("/dev/shm").iterdir()) <= shared_memory
+    sharing.leaves_no_shared_memory(shared_memory)
     assert sharing.descriptors_of() <= before + 1  # a connection
 
 
