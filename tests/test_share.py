@@ -22,7 +22,7 @@ from sharing import Box, Module
 
 import zerocopy
 from zerocopy import share
-from zerocopy.share import ServerError, blueprints
+from zerocopy.share import ServerError, blueprints, references
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -306,6 +306,16 @@ def test_earlier_results_go_by_name(tmp_path: Path) -> None:
     assert outer.things[0] is made
     assert memory_in_use() - before < 100_000
     assert share.load(sharing.box, module, listed, part=module).things[0] is module
+
+
+def test_memory_of_results_that_are_gone_is_forgotten() -> None:
+    state = share.load(_itself, {"w": torch.arange(1e6)})
+    for value in range(150):
+        share.load(sharing.filled, 5000, value)
+    assert len(references._memory) <= 100  # nothing that a user sees tells
+    before = memory_in_use()
+    assert torch.equal(share.load(sharing.box, [state]).things[0][0]["w"], state["w"])
+    assert memory_in_use() - before < 100_000
 
 
 def test_an_argument_that_was_changed_is_no_earlier_result() -> None:

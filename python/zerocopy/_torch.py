@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -245,12 +244,6 @@ def maps_privately() -> bool:
     """Return whether ``mmap=True`` means copy-on-write, which ``set_default_mmap_options`` can change."""
     options = getattr(_serialization, "get_default_mmap_options", None)
     return options is None or options() == mmap.MAP_PRIVATE
-
-
-def maps_by_default() -> bool:
-    """Return whether ``torch.utils.serialization.config`` asks for ``mmap=True`` (2.7 and later)."""
-    config = sys.modules.get("torch.utils.serialization.config")
-    return bool(config is not None and config.load.mmap)
 
 
 def why_load_is_special(map_location: Any) -> str:

@@ -62,6 +62,10 @@ class MappedFiles:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def identities(self) -> set[str]:
+        """Return what the kernel calls them."""
+        return {mapping.identity for mapping in self._mappings}
+
     def place_of(self, address: int, size: int) -> Place | None:
         """Return where the file has these bytes; None unless it is certain that it has the same."""
         index = bisect.bisect_right(self._mappings, address, key=lambda mapping: mapping.begin) - 1

@@ -6,24 +6,12 @@ import copy
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from zerocopy import _torch
 from zerocopy.indexing import is_basic
-
-
-class Source(Protocol):
-    """Where real tensors come from: :class:`zerocopy.lazy.LazyFile`."""
-
-    name: str
-
-    def load(self, recipe: Any) -> torch.Tensor:
-        """Return the real tensor of a recipe."""
-
-    def advise(self, tensor: torch.Tensor, advice: str) -> None:
-        """Say how the bytes of a real tensor are going to be read."""
 
 
 def _getter(name: str) -> Callable[..., Any]:
@@ -93,7 +81,9 @@ class NotYetLoadedTensor(torch.Tensor):
     """
 
     # Set past __setattr__ when one is made; what a tensor has when it is not asked is here.
-    _recipe: Any = None  # (source, what the source knows it by); None: a tensor on its way to be a Parameter
+    _recipe: Any = (
+        None  # (zerocopy.lazy.LazyFile, what it knows it by); None: a tensor on its way to be a Parameter
+    )
     _real: torch.Tensor | None = None
     _handed_out: weakref.ref[torch.Tensor] | None = None
     _is_loaded: bool = False

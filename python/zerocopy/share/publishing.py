@@ -161,13 +161,6 @@ class Storages:
         return str(self._numbers[known])
 
 
-def _on_cpu(storage: _torch.PickledStorage) -> torch.UntypedStorage:
-    device = storage.storage.device.type
-    if device == "meta":
-        return torch.UntypedStorage(0)
-    return storage.storage if device == "cpu" else storage.storage.cpu()
-
-
 class _Layout:
     """What lies where in a result's own memory."""
 

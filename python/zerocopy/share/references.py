@@ -34,6 +34,7 @@ class Origin(NamedTuple):
 _results: dict[int, tuple[weakref.ref[Any], str]] = {}
 _states: dict[str, states.State | None] = {}  # of results as the server has them, as long as they are here
 _memory: dict[str, Origin] = {}  # by what the kernel calls it in /proc/self/maps
+_most_memory = 64  # so many are looked through for what is mapped no more
 
 
 def note(result: Any, entry: str, memory: Sequence[tuple[int, int]]) -> None:
@@ -42,9 +43,20 @@ def note(result: Any, entry: str, memory: Sequence[tuple[int, int]]) -> None:
         status = os.fstat(descriptor)
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
         _memory[f"{device} {status.st_ino}"] = Origin(entry, part)
+    if len(_memory) > _most_memory:
+        _forget_unmapped()
     at = id(result)
     with contextlib.suppress(TypeError):  # a dict, a list, ...: known by its tensors alone
         _results[at] = weakref.ref(result, lambda _: _forget(at)), entry
+
+
+def _forget_unmapped() -> None:
+    """Forget the memory of results that are gone. Seldom enough to cost nothing."""
+    global _most_memory
+    noted = list(_memory)  # before: what another thread notes meanwhile is mapped
+    for identity in set(noted) - MappedFiles().identities():
+        _memory.pop(identity, None)
+    _most_memory = max(64, 2 * len(_memory))
 
 
 def _forget(at: int) -> None:
