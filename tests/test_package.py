@@ -55,6 +55,12 @@ def test_import_alone_suffices(child: Child) -> None:
     assert done.stdout == "3\n", done.stderr
 
 
+@pytest.mark.parametrize("module", ["checkpoint", "errors", "gds", "jit", "share"])
+def test_any_module_can_be_the_first_to_be_imported(child: Child, module: str) -> None:
+    done = child(f"import zerocopy.{module}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_import_leaves_torch_to_the_program(child: Child) -> None:
     done = child("import sys, zerocopy; print(zerocopy.__version__, 'torch' in sys.modules)")
     assert done.stdout == f"{zerocopy.__version__} False\n", done.stderr

@@ -134,10 +134,11 @@ _MODULES = ("gds", "jit", "share")
 
 
 def __getattr__(name: str) -> Any:
+    if name == "_C":  # whichever module is the first to import it
+        importlib.import_module("torch")  # whose libraries have to be there before
+        return importlib.import_module(f"{__name__}._C")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name != "share":  # which imports it when it needs it
-        importlib.import_module("torch")  # its libraries have to be there before _C is loaded
     home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
     found = home if name in _MODULES else getattr(home, name)
     globals()[name] = found

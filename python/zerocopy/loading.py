@@ -11,8 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch  # noqa: F401  its libraries have to be there before _C is loaded
-
 from zerocopy import (
     _C,
     _torch,

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch  # noqa: F401  its libraries have to be there before _C is loaded
-
 from zerocopy import _C, backends, diagnosis, hdf5
 from zerocopy.errors import Error, FormatError, UnsupportedError
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch  # its libraries have to be there before _C is loaded
+import torch
 
 from zerocopy import _C
 from zerocopy.share import (

@@ -9,8 +9,6 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import torch  # noqa: F401  its libraries have to be there before _C is loaded
-
 from zerocopy import patching
 from zerocopy.mapped import MappedFiles, Place, identity_of
 from zerocopy.share import attaching, blueprints, calls, client, files, frames, references, states
