@@ -123,11 +123,15 @@ def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
     1024
     """
     if (index := sharded.index_of(f)) is not None:
-        shards = [explain(shard, backend=backend, mode=mode) for shard in index.shards]
+        shards = [_of_file(shard, backend, mode) for shard in index.shards]
         storages = tuple(storage for shard in shards for storage in shard.storages)
         return Explanation(index.name, "sharded", storages, f"in {count(len(shards), 'file')}")
     if (folder := dcp.folder_of(f)) is not None:
         return _of_folder(folder, backend, mode)
+    return _of_file(f, backend, mode)
+
+
+def _of_file(f: Any, backend: str, mode: str) -> Explanation:
     begin = opening.position_of(f)
     try:
         archive = opening.open_archive(f, mode, backends.backend_of(backend, None), windows=True)

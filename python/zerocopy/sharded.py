@@ -148,8 +148,16 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _shard(folder: Path, name: Any) -> Path:
-    if not isinstance(name, str) or not name or "\0" in name:
+    if not isinstance(name, str) or not name or "\0" in name or not _has_bytes(name):
         raise TypeError("a shard that is no file name")
     if "/" in name or name in (".", ".."):
         raise ValueError(f"the shard {name!r} is no plain name of a file in its folder")
     return folder / name
+
+
+def _has_bytes(name: str) -> bool:
+    """Whether the system has a form of a name: JSON lets half a character stand alone."""
+    try:
+        return bool(os.fsencode(name))
+    except UnicodeEncodeError:
+        return False
