@@ -266,6 +266,17 @@ def test_arrays_of_arrays_in_more_dimensions_than_anybody_has(tmp_path: Path) ->
         zerocopy.load(tmp_path / "f.h5")
 
 
+def test_numbers_that_numpy_does_not_have(tmp_path: Path) -> None:
+    """Of three bytes, as samples of sound are: legal, so nothing is wrong with the file."""
+    kind = h5py.h5t.STD_I32LE.copy()
+    kind.set_precision(24)
+    kind.set_size(3)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        h5py.h5d.create(file.id, b"sound", kind, h5py.h5s.create_simple((4,)))
+    with pytest.raises(zerocopy.UnsupportedError, match="'sound' is of a type"):
+        zerocopy.load(tmp_path / "f.h5")
+
+
 def test_nothing_in_a_dataset(tmp_path: Path) -> None:
     path = made(
         tmp_path / "f.h5", null=h5py.Empty("f4"), none=numpy.empty((0, 5), "i8"), scalar=numpy.float32(3)
@@ -283,6 +294,7 @@ def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
         file["pairs"] = numpy.zeros(3, [("a", "i4"), ("b", "f4")])
         file["reference"] = numpy.array([file["x"].ref], h5py.ref_dtype)
         file["colours"] = numpy.zeros(3, h5py.enum_dtype({"RED": 0, "BLUE": 1}, "i4"))
+        file["shades"] = numpy.zeros(3, h5py.enum_dtype({"GREY": 0, "BLACK": 1}, "u1"))
         file["type"] = numpy.dtype("f4")
         file.attrs["author"] = "nobody"
     assert list(zerocopy.load(path)) == ["x"]
