@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from inspect import signature
@@ -121,6 +122,8 @@ OTHERS = {
     "a file that is not there": lambda path: package.load_file(path.with_name("x")),
     "the same, opened": lambda path: safetensors.safe_open(path.with_name("x"), "pt"),
     "no path": lambda path: package.load_file(7),
+    "an open file": lambda path: package.load_file(path.open("rb")),
+    "what is in the file": lambda path: package.load_file(path.read_bytes()),
     "too many arguments": lambda path: package.load_file(path, "cpu", 1, 2),
     "a device that is not there": lambda path: package.load_file(path, "cuda:77"),
 }
@@ -131,6 +134,20 @@ def test_what_goes_to_the_original(path: Path, title: str) -> None:
     stock = outcome(lambda: OTHERS[title](path))
     with zerocopy.patched(safetensors=True):
         assert outcome(lambda: OTHERS[title](path)) == stock
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "index", "folder"])
+def test_another_format_is_still_refused(tmp_path: Path, kind: str) -> None:
+    """Programs tell by that what a file is."""
+    torch.save(STATE, tmp_path / "model.pt")
+    package.save_file(STATE, tmp_path / "shard.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(STATE, "shard.safetensors")}))
+    path = {"checkpoint": tmp_path / "model.pt", "index": index, "folder": tmp_path}[kind]
+    ways = (lambda: package.load_file(path), lambda: safetensors.safe_open(path, "pt"))
+    stock = [outcome(way) for way in ways]
+    with zerocopy.patched(safetensors=True):
+        assert [outcome(way) for way in ways] == stock
 
 
 def test_a_damaged_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:
