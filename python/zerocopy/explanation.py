@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from zerocopy import _C, backends, dcp, dcp_files, diagnosis, opening, sharded
+import torch
+
+from zerocopy import _C, backends, dcp, dcp_files, diagnosis, loading, opening, sharded
 from zerocopy.errors import Error
 from zerocopy.showing import count, size
 
@@ -153,7 +155,13 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
 
 def _of_folder(folder: dcp.Folder, backend: str, mode: str) -> Explanation:
     def of_archive(archive: _C.Archive) -> list[StorageExplanation]:
-        return [StorageExplanation(*entry) for entry in archive.explain()]
+        found = [StorageExplanation(*entry) for entry in archive.explain()]
+        tensor = loading.load_archive(archive, "meta", None, True, {"encoding": "utf-8"}, "stub")
+        if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
+            found = [
+                storage._replace(how="copied", why="the tensor does not lie row by row") for storage in found
+            ]
+        return found
 
     way = backends.backend_of(backend, None)
     files = dcp_files.Files(folder, mode, way, windows=True, load_archive=of_archive)
