@@ -36,6 +36,11 @@ def test_a_path(cold: Path) -> None:
     assert share_in_memory(cold) >= 1
 
 
+def test_a_file_that_was_opened_by_bytes(cold: Path) -> None:
+    with open(os.fsencode(cold), "rb") as file:  # noqa: PTH123  a Path has no bytes
+        assert zerocopy.prefetch(file, block=True).bytes_total == cold.stat().st_size
+
+
 def test_an_open_file(cold: Path) -> None:
     with cold.open("rb") as file:
         assert zerocopy.prefetch(file, block=True).bytes_done == cold.stat().st_size
