@@ -115,6 +115,15 @@ def test_safe_open(path: Path) -> None:
         assert torch.equal(first, STATE["b"])
 
 
+def test_safe_open_is_still_a_class(path: Path) -> None:
+    with ORIGINALS[0](path, "pt") as theirs, zerocopy.patched(safetensors=True):
+        with safetensors.safe_open(path, "pt") as file:
+            assert isinstance(file, safetensors.safe_open) and isinstance(file, ORIGINALS[0])
+        assert isinstance(theirs, safetensors.safe_open) and not isinstance(path, safetensors.safe_open)
+        assert isinstance(None, safetensors.safe_open | None)
+        assert safetensors.safe_open.__name__ == ORIGINALS[0].__name__
+
+
 OTHERS = {
     "another framework": lambda path: list(safetensors.safe_open(path, "numpy").keys()),
     "an unknown framework": lambda path: safetensors.safe_open(path, "x"),
