@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -268,6 +269,15 @@ def test_no_index(folder: Path, way: Way, title: str) -> None:
     with pytest.raises(zerocopy.FormatError, match="index") as caught:
         way(folder)
     assert str(folder / INDEX) in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@each_way
+def test_an_index_that_is_a_pipe(folder: Path, way: Way) -> None:
+    """Nobody writes into it, and nobody waits for that."""
+    (folder / INDEX).unlink()
+    os.mkfifo(folder / INDEX)
+    with pytest.raises(zerocopy.FormatError, match="no index"):
+        way(folder)
 
 
 @each_way

@@ -125,7 +125,7 @@ def _in_folder(folder: Path) -> Path | None:
 
 def _read(path: Path) -> Index:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             text = file.read(_LONGEST + 1)
         if len(text) > _LONGEST:
             raise ValueError("more than 100 MB")
@@ -138,6 +138,12 @@ def _read(path: Path) -> Index:
         raise FormatError(f"{path}: no index of shards: it has no weight_map") from None
     except (ValueError, TypeError, RecursionError) as error:
         raise FormatError(f"{path}: no index of shards: {shown(str(error))}") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(
+        path, flags | os.O_NONBLOCK
+    )  # for somebody to write, of a pipe that a folder may have there
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
