@@ -1,6 +1,7 @@
 """Programs of many kinds for ``torch.jit.save``: each a module and what to call it with."""
 
 # ruff: noqa: UP006, UP045  (torch.jit.script reads the annotations, and of 1.13 only these)
+import enum
 from collections.abc import Callable
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple  # noqa: UP035
 
@@ -96,6 +97,36 @@ class Types(torch.nn.Module):
         )
 
 
+class Shade(enum.Enum):
+    LIGHT = 1
+    DARK = 2
+
+
+class Odd(torch.nn.Module):
+    """What torch.save writes in other ways: newer dtypes, lazy bits, enumerations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in (
+            "complex32",
+            "uint16",
+            "uint32",
+            "uint64",
+            "float8_e4m3fn",
+            "float8_e5m2",
+            "float8_e8m0fnu",
+        ):
+            if dtype := getattr(torch, name, None):
+                width = torch.empty(0, dtype=dtype).element_size()
+                self.register_buffer("of_" + name, torch.arange(width * 3, dtype=torch.uint8).view(dtype))
+        self.register_buffer("conjugate", torch.tensor([1 + 2j, 3j]).conj())
+        self.register_buffer("negative", torch.tensor([1 + 2j, 3j]).conj().imag)
+        self.shade = Shade.DARK
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.conjugate.real.sum() + self.negative.sum() if self.shade == Shade.DARK else x
+
+
 class Constants(torch.nn.Module):
     """Tracing makes constants of tensors that are no attributes: their keys are those of parameters, too."""
 
@@ -161,6 +192,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "attributes": lambda: (torch.jit.script(Attributes()), (torch.ones(1, 2),)),
     "ties": lambda: (torch.jit.script(Tied()), (torch.ones(4, 4),)),
     "types": lambda: (torch.jit.script(Types()), (torch.ones(3),)),
+    "odd types": lambda: (torch.jit.script(Odd()), (torch.ones(3),)),
     "quantized": lambda: (_quantized(), (X,)),
     "nothing but code": lambda: (torch.jit.script(torch.nn.ReLU()), (X,)),
     "a function": lambda: (torch.jit.script(double), (torch.ones(3, 2),)),

@@ -162,6 +162,26 @@ def test_what_is_in_one_chunk_lies_in_the_file(tmp_path: Path) -> None:
     assert_same(zerocopy.load(folder)["first"], torch.zeros(1000))
 
 
+@each_way
+def test_what_does_not_lie_row_by_row(tmp_path: Path, way: Way) -> None:
+    """torch's reader copies it into a tensor that does, and nothing else is known before it is read."""
+    writer = Writer(tmp_path)
+    writer.add("transposed", WEIGHT.t())
+    writer.add("images", torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last))
+    writer.add("column", torch.arange(12.0).view(2, 6).t()[:, :1])
+    writer.add("one", torch.ones(4).as_strided((4, 1), (1, 7)))
+    folder = writer.write()
+    loaded = way(folder)
+    assert_same(loaded["transposed"], WEIGHT.t().contiguous())
+    for name, placeholder in zerocopy.lazy_load(folder).items():
+        rows = torch.empty(loaded[name].shape).stride()
+        assert placeholder.stride() == loaded[name].stride() == rows
+    hows = {storage.key: storage.how for storage in zerocopy.explain(folder).storages}
+    assert {name for name, how in hows.items() if how == "copied"} >= {"transposed", "images", "column"}
+    with pytest.raises(zerocopy.UnsupportedError, match=r"row by row|aligned"):
+        zerocopy.load(folder, mode="r+")
+
+
 def test_into_a_model(tmp_path: Path) -> None:
     module = torch.nn.Linear(6, 4)
     writer = Writer(tmp_path)

@@ -266,6 +266,17 @@ def test_arrays_of_arrays_in_more_dimensions_than_anybody_has(tmp_path: Path) ->
         zerocopy.load(tmp_path / "f.h5")
 
 
+def test_numbers_that_numpy_does_not_have(tmp_path: Path) -> None:
+    """Of three bytes, as samples of sound are: legal, so nothing is wrong with the file."""
+    kind = h5py.h5t.STD_I32LE.copy()
+    kind.set_precision(24)
+    kind.set_size(3)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        h5py.h5d.create(file.id, b"sound", kind, h5py.h5s.create_simple((4,)))
+    with pytest.raises(zerocopy.UnsupportedError, match="'sound' is of a type"):
+        zerocopy.load(tmp_path / "f.h5")
+
+
 def test_nothing_in_a_dataset(tmp_path: Path) -> None:
     path = made(
         tmp_path / "f.h5", null=h5py.Empty("f4"), none=numpy.empty((0, 5), "i8"), scalar=numpy.float32(3)
@@ -283,6 +294,7 @@ def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
         file["pairs"] = numpy.zeros(3, [("a", "i4"), ("b", "f4")])
         file["reference"] = numpy.array([file["x"].ref], h5py.ref_dtype)
         file["colours"] = numpy.zeros(3, h5py.enum_dtype({"RED": 0, "BLUE": 1}, "i4"))
+        file["shades"] = numpy.zeros(3, h5py.enum_dtype({"GREY": 0, "BLACK": 1}, "u1"))
         file["type"] = numpy.dtype("f4")
         file.attrs["author"] = "nobody"
     assert list(zerocopy.load(path)) == ["x"]
@@ -429,6 +441,17 @@ def test_a_file_within_another(packed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(far.why_not()), reason=far.why_not())
+@pytest.mark.parametrize("place", [39, 55])
+def test_addresses_that_no_file_has(packed: Path, place: int) -> None:
+    """In the superblock of version 0: more than a signed number of 64 bits can be."""
+    content = bytearray(packed.read_bytes())
+    content[place] = 0x80
+    packed.write_bytes(content)
+    for source in (packed, bytes(content)):
+        with pytest.raises(zerocopy.FormatError):
+            zerocopy.load(source)
+
+
 def test_an_error_of_the_disk_names_the_file(packed: Path) -> None:
     size = packed.stat().st_size
     with far.mounted(packed.parent, fail_from=size // 2, fail_to=size - 100_000) as place:

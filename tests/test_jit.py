@@ -130,6 +130,16 @@ def test_dictionaries_by_tensors(saved: Callable[..., Path], caplog: pytest.LogC
     assert record.levelno == logging.INFO
 
 
+@pytest.mark.skipif(not hasattr(torch, "uint4"), reason="a dtype of later releases")
+def test_types_that_only_torch_knows(saved: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+    module = torch.nn.Module()
+    module.register_buffer("half_bytes", torch.zeros(4, dtype=torch.uint8).view(torch.uint4))
+    path = saved(torch.jit.script(module))
+    with caplog.at_level(logging.DEBUG, "zerocopy"):
+        assert zerocopy.jit.load(path).half_bytes.dtype is torch.uint4
+    assert len(goes_to_stock(caplog)) == 1
+
+
 def test_methods_and_submodules(saved: Callable[..., Path]) -> None:
     program, (x,) = PROGRAMS["attributes"]()
     path = saved(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from pathlib import Path
@@ -34,6 +35,11 @@ def share_in_memory(path: Path) -> float:
 def test_a_path(cold: Path) -> None:
     assert zerocopy.prefetch(cold, block=True).done
     assert share_in_memory(cold) >= 1
+
+
+def test_a_file_that_was_opened_by_bytes(cold: Path) -> None:
+    with open(os.fsencode(cold), "rb") as file:  # noqa: PTH123  a Path has no bytes
+        assert zerocopy.prefetch(file, block=True).bytes_total == cold.stat().st_size
 
 
 def test_an_open_file(cold: Path) -> None:
@@ -161,6 +167,16 @@ def test_cancel(cold: Path) -> None:
     started = zerocopy.prefetch(cold)
     started.cancel()
     assert started.wait() is True and started.done
+
+
+@pytest.mark.parametrize("left", [100, 1 << 20])
+def test_a_file_that_was_cut_since_it_was_mapped(save: Saver, left: int) -> None:
+    path = save({"weight": torch.ones(4 << 20)})
+    state = zerocopy.load(path)
+    os.truncate(path, left)
+    with pytest.raises(OSError, match="cut") as caught:
+        zerocopy.prefetch(state, block=True)
+    assert caught.value.errno == errno.ESTALE and caught.value.filename == str(path)
 
 
 def test_no_such_file(tmp_path: Path) -> None:

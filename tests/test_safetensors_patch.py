@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from inspect import signature
@@ -114,6 +115,15 @@ def test_safe_open(path: Path) -> None:
         assert torch.equal(first, STATE["b"])
 
 
+def test_safe_open_is_still_a_class(path: Path) -> None:
+    with ORIGINALS[0](path, "pt") as theirs, zerocopy.patched(safetensors=True):
+        with safetensors.safe_open(path, "pt") as file:
+            assert isinstance(file, safetensors.safe_open) and isinstance(file, ORIGINALS[0])
+        assert isinstance(theirs, safetensors.safe_open) and not isinstance(path, safetensors.safe_open)
+        assert isinstance(None, safetensors.safe_open | None)
+        assert safetensors.safe_open.__name__ == ORIGINALS[0].__name__
+
+
 OTHERS = {
     "another framework": lambda path: list(safetensors.safe_open(path, "numpy").keys()),
     "an unknown framework": lambda path: safetensors.safe_open(path, "x"),
@@ -121,6 +131,8 @@ OTHERS = {
     "a file that is not there": lambda path: package.load_file(path.with_name("x")),
     "the same, opened": lambda path: safetensors.safe_open(path.with_name("x"), "pt"),
     "no path": lambda path: package.load_file(7),
+    "an open file": lambda path: package.load_file(path.open("rb")),
+    "what is in the file": lambda path: package.load_file(path.read_bytes()),
     "too many arguments": lambda path: package.load_file(path, "cpu", 1, 2),
     "a device that is not there": lambda path: package.load_file(path, "cuda:77"),
 }
@@ -131,6 +143,20 @@ def test_what_goes_to_the_original(path: Path, title: str) -> None:
     stock = outcome(lambda: OTHERS[title](path))
     with zerocopy.patched(safetensors=True):
         assert outcome(lambda: OTHERS[title](path)) == stock
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "index", "folder"])
+def test_another_format_is_still_refused(tmp_path: Path, kind: str) -> None:
+    """Programs tell by that what a file is."""
+    torch.save(STATE, tmp_path / "model.pt")
+    package.save_file(STATE, tmp_path / "shard.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(STATE, "shard.safetensors")}))
+    path = {"checkpoint": tmp_path / "model.pt", "index": index, "folder": tmp_path}[kind]
+    ways = (lambda: package.load_file(path), lambda: safetensors.safe_open(path, "pt"))
+    stock = [outcome(way) for way in ways]
+    with zerocopy.patched(safetensors=True):
+        assert [outcome(way) for way in ways] == stock
 
 
 def test_a_damaged_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,6 +216,7 @@ OUTSIDE = [
     "./x.bin",
     "",
     "a\0b",
+    "\ud800.bin",
 ]
 NOT_TEXT = [None, 1, ["model-00001-of-00003.bin"], {}]
 
@@ -223,6 +227,25 @@ def test_a_shard_that_is_not_in_the_folder(folder: Path, way: Way, shard: Any) -
     write_index(folder, {**WEIGHT_MAP, "layers.0.weight": shard})
     with pytest.raises(zerocopy.FormatError, match="index"):
         way(folder)
+
+
+@each_way
+@pytest.mark.parametrize("kind", ["index", "folder", "itself"])
+def test_a_shard_that_is_made_of_shards(folder: Path, way: Way, kind: str) -> None:
+    """A few indices that name each other would come to any number of files."""
+    inner = {"index": "inner.index.json", "folder": "inner", "itself": INDEX}[kind]
+    if kind != "itself":
+        place = folder / inner
+        place.mkdir() if kind == "folder" else None
+        shutil.copy(folder / INDEX, place / INDEX if kind == "folder" else place)
+        for shard in set(WEIGHT_MAP.values()) if kind == "folder" else ():
+            (place / shard).symlink_to(folder / shard)
+    write_index(folder, dict.fromkeys(WEIGHT_MAP, inner))
+    with pytest.raises((zerocopy.FormatError, IsADirectoryError), match=re.escape(inner)) as caught:
+        way(folder)
+    assert "recursion" not in str(caught.value)
+    with pytest.raises((zerocopy.FormatError, IsADirectoryError), match=re.escape(inner)):
+        zerocopy.explain(folder)
 
 
 TEXTS = {
@@ -246,6 +269,15 @@ def test_no_index(folder: Path, way: Way, title: str) -> None:
     with pytest.raises(zerocopy.FormatError, match="index") as caught:
         way(folder)
     assert str(folder / INDEX) in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@each_way
+def test_an_index_that_is_a_pipe(folder: Path, way: Way) -> None:
+    """Nobody writes into it, and nobody waits for that."""
+    (folder / INDEX).unlink()
+    os.mkfifo(folder / INDEX)
+    with pytest.raises(zerocopy.FormatError, match="no index"):
+        way(folder)
 
 
 @each_way

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 
 import torch
@@ -84,6 +86,15 @@ def test_touching_and_writing(save: Saver) -> None:
     assert 16 << 20 <= written.private < 18 << 20
     del loaded
     assert str(path) not in [file.path for file in zerocopy.memory().files]
+
+
+def test_files_in_memory(save: Saver) -> None:
+    """What lies on /dev/shm is under /dev and no device."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        shutil.copyfile(save({"weight": torch.ones(1 << 20)}), file.name)
+        loaded = zerocopy.load(file.name)
+        loaded["weight"].sum()
+        assert found(Path(file.name)).resident >= 4 << 20
 
 
 def test_libraries_are_no_files_of_ours(child: Child) -> None:

@@ -77,7 +77,8 @@ py::tuple pickle_with_storages(const Archive& archive, const std::string& name, 
     const GilReleased released;
     const auto [zip, record] = find(archive, name);
     pickle = zip.read(record);
-    document = read_pickle(pickle, {.stored = zip.directory().stored_size(record)});
+    document = read_pickle(
+        pickle, {.ids = PersistentId::storage_of_script, .stored = zip.directory().stored_size(record)});
     stored = storages_in(zip, folder, *document);
   }
   py::list storages;

@@ -13,12 +13,16 @@ namespace {
 struct Cancelled {};
 
 // Where the kernel cannot fill a mapping's pages, or says only that one of them could not be read: reading
-// the file itself brings it into the page cache too, and says what is wrong.
+// the file itself brings it into the page cache too, and says what is wrong. A mapping may be older than
+// `file` is open: where the file ends before it, it was cut in between.
 void read_through(const File& file, Extent extent) {
   constexpr std::uint64_t kPart = std::uint64_t{1} << 20U;
   std::vector<std::byte> scratch(static_cast<std::size_t>(std::min(kPart, extent.size)));
-  for (std::uint64_t at = 0; at < extent.size; at += kPart) {
-    file.read(extent.offset + at, std::span(scratch).first(std::min(kPart, extent.size - at)));
+  for (std::uint64_t at = 0; at < extent.size;) {
+    const std::size_t got =
+        file.read_some(extent.offset + at, std::span(scratch).first(std::min(kPart, extent.size - at)));
+    if (got == 0) throw FileError(ESTALE, file.path(), "file was cut since it was mapped");
+    at += got;
   }
 }
 

@@ -24,21 +24,21 @@ constexpr std::array kDTypes{
     DType{"quint8", "QUInt8Storage", 1, 1, false, true},
     DType{"quint4x2", "QUInt4x2Storage", 1, 1, false, true},
     DType{"quint2x4", "QUInt2x4Storage", 1, 1, false, true},
-    DType{"complex32", "", 4, 2, true, false},
-    DType{"float8_e5m2", "", 1, 1, true, false},
-    DType{"float8_e4m3fn", "", 1, 1, true, false},
-    DType{"float8_e5m2fnuz", "", 1, 1, true, false},
-    DType{"float8_e4m3fnuz", "", 1, 1, true, false},
-    DType{"float8_e8m0fnu", "", 1, 1, true, false},
-    DType{"float4_e2m1fn_x2", "", 1, 1, true, false},
-    DType{"uint16", "", 2, 2, false, false},
-    DType{"uint32", "", 4, 4, false, false},
-    DType{"uint64", "", 8, 8, false, false},
-    DType{"bits8", "", 1, 1, false, false},
-    DType{"bits16", "", 2, 2, false, false},
-    DType{"bits1x8", "", 1, 1, false, false},
-    DType{"bits2x4", "", 1, 1, false, false},
-    DType{"bits4x2", "", 1, 1, false, false},
+    DType{"complex32", "", 4, 2, true, false, "ComplexHalfStorage"},
+    DType{"float8_e5m2", "", 1, 1, true, false, "Float8_e5m2Storage"},
+    DType{"float8_e4m3fn", "", 1, 1, true, false, "Float8_e4m3fnStorage"},
+    DType{"float8_e5m2fnuz", "", 1, 1, true, false, "Float8_e5m2fnuzStorage"},
+    DType{"float8_e4m3fnuz", "", 1, 1, true, false, "Float8_e4m3fnuzStorage"},
+    DType{"float8_e8m0fnu", "", 1, 1, true, false, "Float8_e8m0fnuStorage"},
+    DType{"float4_e2m1fn_x2", "", 1, 1, true, false, "Float4_e2m1fn_x2Storage"},
+    DType{"uint16", "", 2, 2, false, false, "UInt16Storage"},
+    DType{"uint32", "", 4, 4, false, false, "UInt32Storage"},
+    DType{"uint64", "", 8, 8, false, false, "UInt64Storage"},
+    DType{"bits8", "", 1, 1, false, false, "Bits8Storage"},
+    DType{"bits16", "", 2, 2, false, false, "Bits16Storage"},
+    DType{"bits1x8", "", 1, 1, false, false, "Bits1x8Storage"},
+    DType{"bits2x4", "", 1, 1, false, false, "Bits2x4Storage"},
+    DType{"bits4x2", "", 1, 1, false, false, "Bits4x2Storage"},
 };
 
 constexpr DType kUntyped{"uint8", "UntypedStorage", 1, 1, false, false};
@@ -56,6 +56,8 @@ const DType* dtype_by_name(std::string_view name) { return find(&DType::name, na
 const DType* dtype_by_storage(std::string_view storage_class) {
   return storage_class == kUntyped.storage ? &kUntyped : find(&DType::storage, storage_class);
 }
+
+const DType* dtype_by_script(std::string_view storage_class) { return find(&DType::script, storage_class); }
 
 const DType* untyped() { return &kUntyped; }
 

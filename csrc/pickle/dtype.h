@@ -17,6 +17,7 @@ struct DType {
   std::uint8_t swap;         // bytes of the unit that byte order concerns (half of a complex)
   bool differentiable;       // may require grad
   bool quantized;
+  std::string_view script = {};  // the class that TorchScript's pickler names where torch.save has none
 
   bool is_complex() const noexcept { return swap != size; }
 };
@@ -24,6 +25,7 @@ struct DType {
 // Pointers into one static table: compare by address.
 const DType* dtype_by_name(std::string_view name);
 const DType* dtype_by_storage(std::string_view storage_class);
+const DType* dtype_by_script(std::string_view storage_class);
 
 // UntypedStorage: bytes without a type, sizes count bytes.
 const DType* untyped();

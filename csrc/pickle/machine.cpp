@@ -309,6 +309,8 @@ void Machine::build(const Value& state) {
 }
 
 void Machine::call(Object::Call how) {
+  const bool bare = storages_.of_script() && !stack_.top().is(Kind::tuple);  // of an enumeration, the value
+  if (bare) make_sequence(Kind::tuple, stack_.take(1));
   const Value arguments = pop();
   const Value callable = pop();
   if (!callable.is(Kind::global)) refuse("a call of something that is no global");

@@ -5,12 +5,22 @@
 namespace zerocopy {
 namespace {
 
+// TorchScript's pickler says of a dict what its type is: restore_type_tag(dict, 'Dict[str, bool]').
+Value untagged(const Value& value) {
+  if (!value.is(Kind::object)) return value;
+  const auto& object = value.as<Object>();
+  const bool is_tag = object.callable->module == "torch.jit._pickle" &&
+                      object.callable->name == "restore_type_tag" && object.steps.empty();
+  return is_tag && object.arguments->items.size() == 2 ? object.arguments->items[0] : value;
+}
+
 // {'conj': bool, 'neg': bool}: the lazy bits of a complex view.
 void set_metadata(const Arguments& arguments, std::size_t i, Tensor& tensor) {
-  if (arguments[i].is(Kind::none)) return;
-  if (!arguments[i].is_mapping()) arguments.fail("is no dict", i);
-  if (arguments[i].as<Mapping>().items.size() > 2) arguments.fail("metadata of more than two items");
-  for (const auto& [key, value] : arguments[i].as<Mapping>().items) {
+  const Value said = untagged(arguments[i]);
+  if (said.is(Kind::none)) return;
+  if (!said.is_mapping()) arguments.fail("is no dict", i);
+  if (said.as<Mapping>().items.size() > 2) arguments.fail("metadata of more than two items");
+  for (const auto& [key, value] : said.as<Mapping>().items) {
     const std::string_view name = key.is_text() ? key.as<Blob>().bytes.text() : std::string_view();
     if (name != "conj" && name != "neg") arguments.unsupported("metadata other than conj and neg");
     if (!value.is(Kind::boolean)) arguments.fail("metadata " + quote(name) + " is no bool");

@@ -13,12 +13,6 @@ constexpr std::size_t kMaxKey = 200;  // torch counts "0", "1", ...; each use of
   throw FormatError("pickle: persistent id: " + reason + " (at " + hex(offset) + ")");
 }
 
-const Global* storage_class(const Value& value) {
-  if (!value.is(Kind::global)) return nullptr;
-  const auto& global = value.as<Global>();
-  return global.action == Action::storage_class ? &global : nullptr;
-}
-
 std::string_view key_of(const Value& value, std::uint64_t offset) {
   if (!value.is_text()) fail("its key is no string", offset);
   const std::string_view key = value.as<Blob>().bytes.text();
@@ -58,10 +52,8 @@ Global* class_of_module(const Value& id) {
 Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t offset) {
   const bool with_view = form_ == PersistentId::storage_with_view;
   const auto& items = items_of(id, with_view ? 6 : 5, offset);
-  const Global* type = storage_class(items[1]);
-  if (type == nullptr) fail("its second item is no storage class", offset);
   Storage wanted;
-  wanted.dtype = type->dtype;
+  wanted.dtype = &dtype_of(items[1], offset);
   wanted.key = key_of(items[2], offset);
   if (!items[3].is_text()) fail("its location is no string", offset);
   wanted.location = items[3].as<Blob>().bytes.text();
@@ -76,6 +68,16 @@ Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t o
   }
   Storage& storage = by_key(document, wanted, offset);
   return with_view && !items[5].is(Kind::none) ? view(document, storage, items[5], offset) : storage;
+}
+
+const DType& StorageTable::dtype_of(const Value& type, std::uint64_t offset) const {
+  const Global* global = type.is(Kind::global) ? &type.as<Global>() : nullptr;
+  if (global != nullptr && global->action == Action::storage_class) return *global->dtype;
+  if (global != nullptr && of_script() && global->module == "torch" && global->name.ends_with("Storage")) {
+    if (const DType* dtype = dtype_by_script(global->name)) return *dtype;
+    throw UnsupportedError("pickle: storages of class " + quote(global->name));
+  }
+  fail("its second item is no storage class", offset);
 }
 
 // (view key, offset, size)

@@ -12,11 +12,14 @@
 
 namespace zerocopy {
 
-enum class PersistentId : std::uint8_t { storage, storage_with_view };
+// TorchScript's pickler has a class for each of torch's dtypes, torch.save only for the older ones.
+enum class PersistentId : std::uint8_t { storage, storage_with_view, storage_of_script };
 
 class StorageTable {
  public:
   explicit StorageTable(PersistentId form) noexcept : form_(form) {}
+
+  bool of_script() const noexcept { return form_ == PersistentId::storage_of_script; }
 
   // The storage that a persistent id names. Throws FormatError unless the id has the form above,
   // and unless every use of a key agrees on type, location and number of elements. Empty storages
@@ -24,6 +27,7 @@ class StorageTable {
   Storage& load(Document& document, const Value& id, std::uint64_t offset);
 
  private:
+  const DType& dtype_of(const Value& type, std::uint64_t offset) const;
   Storage& view(Document& document, Storage& root, const Value& metadata, std::uint64_t offset);
   Storage& by_key(Document& document, const Storage& wanted, std::uint64_t offset);
   static Storage& add(Document& document, const Storage& wanted);

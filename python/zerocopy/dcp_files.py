@@ -50,13 +50,28 @@ class Files:
         parts = (
             _checked(name, entry.dtype, *part) for part in zip(entry.chunks, self.each(name), strict=True)
         )
-        return next(parts) if len(entry.chunks) == 1 else self._joined(name, entry, parts)
+        return (
+            self._in_rows(name, next(parts)) if len(entry.chunks) == 1 else self._joined(name, entry, parts)
+        )
 
     def each(self, name: str) -> Iterator[Any]:
         """Yield each part of what has that name, in the order of the chunks."""
         entry = self.folder.entries[name]
         for place in [entry] if isinstance(entry, dcp.Place) else [chunk.place for chunk in entry.chunks]:
             yield self._loaded(place)
+
+    def _in_rows(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        """Return a tensor row by row: as torch's reader makes it, and as is known of it from ``.metadata`` alone."""
+        strides = torch.empty(part.shape, device="meta").stride()
+        if part.stride() == strides:
+            return part
+        if part.is_contiguous():  # of a dimension of one element any number will do
+            return part.as_strided(part.shape, strides)
+        if self._mode == "r+":
+            raise UnsupportedError(
+                f"{self.folder.name}: mode 'r+' cannot write to {shown(name)}, which does not lie row by row"
+            )
+        return part.contiguous()
 
     def _joined(self, name: str, entry: dcp.Chunked, parts: Iterator[torch.Tensor]) -> torch.Tensor:
         if self._mode == "r+":

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from zerocopy import _C, backends, dcp, dcp_files, diagnosis, opening, sharded
+import torch
+
+from zerocopy import _C, backends, dcp, dcp_files, diagnosis, loading, opening, sharded
 from zerocopy.errors import Error
 from zerocopy.showing import count, size
 
@@ -123,11 +125,15 @@ def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
     1024
     """
     if (index := sharded.index_of(f)) is not None:
-        shards = [explain(shard, backend=backend, mode=mode) for shard in index.shards]
+        shards = [_of_file(shard, backend, mode) for shard in index.shards]
         storages = tuple(storage for shard in shards for storage in shard.storages)
         return Explanation(index.name, "sharded", storages, f"in {count(len(shards), 'file')}")
     if (folder := dcp.folder_of(f)) is not None:
         return _of_folder(folder, backend, mode)
+    return _of_file(f, backend, mode)
+
+
+def _of_file(f: Any, backend: str, mode: str) -> Explanation:
     begin = opening.position_of(f)
     try:
         archive = opening.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
@@ -149,7 +155,13 @@ def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
 
 def _of_folder(folder: dcp.Folder, backend: str, mode: str) -> Explanation:
     def of_archive(archive: _C.Archive) -> list[StorageExplanation]:
-        return [StorageExplanation(*entry) for entry in archive.explain()]
+        found = [StorageExplanation(*entry) for entry in archive.explain()]
+        tensor = loading.load_archive(archive, "meta", None, True, {"encoding": "utf-8"}, "stub")
+        if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
+            found = [
+                storage._replace(how="copied", why="the tensor does not lie row by row") for storage in found
+            ]
+        return found
 
     way = backends.backend_of(backend, None)
     files = dcp_files.Files(folder, mode, way, windows=True, load_archive=of_archive)

@@ -178,9 +178,14 @@ class _Lister:
     def _facts(self, dataset: Any, path: str) -> tuple[Any, ...] | None:
         """Return dtype, shape, offset, what reads it, why, refusal; None where there are no numbers."""
         h5 = self._h5py
-        whole = dataset.dtype
+        try:
+            whole = dataset.dtype
+        except TypeError as error:
+            raise UnsupportedError(
+                f"hdf5: dataset {ascii(path)[:200]} is of a type of its own: {error}"
+            ) from None
         dtype, inner = whole.subdtype or (whole, ())  # an element may be an array
-        if dtype.kind not in "biufc" or (dtype.kind == "i" and h5.check_enum_dtype(dtype)):
+        if dtype.kind not in "biufc" or (dtype.kind in "iu" and h5.check_enum_dtype(dtype)):
             return None
         named = _TORCH.get(f"{dtype.kind}{dtype.itemsize}")
         if named is None:

@@ -83,6 +83,7 @@ def faults(image: Image) -> Iterator[None]:
         TypeError,
         AttributeError,
         NotImplementedError,
+        OverflowError,  # of an address that is none in any file
     ) as error:
         fault = getattr(image, "fault", None)
         if fault is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import pickle
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from zerocopy import (
@@ -120,19 +120,9 @@ def load(
     """
     if weights_only is None:
         weights_only = True
+    how = (map_location, pickle_module, weights_only, mmap, backend, mode, pickle_load_args)
     if (index := sharded.index_of(f)) is not None:
-        load_shard = functools.partial(
-            load,
-            map_location=map_location,
-            pickle_module=pickle_module,
-            weights_only=weights_only,
-            mmap=mmap,
-            backend=backend,
-            mode=mode,
-            unknown=unknown,
-            **pickle_load_args,
-        )
-        return sharded.load(index, load_shard)
+        return sharded.load(index, lambda shard: _load_shard(shard, *how, unknown=unknown))
     if (folder := dcp.folder_of(f)) is not None:
         from zerocopy.dcp_files import Files  # which needs this module
 
@@ -148,17 +138,13 @@ def load(
         )
         return folder.nested({name: files.load(name) for name in folder.entries})
     with undiagnosed():
-        return load_diagnosed(
-            f,
-            map_location,
-            pickle_module,
-            weights_only,
-            mmap,
-            backend,
-            mode,
-            pickle_load_args,
-            unknown=unknown,
-        )
+        return load_diagnosed(f, *how, unknown=unknown)
+
+
+def _load_shard(shard: Path, *how: Any, unknown: str) -> Any:
+    """Load one file: an index or a folder is no shard, or a few of them could name each other without end."""
+    with undiagnosed():
+        return load_diagnosed(shard, *how, unknown=unknown)
 
 
 @contextlib.contextmanager

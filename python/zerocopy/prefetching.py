@@ -209,8 +209,8 @@ def _path_of(path_or_obj: Any) -> str | os.PathLike[str] | None:
     if isinstance(path_or_obj, _HOLDERS):
         return None
     name = getattr(path_or_obj, "name", None) if hasattr(path_or_obj, "read") else None
-    if isinstance(name, str):
-        return name
+    if isinstance(name, (str, bytes)):
+        return os.fsdecode(name)
     raise TypeError(
         "prefetch takes a path, a file that was opened by its path, a tensor, a module, a Checkpoint, or containers "
         f"of them, not {type(path_or_obj).__name__}"

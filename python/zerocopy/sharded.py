@@ -125,7 +125,7 @@ def _in_folder(folder: Path) -> Path | None:
 
 def _read(path: Path) -> Index:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             text = file.read(_LONGEST + 1)
         if len(text) > _LONGEST:
             raise ValueError("more than 100 MB")
@@ -140,6 +140,12 @@ def _read(path: Path) -> Index:
         raise FormatError(f"{path}: no index of shards: {shown(str(error))}") from None
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(
+        path, flags | os.O_NONBLOCK
+    )  # for somebody to write, of a pipe that a folder may have there
+
+
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) != len(pairs):
@@ -148,8 +154,16 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _shard(folder: Path, name: Any) -> Path:
-    if not isinstance(name, str) or not name or "\0" in name:
+    if not isinstance(name, str) or not name or "\0" in name or not _has_bytes(name):
         raise TypeError("a shard that is no file name")
     if "/" in name or name in (".", ".."):
         raise ValueError(f"the shard {name!r} is no plain name of a file in its folder")
     return folder / name
+
+
+def _has_bytes(name: str) -> bool:
+    """Whether the system has a form of a name: JSON lets half a character stand alone."""
+    try:
+        return bool(os.fsencode(name))
+    except UnicodeEncodeError:
+        return False

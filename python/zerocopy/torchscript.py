@@ -37,7 +37,11 @@ _NUMBER = "0"
 _PICKLES = f".data/ts_code/{_NUMBER}/"
 _CODE = ".data/ts_code/code/"
 
-_ODD_KEY = "a key of an unusual type"  # says the safe machine
+# What the safe machine says of what it has not, and what that is in a program.
+_ODD = {
+    "a key of an unusual type": "a dictionary with tensors for keys",
+    "storages of class": "tensors of a type that zerocopy does not know",
+}
 
 _LARGEST_CODE = 1 << 30  # bytes, of all sources together
 
@@ -112,8 +116,9 @@ def _pickle(archive: _C.Archive, name: bytes, folder: bytes) -> tuple[bytes, dic
     except pickle.UnpicklingError as error:  # an opcode that data has no use for
         raise FormatError(str(error)) from None
     except UnsupportedError as error:
-        if _ODD_KEY in str(error):
-            raise StockOnlyError(f"{name.decode()} has a dictionary with tensors for keys") from None
+        for said, meaning in _ODD.items():
+            if said in str(error):
+                raise StockOnlyError(f"{name.decode()} has {meaning}") from None
         raise
     made = {key: storage for key, storage in storages if storage is not None}
     if len(made) < len(storages):

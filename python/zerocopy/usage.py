@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from zerocopy.showing import size
 
-# Libraries and what else the system maps for every program.
-_OF_THE_SYSTEM = ("/usr/lib/", "/usr/share/locale/", "/dev/", "/SYSV")
+# Libraries and what else the system maps for every program; of its devices one is a folder of anybody's files.
+_OF_THE_SYSTEM = re.compile("/usr/lib/|/usr/share/locale/|/dev/(?!shm/)|/SYSV")
 
 _HEAD = re.compile(r"[0-9a-f]+-[0-9a-f]+ (\S{4}) [0-9a-f]+ (\S+ \d+) +(/.*)")
 _FIELD = re.compile(r"(Size|Rss|Anonymous): +(\d+) kB")
@@ -151,6 +151,6 @@ def _report(lines: Iterable[str]) -> MemoryReport:
             max(0, sizes["Rss"] - sizes["Anonymous"]),
         )
         for (path, inode), sizes in sorted(found.items())
-        if (path, inode) not in programs and not path.startswith(_OF_THE_SYSTEM)
+        if (path, inode) not in programs and not _OF_THE_SYSTEM.match(path)
     )
     return MemoryReport(files, nowhere["Anonymous"])

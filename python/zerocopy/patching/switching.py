@@ -217,7 +217,22 @@ def _replacement(original: Function, ours: Function, part: str) -> Function:
     def choose(*args: Any, **kwargs: Any) -> Any:
         return (ours if _is_wanted(part) else original)(*args, **kwargs)
 
-    return choose
+    return _class_for(original, choose) if isinstance(original, type) else choose
+
+
+def _class_for(original: type, choose: Function) -> type:
+    """Return a class in place of a class, which programs also ask ``isinstance`` of and write into annotations."""
+
+    class Calling(type):
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return choose(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, original)
+
+    replacement = Calling(original.__name__, (), {})
+    functools.update_wrapper(replacement, original, updated=())
+    return replacement
 
 
 def _remove_unwanted() -> None:

@@ -7,6 +7,7 @@ did not take, and what it then raises is in its own words.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 
 import zerocopy
-from zerocopy import opening
+from zerocopy import backends, loading, opening, sharded
+from zerocopy.errors import UnsupportedError
 from zerocopy.patching.dispatch import log
 
 Function = Callable[..., Any]
@@ -29,10 +31,10 @@ def load_file_for(original: Function) -> Function:
         reason = "arguments that zerocopy does not know"
         with contextlib.suppress(TypeError):
             filename, *how = _file(*args, **kwargs)
-            reason = _why_not_ours(*how)
+            reason = _why_not_ours(filename, *how)
             if not reason:
                 try:
-                    return zerocopy.load(filename)
+                    return _load(filename)
                 except Exception as error:
                     reason = str(error)
         log.debug("%s goes to safetensors: %s", _named(args, kwargs), reason)
@@ -48,10 +50,12 @@ def safe_open_for(original: Function) -> Function:
         reason = "arguments that zerocopy does not know"
         with contextlib.suppress(TypeError):
             filename, framework, *how = _opened(*args, **kwargs)
-            reason = _why_not_ours(*how) or ("" if framework in _FRAMEWORKS else f"framework {framework!r}")
+            reason = _why_not_ours(filename, *how) or (
+                "" if framework in _FRAMEWORKS else f"framework {framework!r}"
+            )
             if not reason:
                 try:
-                    return SafeOpen(zerocopy.open(filename), lambda: original(*args, **kwargs))
+                    return SafeOpen(_open(filename), original, lambda: original(*args, **kwargs))
                 except Exception as error:
                     reason = str(error)
         log.debug("%s goes to safetensors: %s", _named(args, kwargs), reason)
@@ -63,9 +67,13 @@ def safe_open_for(original: Function) -> Function:
 class SafeOpen:
     """What ``safe_open`` returns, over a :class:`zerocopy.Checkpoint`. What that has not is asked of the original."""
 
-    def __init__(self, checkpoint: zerocopy.Checkpoint, original: Callable[[], Any]) -> None:
+    def __init__(self, checkpoint: zerocopy.Checkpoint, kind: Any, original: Callable[[], Any]) -> None:
         self._checkpoint: zerocopy.Checkpoint | None = checkpoint
-        self._open_original, self._original = original, None
+        self._kind, self._open_original, self._original = kind, original, None
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # what isinstance asks
+        return self._kind if isinstance(self._kind, type) else SafeOpen
 
     def keys(self) -> list[str]:
         """Return the names of the tensors."""
@@ -132,7 +140,37 @@ def _opened(
     return filename, framework, device, backend
 
 
-def _why_not_ours(device: Any, backend: Any) -> str:
+def _load(filename: Any) -> Any:
+    with loading.naming(filename, weights_only=True):
+        archive = opening.open_archive(filename, backend=backends.backend_of("auto", None))
+        _require_safetensors(archive.container)
+        result = loading.load_archive(archive, None, None, True, {"encoding": "utf-8"})
+        archive.require_unchanged()
+        return result
+
+
+def _open(filename: Any) -> zerocopy.Checkpoint:
+    if sharded.index_of(filename) is not None:
+        _require_safetensors("sharded")
+    checkpoint = zerocopy.open(filename)
+    try:
+        [layer] = checkpoint.layers
+        _require_safetensors(layer.container)
+    except BaseException:
+        checkpoint.close()
+        raise
+    return checkpoint
+
+
+def _require_safetensors(container: str) -> None:
+    """Leave what else zerocopy reads to the package, which refuses it: programs go by that to tell formats apart."""
+    if container != "safetensors":
+        raise UnsupportedError(f"its format is {container}")
+
+
+def _why_not_ours(filename: Any, device: Any, backend: Any) -> str:
+    if not isinstance(filename, (str, os.PathLike)):
+        return "no path"
     if device not in ("cpu", torch.device("cpu")):
         return f"device {device!r}"
     return "" if backend == "mmap" else f"backend {backend!r}"
