@@ -158,6 +158,18 @@ def test_views_of_what_is_compressed_or_cast(save: Saver, tmp_path: Path, ending
     )
 
 
+def test_a_parameter_with_a_tensor_for_an_attribute(save: Saver, tmp_path: Path) -> None:
+    parameter = torch.nn.Parameter(torch.arange(4.0))
+    parameter.mask = torch.ones(7)
+    path = save({"parameter": parameter, "tied": parameter.data})
+    if not hasattr(stock_load(path)["parameter"], "mask"):
+        pytest.skip("this release does not save attributes of parameters")
+    zerocopy.convert(deflated(path), tmp_path / "n.pt")
+    loaded = zerocopy.load(tmp_path / "n.pt")
+    assert torch.equal(loaded["parameter"].mask, parameter.mask)
+    assert torch.equal(loaded["parameter"], parameter) and shares(loaded["parameter"], loaded["tied"])
+
+
 @pytest.mark.parametrize("how", [{}, {"dtype": torch.complex128}])
 def test_a_conjugate_is_no_tie(tmp_path: Path, how: dict[str, Any]) -> None:
     values = torch.tensor([1 + 2j, 3 - 4j])

@@ -196,8 +196,9 @@ class _Pickler(pickle.Pickler):
         if not (isinstance(obj, NotYetLoadedTensor) and _is_converted(obj)):
             return NotImplemented
         if obj._recipe not in self._converted:
-            numbers, identity = itertools.count(), _identity(obj)
-            stand_ins = StandIns(self._owner, self._store, lambda: Remake(obj, next(numbers), identity))
+            # The first storage is the tensor's own, others are those of its attributes.
+            remakes = (Remake(obj, n, None if n else _identity(obj)) for n in itertools.count())
+            stand_ins = StandIns(self._owner, self._store, lambda: next(remakes))
             self._converted[obj._recipe] = stand_ins.of(obj).__reduce_ex__(PROTOCOL)
         return self._converted[obj._recipe]
 
