@@ -261,7 +261,9 @@ def test_whatever_the_default_device_is(save: Saver, tmp_path: Path) -> None:
 
 
 MEMORY = """
-    import re, sys, torch, zerocopy
+    import os, re, sys, torch, zerocopy
+    if sys.argv[4] == "pread":
+        os.environ["ZEROCOPY_BACKEND"] = "pread"
     def anonymous():
         return int(re.search(r"RssAnon:\\s*(\\d+)", open("/proc/self/status").read())[1])
     how = {"dtype": torch.bfloat16} if sys.argv[4] == "cast" else {}
@@ -277,7 +279,7 @@ MEMORY = """
 
 
 @pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
-@pytest.mark.parametrize("how", ["copy", "cast", "shards", "deflated"])
+@pytest.mark.parametrize("how", ["copy", "cast", "shards", "deflated", "pread"])
 @pytest.mark.parametrize("ending", [".safetensors", ".pt", ".h5"])
 def test_memory_is_a_tensor_at_a_time(
     save: Saver, child: Child, tmp_path: Path, how: str, ending: str

@@ -252,7 +252,7 @@ py::tuple Lazy::entry(std::size_t i) const {
   const Tensor* tensor = Catalog::dense(value);
   if (tensor == nullptr) {
     return py::make_tuple(py::tuple(), "", py::tuple(), 0, 0, py::none(), "", "", false, false, false, false,
-                          0);
+                          0, false);
   }
   const Storage& storage = *tensor->storage;
   const Storage& root = storage.whole();
@@ -265,11 +265,13 @@ py::tuple Lazy::entry(std::size_t i) const {
     offset = py::int_(record.extent.offset + storage.begin +
                       static_cast<std::uint64_t>(tensor->offset) * tensor->dtype->size);
   }
+  const bool mapped =
+      opened()->archive().content().placement(record, *root.element).how == Placement::How::mapped;
   const bool requires_grad =
       value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor->requires_grad;
   return py::make_tuple(tuple_of(shape.size()), tensor->dtype->name, tuple_of(shape.stride()), tensor->offset,
                         numel * tensor->dtype->size, offset, text_of(root.key), text_of(root.location),
-                        requires_grad, true, tensor->conjugate, tensor->negative, root.nbytes);
+                        requires_grad, true, tensor->conjugate, tensor->negative, root.nbytes, mapped);
 }
 
 py::list Lazy::entries() const {

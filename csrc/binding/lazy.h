@@ -41,7 +41,7 @@ class Lazy {
   std::int64_t find(const pybind11::str& name) const;
 
   // (shape, dtype, stride, storage offset, nbytes, offset, storage, location, requires_grad, is dense,
-  // conjugate, negative, nbytes of the storage) of a name.
+  // conjugate, negative, nbytes of the storage, whether that is mapped) of a name.
   pybind11::tuple entry(std::size_t i) const;
   pybind11::list entries() const;
 

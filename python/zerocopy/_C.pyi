@@ -73,7 +73,7 @@ class Parts:
     def archive(self, offset: int, size: int) -> Archive: ...
 
 Entry = tuple[
-    tuple[int, ...], str, tuple[int, ...], int, int, int | None, str, str, bool, bool, bool, bool, int
+    tuple[int, ...], str, tuple[int, ...], int, int, int | None, str, str, bool, bool, bool, bool, int, bool
 ]
 
 class Lazy:

@@ -154,7 +154,7 @@ class Tensors:
         stored = self._entries[self._names[i]]
         assert isinstance(stored, dcp.Chunked)
         dtype = str(stored.dtype).removeprefix("torch.")
-        return stored.shape, dtype, (), 0, 0, None, "", "cpu", False, False, False, False, 0
+        return stored.shape, dtype, (), 0, 0, None, "", "cpu", False, False, False, False, 0, False
 
     def leaf(self, name: str, objects: Any) -> Any:
         """Return the placeholder of a tensor; anything else itself."""

@@ -80,6 +80,7 @@ class _Entry(NamedTuple):
     is_conjugate: bool
     is_negative: bool
     storage_nbytes: int
+    is_mapped: bool
 
 
 class FileLayer:
@@ -182,6 +183,10 @@ class FileLayer:
         """Return whether a dense tensor shows conjugates, and negatives, of what its storage holds."""
         entry = _Entry(*self._native.entry(self._native.find(name)))
         return entry.is_conjugate, entry.is_negative
+
+    def is_mapped(self, name: str) -> bool:
+        """Return whether a tensor lies in a mapping of the file, and takes no memory of its own."""
+        return _Entry(*self._native.entry(self._native.find(name))).is_mapped
 
     def storage_nbytes(self, name: str) -> int:
         """Return the bytes of the storage that a dense tensor is over."""

@@ -114,6 +114,10 @@ class Sources:
         """Return whether a tensor over a storage shows conjugates, and negatives, of what is there."""
         return self._layer_of(name).flags(self.tensors[name].name)
 
+    def is_mapped(self, name: str) -> bool:
+        """Return whether a tensor lies in a mapping of its file, and takes no memory of its own."""
+        return self._layer_of(name).is_mapped(self.tensors[name].name)
+
     def storage_nbytes(self, name: str) -> int:
         """Return the bytes of the storage that a tensor is over."""
         return self._layer_of(name).storage_nbytes(self.tensors[name].name)

@@ -231,9 +231,9 @@ def _counted(job: Job, plan: Plan) -> Counted:
 def _sources_of_objects(job: Job) -> Sources:
     """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
     sources = Sources(job.paths, job.keep)
-    infos = map(sources.info, sources.tensors)
     if job.dtype is None and all(
-        i.offset is not None and i.device is not None and i.device.type == "cpu" for i in infos
+        sources.is_mapped(name) and (device := sources.info(name).device) is not None and device.type == "cpu"
+        for name in sources.tensors
     ):
         return sources
     with sources:
