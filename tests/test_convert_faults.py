@@ -16,6 +16,7 @@ from archives import deflated
 from conftest import Child, Saver
 
 import zerocopy
+from zerocopy import cli
 
 STATE = OrderedDict(
     (
@@ -223,8 +224,46 @@ def test_progress(save: Saver, tmp_path: Path, name: str, more: Any) -> None:
     assert said == sorted(said) and said[-1][0] == said[-1][1] == 2461
 
 
+def test_progress_where_shards_hold_more_than_tensors_show(save: Saver, tmp_path: Path) -> None:
+    said: list[tuple[int, int]] = []
+    source = save({str(i): torch.zeros(1000)[5:10] for i in range(4)})
+    zerocopy.convert(source, tmp_path / "m.bin", max_shard_size=9000, progress=lambda *n: said.append(n))
+    assert said == sorted(said) and said[-1] == (16000, 16000)
+    assert len(list(tmp_path.glob("m-*-of-00002.bin"))) == 2
+
+
+@pytest.mark.parametrize("name", ["m.pt", "m.safetensors", "m.h5"])
+def test_a_pipe_is_not_replaced(save: Saver, tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OSError, match=f"no regular file.*{name}"):
+        zerocopy.convert(save(STATE), tmp_path / name)
+    assert (tmp_path / name).is_fifo() and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_dtype_that_torch_cannot_convert_to(save: Saver, tmp_path: Path) -> None:
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("every floating-point dtype of this release can be converted to")
+    source = save({"w": torch.ones(4)})
+    for name in ("m.pt", "m.safetensors"):
+        with pytest.raises(zerocopy.UnsupportedError, match="conversion"):
+            zerocopy.convert(source, tmp_path / name, dtype=torch.float4_e2m1fn_x2)
+        assert cli.main(["convert", "--dtype", "float4_e2m1fn_x2", str(source), str(tmp_path / name)]) == 2
+
+
+def test_whatever_the_default_device_is(save: Saver, tmp_path: Path) -> None:
+    if not hasattr(torch, "set_default_device"):
+        pytest.skip("torch 2.0 and later")
+    source = save(STATE)
+    for name in ("m.pt", "m.safetensors", "m.h5"):
+        with torch.device("meta"):
+            zerocopy.convert(source, tmp_path / name, dtype=torch.float64)
+        assert torch.equal(zerocopy.load(tmp_path / name)["layer.0.scale"], torch.tensor(3.5).double())
+
+
 MEMORY = """
-    import re, sys, torch, zerocopy
+    import os, re, sys, torch, zerocopy
+    if sys.argv[4] == "pread":
+        os.environ["ZEROCOPY_BACKEND"] = "pread"
     def anonymous():
         return int(re.search(r"RssAnon:\\s*(\\d+)", open("/proc/self/status").read())[1])
     how = {"dtype": torch.bfloat16} if sys.argv[4] == "cast" else {}
@@ -240,7 +279,7 @@ MEMORY = """
 
 
 @pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
-@pytest.mark.parametrize("how", ["copy", "cast", "shards", "deflated"])
+@pytest.mark.parametrize("how", ["copy", "cast", "shards", "deflated", "pread"])
 @pytest.mark.parametrize("ending", [".safetensors", ".pt", ".h5"])
 def test_memory_is_a_tensor_at_a_time(
     save: Saver, child: Child, tmp_path: Path, how: str, ending: str

@@ -12,6 +12,7 @@ import dcp_folders
 import pytest
 import safetensors_files
 import torch
+from archives import deflated
 from conftest import Saver, stock_load
 from equality import assert_same, untyped
 from hypothesis import HealthCheck, given, settings
@@ -133,6 +134,55 @@ def test_ties_outlive_a_conversion(tmp_path: Path, ending: str) -> None:
     loaded = zerocopy.load(tmp_path / f"n.{ending}")
     assert loaded["step"] == 3 and loaded["model"][0].dtype is torch.float16
     assert shares(*loaded["model"][:2]) and torch.equal(loaded["model"][0], weight.half())
+
+
+@pytest.mark.parametrize("ending", ["pt", "h5"])
+def test_views_of_what_is_compressed_or_cast(save: Saver, tmp_path: Path, ending: str) -> None:
+    weight, ids = torch.arange(6000.0), torch.arange(6000)
+    state = {"weight": weight, "part": weight[10:20], "parameter": torch.nn.Parameter(weight)}
+    state |= {"trained": weight.detach().requires_grad_(), "ids": ids[:10], "more": ids[5:9]}
+    path = save(state)
+    zerocopy.convert(deflated(path), tmp_path / f"n.{ending}")
+    assert_same(zerocopy.load(tmp_path / f"n.{ending}"), state)
+    zerocopy.convert(path, tmp_path / f"cast.{ending}", dtype=torch.float16)
+    loaded = zerocopy.load(tmp_path / f"cast.{ending}")
+    assert_same(
+        {name: loaded[name] for name in ("weight", "parameter", "trained", "ids", "more")},
+        {
+            "weight": (half := weight.half()),
+            "parameter": torch.nn.Parameter(half),
+            "trained": half.detach().requires_grad_(),
+            "ids": ids[:10],
+            "more": ids[5:9],
+        },
+    )
+
+
+def test_a_parameter_with_a_tensor_for_an_attribute(save: Saver, tmp_path: Path) -> None:
+    parameter = torch.nn.Parameter(torch.arange(4.0))
+    parameter.mask = torch.ones(7)
+    path = save({"parameter": parameter, "tied": parameter.data})
+    if not hasattr(stock_load(path)["parameter"], "mask"):
+        pytest.skip("this release does not save attributes of parameters")
+    zerocopy.convert(deflated(path), tmp_path / "n.pt")
+    loaded = zerocopy.load(tmp_path / "n.pt")
+    assert torch.equal(loaded["parameter"].mask, parameter.mask)
+    assert torch.equal(loaded["parameter"], parameter) and shares(loaded["parameter"], loaded["tied"])
+
+
+@pytest.mark.parametrize("how", [{}, {"dtype": torch.complex128}])
+def test_a_conjugate_is_no_tie(tmp_path: Path, how: dict[str, Any]) -> None:
+    values = torch.tensor([1 + 2j, 3 - 4j])
+    zerocopy.save({"a": values, "b": values.conj(), "c": torch._neg_view(values)}, tmp_path / "m.pt")
+    wanted = {
+        name: tensor.resolve_conj().resolve_neg() for name, tensor in stock_load(tmp_path / "m.pt").items()
+    }
+    zerocopy.convert(tmp_path / "m.pt", tmp_path / "n.pt", **how)
+    for name, tensor in zerocopy.load(tmp_path / "n.pt").items():
+        assert torch.equal(tensor.resolve_conj().resolve_neg().to(torch.complex64), wanted[name]), name
+    if not torch.equal(wanted["a"], wanted["b"]):  # a release that saves what a tensor is a view of
+        with pytest.raises(zerocopy.UnsupportedError, match="overlapping"):
+            zerocopy.convert(tmp_path / "m.pt", tmp_path / "n.safetensors")
 
 
 def test_metadata_there_and_back(tmp_path: Path) -> None:

@@ -216,6 +216,9 @@ def test_names() -> None:
         (lambda path: zerocopy.rename_keys(path, {"step": "s", "s": "t"}), KeyError),
         (lambda path: zerocopy.rename_keys(path, {"step": ""}), ValueError),
         (lambda path: zerocopy.rename_keys(path, {"step": 5}), TypeError),
+        (lambda path: zerocopy.rename_keys(path, {5: "step"}), TypeError),
+        (lambda path: zerocopy.rename_keys(path, [("step", "first")]), TypeError),
+        (lambda path: zerocopy.drop_keys(path, [5]), TypeError),
     ],
 )
 def test_refused(save: Saver, change: Any, error: type[Exception]) -> None:
@@ -336,6 +339,15 @@ def test_copy_reaches_the_file(tmp_path: Path, write: Any) -> None:
     loaded = stock_load(path)
     assert torch.equal(loaded["tied"]["view"], BASE[10:20].neg())
     assert loaded["model"]["bias"][1] == 5 and not loaded["first"].any()
+
+
+def test_copy_to_what_is_converted(save: Saver) -> None:
+    path = save({"weight": torch.ones(2), "ids": torch.ones(2, dtype=torch.int64)})
+    with zerocopy.open(path, mode="r+", dtype=torch.float16, device="cpu") as checkpoint:
+        checkpoint["ids"].zero_()
+        with pytest.raises(zerocopy.UnsupportedError, match="has to be converted"):
+            checkpoint["weight"].zero_()
+    assert_same(stock_load(path), {"weight": torch.ones(2), "ids": torch.zeros(2, dtype=torch.int64)})
 
 
 def test_read_only_files(save: Saver) -> None:

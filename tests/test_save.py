@@ -176,8 +176,15 @@ def test_file_objects(tmp_path: Path) -> None:
         zerocopy.save(STATE, 5)
 
 
-def test_a_pipe(tmp_path: Path, child: Child) -> None:
-    code = "import torch, zerocopy; zerocopy.save({'w': torch.arange(4.0)}, '/dev/stdout')"
+@pytest.mark.parametrize(
+    "write",
+    [
+        "zerocopy.save({'w': torch.arange(4.0)}, '/dev/stdout')",
+        "with zerocopy.Writer('/dev/stdout') as w: w.save({'w': w.store_early(torch.arange(4.0))})",
+    ],
+)
+def test_a_pipe(tmp_path: Path, child: Child, write: str) -> None:
+    code = f"import torch, zerocopy\n{write}"
     done = child(f"import sys, subprocess\nsys.exit(len(subprocess.run([sys.executable, '-c', {code!r}], "
                  "stdout=subprocess.PIPE, check=True).stdout) < 1000)")  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -335,6 +335,28 @@ def test_resume_and_save(save: Saver, child: Child) -> None:
     assert_same(stock_load(path)["bias"], STATE["bias"])
 
 
+def test_replaced_by_another_at_the_same_time(
+    save: Saver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, resolved = save(STATE), os.path.realpath
+    mapped = zerocopy.load(path)
+
+    def replaced_meanwhile(name: Any) -> Any:
+        if (tmp_path / "other.pt").exists():
+            (tmp_path / "other.pt").replace(path)
+        return resolved(name)
+
+    torch.save({}, tmp_path / "other.pt")
+    inode = (tmp_path / "other.pt").stat().st_ino
+    monkeypatch.setattr(os.path, "realpath", replaced_meanwhile)
+    with (tmp_path / "other.pt").open("rb") as held:  # so that its number is not given away
+        zerocopy.save(STATE, path)
+        assert path.stat().st_ino != inode, "written into"
+        assert_same(torch.load(held), {})
+    assert_same(mapped, STATE)
+    assert_same(stock_load(path), STATE)
+
+
 def test_by_several_threads_at_once(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

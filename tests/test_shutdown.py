@@ -75,6 +75,13 @@ def test_exit_with_tensors_alive(save: Saver, child: Child, ending: str, trust: 
     assert done.stdout in ("", "499500.0\n")
 
 
+def test_saved_at_exit(save: Saver, child: Child) -> None:
+    path = save({"weight": torch.arange(500_000.0)})
+    done = child(BEGIN + "import atexit\natexit.register(zerocopy.save, loaded, sys.argv[1])\n", path, "safe")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert torch.equal(torch.load(path)["weight"], torch.arange(500_000.0))
+
+
 def test_exit_code_is_the_programs_own(save: Saver, child: Child) -> None:
     path = save({"weight": torch.arange(1000.0)})
     assert child(BEGIN + "sys.exit(7)", path, "safe", timeout=30).returncode == 7

@@ -251,7 +251,8 @@ py::tuple Lazy::entry(std::size_t i) const {
   const Value& value = tensor_value(i);
   const Tensor* tensor = Catalog::dense(value);
   if (tensor == nullptr) {
-    return py::make_tuple(py::tuple(), "", py::tuple(), 0, 0, py::none(), "", "", false, false);
+    return py::make_tuple(py::tuple(), "", py::tuple(), 0, 0, py::none(), "", "", false, false, false, false,
+                          0, false);
   }
   const Storage& storage = *tensor->storage;
   const Storage& root = storage.whole();
@@ -264,11 +265,13 @@ py::tuple Lazy::entry(std::size_t i) const {
     offset = py::int_(record.extent.offset + storage.begin +
                       static_cast<std::uint64_t>(tensor->offset) * tensor->dtype->size);
   }
+  const bool mapped =
+      opened()->archive().content().placement(record, *root.element).how == Placement::How::mapped;
   const bool requires_grad =
       value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor->requires_grad;
   return py::make_tuple(tuple_of(shape.size()), tensor->dtype->name, tuple_of(shape.stride()), tensor->offset,
                         numel * tensor->dtype->size, offset, text_of(root.key), text_of(root.location),
-                        requires_grad, true);
+                        requires_grad, true, tensor->conjugate, tensor->negative, root.nbytes, mapped);
 }
 
 py::list Lazy::entries() const {
@@ -320,6 +323,12 @@ py::object Lazy::part(std::size_t i, std::int64_t offset, const std::vector<std:
   const std::shared_ptr<Opened> real = opened();
   require_there();
   return real->part(*tensor, offset, size, stride);
+}
+
+py::tuple Lazy::storage_at(std::size_t index) const {
+  const Tensor& tensor = *reading_.document.tensors.at(index);
+  const Storage& storage = *tensor.storage;
+  return py::make_tuple(tensor.dtype->name, storage.whole().index, storage.begin, storage.nbytes);
 }
 
 py::object Lazy::tensor_at(std::size_t index) {

@@ -40,8 +40,8 @@ class Lazy {
   pybind11::list other_names() const { return names_of(leaves().others); }
   std::int64_t find(const pybind11::str& name) const;
 
-  // (shape, dtype, stride, storage offset, nbytes, offset, storage, location, requires_grad, is dense) of a
-  // name.
+  // (shape, dtype, stride, storage offset, nbytes, offset, storage, location, requires_grad, is dense,
+  // conjugate, negative, nbytes of the storage, whether that is mapped) of a name.
   pybind11::tuple entry(std::size_t i) const;
   pybind11::list entries() const;
 
@@ -58,6 +58,8 @@ class Lazy {
   pybind11::object part(std::size_t i, std::int64_t offset, const std::vector<std::int64_t>& size,
                         const std::vector<std::int64_t>& stride);
   pybind11::object tensor_at(std::size_t index);
+  // Its dtype, and what tensors have in common that share memory: the number of a record, which of its bytes.
+  pybind11::tuple storage_at(std::size_t index) const;
 
   // Throws when the file is not there any more as it was opened, or this is closed.
   void require_there() const;

@@ -287,6 +287,7 @@ PYBIND11_MODULE(_C, module) {
       .def("metadata", &Lazy::metadata, py::arg("objects"))
       .def("part", &Lazy::part, py::arg("i"), py::arg("offset"), py::arg("size"), py::arg("stride"))
       .def("tensor_at", &Lazy::tensor_at, py::arg("index"))
+      .def("storage_at", &Lazy::storage_at, py::arg("index"))
       .def("require_there", &Lazy::require_there)
       .def("close", &Lazy::close);
 

@@ -129,7 +129,11 @@ class CheckpointWriter:
         if not self._checksum:
             write()
             return 0
-        computing = self._thread.submit(checksum)
+        try:
+            computing = self._thread.submit(checksum)
+        except RuntimeError:  # no threads any more: the program is ending
+            write()
+            return checksum()
         try:
             write()
         finally:

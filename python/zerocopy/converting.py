@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from zerocopy import dcp, hdf5, loading, opening, sharded, sharding, targets
+from zerocopy.casting import Options
 from zerocopy.errors import UnsupportedError
 from zerocopy.hdf5_writer import Hdf5Writer
-from zerocopy.lazy import Options
 from zerocopy.replacing import path_of_file, replacing
 from zerocopy.saving import Counted, Progress
 from zerocopy.sources import Keep

@@ -169,7 +169,7 @@ class Tensors:
         stored = self._entries[self._names[i]]
         assert isinstance(stored, dcp.Chunked)
         dtype = str(stored.dtype).removeprefix("torch.")
-        return stored.shape, dtype, (), 0, 0, None, "", "cpu", False, False
+        return stored.shape, dtype, (), 0, 0, None, "", "cpu", False, False, False, False, 0, False
 
     def leaf(self, name: str, objects: Any) -> Any:
         """Return the placeholder of a tensor; anything else itself."""
@@ -193,6 +193,10 @@ class Tensors:
         """Return a real tensor."""
         tensor: torch.Tensor = self._opened.load(self._names[index])
         return tensor
+
+    def storage_at(self, index: int) -> tuple[str, int]:
+        """Return a tensor's dtype, and what those have in common that share memory: here each has its own."""
+        return self.entry(index)[1], index
 
     @property
     def _opened(self) -> Files:

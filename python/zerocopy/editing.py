@@ -74,6 +74,8 @@ def rename_keys(path: str | os.PathLike[str], names: Mapping[str, str]) -> None:
     >>> torch.load(file.name)
     {'model': {'weight': tensor([1., 1.]), 'bias': tensor([0.])}}
     """
+    if not isinstance(names, Mapping):
+        raise TypeError(f"names is a {type(names).__name__}; a mapping of old names to new ones is wanted")
     _edit(path, lambda editor: editor.rename(names), moves=False)
 
 

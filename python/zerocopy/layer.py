@@ -77,6 +77,10 @@ class _Entry(NamedTuple):
     location: str
     requires_grad: bool
     is_dense: bool
+    is_conjugate: bool
+    is_negative: bool
+    storage_nbytes: int
+    is_mapped: bool
 
 
 class FileLayer:
@@ -174,6 +178,19 @@ class FileLayer:
         if entry.offset is not None:
             return entry.offset
         return entry.storage_offset * _torch.element_size(construction.dtype(entry.dtype))
+
+    def flags(self, name: str) -> tuple[bool, bool]:
+        """Return whether a dense tensor shows conjugates, and negatives, of what its storage holds."""
+        entry = _Entry(*self._native.entry(self._native.find(name)))
+        return entry.is_conjugate, entry.is_negative
+
+    def is_mapped(self, name: str) -> bool:
+        """Return whether a tensor lies in a mapping of the file, and takes no memory of its own."""
+        return _Entry(*self._native.entry(self._native.find(name))).is_mapped
+
+    def storage_nbytes(self, name: str) -> int:
+        """Return the bytes of the storage that a dense tensor is over."""
+        return _Entry(*self._native.entry(self._native.find(name))).storage_nbytes
 
     def _leaf(self, name: str) -> Any:
         native = self._native

@@ -27,8 +27,9 @@ from zerocopy import (
     sharded,
     tar,
 )
+from zerocopy.casting import Options, cast_dtype, converted
 from zerocopy.deferred import Call, Deferred
-from zerocopy.errors import Error
+from zerocopy.errors import Error, UnsupportedError
 from zerocopy.lazy_unpickler import LazyUnpickler
 from zerocopy.suggestions import no_such_name
 
@@ -103,7 +104,7 @@ def lazy_load(
             device=device,
         )
         return {name: checkpoint[name] for name in checkpoint}
-    options = Options(dtype, device)
+    options = Options(dtype, device, mode)
     if (folder := dcp.folder_of(f)) is not None:
         source = _read_folder(folder, mode, backend, encoding, options, weights_only)
         return source.native.build(source.objects, chosen(source.native, keys, prefix, predicate))
@@ -130,31 +131,6 @@ def lazy_load(
         return _load_trusting(opened, encoding, options)
 
 
-class Options:
-    """What becomes of tensors when they are loaded.
-
-    Parameters
-    ----------
-    dtype, device : optional
-        As for :func:`lazy_load`, checked here.
-    """
-
-    def __init__(self, dtype: torch.dtype | None = None, device: Any = None) -> None:
-        self.dtype = dtype
-        self.device = None if device is None else torch.device(device)
-        if self.device is not None:
-            torch.empty(0, device=self.device)  # one that is not there is said now
-        if not (dtype is None or isinstance(dtype, torch.dtype)):
-            raise TypeError(f"dtype must be a torch.dtype, not {type(dtype).__name__}")
-        if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-            raise TypeError(f"dtype casts floating-point tensors: it cannot be {dtype}")
-
-    @property
-    def map_location(self) -> str | None:
-        """Where storages are wanted: those that are moved come by the CPU."""
-        return None if self.device is None else "cpu"
-
-
 class LazyFile:
     """A checkpoint that was read, and the real tensors of its placeholders.
 
@@ -169,12 +145,12 @@ class LazyFile:
     converts : bool
         Whether tensors get another dtype or device than they have in the file.
     same : dict
-        Recipes of tensors that are tied, and that of the tensor which stands for each.
+        Numbers of tensors that are tied, and that of the tensor which stands for each.
     """
 
     def __init__(self, native: Any, name: str, options: Options) -> None:
         self.native, self.name, self.same = native, name, dict[Any, Any]()
-        self._dtype, self._device = options.dtype, options.device
+        self._dtype, self._device, self._mode = options.dtype, options.device, options.mode
         self.converts = options.dtype is not None or options.device is not None
         self.objects = Deferred(self)
 
@@ -198,6 +174,14 @@ class LazyFile:
                 real = self.native.tensor_at(recipe)
             return self._as_wanted(real) if self.converts else real
 
+    def identity(self, number: int) -> Any:
+        """Return what tensors have in common that are over one storage, even if each is made anew."""
+        name, *storage = self.native.storage_at(number)
+        dtype = construction.dtype(name)
+        if cast_dtype(dtype, self._dtype) == dtype and (self._device is None or self._device.type == "cpu"):
+            return tuple(storage)
+        return self.same.get(number, number)
+
     def advise(self, tensor: torch.Tensor, advice: str) -> None:
         """Say how a tensor's bytes are going to be read: "together", "scattered", or "soon"."""
         if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
@@ -210,32 +194,22 @@ class LazyFile:
         dtype, device = self.converted(real.dtype, str(real.device))
         if (dtype, device) == (real.dtype, real.device):
             return real
-        moved = _converted(real.detach(), dtype, device)
+        if self._mode == "r+":
+            raise UnsupportedError(
+                f"mode 'r+' cannot write to what has to be converted from {real.dtype} on {real.device}"
+            )
+        moved = converted(real.detach(), dtype, device)
         if isinstance(real, torch.nn.Parameter):
             return torch.nn.Parameter(moved, real.requires_grad)
         return moved.requires_grad_(real.requires_grad)
 
 
-def cast_dtype(dtype: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
-    """Return what becomes of a dtype where floating-point tensors are cast."""
-    if wanted is None or not (dtype.is_floating_point or (dtype.is_complex and wanted.is_complex)):
-        return dtype
-    return wanted
-
-
-def _converted(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    if device.type == "meta" and tensor.layout is torch.strided and not tensor.is_quantized:
-        # Laid out as it is, as torch.load(map_location="meta") does; some releases' to() would not.
-        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device=device)
-    return tensor.to(device=device, dtype=dtype)
-
-
 def read(f: Any, mode: str = "c", backend: str = "auto", encoding: str = "utf-8", **options: Any) -> LazyFile:
     """Read a checkpoint's pickle, and build nothing of it. Arguments and errors as for :func:`lazy_load`, safely."""
     if (folder := dcp.folder_of(f)) is not None:
-        return _read_folder(folder, mode, backend, encoding, Options(**options))
+        return _read_folder(folder, mode, backend, encoding, Options(mode=mode, **options))
     with loading.undiagnosed(), loading.naming(f, weights_only=True):
-        return _read(_open(f, mode, backend), encoding, Options(**options))
+        return _read(_open(f, mode, backend), encoding, Options(mode=mode, **options))
 
 
 class _Opened(NamedTuple):

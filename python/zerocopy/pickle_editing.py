@@ -144,6 +144,8 @@ class PickleEditor:
 
     def _find(self, name: str) -> tuple[_Entry, str, _Value]:
         """Return the entry of that name, what names in its dict begin with, and the dict."""
+        if not isinstance(name, str):
+            raise TypeError(f"a name is a text, not {name!r}")
         matches = list(_matches(self._root.value, name, ""))
         if not matches:
             raise KeyError(name)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch
+from zerocopy import _torch, construction
+from zerocopy.deferred import Call
 from zerocopy.layer import shape_of
 from zerocopy.placeholder import NotYetLoadedTensor, real_of
 
@@ -23,10 +24,21 @@ PersistentId = tuple[str, Any, str, str, int]
 
 
 class Remake(NamedTuple):
-    """How to have a storage again that is not kept: a tensor that is made anew whenever it is wanted, and a number."""
+    """How to have a storage again that is not kept.
+
+    Attributes
+    ----------
+    placeholder : NotYetLoadedTensor
+        Its tensor is made anew whenever it is wanted.
+    number : int
+        Of the storage among those of the tensor.
+    identity : object
+        What storages have in common that would be one if they were kept; None for one that nothing else shares.
+    """
 
     placeholder: NotYetLoadedTensor
     number: int
+    identity: Any
 
     def storage(self) -> torch.UntypedStorage:
         """Make it."""
@@ -130,9 +142,7 @@ class StandIns:
         return made
 
     def _of_tensor(self, tensor: torch.Tensor) -> Any:
-        if isinstance(
-            tensor, torch.nn.parameter.UninitializedParameter | torch.nn.parameter.UninitializedBuffer
-        ):
+        if torch.nn.parameter.is_lazy(tensor):
             return tensor  # it has no data
         real = real_of(tensor) if isinstance(tensor, NotYetLoadedTensor) else tensor
         made = self._noted(tensor, StoredTensor(real))
@@ -185,20 +195,33 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if not (isinstance(obj, NotYetLoadedTensor) and _is_converted(obj)):
             return NotImplemented
-        source, recipe = obj._recipe
-        same = source, source.same.get(recipe, recipe)
-        if same not in self._converted:
-            numbers = itertools.count()
-            stand_ins = StandIns(self._owner, self._store, lambda: Remake(obj, next(numbers)))
-            self._converted[same] = stand_ins.of(obj).__reduce_ex__(PROTOCOL)
-        return self._converted[same]
+        if obj._recipe not in self._converted:
+            # The first storage is the tensor's own, others are those of its attributes.
+            remakes = (Remake(obj, n, None if n else _identity(obj)) for n in itertools.count())
+            stand_ins = StandIns(self._owner, self._store, lambda: next(remakes))
+            self._converted[obj._recipe] = stand_ins.of(obj).__reduce_ex__(PROTOCOL)
+        return self._converted[obj._recipe]
 
 
 def tie(placeholder: NotYetLoadedTensor, kept: NotYetLoadedTensor) -> None:
-    """Have two tensors of a file that are made anew each time pickled as one, as they were in the file."""
+    """Have two tensors of a file that are made anew each time pickled over one storage, as they were in the file."""
+    (source, number), (other, kept_number) = _dense(placeholder), _dense(kept)
+    if source is other and number is not None:
+        source.same[number] = kept_number
+
+
+def _dense(placeholder: NotYetLoadedTensor) -> tuple[Any, int | None]:
+    """Return the source of a dense tensor, or of a parameter's, and its number there; None of any other."""
     source, recipe = placeholder._recipe
-    if isinstance(recipe, int) and kept._recipe is not None and kept._recipe[0] is source:
-        source.same[recipe] = kept._recipe[1]
+    if isinstance(recipe, Call) and recipe.function is construction.parameter:
+        return _dense(recipe.arguments[0])
+    return source, recipe if isinstance(recipe, int) else None
+
+
+def _identity(placeholder: NotYetLoadedTensor) -> Any:
+    """Return what a storage that is made anew has in common with others; None if there is nothing."""
+    source, number = _dense(placeholder)
+    return None if number is None else (source, source.identity(number))
 
 
 def _is_converted(placeholder: NotYetLoadedTensor) -> bool:

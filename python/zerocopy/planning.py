@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from zerocopy.casting import cast_dtype
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy import cast_dtype
 from zerocopy.safetensors_writer import Described, described, is_text
 from zerocopy.showing import shown
 from zerocopy.sources import Sources, listed

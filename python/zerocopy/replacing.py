@@ -40,12 +40,42 @@ def path_of_file(name: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
+def is_special(path: Path) -> bool:
+    """Whether it is a pipe, a terminal, a file without a name (/dev/fd/3), ...: what cannot be replaced."""
+    while True:
+        try:
+            held = os.open(path, os.O_PATH | os.O_CLOEXEC)  # so that no other file gets its number
+        except OSError:
+            return False
+        try:
+            status = os.fstat(held)
+            if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+                return True
+            if _leads_to(os.path.realpath(path), status):
+                return False
+            if _leads_to(path, status):  # else another took its place just now
+                return True
+        finally:
+            os.close(held)
+
+
+def _leads_to(path: str | Path, status: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(Path(path).stat(), status)
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[NewFile]:
     """Give a new file beside `target`, which takes its name, mode and owner if all goes well.
 
     Then the file and its name are on the disk when this returns. If anything goes wrong nothing has changed.
     """
+    if is_special(target):
+        raise OSError(
+            errno.EINVAL, "it is no regular file, whose place another could take", os.fspath(target)
+        )
     target = Path(os.path.realpath(target))
     with _naming(target):
         old = _status_of(target)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from zerocopy import _torch
+from zerocopy.casting import converted
 from zerocopy.errors import UnsupportedError
 from zerocopy.heap import Heap
 from zerocopy.mapped import Place
@@ -33,6 +34,7 @@ _ALIGNMENT = 8
 _LONGEST_HEADER = 100_000_000
 _RESERVED = "__metadata__"
 _PIECE = 1 << 20  # elements
+_CPU = torch.device("cpu")
 
 
 class Described(NamedTuple):
@@ -108,7 +110,7 @@ class _Reader(NamedTuple):
     dtype: torch.dtype
 
     def __call__(self, first: int, count: int) -> torch.Tensor:
-        tensor = torch.empty(count, dtype=self.dtype)
+        tensor = torch.empty(count, dtype=self.dtype, device="cpu")  # whatever the default is
         content, at = elements_of(tensor), 0
         offset = self.place.offset + first * _torch.element_size(self.dtype)
         while at < content.nbytes:
@@ -127,8 +129,8 @@ def _pieces(
         first, skipped = divmod(begin, _torch.element_size(tensor.dtype))
         for at in range(first, tensor.numel(), _PIECE):
             count = min(_PIECE, tensor.numel() - at)
-            converted = read(at, count).to(dtype)
-            yield elements_of(converted)[skipped:]
+            piece = converted(read(at, count), dtype, _CPU)
+            yield elements_of(piece)[skipped:]
             skipped = 0
         return
     if read is not None:
@@ -137,8 +139,8 @@ def _pieces(
         flags = tensor.is_conj(), tensor.is_neg()
         tensor = tensor_over(storage, tensor.dtype, 0, tensor.shape, tensor.stride(), False, *flags)
     for block in _blocks(tensor.cpu()):
-        converted = block.resolve_conj().resolve_neg().contiguous().to(dtype)
-        yield elements_of(converted)
+        piece = converted(block.resolve_conj().resolve_neg().contiguous(), dtype, _CPU)
+        yield elements_of(piece)
 
 
 def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

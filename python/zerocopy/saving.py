@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from zerocopy.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.heap import Heap
 from zerocopy.mapped import MappedFiles
 from zerocopy.pickling import Remake, pickled
-from zerocopy.replacing import path_of_file, replacing
+from zerocopy.replacing import is_special, path_of_file, replacing
 from zerocopy.sinks import FileSink, Sink, StreamSink, Written
 
 Progress = Callable[[int, int], object]
@@ -81,37 +79,24 @@ def save(
         raise AttributeError("expected f to be a string, a path, or a file object with a 'write' attribute")
     _torch.log_usage("torch.save")
     parts = Parts(obj)
-    with _sink_of(f) as sink:
+    with sink_of(f) as sink:
         parts.write(sink, alignment, checksum, Counted(progress, parts.total))
 
 
 @contextlib.contextmanager
-def _sink_of(f: Any) -> Iterator[Sink]:
+def sink_of(f: Any) -> Iterator[Sink]:
+    """Give where to write to: a new file that takes the name at the end, or what cannot be replaced itself."""
     if not isinstance(f, (str, os.PathLike)):
         yield StreamSink(f)
         if hasattr(f, "flush"):
             f.flush()
-    elif _is_special(path := path_of_file(f)):
+    elif is_special(path := path_of_file(f)):
         # Without a buffer, which would have bytes left when the device refuses them.
         with path.open("wb", buffering=0) as file:
             yield StreamSink(file, os.fspath(path))
     else:
         with replacing(path) as new:
             yield FileSink(new.descriptor, os.fspath(path))
-
-
-def _is_special(path: Path) -> bool:
-    """Whether it is a pipe, a terminal, a file without a name (/dev/fd/3), ...: what cannot be replaced."""
-    try:
-        status = path.stat()
-    except OSError:
-        return False
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        return True
-    try:
-        return not os.path.samestat(status, Path(os.path.realpath(path)).stat())
-    except OSError:
-        return True
 
 
 class Parts:
@@ -128,7 +113,7 @@ class Parts:
     def __init__(self, obj: Any) -> None:
         self.sizes: list[int] = []
         self._heap = Heap()
-        self._keys: dict[int, str] = {}
+        self._keys: dict[Any, str] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self._sources: list[torch.UntypedStorage | Remake] = []
         self.pickle = pickled(obj, self, self._store)
@@ -160,16 +145,17 @@ class Parts:
     def _store(self, storage: _torch.PickledStorage, remake: Remake | None) -> str:
         """Return a storage's key, which is the same for the same storage."""
         untyped = storage.storage
-        # What is not kept has no identity: another may have its address at once.
-        key = None if remake else self._keys.get(_torch.identity(untyped))
+        # What is not kept is not known by its address: another may have that at once.
+        identity = remake.identity if remake else _torch.identity(untyped)
+        key = None if identity is None else self._keys.get(identity)
         if key is None:
             key = str(len(self._sources))
             self._sources.append(remake or untyped)
             self.sizes.append(untyped.nbytes())
-            if remake:
-                self._heap.used(untyped.nbytes())
-            else:
-                self._keys[_torch.identity(untyped)] = key
+            if identity is not None:
+                self._keys[identity] = key
+        if remake:
+            self._heap.used(untyped.nbytes())
         require_one_dtype(self._dtypes, key, storage)
         return key
 

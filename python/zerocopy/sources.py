@@ -110,6 +110,18 @@ class Sources:
         """Return where a tensor begins, in bytes, compared with others over its storage."""
         return self._layer_of(name).begin(self.tensors[name].name)
 
+    def flags(self, name: str) -> tuple[bool, bool]:
+        """Return whether a tensor over a storage shows conjugates, and negatives, of what is there."""
+        return self._layer_of(name).flags(self.tensors[name].name)
+
+    def is_mapped(self, name: str) -> bool:
+        """Return whether a tensor lies in a mapping of its file, and takes no memory of its own."""
+        return self._layer_of(name).is_mapped(self.tensors[name].name)
+
+    def storage_nbytes(self, name: str) -> int:
+        """Return the bytes of the storage that a tensor is over."""
+        return self._layer_of(name).storage_nbytes(self.tensors[name].name)
+
     def placeholder(self, name: str) -> torch.Tensor:
         """Return a tensor that is not read yet."""
         reference = self.tensors[name]

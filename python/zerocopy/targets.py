@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch, hdf5, safetensors_writer, sharding
+from zerocopy.casting import cast_dtype
 from zerocopy.hdf5_writer import STORAGES, Hdf5Writer, Record
-from zerocopy.lazy import cast_dtype
 from zerocopy.pickling import tie
 from zerocopy.placeholder import NotYetLoadedTensor
 from zerocopy.planning import Plan, planned
@@ -146,10 +146,10 @@ def write_shards(job: Job, layout: sharding.Layout, most: int) -> None:
             units = _units(sources, job.dtype)
             shards = sharding.spread(units, most)
             total = sum(size for _, size in units)
-            written = Counted(job.progress, total)
+            contents = [Parts(_flat(sources, names)) for names in shards]
+            written = Counted(job.progress, sum(parts.total for parts in contents))
             with _shard_files(layout, shards, total) as files:
-                for (path, new), names in zip(files, shards, strict=True):
-                    parts = Parts(_flat(sources, names))
+                for (path, new), parts in zip(files, contents, strict=True):
                     parts.write(FileSink(new.descriptor, os.fspath(path)), _ALIGNMENT, True, written)
                 sources.require_unchanged()
 
@@ -180,15 +180,27 @@ def _shard_files(
 
 
 def _units(sources: Sources, dtype: torch.dtype | None) -> list[tuple[list[str], int]]:
-    """Return tensors that are over one storage, and have to stay together for that, with their bytes."""
+    """Return tensors that are over one storage, and have to stay together for that, with the bytes that are written.
+
+    A storage is written whole, whatever shows of it; what is converted is apart from it then.
+    """
     groups: dict[Any, list[str]] = {}
     for name in sources.tensors:
         groups.setdefault(sources.storage_of(name) or name, []).append(name)
     ties = tied_names(sources)
-    return [
-        (names, sum(_converted_size(sources, name, dtype) for name in names if name not in ties))
-        for names in groups.values()
-    ]
+    units = []
+    for names in groups.values():
+        sizes, whole = [], 0
+        for name in names:
+            if (
+                sources.storage_of(name)
+                and cast_dtype(sources.info(name).dtype, dtype) == sources.info(name).dtype
+            ):
+                whole = sources.storage_nbytes(name)
+            elif name not in ties:
+                sizes.append(_converted_size(sources, name, dtype))
+        units.append((names, whole + sum(sizes)))
+    return units
 
 
 def _converted_size(sources: Sources, name: str, dtype: torch.dtype | None) -> int:
@@ -219,9 +231,9 @@ def _counted(job: Job, plan: Plan) -> Counted:
 def _sources_of_objects(job: Job) -> Sources:
     """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
     sources = Sources(job.paths, job.keep)
-    infos = map(sources.info, sources.tensors)
     if job.dtype is None and all(
-        i.offset is not None and i.device is not None and i.device.type == "cpu" for i in infos
+        sources.is_mapped(name) and (device := sources.info(name).device) is not None and device.type == "cpu"
+        for name in sources.tensors
     ):
         return sources
     with sources:

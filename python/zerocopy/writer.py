@@ -16,9 +16,8 @@ from zerocopy._core import crc32
 from zerocopy.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.mapped import MappedFiles
 from zerocopy.pickling import StandIns, Store, pickled
-from zerocopy.replacing import path_of_file, replacing
-from zerocopy.saving import require_one_dtype
-from zerocopy.sinks import FileSink
+from zerocopy.replacing import path_of_file
+from zerocopy.saving import require_one_dtype, sink_of
 
 
 class Writer:
@@ -66,8 +65,7 @@ class Writer:
     def __enter__(self) -> Self:
         if self._records is not None:
             raise RuntimeError("a Writer writes one file, in one block")
-        new = self._block.enter_context(replacing(self._path))
-        sink = FileSink(new.descriptor, os.fspath(self._path))
+        sink = self._block.enter_context(sink_of(self._path))
         self._records = self._block.enter_context(
             CheckpointWriter(sink, self._alignment, checksum=True, regular=False)
         )

@@ -1,0 +1,53 @@
+"""What becomes of tensors when they are loaded: another dtype, another device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zerocopy.errors import UnsupportedError
+
+
+class Options:
+    """What becomes of tensors when they are loaded.
+
+    Parameters
+    ----------
+    dtype, device, mode : optional
+        As for :func:`zerocopy.lazy_load`; the first two are checked here.
+    """
+
+    def __init__(self, dtype: torch.dtype | None = None, device: Any = None, mode: str = "c") -> None:
+        self.dtype, self.mode = dtype, mode
+        self.device = None if device is None else torch.device(device)
+        if self.device is not None:
+            torch.empty(0, device=self.device)  # one that is not there is said now
+        if not (dtype is None or isinstance(dtype, torch.dtype)):
+            raise TypeError(f"dtype must be a torch.dtype, not {type(dtype).__name__}")
+        if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+            raise TypeError(f"dtype casts floating-point tensors: it cannot be {dtype}")
+
+    @property
+    def map_location(self) -> str | None:
+        """Where storages are wanted: those that are moved come by the CPU."""
+        return None if self.device is None else "cpu"
+
+
+def cast_dtype(dtype: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
+    """Return what becomes of a dtype where floating-point tensors are cast."""
+    if wanted is None or not (dtype.is_floating_point or (dtype.is_complex and wanted.is_complex)):
+        return dtype
+    return wanted
+
+
+def converted(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a tensor with another dtype, on another device. Raises ``UnsupportedError`` where torch cannot."""
+    if device.type == "meta" and tensor.layout is torch.strided and not tensor.is_quantized:
+        # Laid out as it is, as torch.load(map_location="meta") does; some releases' to() would not.
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device=device)
+    try:
+        return tensor.to(device=device, dtype=dtype)
+    except NotImplementedError:  # float4 in torch 2.13
+        what = f"a conversion from {tensor.dtype} to {dtype}"
+        raise UnsupportedError(f"PyTorch {torch.__version__} does not have {what}") from None
