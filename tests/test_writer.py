@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import weakref
 from collections import OrderedDict
@@ -211,6 +212,16 @@ def test_a_folder_is_in_the_way(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         zerocopy.Writer(tmp_path).__enter__()
     assert not any(tmp_path.iterdir())
+
+
+def test_what_is_no_file_stays_what_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.pt")
+    with pytest.raises(zerocopy.UnsupportedError, match=r"pipe\.pt"), zerocopy.Writer(tmp_path / "pipe.pt"):
+        pass
+    zerocopy.save({"w": torch.ones(3)}, tmp_path / "model.pt")
+    with pytest.raises(zerocopy.UnsupportedError, match=r"pipe\.pt"):
+        zerocopy.convert(tmp_path / "model.pt", tmp_path / "pipe.pt")
+    assert (tmp_path / "pipe.pt").is_fifo() and len(list(tmp_path.iterdir())) == 2
 
 
 def test_used_in_another_way(tmp_path: Path) -> None:

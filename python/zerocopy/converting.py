@@ -62,7 +62,8 @@ def convert(
         As ``open``.
     zerocopy.UnsupportedError
         There are tensors that the format cannot hold (sparse, quantized, overlapping, ...), which the message lists;
-        several sources have the same names; a format that is none of these; h5py is not installed.
+        several sources have the same names; a format that is none of these; h5py is not installed; the target is no
+        file but a device, a pipe, ...
     ValueError
         No such size; `keep` leaves nothing.
     KeyError

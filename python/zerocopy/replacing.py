@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from zerocopy.errors import UnsupportedError
+
 _SUFFIX = ".part"
 _TOKEN = re.compile("[0-9a-f]{16}")  # between the prefix and the suffix
 _LONGEST_STEM = 100  # bytes: names have 255
@@ -40,12 +42,31 @@ def path_of_file(name: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
+def is_special(path: Path) -> bool:
+    """Whether it is a pipe, a terminal, a file without a name (/dev/fd/3), ...: what cannot be replaced."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        return True
+    try:
+        return not os.path.samestat(status, Path(os.path.realpath(path)).stat())
+    except OSError:
+        return True
+
+
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[NewFile]:
     """Give a new file beside `target`, which takes its name, mode and owner if all goes well.
 
     Then the file and its name are on the disk when this returns. If anything goes wrong nothing has changed.
+    UnsupportedError for what cannot be replaced.
     """
+    if is_special(target):
+        raise UnsupportedError(
+            f"{target}: no file that a new one can take the place of: a device, a pipe, ..."
+        )
     target = Path(os.path.realpath(target))
     with _naming(target):
         old = _status_of(target)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from zerocopy.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.heap import Heap
 from zerocopy.mapped import MappedFiles
 from zerocopy.pickling import Remake, pickled
-from zerocopy.replacing import path_of_file, replacing
+from zerocopy.replacing import is_special, path_of_file, replacing
 from zerocopy.sinks import FileSink, Sink, StreamSink, Written
 
 Progress = Callable[[int, int], object]
@@ -91,27 +89,13 @@ def _sink_of(f: Any) -> Iterator[Sink]:
         yield StreamSink(f)
         if hasattr(f, "flush"):
             f.flush()
-    elif _is_special(path := path_of_file(f)):
+    elif is_special(path := path_of_file(f)):
         # Without a buffer, which would have bytes left when the device refuses them.
         with path.open("wb", buffering=0) as file:
             yield StreamSink(file, os.fspath(path))
     else:
         with replacing(path) as new:
             yield FileSink(new.descriptor, os.fspath(path))
-
-
-def _is_special(path: Path) -> bool:
-    """Whether it is a pipe, a terminal, a file without a name (/dev/fd/3), ...: what cannot be replaced."""
-    try:
-        status = path.stat()
-    except OSError:
-        return False
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        return True
-    try:
-        return not os.path.samestat(status, Path(os.path.realpath(path)).stat())
-    except OSError:
-        return True
 
 
 class Parts:

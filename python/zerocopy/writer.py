@@ -40,6 +40,8 @@ class Writer:
     ------
     OSError, ValueError
         As ``zerocopy.save``.
+    zerocopy.UnsupportedError
+        What is to be written is no file but a device, a pipe, ...
 
     Examples
     --------
