@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import os
 import pickle
@@ -80,6 +81,18 @@ def test_a_machine_without_a_gpu(tmp_path: Path) -> None:
             zerocopy.gds.load(tmp_path / "model.pt", device)
         assert isinstance(caught.value, zerocopy.UnsupportedError)
     assert_same(zerocopy.gds.load(tmp_path / "model.pt", device="auto"), STATE)
+
+
+def test_paths_of_bytes(refused: None, tmp_path: Path) -> None:
+    class Named:
+        def __fspath__(self) -> bytes:
+            return os.fsencode(tmp_path / "model.pt")
+
+    zerocopy.gds.save(STATE, Named())
+    assert_same(zerocopy.gds.load(Named(), "auto"), STATE)
+    assert zerocopy.gds.available(Named()).mode == "posix"
+    with zerocopy.gds.GdsFile(Named()) as file:
+        file.load_storage(torch.UntypedStorage(5))
 
 
 def test_devices_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +234,42 @@ def test_faults_of_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) 
             zerocopy.gds.GdsFile(tmp_path, os.O_RDWR)
 
 
+@pytest.mark.parametrize("with_twin", [False, True])
+@pytest.mark.parametrize("refusal", [0, 5038])
+def test_a_load_outlives_its_file(
+    library: cufile.Twin, tmp_path: Path, with_twin: bool, refusal: int
+) -> None:
+    """Whoever has the number of its descriptor next."""
+    path, other = tmp_path / "bytes", tmp_path / "other"
+    path.write_bytes(storage_bytes(filled(9 * BLOCK)))
+    other.write_bytes(bytes(9 * BLOCK))
+    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+        library.set(**{"async": refusal})
+        with zerocopy.gds.GdsFile(path) as file:
+            waiting = [file.load_storage_async(lying_as(0, size), BLOCK) for size in (5, 6 * BLOCK)]
+            waiting.append(file.load_storage_async(torch.UntypedStorage(0)))
+        with other.open("rb"):
+            waiting.append(zerocopy.gds.GdsFile(path).load_storage_async(lying_as(0, 7 * BLOCK), BLOCK))
+            for loading in waiting:
+                loaded = storage_bytes(loading.wait())
+                assert loaded == path.read_bytes()[BLOCK : BLOCK + len(loaded)]
+                assert storage_bytes(loading.wait()) == loaded
+        del waiting, loading
+
+
+def test_offsets_are_any_whole_numbers(refused: None, tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(storage_bytes(filled(100)))
+    numpy = pytest.importorskip("numpy")
+    with zerocopy.gds.GdsFile(tmp_path / "bytes") as file:
+        for offset in (numpy.int64(7), numpy.uint16(7)):
+            storage = torch.UntypedStorage(5)
+            file.load_storage(storage, offset)
+            assert storage_bytes(storage) == bytes(range(7, 12))
+        for wrong in (numpy.float64(7), "7", None):
+            with pytest.raises(ValueError, match="offset"):
+                file.load_storage(storage, wrong)
+
+
 def test_typed_storages(refused: None, tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(storage_bytes(filled(16)))
     tensor = torch.zeros(4)
@@ -290,6 +339,22 @@ def test_saved_again(twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.Monk
     zerocopy.gds.save({"other": torch.ones(1 << 20)}, path)
     assert len(asked) == 2
     assert [file.name for file in tmp_path.iterdir()] == ["model.pt"]
+
+
+@pytest.mark.parametrize("with_twin", [False, True])
+def test_a_pipe(library: cufile.Twin, tmp_path: Path, with_twin: bool) -> None:
+    """No new file takes its place."""
+    pipe, state = tmp_path / "pipe", {"w": torch.arange(9.0)}
+    os.mkfifo(pipe)
+    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+        descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        zerocopy.gds.save(state, pipe)
+        read = os.read(descriptor, 1 << 16)
+        os.close(descriptor)
+        with pytest.raises(zerocopy.UnsupportedError):
+            zerocopy.gds.save(state, pipe, require="compat")
+    assert_same(zerocopy.load(read), state)
+    assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_room_is_left(twin: cufile.Twin, tmp_path: Path) -> None:
@@ -517,6 +582,50 @@ def test_buffers(twin: cufile.Twin, tmp_path: Path) -> None:
     twin.set(buf_register=5036)
     with pytest.raises(zerocopy.UnsupportedError, match="PINNING"):
         zerocopy.gds.register_buffer(storage)
+
+
+def test_a_buffer_that_somebody_else_has_registered(twin: cufile.Twin, tmp_path: Path) -> None:
+    """With torch's own functions, say: it is theirs to deregister, and no reason to refuse a load."""
+    zerocopy.gds.save(STATE, tmp_path / "model.pt")
+    twin.set(buf_register=5023)
+    assert_same(zerocopy.gds.load(tmp_path / "model.pt", "cpu"), STATE)
+    storage = torch.UntypedStorage(64 * BLOCK)
+    for _ in range(2):
+        zerocopy.gds.register_buffer(storage)
+    with zerocopy.gds.GdsFile(tmp_path / "model.pt") as file:
+        file.load_storage(storage)
+    assert storage_bytes(storage) == (tmp_path / "model.pt").read_bytes()[: 64 * BLOCK]
+    for _ in range(2):
+        zerocopy.gds.deregister_buffer(storage)
+    with pytest.raises(ValueError, match="not registered"):
+        zerocopy.gds.deregister_buffer(storage)
+
+
+def test_cufile_is_not_called_in_a_forked_process(library: cufile.Twin, tmp_path: Path) -> None:
+    """What is open in the parent is closed there: cuFile may do anything after a fork."""
+    library.reset()
+    (tmp_path / "bytes").write_bytes(bytes(9 * BLOCK))
+    names, storage = ("files", "drivers", "buffers", "later"), lying_as(0, 8 * BLOCK)
+    with driver.using(driver.Opened(library.open(), frozenset({"cpu"}))):
+        zerocopy.gds.register_buffer(storage)
+        file = zerocopy.gds.GdsFile(tmp_path / "bytes")
+        loading = file.load_storage_async(storage, 0)
+        expected = [library.get(name) for name in names]
+        pid = os.fork()
+        if pid == 0:
+            try:
+                driver._opened = None
+                del loading
+                file.close()
+                gc.collect()
+                os._exit(0 if [library.get(name) for name in names] == expected else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert all(expected)
+        loading.wait()
+        zerocopy.gds.deregister_buffer(storage)
+        file.close()
 
 
 def test_buffers_without_cufile(refused: None) -> None:

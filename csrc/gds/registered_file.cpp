@@ -66,7 +66,7 @@ std::shared_ptr<RegisteredFile> RegisteredFile::open(std::shared_ptr<Driver> dri
 }
 
 RegisteredFile::~RegisteredFile() {
-  if (handle_ != nullptr) driver_->call().cuFileHandleDeregister(handle_);
+  if (handle_ != nullptr && driver_->is_ours()) driver_->call().cuFileHandleDeregister(handle_);
 }
 
 RegisteredFile::Cut RegisteredFile::cut(const Piece& piece) {
@@ -217,7 +217,7 @@ RegisteredFile::Pending::Pending(std::shared_ptr<const RegisteredFile> file, con
 }
 
 RegisteredFile::Pending::~Pending() {
-  if (begun_) file_->driver_->call().cuStreamSynchronize(stream_);
+  if (begun_ && file_->driver_->is_ours()) file_->driver_->call().cuStreamSynchronize(stream_);
 }
 
 void RegisteredFile::Pending::wait() {

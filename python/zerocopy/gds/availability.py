@@ -66,7 +66,7 @@ def available(path: str | os.PathLike[str] = ".") -> Availability:
     >>> mode in ("direct", "compat", "posix") and ok == (mode == "direct")
     True
     """
-    path = Path(path)
+    path = Path(os.fsdecode(path))
     return availability_of(path if path.exists() else path.absolute().parent)
 
 

@@ -67,7 +67,7 @@ def load(
         return loading.load(path, map_location=found)
     if (index := sharded.index_of(path)) is not None:
         return sharded.load(index, functools.partial(_load_file, device=found, require=require))
-    return _load_file(Path(path), found, require)
+    return _load_file(Path(os.fsdecode(path)), found, require)
 
 
 def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
