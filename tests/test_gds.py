@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import pickle
+import weakref
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -297,6 +298,31 @@ def test_pieces_that_are_staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     staging._staged_copy(storage, 0, 0, fill, to_storage=True)
 
 
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("CUDA error: an illegal memory access"), OSError(errno.EIO, "")]
+)
+def test_memory_that_a_broken_device_may_still_read_is_kept(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """Page-locked memory cannot be given back then: torch would end the process."""
+    pieces = []
+
+    class Piece(staging._Piece):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            pieces.append(weakref.ref(self.tensor))
+
+        def note(self) -> None:
+            raise fault
+
+    monkeypatch.setattr(staging, "_Piece", Piece)
+    with pytest.raises(type(fault)):
+        staging._staged_copy(torch.UntypedStorage(100), 0, 100, lambda memory, done: None, to_storage=True)
+    fault.__traceback__ = None
+    gc.collect()
+    assert [piece() is not None for piece in pieces] == [isinstance(fault, RuntimeError)]
+
+
 # ------------------------------------------------------------------------------------- checkpoints, both ways
 
 
@@ -509,6 +535,26 @@ def test_errors_in_the_middle(twin: cufile.Twin, tmp_path: Path, after: int) -> 
     with pytest.raises(OSError, match="CU_FILE_INTERNAL_ERROR") as caught:
         zerocopy.gds.load(path, "cpu")
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(path))
+
+
+@pytest.mark.parametrize("done", [-5, -1, -5030, 5, 3 * BLOCK])
+def test_a_read_in_a_stream_that_comes_to_little(twin: cufile.Twin, tmp_path: Path, done: int) -> None:
+    """In its compatibility mode some cuFile has -EIO for every one, and reads all the same where it is asked to."""
+    path = tmp_path / "bytes"
+    path.write_bytes(storage_bytes(filled(9 * BLOCK)))
+    twin.set(async_done=done)
+    with zerocopy.gds.GdsFile(path) as file:
+        storage = lying_as(7, 8 * BLOCK)
+        if done > 0:  # so much is there
+            storage.copy_(filled(9 * BLOCK)[7 : 7 + 8 * BLOCK])
+        assert (
+            storage_bytes(file.load_storage_async(storage, 7).wait()) == path.read_bytes()[7 : 7 + 8 * BLOCK]
+        )
+        twin.set(fail_after=0)
+        if done < 0:
+            with pytest.raises(OSError) as caught:
+                file.load_storage_async(storage, 7).wait()
+            assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(path))
 
 
 @pytest.mark.parametrize("fault", [{"handle_register": 5008}, {"fail_after": 0, "fail_code": 5008}])
