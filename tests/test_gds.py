@@ -258,6 +258,18 @@ def test_a_load_outlives_its_file(
         del waiting, loading
 
 
+@pytest.mark.parametrize("with_twin", [False, True])
+def test_the_offset_says_where_also_in_a_file_to_append_to(
+    library: cufile.Twin, tmp_path: Path, with_twin: bool
+) -> None:
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(9 * BLOCK))
+    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+        with zerocopy.gds.GdsFile(path, os.O_RDWR | os.O_APPEND) as file:
+            file.save_storage(filled(5 * BLOCK), 7)
+        assert path.read_bytes() == bytes(7) + storage_bytes(filled(5 * BLOCK)) + bytes(4 * BLOCK - 7)
+
+
 def test_offsets_are_any_whole_numbers(refused: None, tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(storage_bytes(filled(100)))
     numpy = pytest.importorskip("numpy")

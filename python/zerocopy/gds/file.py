@@ -30,7 +30,8 @@ class GdsFile:
     filename : str or PathLike
         The file.
     flags : int
-        As for ``os.open``: ``os.O_RDONLY``, ``os.O_RDWR | os.O_CREAT``, ... ``O_DIRECT`` need not be said.
+        As for ``os.open``: ``os.O_RDONLY``, ``os.O_RDWR | os.O_CREAT``, ... ``O_DIRECT`` need not be said. With
+        ``O_APPEND`` too it is the offset that says where.
 
     Attributes
     ----------
@@ -68,7 +69,7 @@ class GdsFile:
 
     def __init__(self, filename: str | os.PathLike[str], flags: int = os.O_RDONLY) -> None:
         self.filename, self.flags = name_of(filename), flags
-        self.fd = os.open(filename, flags & ~os.O_DIRECT | os.O_CLOEXEC, 0o666)
+        self.fd = os.open(filename, flags & ~(os.O_DIRECT | os.O_APPEND) | os.O_CLOEXEC, 0o666)
         self._channel = Channel(self.fd, self.filename)
         try:
             self._channel.register_if_taken()
