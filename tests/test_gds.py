@@ -19,9 +19,10 @@ import pytest
 import torch
 from conftest import Child, digest, saved_bytes, stock_load
 from equality import assert_same, storage_bytes, untyped
+from twin import fresh_twin
 
 import zerocopy
-from zerocopy import _core
+from zerocopy import _core, devices
 from zerocopy.gds import driver, staging, topology
 from zerocopy.gds.image import Image, Record
 
@@ -590,6 +591,19 @@ def test_cufile_that_refuses(
     with zerocopy.gds.GdsFile(path) as file:
         file.load_storage(torch.UntypedStorage(5 * BLOCK))
         assert "5008" in file.reason and file.handle is None
+
+
+def test_what_cufile_does_not_take_goes_by_the_staged_road(
+    twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zerocopy.gds.save(STATE, tmp_path / "model.pt")
+    device = fresh_twin()
+    monkeypatch.setitem(devices.KINDS, "cpu", device)
+    assert_same(zerocopy.gds.load(tmp_path / "model.pt", "cpu"), STATE)
+    assert not device.allocations
+    twin.set(handle_register=5008)
+    assert_same(zerocopy.gds.load(tmp_path / "model.pt", "cpu"), STATE)
+    assert len(device.allocations) == 1 and device.copies
 
 
 def test_a_driver_that_does_not_open(library: cufile.Twin) -> None:
