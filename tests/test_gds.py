@@ -751,6 +751,24 @@ def test_modes(
             assert file.availability() == zerocopy.gds.available(tmp_path / "file")
 
 
+def test_a_file_system_without_files_without_names(
+    twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS and Lustre are, which GPUDirect Storage serves."""
+    there = os.open
+
+    def opened(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
+        return there(path, flags, *more, **named)
+
+    expected = zerocopy.gds.available(tmp_path)
+    assert expected.mode != "posix"
+    monkeypatch.setattr(os, "open", opened)
+    assert zerocopy.gds.available(tmp_path) == expected
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_system_without_direct_access(twin: cufile.Twin) -> None:
     found = zerocopy.gds.available("/proc/self/status")
     assert (found.mode, found.reason) == ("posix", "its file system refuses O_DIRECT")
