@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import os
 import pickle
+import weakref
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +19,10 @@ import pytest
 import torch
 from conftest import Child, digest, saved_bytes, stock_load
 from equality import assert_same, storage_bytes, untyped
+from twin import fresh_twin
 
 import zerocopy
-from zerocopy import _core
+from zerocopy import _core, devices
 from zerocopy.gds import driver, staging, topology
 from zerocopy.gds.image import Image, Record
 
@@ -80,6 +83,18 @@ def test_a_machine_without_a_gpu(tmp_path: Path) -> None:
             zerocopy.gds.load(tmp_path / "model.pt", device)
         assert isinstance(caught.value, zerocopy.UnsupportedError)
     assert_same(zerocopy.gds.load(tmp_path / "model.pt", device="auto"), STATE)
+
+
+def test_paths_of_bytes(refused: None, tmp_path: Path) -> None:
+    class Named:
+        def __fspath__(self) -> bytes:
+            return os.fsencode(tmp_path / "model.pt")
+
+    zerocopy.gds.save(STATE, Named())
+    assert_same(zerocopy.gds.load(Named(), "auto"), STATE)
+    assert zerocopy.gds.available(Named()).mode == "posix"
+    with zerocopy.gds.GdsFile(Named()) as file:
+        file.load_storage(torch.UntypedStorage(5))
 
 
 def test_devices_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +236,54 @@ def test_faults_of_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) 
             zerocopy.gds.GdsFile(tmp_path, os.O_RDWR)
 
 
+@pytest.mark.parametrize("with_twin", [False, True])
+@pytest.mark.parametrize("refusal", [0, 5038])
+def test_a_load_outlives_its_file(
+    library: cufile.Twin, tmp_path: Path, with_twin: bool, refusal: int
+) -> None:
+    """Whoever has the number of its descriptor next."""
+    path, other = tmp_path / "bytes", tmp_path / "other"
+    path.write_bytes(storage_bytes(filled(9 * BLOCK)))
+    other.write_bytes(bytes(9 * BLOCK))
+    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+        library.set(**{"async": refusal})
+        with zerocopy.gds.GdsFile(path) as file:
+            waiting = [file.load_storage_async(lying_as(0, size), BLOCK) for size in (5, 6 * BLOCK)]
+            waiting.append(file.load_storage_async(torch.UntypedStorage(0)))
+        with other.open("rb"):
+            waiting.append(zerocopy.gds.GdsFile(path).load_storage_async(lying_as(0, 7 * BLOCK), BLOCK))
+            for loading in waiting:
+                loaded = storage_bytes(loading.wait())
+                assert loaded == path.read_bytes()[BLOCK : BLOCK + len(loaded)]
+                assert storage_bytes(loading.wait()) == loaded
+        del waiting, loading
+
+
+@pytest.mark.parametrize("with_twin", [False, True])
+def test_the_offset_says_where_also_in_a_file_to_append_to(
+    library: cufile.Twin, tmp_path: Path, with_twin: bool
+) -> None:
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(9 * BLOCK))
+    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+        with zerocopy.gds.GdsFile(path, os.O_RDWR | os.O_APPEND) as file:
+            file.save_storage(filled(5 * BLOCK), 7)
+        assert path.read_bytes() == bytes(7) + storage_bytes(filled(5 * BLOCK)) + bytes(4 * BLOCK - 7)
+
+
+def test_offsets_are_any_whole_numbers(refused: None, tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(storage_bytes(filled(100)))
+    numpy = pytest.importorskip("numpy")
+    with zerocopy.gds.GdsFile(tmp_path / "bytes") as file:
+        for offset in (numpy.int64(7), numpy.uint16(7)):
+            storage = torch.UntypedStorage(5)
+            file.load_storage(storage, offset)
+            assert storage_bytes(storage) == bytes(range(7, 12))
+        for wrong in (numpy.float64(7), "7", None):
+            with pytest.raises(ValueError, match="offset"):
+                file.load_storage(storage, wrong)
+
+
 def test_typed_storages(refused: None, tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(storage_bytes(filled(16)))
     tensor = torch.zeros(4)
@@ -246,6 +309,31 @@ def test_pieces_that_are_staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     staging._staged_copy(storage, 0, 9000, drain, to_storage=False)
     assert bytes(written) == storage_bytes(storage)
     staging._staged_copy(storage, 0, 0, fill, to_storage=True)
+
+
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("CUDA error: an illegal memory access"), OSError(errno.EIO, "")]
+)
+def test_memory_that_a_broken_device_may_still_read_is_kept(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """Page-locked memory cannot be given back then: torch would end the process."""
+    pieces = []
+
+    class Piece(staging._Piece):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            pieces.append(weakref.ref(self.tensor))
+
+        def note(self) -> None:
+            raise fault
+
+    monkeypatch.setattr(staging, "_Piece", Piece)
+    with pytest.raises(type(fault)):
+        staging._staged_copy(torch.UntypedStorage(100), 0, 100, lambda memory, done: None, to_storage=True)
+    fault.__traceback__ = None
+    gc.collect()
+    assert [piece() is not None for piece in pieces] == [isinstance(fault, RuntimeError)]
 
 
 # ------------------------------------------------------------------------------------- checkpoints, both ways
@@ -290,6 +378,22 @@ def test_saved_again(twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.Monk
     zerocopy.gds.save({"other": torch.ones(1 << 20)}, path)
     assert len(asked) == 2
     assert [file.name for file in tmp_path.iterdir()] == ["model.pt"]
+
+
+@pytest.mark.parametrize("with_twin", [False, True])
+def test_a_pipe(library: cufile.Twin, tmp_path: Path, with_twin: bool) -> None:
+    """No new file takes its place."""
+    pipe, state = tmp_path / "pipe", {"w": torch.arange(9.0)}
+    os.mkfifo(pipe)
+    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+        descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        zerocopy.gds.save(state, pipe)
+        read = os.read(descriptor, 1 << 16)
+        os.close(descriptor)
+        with pytest.raises(zerocopy.UnsupportedError):
+            zerocopy.gds.save(state, pipe, require="compat")
+    assert_same(zerocopy.load(read), state)
+    assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_room_is_left(twin: cufile.Twin, tmp_path: Path) -> None:
@@ -446,6 +550,26 @@ def test_errors_in_the_middle(twin: cufile.Twin, tmp_path: Path, after: int) -> 
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(path))
 
 
+@pytest.mark.parametrize("done", [-5, -1, -5030, 5, 3 * BLOCK])
+def test_a_read_in_a_stream_that_comes_to_little(twin: cufile.Twin, tmp_path: Path, done: int) -> None:
+    """In its compatibility mode some cuFile has -EIO for every one, and reads all the same where it is asked to."""
+    path = tmp_path / "bytes"
+    path.write_bytes(storage_bytes(filled(9 * BLOCK)))
+    twin.set(async_done=done)
+    with zerocopy.gds.GdsFile(path) as file:
+        storage = lying_as(7, 8 * BLOCK)
+        if done > 0:  # so much is there
+            storage.copy_(filled(9 * BLOCK)[7 : 7 + 8 * BLOCK])
+        assert (
+            storage_bytes(file.load_storage_async(storage, 7).wait()) == path.read_bytes()[7 : 7 + 8 * BLOCK]
+        )
+        twin.set(fail_after=0)
+        if done < 0:
+            with pytest.raises(OSError) as caught:
+                file.load_storage_async(storage, 7).wait()
+            assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(path))
+
+
 @pytest.mark.parametrize("fault", [{"handle_register": 5008}, {"fail_after": 0, "fail_code": 5008}])
 def test_cufile_that_refuses(
     twin: cufile.Twin, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: dict[str, int]
@@ -467,6 +591,19 @@ def test_cufile_that_refuses(
     with zerocopy.gds.GdsFile(path) as file:
         file.load_storage(torch.UntypedStorage(5 * BLOCK))
         assert "5008" in file.reason and file.handle is None
+
+
+def test_what_cufile_does_not_take_goes_by_the_staged_road(
+    twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zerocopy.gds.save(STATE, tmp_path / "model.pt")
+    device = fresh_twin()
+    monkeypatch.setitem(devices.KINDS, "cpu", device)
+    assert_same(zerocopy.gds.load(tmp_path / "model.pt", "cpu"), STATE)
+    assert not device.allocations
+    twin.set(handle_register=5008)
+    assert_same(zerocopy.gds.load(tmp_path / "model.pt", "cpu"), STATE)
+    assert len(device.allocations) == 1 and device.copies
 
 
 def test_a_driver_that_does_not_open(library: cufile.Twin) -> None:
@@ -519,6 +656,50 @@ def test_buffers(twin: cufile.Twin, tmp_path: Path) -> None:
         zerocopy.gds.register_buffer(storage)
 
 
+def test_a_buffer_that_somebody_else_has_registered(twin: cufile.Twin, tmp_path: Path) -> None:
+    """With torch's own functions, say: it is theirs to deregister, and no reason to refuse a load."""
+    zerocopy.gds.save(STATE, tmp_path / "model.pt")
+    twin.set(buf_register=5023)
+    assert_same(zerocopy.gds.load(tmp_path / "model.pt", "cpu"), STATE)
+    storage = torch.UntypedStorage(64 * BLOCK)
+    for _ in range(2):
+        zerocopy.gds.register_buffer(storage)
+    with zerocopy.gds.GdsFile(tmp_path / "model.pt") as file:
+        file.load_storage(storage)
+    assert storage_bytes(storage) == (tmp_path / "model.pt").read_bytes()[: 64 * BLOCK]
+    for _ in range(2):
+        zerocopy.gds.deregister_buffer(storage)
+    with pytest.raises(ValueError, match="not registered"):
+        zerocopy.gds.deregister_buffer(storage)
+
+
+def test_cufile_is_not_called_in_a_forked_process(library: cufile.Twin, tmp_path: Path) -> None:
+    """What is open in the parent is closed there: cuFile may do anything after a fork."""
+    library.reset()
+    (tmp_path / "bytes").write_bytes(bytes(9 * BLOCK))
+    names, storage = ("files", "drivers", "buffers", "later"), lying_as(0, 8 * BLOCK)
+    with driver.using(driver.Opened(library.open(), frozenset({"cpu"}))):
+        zerocopy.gds.register_buffer(storage)
+        file = zerocopy.gds.GdsFile(tmp_path / "bytes")
+        loading = file.load_storage_async(storage, 0)
+        expected = [library.get(name) for name in names]
+        pid = os.fork()
+        if pid == 0:
+            try:
+                driver._opened = None
+                del loading
+                file.close()
+                gc.collect()
+                os._exit(0 if [library.get(name) for name in names] == expected else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert all(expected)
+        loading.wait()
+        zerocopy.gds.deregister_buffer(storage)
+        file.close()
+
+
 def test_buffers_without_cufile(refused: None) -> None:
     for call in (zerocopy.gds.register_buffer, zerocopy.gds.deregister_buffer):
         with pytest.raises(zerocopy.UnsupportedError, match="the reason"):
@@ -568,6 +749,24 @@ def test_modes(
         assert [file.name for file in tmp_path.iterdir()] == ["file"]
         with zerocopy.gds.GdsFile(tmp_path / "file") as file:
             assert file.availability() == zerocopy.gds.available(tmp_path / "file")
+
+
+def test_a_file_system_without_files_without_names(
+    twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NFS and Lustre are, which GPUDirect Storage serves."""
+    there = os.open
+
+    def opened(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
+        return there(path, flags, *more, **named)
+
+    expected = zerocopy.gds.available(tmp_path)
+    assert expected.mode != "posix"
+    monkeypatch.setattr(os, "open", opened)
+    assert zerocopy.gds.available(tmp_path) == expected
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_system_without_direct_access(twin: cufile.Twin) -> None:

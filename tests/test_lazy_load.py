@@ -401,6 +401,13 @@ def test_they_are_refused_as_by_load(save: Saver, argument: str) -> None:
     same_refusal(lazy, eager)
 
 
+def test_a_device_is_the_one_that_it_stands_for(save: Saver) -> None:
+    """ "cuda" is one of several: placeholders say which, as the tensors do."""
+    lazy = zerocopy.lazy_load(save({"w": torch.arange(9.0)}), device="cpu:0")
+    assert lazy["w"].device == torch.empty(0, device="cpu:0").device == lazy["w"].materialize().device
+    assert torch.equal(lazy["w"], torch.arange(9.0))
+
+
 def test_devices_that_are_not_there(save: Saver) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")

@@ -292,6 +292,16 @@ def test_page_locked_memory_is_never_given_back(
     assert (pages() is not None) == is_pinned
 
 
+def test_a_dispatch_mode_leaves_nothing_behind(save: Saver, twin: type[Twin]) -> None:
+    """Tensors are real under fake ones too, as on the CPU; what the ring keeps serves the next load."""
+    fake_tensors = pytest.importorskip("torch._subclasses.fake_tensor")
+    path = save(large_state())
+    with fake_tensors.FakeTensorMode():
+        under = zerocopy.load(path)
+    assert_same(under, large_state())
+    assert_same(zerocopy.load(path), large_state())
+
+
 # ------------------------------------------------------------------------------------ what is in memory
 
 

@@ -1,5 +1,7 @@
 #include "gds/driver.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <stdexcept>
 
@@ -25,6 +27,10 @@ std::byte* address(abi::DevicePointer pointer) {
 
 }  // namespace
 
+Driver::Driver(std::shared_ptr<const Library> library) : library_(std::move(library)), process_(::getpid()) {}
+
+bool Driver::is_ours() const noexcept { return process_ == ::getpid(); }
+
 std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library) {
   std::shared_ptr<Driver> made(new Driver(std::move(library)));
   const abi::Functions& call = made->call();
@@ -49,7 +55,10 @@ std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library) {
 }
 
 Driver::~Driver() {
-  for (const auto& [base, registered] : buffers_) call().cuFileBufDeregister(base);
+  if (!is_ours()) return;
+  for (const auto& [base, registered] : buffers_) {
+    if (registered.ours) call().cuFileBufDeregister(base);
+  }
   for (const Allocated& bounce : bounces_) call().cuMemFree_v2(bounce.begin);
   if (open_) call().cuFileDriverClose();
 }
@@ -66,9 +75,9 @@ void Driver::register_buffer(DeviceMemory memory) {
   }
   const abi::Status status = call().cuFileBufRegister(memory.address, memory.size, 0);
   // By somebody else, torch say: then it is not ours to deregister.
-  if (status.code == kAlreadyRegistered) return;
-  require_success(status, "cuFileBufRegister", path());
-  buffers_.emplace(memory.address, Registered{memory.size, 1});
+  const bool ours = status.code != kAlreadyRegistered;
+  if (ours) require_success(status, "cuFileBufRegister", path());
+  buffers_.emplace(memory.address, Registered{memory.size, 1, ours});
 }
 
 void Driver::deregister_buffer(DeviceMemory memory) {
@@ -76,7 +85,9 @@ void Driver::deregister_buffer(DeviceMemory memory) {
   const auto found = buffers_.find(memory.address);
   if (found == buffers_.end()) throw std::invalid_argument("the buffer is not registered");
   if (--found->second.times != 0) return;
+  const bool ours = found->second.ours;
   buffers_.erase(found);
+  if (!ours) return;
   require_success(call().cuFileBufDeregister(memory.address), "cuFileBufDeregister", path());
 }
 
@@ -91,7 +102,7 @@ BufferPlace Driver::place_of(DeviceMemory memory) const {
   if (behind != buffers_.begin()) {
     const auto& [base, registered] = *--behind;
     const auto offset = static_cast<std::uint64_t>(memory.address - base);
-    if (Extent{offset, memory.size}.fits(registered.size)) {
+    if (registered.ours && Extent{offset, memory.size}.fits(registered.size)) {
       return {memory.address - offset, static_cast<off_t>(offset)};
     }
   }

@@ -2,6 +2,8 @@
 // through which goes what does not lie as GPUDirect Storage needs it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <map>
 #include <memory>
 #include <mutex>
@@ -41,6 +43,8 @@ class Driver : public std::enable_shared_from_this<Driver> {
 
   const abi::Functions& call() const noexcept { return library_->call(); }
   const std::string& path() const noexcept { return library_->path(); }
+  // Whether this is not a copy in a forked process. There cuFile may not be called, not even to close it.
+  bool is_ours() const noexcept;
   int version() const noexcept { return version_; }  // 1140 is 1.14; 0 where the library does not say
   const abi::Properties& properties() const noexcept { return properties_; }
   bool has_batches() const noexcept {
@@ -85,6 +89,7 @@ class Driver : public std::enable_shared_from_this<Driver> {
   struct Registered {
     std::uint64_t size;
     unsigned times;
+    bool ours;  // not somebody else's of this process
   };
   struct Allocated {
     abi::Context context = nullptr;
@@ -92,12 +97,13 @@ class Driver : public std::enable_shared_from_this<Driver> {
     DeviceMemory memory;
   };
 
-  explicit Driver(std::shared_ptr<const Library> library) : library_(std::move(library)) {}
+  explicit Driver(std::shared_ptr<const Library> library);
 
   DeviceMemory lend(abi::Context context);
   void copy_raw(const void* to, const void* from, std::uint64_t size) const;
 
   std::shared_ptr<const Library> library_;
+  pid_t process_;
   bool open_ = false;
   int version_ = 0;
   abi::Properties properties_{};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 #include <vector>
 
 #include "gds/batch.h"
@@ -66,7 +67,7 @@ std::shared_ptr<RegisteredFile> RegisteredFile::open(std::shared_ptr<Driver> dri
 }
 
 RegisteredFile::~RegisteredFile() {
-  if (handle_ != nullptr) driver_->call().cuFileHandleDeregister(handle_);
+  if (handle_ != nullptr && driver_->is_ours()) driver_->call().cuFileHandleDeregister(handle_);
 }
 
 RegisteredFile::Cut RegisteredFile::cut(const Piece& piece) {
@@ -217,19 +218,20 @@ RegisteredFile::Pending::Pending(std::shared_ptr<const RegisteredFile> file, con
 }
 
 RegisteredFile::Pending::~Pending() {
-  if (begun_) file_->driver_->call().cuStreamSynchronize(stream_);
+  if (begun_ && file_->driver_->is_ours()) file_->driver_->call().cuStreamSynchronize(stream_);
 }
 
 void RegisteredFile::Pending::wait() {
   if (!file_) return;
-  const auto [head, body] = cut(piece_);
-  if (!begun_) {
+  if (begun_) {
+    require_cuda(file_->driver_->call().cuStreamSynchronize(stream_), "cuStreamSynchronize", file_->path());
+  }
+  // Where a stream's read fails, one of its own may not; or it says what is wrong.
+  if (!std::exchange(begun_, false) || done_ < 0) {
     file_->read(piece_);
   } else {
-    require_cuda(file_->driver_->call().cuStreamSynchronize(stream_), "cuStreamSynchronize", file_->path());
-    begun_ = false;
-    const std::uint64_t got =
-        std::min<std::uint64_t>(require_bytes(done_, "cuFileReadAsync", file_->path()), body);
+    const auto [head, body] = cut(piece_);
+    const auto got = std::min(static_cast<std::uint64_t>(done_), body);
     file_->read_plainly(first(piece_, head));
     file_->read_plainly(from(piece_, head + got));
   }

@@ -272,6 +272,20 @@ def _dispatch_modes() -> int:
     return int(getattr(torch._C, "_get_torch_dispatch_mode", lambda: None)() is not None)  # 1.13
 
 
+@contextlib.contextmanager
+def without_dispatch_modes() -> Iterator[None]:
+    """Have functions in a block return real tensors, whatever mode (fake tensors, ...) is active around it."""
+    guard = torch._C._DisableTorchDispatch()
+    if hasattr(guard, "__enter__"):
+        with guard:
+            yield
+        return
+    try:  # 1.13: as long as it lives
+        yield
+    finally:
+        del guard
+
+
 #: The release's own, whoever replaces it later.
 jit_load = torch.jit.load
 

@@ -20,9 +20,8 @@ class Options:
 
     def __init__(self, dtype: torch.dtype | None = None, device: Any = None, mode: str = "c") -> None:
         self.dtype, self.mode = dtype, mode
-        self.device = None if device is None else torch.device(device)
-        if self.device is not None:
-            torch.empty(0, device=self.device)  # one that is not there is said now
+        # One that is not there is said now, and "cuda" is the one that it stands for.
+        self.device = None if device is None else torch.empty(0, device=torch.device(device)).device
         if not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError(f"dtype must be a torch.dtype, not {type(dtype).__name__}")
         if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):

@@ -57,7 +57,8 @@ def convert(
     Raises
     ------
     OSError
-        The operating system refused; ESTALE if a source was changed meanwhile.
+        The operating system refused; ESTALE if a source was changed meanwhile; EINVAL if the target is no file but a
+        device, a pipe, ...
     zerocopy.FormatError, pickle.UnpicklingError
         As ``open``.
     zerocopy.UnsupportedError

@@ -71,6 +71,7 @@ def replacing(target: Path) -> Iterator[NewFile]:
     """Give a new file beside `target`, which takes its name, mode and owner if all goes well.
 
     Then the file and its name are on the disk when this returns. If anything goes wrong nothing has changed.
+    OSError for what cannot be replaced.
     """
     if is_special(target):
         raise OSError(

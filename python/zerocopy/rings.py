@@ -102,7 +102,10 @@ class Ring:
         for i, nbytes in enumerate(BLOCKS):
             if i == len(self._blocks):
                 try:
-                    self._blocks.append(_for_good(_from_page_border(device, nbytes)))
+                    block = _from_page_border(device, nbytes)
+                    if block.is_pinned():
+                        keep_for_good(block)
+                    self._blocks.append(block)
                 except RuntimeError:
                     if count == 0:
                         raise
@@ -124,16 +127,14 @@ def _from_page_border(device: devices.Device, nbytes: int) -> torch.Tensor:
     return block[lead : lead + nbytes]
 
 
-def _for_good(block: torch.Tensor) -> torch.Tensor:
-    """Return a block that is never given back, if it is page-locked.
+def keep_for_good(block: torch.Tensor) -> None:
+    """Have page-locked memory never given back.
 
     torch's allocator, which is given back what a stream has copied from, records an event in that stream; where CUDA
     refuses, the process ends there and then. It refuses when the device is broken, and in a child that was forked: at
     the latest when modules are cleared, which would end a program by SIGABRT in place of its own error.
     """
-    if block.is_pinned():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
-    return block
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
 
 
 _rings: dict[type, Ring] = {}

@@ -132,15 +132,16 @@ def _move(device: devices.Device, storages: Sequence[torch.UntypedStorage]) -> l
 
 def carry(device: devices.Device, haul: _C.Haul) -> torch.UntypedStorage:
     """Bring all of a haul to a device, and return the one storage there that holds it."""
-    whole: torch.Tensor | None = _allocated(device, haul.size)
-    assert whole is not None
-    if haul.chunks:
-        try:
-            rings.of(device).carry(haul, device, whole)
-        except BaseException:
-            whole = None  # a traceback is no reason to keep it
-            raise
-    return _torch.untyped_of(whole)
+    with _torch.without_dispatch_modes():  # the ring is there for later loads too
+        whole: torch.Tensor | None = _allocated(device, haul.size)
+        assert whole is not None
+        if haul.chunks:
+            try:
+                rings.of(device).carry(haul, device, whole)
+            except BaseException:
+                whole = None  # a traceback is no reason to keep it
+                raise
+        return _torch.untyped_of(whole)
 
 
 def _allocated(device: devices.Device, nbytes: int) -> torch.Tensor:

@@ -216,6 +216,21 @@ TEST_F(GdsTest, BuffersAreRegisteredOnceAndUsed) {
   EXPECT_THROW(driver.deregister_buffer(at(0, 64 * kBlock)), std::invalid_argument);
 }
 
+TEST_F(GdsTest, BuffersOfOthersStayTheirs) {
+  const auto file = open(O_RDONLY);
+  Driver& driver = file->driver();
+  twin.set("buf_register", 5023);
+  driver.register_buffer(at(0, 64 * kBlock));
+  driver.register_buffer(at(0, 64 * kBlock));
+  file->read({2 * kBlock, at(5 * kBlock, 3 * kBlock)});
+  EXPECT_EQ(twin.get("registered_moves"), 0);
+  EXPECT_EQ(here(5 * kBlock, 3 * kBlock), there(2 * kBlock, 3 * kBlock));
+  driver.deregister_buffer(at(0, 64 * kBlock));
+  driver.deregister_buffer(at(0, 64 * kBlock));
+  EXPECT_THROW(driver.deregister_buffer(at(0, 64 * kBlock)), std::invalid_argument);
+  EXPECT_EQ(twin.get("violations"), 0);
+}
+
 TEST_F(GdsTest, BounceBuffersAreUsedAgain) {
   const auto file = open(O_RDONLY);
   for (int i = 0; i < 5; ++i) file->read({0, at(512, 30 * kBlock)});

@@ -173,8 +173,9 @@ CudaStatus cuStreamSynchronize(Stream stream) {
       rest.push_back(one);
       continue;
     }
-    *one.done = move(t, false, one.file, static_cast<std::byte*>(one.base), *one.size, *one.file_offset,
-                     *one.base_offset);
+    *one.done = t["async_done"] != 0 ? t["async_done"]
+                                     : move(t, false, one.file, static_cast<std::byte*>(one.base), *one.size,
+                                            *one.file_offset, *one.base_offset);
   }
   t.later = std::move(rest);
   return 0;

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from zerocopy import _C
 from zerocopy.errors import UnsupportedError
@@ -66,7 +67,7 @@ def available(path: str | os.PathLike[str] = ".") -> Availability:
     >>> mode in ("direct", "compat", "posix") and ok == (mode == "direct")
     True
     """
-    path = Path(path)
+    path = Path(os.fsdecode(path))
     return availability_of(path if path.exists() else path.absolute().parent)
 
 
@@ -98,19 +99,24 @@ def availability_of(path: Path) -> Availability:
 def _refusal(cufile: _C.GdsDriver, path: Path) -> str:
     """Return why cuFile does not take a file there, or an empty string."""
     try:
-        # In a folder a file without a name, which is gone when it is closed.
-        flags = os.O_TMPFILE | os.O_RDWR if path.is_dir() else os.O_RDONLY
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        file = _opened(path)
     except OSError as error:
         path.stat()
         return f"no file there can be opened: {error.strerror}"
-    try:
-        _C.GdsFile.open(cufile, descriptor, os.fspath(path))
-    except (UnsupportedError, OSError) as error:
-        return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    finally:
-        os.close(descriptor)
+    with file:
+        try:
+            _C.GdsFile.open(cufile, file.fileno(), os.fspath(path))
+        except (UnsupportedError, OSError) as error:
+            return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return ""
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a file; in a folder a new one, which has no name and is gone when it is closed."""
+    if path.is_dir():
+        # Where the file system knows none without a name (NFS, Lustre), one that loses its name at once.
+        return tempfile.TemporaryFile(dir=path, buffering=0)
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)
 
 
 def is_required(require: str | None) -> bool:

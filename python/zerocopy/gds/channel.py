@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, SupportsIndex
 
 import torch
 
@@ -151,11 +152,15 @@ def _groups(parts: list[Part]) -> Iterator[list[Part]]:
         yield group
 
 
-def checked_offset(offset: int) -> int:
-    """Return the offset of a file. Raises ValueError if it is none."""
-    if not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+def checked_offset(offset: SupportsIndex) -> int:
+    """Return the offset of a file, as numbers of NumPy are too. Raises ValueError if it is none."""
+    try:
+        found = operator.index(offset)
+    except TypeError:
+        found = -1
+    if not 0 <= found < 1 << 63:
         raise ValueError(f"an offset in a file is not {offset!r}")
-    return offset
+    return found
 
 
 def name_of(path: str | os.PathLike[str]) -> str:

@@ -30,7 +30,6 @@ class Opened(NamedTuple):
 
 _lock = threading.Lock()
 _opened: Opened | UnsupportedError | None = None
-_left: list[Opened] = []
 
 
 def opened() -> Opened:
@@ -64,9 +63,8 @@ def _open() -> Opened | UnsupportedError:
 
 
 def _leave_to_parent(made: Opened) -> None:
-    """Do without cuFile in a forked process: CUDA does not work there, and to close it is its owner's."""
+    """Do without cuFile in a forked process: neither it nor CUDA works there."""
     global _opened
-    _left.append(made)
     if _opened is made:
         _opened = UnsupportedError("this process was forked from one that had opened cuFile")
 

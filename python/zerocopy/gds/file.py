@@ -13,7 +13,7 @@ import torch
 
 from zerocopy import _C
 from zerocopy.errors import UnsupportedError
-from zerocopy.gds import driver
+from zerocopy.gds import driver, staging
 from zerocopy.gds.availability import Availability, availability_of
 from zerocopy.gds.channel import Channel, Part, checked_offset, name_of, untyped
 
@@ -30,7 +30,8 @@ class GdsFile:
     filename : str or PathLike
         The file.
     flags : int
-        As for ``os.open``: ``os.O_RDONLY``, ``os.O_RDWR | os.O_CREAT``, ... ``O_DIRECT`` need not be said.
+        As for ``os.open``: ``os.O_RDONLY``, ``os.O_RDWR | os.O_CREAT``, ... ``O_DIRECT`` need not be said. With
+        ``O_APPEND`` too it is the offset that says where.
 
     Attributes
     ----------
@@ -68,7 +69,7 @@ class GdsFile:
 
     def __init__(self, filename: str | os.PathLike[str], flags: int = os.O_RDONLY) -> None:
         self.filename, self.flags = name_of(filename), flags
-        self.fd = os.open(filename, flags & ~os.O_DIRECT | os.O_CLOEXEC, 0o666)
+        self.fd = os.open(filename, flags & ~(os.O_DIRECT | os.O_APPEND) | os.O_CLOEXEC, 0o666)
         self._channel = Channel(self.fd, self.filename)
         try:
             self._channel.register_if_taken()
@@ -160,20 +161,19 @@ class GdsFile:
         -------
         Loading
         """
-        self._open()
         native, offset = untyped(storage), checked_offset(offset)
-        if self._channel.native is None or not driver.takes(native) or not native.nbytes():
-            return Loading(self._channel, None, native, offset)
+        loading, file = Loading(self._open(), self.filename, native, offset), self._channel.native
+        if file is None or not driver.takes(native) or not native.nbytes():
+            return loading
         native.data_ptr()  # one that shares memory until it is written to gets its own now
         if native.device.type != "cuda":
-            return Loading(
-                self._channel, self._channel.native.begin_read(native, offset, stream), native, offset
-            )
+            loading.begun = file.begin_read(native, offset, stream)
+            return loading
         with torch.cuda.device(native.device):
             stream = stream or torch.cuda.current_stream(native.device)
             stream.query()  # so that this thread has CUDA's context, which a call of the runtime gives it: cuFile asks
-            begun = self._channel.native.begin_read(native, offset, stream)
-            return Loading(self._channel, begun, native, offset)
+            loading.begun = file.begin_read(native, offset, stream)
+            return loading
 
     def save_storage(self, storage: torch.UntypedStorage, offset: int = 0) -> None:
         """Write a storage's bytes to the file.
@@ -218,35 +218,52 @@ class GdsFile:
 
 
 class Loading:
-    """A storage that is being filled."""
+    """A storage that is being filled; the file may be closed meanwhile.
 
-    def __init__(
-        self, channel: Channel, begun: _C.GdsRead | None, storage: torch.UntypedStorage, offset: int
-    ) -> None:
-        self._channel, self._begun, self._storage, self._offset = channel, begun, storage, offset
-        self._is_done = False
+    Attributes
+    ----------
+    begun : _C.GdsRead or None
+        What cuFile does about it.
+    """
+
+    begun: _C.GdsRead | None = None
+    _descriptor = -1  # until there is one, and when all is done
+
+    def __init__(self, descriptor: int, name: str, storage: torch.UntypedStorage, offset: int) -> None:
+        self._name, self._storage, self._offset = name, storage, offset
+        self._descriptor = os.dup(descriptor)
 
     def wait(self) -> torch.UntypedStorage:
         """Return the storage when its bytes are there. Raises as :meth:`GdsFile.load_storage`."""
-        if not self._is_done:
-            if not self._came():
-                self._channel.read(self._storage, self._offset)
-            self._is_done = True
+        if self._descriptor >= 0:
+            size = self._storage.nbytes()
+            if size and not self._came():
+                staging.read(self._descriptor, self._name, self._offset, self._storage, 0, size)
+            self._close()
         return self._storage
 
     def _came(self) -> bool:
-        """Wait for cuFile, and return whether it brought the bytes; else they are read anew."""
-        if self._begun is None:
+        """Wait for cuFile, and return whether it brought the bytes; else they are read plainly."""
+        if self.begun is None:
             return False
         try:
             # Whatever thread this is, and whatever device is its own: the default stream is that of the current one.
             with driver.ready(self._storage.device):
-                self._begun.wait()
+                self.begun.wait()
         except UnsupportedError:
             return False
         return True
 
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
+
     def __del__(self) -> None:
-        if self._begun is not None and not self._is_done and not sys.is_finalizing():
-            with driver.ready(self._storage.device):
-                self._begun = None  # waits for what is under way: the storage may be gone next
+        if self._descriptor < 0 or sys.is_finalizing():
+            return
+        try:
+            if self.begun is not None:
+                with driver.ready(self._storage.device):
+                    self.begun = None  # waits for what is under way: the storage may be gone next
+        finally:
+            self._close()

@@ -67,7 +67,7 @@ def load(
         return loading.load(path, map_location=found)
     if (index := sharded.index_of(path)) is not None:
         return sharded.load(index, functools.partial(_load_file, device=found, require=require))
-    return _load_file(Path(path), found, require)
+    return _load_file(Path(os.fsdecode(path)), found, require)
 
 
 def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
@@ -88,6 +88,11 @@ def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
             return _load_by_cpu(path, device, require)
         image = Image(records, device, name)
         with loading.naming(path, True), Channel(file.fileno(), name, strict=require is not None) as channel:
+            if image.size:
+                channel.register_if_taken()
+                if channel.reason:
+                    _say(channel, image, name)
+                    return loading.load(path, map_location=device)
             result = archive.load_over(
                 allowlist.resolve, lambda i: image.storage(i, channel), "utf-8", construction
             )

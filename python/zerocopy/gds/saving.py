@@ -6,13 +6,14 @@ import os
 from collections import OrderedDict
 from typing import Any
 
-from zerocopy import _core, _torch
+from zerocopy import _core, _torch, saving
 from zerocopy.checkpoint_writer import CheckpointWriter
+from zerocopy.errors import UnsupportedError
 from zerocopy.gds import driver
 from zerocopy.gds.availability import required
 from zerocopy.gds.channel import Channel, name_of
 from zerocopy.mapped import MappedFiles
-from zerocopy.replacing import path_of_file, replacing
+from zerocopy.replacing import is_special, path_of_file, replacing
 from zerocopy.saving import Parts
 from zerocopy.sinks import FileSink
 from zerocopy.zip_writer import ROOT
@@ -65,6 +66,11 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None =
     """
     path = path_of_file(path)
     required(require, path.absolute().parent)
+    if is_special(path):  # a pipe, say: one byte after the other is all that it takes
+        if require is not None:
+            raise UnsupportedError(f"{path}: cuFile takes regular files and no others")
+        saving.save(state_dict, path, alignment=_ALIGNMENT)
+        return
     _torch.log_usage("torch.save")
     parts = Parts(state_dict)
     name = name_of(path)

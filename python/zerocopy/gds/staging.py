@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from zerocopy import _torch
+from zerocopy import _torch, rings
 from zerocopy.construction import tensor_over
 from zerocopy.errors import FormatError
 from zerocopy.gds import driver
@@ -72,23 +72,37 @@ def _staged_copy(
     While one is on its way to the device the other is filled from the file.
     """
     pieces = [_Piece(min(size, PIECE), storage.device) for _ in range(min(2, -(-size // PIECE)))]
-    with driver.ready(storage.device):
+    with driver.ready(storage.device), _all_done(pieces):
+        for number, at in enumerate(range(0, size, PIECE)):
+            piece = pieces[number % 2]
+            step = min(size - at, PIECE)
+            there = tensor_over(storage, torch.uint8, begin + at, (step,), (1,), False, False, False)
+            if to_storage:
+                piece.wait()
+                move(piece.memory[:step], at)
+                there.copy_(piece.tensor[:step], non_blocking=True)
+                piece.note()
+            else:
+                piece.tensor[:step].copy_(there)
+                move(piece.memory[:step], at)
+
+
+@contextlib.contextmanager
+def _all_done(pieces: Sequence[_Piece]) -> Iterator[None]:
+    """Wait for what a block gives the device to do, also where it ends early.
+
+    The storage may be somebody else's memory next, on another stream.
+    """
+    try:
         try:
-            for number, at in enumerate(range(0, size, PIECE)):
-                piece = pieces[number % 2]
-                step = min(size - at, PIECE)
-                there = tensor_over(storage, torch.uint8, begin + at, (step,), (1,), False, False, False)
-                if to_storage:
-                    piece.wait()
-                    move(piece.memory[:step], at)
-                    there.copy_(piece.tensor[:step], non_blocking=True)
-                    piece.note()
-                else:
-                    piece.tensor[:step].copy_(there)
-                    move(piece.memory[:step], at)
-        finally:  # also where the file ends: the storage may be somebody else's memory next, on another stream
+            yield
+        finally:
             for piece in pieces:
                 piece.wait()
+    except RuntimeError:  # of CUDA: who knows what still reads them, and whether they can be given back
+        for piece in pieces:
+            rings.keep_for_good(piece.tensor)
+        raise
 
 
 class _Piece:
