@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import socket
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import torch  # noqa: F401  its libraries have to be there before _C is loaded
+import torch  # its libraries have to be there before _C is loaded
 
 from zerocopy import patching
 from zerocopy.mapped import MappedFiles, Place, identity_of
@@ -34,6 +35,8 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
     """
     client.be_loader()
     calls.apply(about["settings"])
+    # Hooks are kept by numbers, one process's from 0: those that others add must not take the place of these.
+    torch.utils.hooks.RemovableHandle.next_id = secrets.randbits(62)
     # So what torch.load returns lies in the file, and need not be copied to be published.
     patching.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
     session = _Session(connection)
