@@ -220,6 +220,21 @@ def _of_dtype(name: str) -> torch.Tensor:
     return torch.zeros(8, dtype=torch.uint8).view(getattr(torch, name))
 
 
+@pytest.mark.parametrize("thing", [None, "torch.load", 5])
+def test_what_cannot_be_called(thing: Any) -> None:
+    with pytest.raises(TypeError, match=f"'{type(thing).__name__}' object is not callable"):
+        share.load(thing)
+
+
+def test_paths_of_other_kinds(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("content")
+    path = sharing.TwoParts(tmp_path, "file")
+    for content in ("content", "other"):
+        (tmp_path / "file").write_text(content)
+        found, said = share.load(sharing.read_at, path)
+        assert type(found) is sharing.TwoParts and vars(found) == vars(path) and said == content
+
+
 def test_functions_by_value() -> None:
     pytest.importorskip("dill")
     offset = 3
