@@ -461,6 +461,15 @@ def test_files_that_only_the_function_names(tmp_path: Path) -> None:
         shared.unlink()
 
 
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    path = os.fsdecode(bytes(tmp_path) + b"/name\xff")
+    for value in (1, 2):
+        with open(path, "wb") as file:  # noqa: PTH123
+            torch.save(torch.full((5000,), value), file)
+        assert share.load(torch.load, path)[0] == share.load(torch.load, path)[0] == value
+    assert [path] in [entry["files"] for entry in sharing.entries()]
+
+
 @pytest.mark.parametrize("how", ["argument", "inside", "folder"])
 def test_a_rewritten_file_is_noticed(tmp_path: Path, how: str) -> None:
     path = tmp_path / "w.pt"
