@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import sharing
+import torch
 
 from zerocopy import share
 
@@ -157,3 +158,17 @@ def test_names_within_a_function_are_no_paths(tmp_path: Path, monkeypatch: pytes
         (tmp_path / "value" / str(number)).touch()
         assert share.load(nested, 3) == 3
     assert sharing.calls_in(tmp_path / "log") == 1
+
+
+def test_functions_beside_what_is_patched(tmp_path: Path) -> None:
+    path = str(tmp_path / "model.pt")
+    torch.save(torch.ones(3), path)
+    share.patch_all()
+    try:
+        load = torch.load
+        for _ in range(2):
+            assert torch.load(path, map_location=lambda storage, _: storage).sum() == 3
+            assert share.load(lambda: load(path)).sum() == 3
+    finally:
+        share.unpatch_all()
+    assert [entry["hits"] for entry in sharing.entries()] == [1, 1]
