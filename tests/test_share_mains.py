@@ -172,3 +172,23 @@ def test_functions_beside_what_is_patched(tmp_path: Path) -> None:
     finally:
         share.unpatch_all()
     assert [entry["hits"] for entry in sharing.entries()] == [1, 1]
+
+
+def test_files_with_classes_of_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\n"
+        "class Own(dict): pass\n"
+        "torch.save(Own(a=torch.ones(2)), 'own.pt')\n"
+        "options = {} if torch.__version__ < '2' else {'weights_only': False}\n"
+        "assert type(torch.load('own.pt', **options)) is Own\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "zerocopy", "run", "--share", str(program)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr

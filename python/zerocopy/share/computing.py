@@ -7,6 +7,7 @@ import importlib.util
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -43,7 +44,13 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
     with Reading(about["files"]) as reading:
         function, args, kwargs = session.call(about, descriptors)
         session.note_arguments()
-        result = function(*args, **dict(kwargs))
+        try:
+            result = function(*args, **dict(kwargs))
+        except AttributeError as error:
+            # What unpickling says of a class of the program's: that is another __main__ than the one here.
+            if str(error).endswith(f" on {sys.modules['__main__']!r}"):
+                raise ServerError(f"a loader is not the program: {error}") from error
+            raise
     with session.mapped() as mapped:
         publisher = Publisher(mapped, session.find, session.reserve)
         arguments = session.unchanged_arguments(mapped)
