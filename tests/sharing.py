@@ -79,6 +79,24 @@ def read_here() -> str:
     return Path("here").read_text()
 
 
+def read_all(folders: Box) -> int:
+    return sum(1 + len(path.read_text()) for folder in folders.things for path in folder.iterdir())
+
+
+class TwoParts(os.PathLike[str]):
+    """A path that is made of more than its text."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+
+    def __fspath__(self) -> str:
+        return f"{self.folder}/{self.name}"
+
+
+def read_at(path: os.PathLike[str]) -> tuple[os.PathLike[str], str]:
+    return path, Path(path).read_text()
+
+
 def calls_in(log: Path) -> int:
     return len(log.read_text().splitlines()) if log.exists() else 0
 

@@ -6,6 +6,7 @@ import collections
 import datetime
 import functools
 import gc
+import io
 import math
 import mmap
 import os
@@ -152,6 +153,86 @@ def test_what_is_no_plain_memory() -> None:
         pytest.skip("this torch cannot pickle nested tensors")
     nested = share.load(_itself, {"a": torch.nested.nested_tensor(parts)})["a"]
     assert nested.is_nested and all(map(torch.equal, nested.unbind(), parts))
+
+
+def _gradient_hook(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient * 0
+
+
+def _dressed() -> dict[str, Any]:
+    pair = torch.tensor([1 + 2j, 3 - 4j])
+    found: dict[str, Any] = {
+        "conj": pair.conj(),
+        "neg": pair.conj().imag,
+        "both": torch.nn.Parameter(torch._neg_view(pair.conj())),
+        "attributes": torch.ones(2),
+        "hooked": torch.nn.Linear(2, 1, bias=False),
+        "tie": pair,
+    }
+    found["attributes"].itself = [found["attributes"], "a note"]
+    found["hooked"].weight.register_hook(_gradient_hook)
+    return found
+
+
+def test_tensors_that_are_more_than_their_elements() -> None:
+    wanted = _dressed()
+    for found in share.load(_dressed), share.load(_dressed), share.load(_itself, wanted):
+        for name in ("conj", "neg", "both"):
+            assert torch.equal(found[name], wanted[name]) and type(found[name]) is type(wanted[name])
+            assert (found[name].is_conj(), found[name].is_neg()) == (
+                wanted[name].is_conj(),
+                wanted[name].is_neg(),
+            )
+        assert found["both"].requires_grad and found["both"].is_leaf
+        assert found["attributes"].itself == [found["attributes"], "a note"]
+        found["hooked"](torch.ones(1, 2)).sum().backward()
+        assert found["hooked"].weight.grad.tolist() == [[0, 0]]
+        found["tie"].zero_()
+        assert found["conj"].abs().sum() == 0
+    box = share.load(sharing.box, share.load(_dressed))
+    assert share.load(sharing.box, box).things[0] is box
+    box.things[0]["attributes"].itself = None
+    assert share.load(sharing.box, box).things[0] is not box
+
+
+def test_hooks_beside_those_of_a_result() -> None:
+    module = share.load(Module)
+    module.register_forward_hook(lambda module, args, output: output + 10)
+    x = torch.ones(1, 40)
+    assert torch.equal(module(x), module.forward(x) * 2 + 10)
+
+
+def test_what_torch_cannot_pickle_is_unsupported() -> None:
+    refused = 0
+    for name in ("complex32", "uint4"):
+        try:
+            torch.save(_of_dtype(name), io.BytesIO())
+        except (KeyError, AttributeError):  # the latter: there is no such dtype
+            refused += 1
+            with pytest.raises(
+                zerocopy.UnsupportedError if hasattr(torch, name) else AttributeError, match=name
+            ):
+                share.load(_of_dtype, name)
+    assert refused
+
+
+def _of_dtype(name: str) -> torch.Tensor:
+    return torch.zeros(8, dtype=torch.uint8).view(getattr(torch, name))
+
+
+@pytest.mark.parametrize("thing", [None, "torch.load", 5])
+def test_what_cannot_be_called(thing: Any) -> None:
+    with pytest.raises(TypeError, match=f"'{type(thing).__name__}' object is not callable"):
+        share.load(thing)
+
+
+def test_paths_of_other_kinds(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("content")
+    path = sharing.TwoParts(tmp_path, "file")
+    for content in ("content", "other"):
+        (tmp_path / "file").write_text(content)
+        found, said = share.load(sharing.read_at, path)
+        assert type(found) is sharing.TwoParts and vars(found) == vars(path) and said == content
 
 
 def test_functions_by_value() -> None:
@@ -378,6 +459,15 @@ def test_files_that_only_the_function_names(tmp_path: Path) -> None:
         assert share.load(read) == ["3", "2"]
     finally:
         shared.unlink()
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    path = os.fsdecode(bytes(tmp_path) + b"/name\xff")
+    for value in (1, 2):
+        with open(path, "wb") as file:  # noqa: PTH123
+            torch.save(torch.full((5000,), value), file)
+        assert share.load(torch.load, path)[0] == share.load(torch.load, path)[0] == value
+    assert [path] in [entry["files"] for entry in sharing.entries()]
 
 
 @pytest.mark.parametrize("how", ["argument", "inside", "folder"])

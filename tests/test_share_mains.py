@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import sharing
+import torch
 
 from zerocopy import share
 
@@ -157,3 +158,37 @@ def test_names_within_a_function_are_no_paths(tmp_path: Path, monkeypatch: pytes
         (tmp_path / "value" / str(number)).touch()
         assert share.load(nested, 3) == 3
     assert sharing.calls_in(tmp_path / "log") == 1
+
+
+def test_functions_beside_what_is_patched(tmp_path: Path) -> None:
+    path = str(tmp_path / "model.pt")
+    torch.save(torch.ones(3), path)
+    share.patch_all()
+    try:
+        load = torch.load
+        for _ in range(2):
+            assert torch.load(path, map_location=lambda storage, _: storage).sum() == 3
+            assert share.load(lambda: load(path)).sum() == 3
+    finally:
+        share.unpatch_all()
+    assert [entry["hits"] for entry in sharing.entries()] == [1, 1]
+
+
+def test_files_with_classes_of_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\n"
+        "class Own(dict): pass\n"
+        "torch.save(Own(a=torch.ones(2)), 'own.pt')\n"
+        "options = {} if torch.__version__ < '2' else {'weights_only': False}\n"
+        "assert type(torch.load('own.pt', **options)) is Own\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "zerocopy", "run", "--share", str(program)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr

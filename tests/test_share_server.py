@@ -24,6 +24,7 @@ import torch
 
 from zerocopy import share
 from zerocopy.share import ServerError, frames, memory, sockets
+from zerocopy.share.errors import FrameError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to be another user")
 
@@ -152,6 +153,14 @@ def test_status_and_unload(server: Path, tmp_path: Path) -> None:
     assert share.unload(filled["key"]) == 1 and share.unload(filled["key"]) == 0
     assert share.unload("torch.serialization.load") == 1
     assert float(kept["w"].sum()) == 100_000
+
+
+@pytest.mark.parametrize("key", [None, 5, b"key", ["*"]])
+def test_what_is_no_key(server: Path, key: Any) -> None:
+    assert serves(server)
+    with pytest.raises(TypeError, match="a key is a str"):
+        share.unload(key)
+    assert sharing.entries()
 
 
 def test_memory_is_limited(tmp_path: Path) -> None:
@@ -304,6 +313,7 @@ GARBAGE: list[bytes] = [
             sharing.request("compute", key="k", cwd="/", name="n", python="/nowhere", timeout=1),
             sharing.request("attach", id=[]),
             sharing.request("unload", key=[]),
+            {"body": "memory"},
             sharing.request("status") | {"descriptors": 3},
             sharing.request("status") | {"descriptors": -1},
             sharing.request("status") | {"descriptors": "x"},
@@ -338,16 +348,53 @@ def test_random_bytes(server: Path) -> None:
     assert serves(server)
 
 
+def test_messages_longer_than_a_frame(server: Path) -> None:
+    body = sharing.request("status", entries=False, padding="x" * (1 << 21))
+    pid = sharing.pid_of_server()
+    with sharing.connected(server) as connection:
+        frames.send(connection, body)
+        assert frames.receive(connection).body["pid"] == pid
+        text = frames.encode({})[4:] + b" "
+        for content in (text, b"[]", b"\xff", b"x" * (1 << 21)):
+            with sharing.connected(server) as other:
+                held = memory.sealed("test", [content])
+                frames.send_some(other, frames.encode({"body": "memory"}, 1), [held])
+                os.close(held)
+                other.settimeout(20)
+                assert other.recv(100) == b""
+    with pytest.raises(FrameError, match="a message of"):
+        frames.encoded({"padding": "x" * (1 << 26)}, 0)
+    assert serves(server)
+
+
+def test_results_of_very_many_files(server: Path, tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 200) / ("y" * 200)
+    folder.mkdir(parents=True)
+    for number in range(3000):
+        (folder / str(number)).touch()
+    for _ in range(2):
+        assert share.load(sharing.box, folder).things == (folder,)
+        assert share.load(sharing.read_all, sharing.box(folder)) == 3000
+    found = {entry["name"]: entry["files"] for entry in sharing.entries()}
+    assert len(found["sharing.box"]) >= 3001 and len(found["sharing.read_all"]) >= 3000
+    (folder / "5").write_text("a")
+    assert share.load(sharing.read_all, sharing.box(folder)) == 3001
+
+
 def test_unexpected_descriptors_are_closed(server: Path, tmp_path: Path) -> None:
     pid = sharing.pid_of_server()
     assert serves(server)
     sharing.wait_until(lambda: sharing.descriptors_of(pid) > 0)
     before = sharing.descriptors_of(pid)
     (tmp_path / "file").write_bytes(b"x")
-    for count, announced in ((1, 0), (5, 5), (16, 2), (200, 0), (253, 253)):
+    frames_of = {"status": sharing.request("status", entries=False), "memory": {"body": "memory"}}
+    for count, announced, body in (
+        *((1, 0, "status"), (5, 5, "status"), (16, 2, "status"), (200, 0, "status"), (253, 253, "status")),
+        *((1, 1, "memory"), (5, 5, "memory")),
+    ):
         descriptors = [os.open(tmp_path / "file", os.O_RDONLY) for _ in range(count)]
         with sharing.connected(server) as connection:
-            frame = frames.encode(sharing.request("status", entries=False) | {"descriptors": announced})
+            frame = frames.encode(frames_of[body] | {"descriptors": announced})
             frames.send_some(connection, frame, descriptors)
             connection.settimeout(20)
             with contextlib.suppress(ConnectionResetError):

@@ -159,7 +159,7 @@ class StandIns:
         return _StoredStorage(self._owner, _persistent_id(described, key))
 
 
-def pickled(obj: Any, owner: object, store: Store) -> bytes:
+def pickled(obj: Any, owner: object, store: Store, examine: Callable[[Any], None] | None = None) -> bytes:
     """Return the pickle of an object.
 
     Parameters
@@ -170,9 +170,11 @@ def pickled(obj: Any, owner: object, store: Store) -> bytes:
         Whoever saves.
     store : callable
         Is given every storage.
+    examine : callable, optional
+        Is given every object that has a way of its own to be pickled, and may raise.
     """
     buffer = io.BytesIO()
-    _Pickler(buffer, owner, store).dump(obj)
+    _Pickler(buffer, owner, store, examine).dump(obj)
     return buffer.getvalue()
 
 
@@ -181,9 +183,11 @@ def _persistent_id(storage: _torch.PickledStorage, key: str) -> PersistentId:
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, owner: object, store: Store) -> None:
+    def __init__(
+        self, file: io.BytesIO, owner: object, store: Store, examine: Callable[[Any], None] | None
+    ) -> None:
         super().__init__(file, protocol=PROTOCOL)
-        self._owner, self._store = owner, store
+        self._owner, self._store, self._examine = owner, store, examine
         self._converted: dict[Any, Any] = {}
 
     def persistent_id(self, obj: Any) -> PersistentId | None:
@@ -193,6 +197,8 @@ class _Pickler(pickle.Pickler):
         return None if storage is None else _persistent_id(storage, self._store(storage, None))
 
     def reducer_override(self, obj: Any) -> Any:
+        if self._examine is not None:
+            self._examine(obj)
         if not (isinstance(obj, NotYetLoadedTensor) and _is_converted(obj)):
             return NotImplemented
         if obj._recipe not in self._converted:

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from zerocopy import _C, _torch, construction, road
+from zerocopy import _C, _torch, _torch_dress, construction, road
 from zerocopy.errors import UnsupportedError
 from zerocopy.pickling import Store, pickled
 from zerocopy.share import quirks
@@ -43,11 +43,16 @@ class Blueprint(NamedTuple):
 def plain_of(obj: Any, owner: object, store: Store) -> Blueprint | None:
     """Return the blueprint of a plain object; None for any other. The machine may still refuse it."""
     with contextlib.suppress(Exception):  # whatever it is, it is not plain
-        plain = pickled(obj, owner, store)
+        plain = pickled(obj, owner, store, _require_bare)
         # Bytes, which would be text in protocol 2, go quicker as leaves.
         if b"_codecs" not in plain and not _C.foreign_globals(plain):
             return Blueprint(plain, None)
     return None
+
+
+def _require_bare(obj: Any) -> None:
+    if type(obj) in _torch_dress.TENSORS and _torch_dress.dress_of(obj) is not None:
+        raise UnsupportedError("a tensor that has more than the machine knows of")
 
 
 _NO_ARGUMENTS: Mapping[int, Any] = {}
@@ -84,7 +89,10 @@ def of(
     skeleton = leaves.skeleton_of(obj)
     if not leaves.found:
         return Blueprint(_NO_LEAVES, skeleton)
-    return Blueprint(pickled((leaves.found, leaves.notes), owner, store), skeleton)
+    try:
+        return Blueprint(pickled((leaves.found, leaves.notes), owner, store), skeleton)
+    except KeyError as error:  # a dtype without a storage class
+        raise UnsupportedError(f"what cannot be pickled cannot be shared: {error}") from error
 
 
 _NO_LEAVES = pickle.dumps(([], []), protocol=2)

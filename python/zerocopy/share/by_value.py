@@ -65,7 +65,7 @@ def _pickler_class(dill: Any) -> Any:
             kind = type(obj)
             if isinstance(obj, _NAMED) and obj.__module__ == _SPAWNED:
                 obj.__module__ = "__main__"  # where it is as well; dill would send its name alone
-            if kind is types.FunctionType:
+            if kind is types.FunctionType and (is_nameless(obj) or not _is_found(obj)):
                 self._used.append(dill.detect.globalvars(obj, recurse=True, builtin=True))
             elif kind is types.ModuleType and obj.__name__ not in _MAINS:
                 # dill would send what the program's own have in them.
@@ -87,6 +87,15 @@ def _pickler_class(dill: Any) -> Any:
             super()._batch_setitems(found.items(), *others)
 
     return Pickler
+
+
+def _is_found(function: Any) -> bool:
+    """Return whether a function can be found by its name, as dill sends it then."""
+    try:
+        found = operator.attrgetter(function.__qualname__)(sys.modules.get(function.__module__))
+    except (AttributeError, TypeError):  # the latter: its module has no name
+        return False
+    return found is function
 
 
 def _is_same(found: dict[Any, Any], used: Mapping[str, Any]) -> bool:

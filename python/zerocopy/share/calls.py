@@ -15,7 +15,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import torch
@@ -207,7 +207,7 @@ class _Notes:
         self.sources: set[str] = set()
 
     def name_of(self, obj: Any) -> Any:
-        kind = type(obj)
+        kind: Any = type(obj)
         if kind is str:
             self._note_path(obj)
             return None
@@ -216,9 +216,13 @@ class _Notes:
         if kind is types.FunctionType or isinstance(obj, type):
             self.sources.add(_source_of(obj))
             return None
+        if kind is os.DirEntry:  # which pickle refuses
+            return "path", Path, obj.path
+        if isinstance(obj, PurePath) and kind.__reduce__ is PurePath.__reduce__:  # which is in pieces
+            return "path", kind, os.fspath(obj)
         if isinstance(obj, os.PathLike):
-            # pickle refuses what os.scandir gives
-            return "path", Path if kind is os.DirEntry else kind, os.fspath(obj)
+            self._note_path(os.fsdecode(obj))
+            return None
         known = self._known.name_of(obj)
         return None if known is None else ("result", *known)
 

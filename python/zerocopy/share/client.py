@@ -47,6 +47,8 @@ def load(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         ``ZEROCOPY_SHARE_TIMEOUT`` (half an hour). Nothing is ever loaded here instead: ``patch_all`` does that.
     UnsupportedError
         If the call, or the result, can only be pickled by dill, and there is none.
+    TypeError
+        If `fn` is not callable.
     Exception
         What `fn` raises, as itself; its traceback is that of its ``__cause__``.
 
@@ -68,6 +70,8 @@ def load(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     tensor([1., 2., 3.])
     >>> zerocopy.share.shutdown()
     """
+    if not callable(fn):
+        raise TypeError(f"{type(fn).__name__!r} object is not callable")
     if _is_loader:
         return fn(*args, **kwargs)
     from zerocopy.share import asking  # torch is there by now, or needed
@@ -120,6 +124,8 @@ def unload(key: str) -> int:
 
     Raises
     ------
+    TypeError
+        If `key` is not a str.
     ServerError
         If the server is of another release.
 
@@ -129,6 +135,8 @@ def unload(key: str) -> int:
     >>> zerocopy.share.unload("*")
     0
     """
+    if not isinstance(key, str):
+        raise TypeError(f"a key is a str, not {type(key).__name__}")
     answer = requests.ask_if_there({"op": "unload", "key": key})
     if answer is None:
         return 0

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+import torch
 
 from zerocopy import patching
 from zerocopy.mapped import MappedFiles, Place, identity_of
@@ -32,13 +36,21 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
     """
     client.be_loader()
     calls.apply(about["settings"])
+    # Hooks are kept by numbers, one process's from 0: those that others add must not take the place of these.
+    torch.utils.hooks.RemovableHandle.next_id = secrets.randbits(62)
     # So what torch.load returns lies in the file, and need not be copied to be published.
     patching.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
     session = _Session(connection)
     with Reading(about["files"]) as reading:
         function, args, kwargs = session.call(about, descriptors)
         session.note_arguments()
-        result = function(*args, **dict(kwargs))
+        try:
+            result = function(*args, **dict(kwargs))
+        except AttributeError as error:
+            # What unpickling says of a class of the program's: that is another __main__ than the one here.
+            if str(error).endswith(f" on {sys.modules['__main__']!r}"):
+                raise ServerError(f"a loader is not the program: {error}") from error
+            raise
     with session.mapped() as mapped:
         publisher = Publisher(mapped, session.find, session.reserve)
         arguments = session.unchanged_arguments(mapped)

@@ -67,8 +67,10 @@ class Connection:
         """Send as soon as the other side takes it. `holding` is kept so long."""
         if len(self._outbox) >= _MOST_WAITING:
             raise FrameError("a client that takes no answers")
-        frame = frames.encode(body, len(descriptors or ()))
-        self._outbox.append((memoryview(frame), descriptors or [], holding))
+        frame, held = frames.encoded(body, len(descriptors or ()))
+        self._outbox.append(
+            (memoryview(frame), [*held, *(descriptors or ())], (holding, frames.Closing(held)))
+        )
         self.flush()
 
     def flush(self) -> None:

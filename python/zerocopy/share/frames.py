@@ -2,6 +2,8 @@
 
     ├─ length, 4 bytes, big-endian ─┼─ JSON: an object ─┤      with SCM_RIGHTS: as many descriptors as its "descriptors"
 
+A body that is longer than a frame may be is in sealed memory, the first of the descriptors: the frame says so.
+
 Nothing here unpickles, and no number of a peer is trusted: frames are capped, descriptors that nobody announced are
 closed, and so is the connection they came by.
 """
@@ -17,15 +19,18 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from zerocopy.share.errors import FrameError
+from zerocopy.share import memory
+from zerocopy.share.errors import FrameError, ServerError
 
 LARGEST = 1 << 20
+_LARGEST_IN_MEMORY = 1 << 26
 MOST_DESCRIPTORS = 240  # the kernel takes 253
 MOST_OF_REQUEST = 16
 _HEAD = 4
 _PIECE = 1 << 16
 
 Body = dict[str, Any]
+_IN_MEMORY: Body = {"body": "memory"}
 
 
 class Message(NamedTuple):
@@ -46,14 +51,41 @@ def close_all(descriptors: Sequence[int]) -> None:
             os.close(descriptor)
 
 
+class Closing:
+    """Closes descriptors when nobody needs them any more."""
+
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        self._descriptors = descriptors
+
+    def __del__(self) -> None:
+        close_all(self._descriptors)
+
+
 def encode(body: Body, descriptors: int = 0) -> bytes:
     """Return a frame. ``FrameError`` if it is longer than any peer takes."""
+    text = _text(body, descriptors)
+    if len(text) > LARGEST:
+        raise FrameError(f"a frame of {len(text)} bytes")
+    return len(text).to_bytes(_HEAD, "big") + text
+
+
+def encoded(body: Body, descriptors: int) -> tuple[bytes, list[int]]:
+    """Return a frame, and the memory that goes before the descriptors if the body is in that: the caller's to close.
+
+    ``FrameError`` for more than any peer takes, ``OSError`` where there is no memory.
+    """
+    text = _text(body, descriptors)
+    if len(text) > _LARGEST_IN_MEMORY or descriptors > MOST_DESCRIPTORS:
+        raise FrameError(f"a message of {len(text)} bytes and {descriptors} descriptors")
+    if len(text) <= LARGEST:
+        return len(text).to_bytes(_HEAD, "big") + text, []
+    return encode(_IN_MEMORY, descriptors + 1), [memory.sealed("zerocopy-message", [text])]
+
+
+def _text(body: Body, descriptors: int) -> bytes:
     if descriptors:
         body = {**body, "descriptors": descriptors}
-    text = json.dumps(body, separators=(",", ":")).encode()
-    if len(text) > LARGEST or descriptors > MOST_DESCRIPTORS:
-        raise FrameError(f"a message of {len(text)} bytes and {descriptors} descriptors")
-    return len(text).to_bytes(_HEAD, "big") + text
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 class Inbox:
@@ -66,7 +98,7 @@ class Inbox:
     """
 
     def __init__(self, most_descriptors: int) -> None:
-        self._most = most_descriptors
+        self._most = most_descriptors + 1  # and the body's memory
         self._bytes = bytearray()
         self._descriptors: collections.deque[int] = collections.deque()
 
@@ -104,7 +136,8 @@ class Inbox:
                 return
             body = _parse(bytes(self._bytes[_HEAD : _HEAD + length]))
             del self._bytes[: _HEAD + length]
-            yield Message(body, self._take(body.get("descriptors", 0)))
+            taken = self._take(body.get("descriptors", 0))
+            yield _out_of_memory(taken) if body.get("body") == _IN_MEMORY["body"] else Message(body, taken)
 
     def _take(self, count: Any) -> list[int]:
         if type(count) is not int or not 0 <= count <= len(self._descriptors):
@@ -122,6 +155,24 @@ class Inbox:
         self._descriptors.clear()
 
 
+def _out_of_memory(descriptors: list[int]) -> Message:
+    """Return the message whose body is in memory. ``FrameError`` if it is not."""
+    try:
+        if not descriptors:
+            raise FrameError("no memory with a body in it")
+        memory.require_sealed(descriptors[0], 0)
+        if os.fstat(descriptors[0]).st_size > _LARGEST_IN_MEMORY:
+            raise FrameError("a body that is too long")
+        body = _parse(memory.content(descriptors[0]))
+    except BaseException as error:
+        close_all(descriptors)
+        if isinstance(error, ServerError):
+            raise FrameError(str(error)) from None
+        raise
+    os.close(descriptors[0])
+    return Message(body, descriptors[1:])
+
+
 def _parse(text: bytes) -> Body:
     try:
         body = json.loads(text)
@@ -134,8 +185,11 @@ def _parse(text: bytes) -> Body:
 
 def send(connection: socket.socket, body: Body, descriptors: Sequence[int] = ()) -> None:
     """Send a message and wait until it is sent."""
-    frame = encode(body, len(descriptors))
-    sent = send_some(connection, frame, descriptors)
+    frame, held = encoded(body, len(descriptors))
+    try:
+        sent = send_some(connection, frame, [*held, *descriptors])
+    finally:
+        close_all(held)
     if sent < len(frame):  # else the other side may have taken it, and closed
         connection.sendall(frame[sent:])
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _C, _torch, _torch_dress
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.share import by_value, quirks
 
 #: Bytes and buffers of fewer go by value.
 SHARED_FROM = 1 << 12
 
-TENSORS = (torch.Tensor, torch.nn.Parameter)
 _FORMATS = frozenset("cbB?hHiIlLqQnNfdeP")  # that a memoryview can be cast to
 _REFUSALS = (pickle.PicklingError, AttributeError, TypeError)
 
@@ -75,7 +74,7 @@ class Leaves:
         if known is not None:
             return known
         kind = type(obj)
-        if kind in TENSORS:
+        if kind in _torch_dress.TENSORS:
             return self._add(obj, obj) if is_simple(obj) else None
         if kind is torch.storage.TypedStorage:
             return self._add(obj, obj)
@@ -168,7 +167,7 @@ def is_simple(tensor: torch.Tensor) -> bool:
         and tensor.device.type in ("cpu", "cuda")
         and not tensor.is_quantized
         and not tensor.is_nested
-        and not tensor.__dict__
+        and _torch_dress.dress_of(tensor) is None
     )
 
 

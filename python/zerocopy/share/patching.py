@@ -141,21 +141,34 @@ def _swapped(place: Place, module: ModuleType) -> list[_Swap]:
 
 
 def _replacement(place: Place, raw: Any, function: Any) -> Any:
-    replacement: Any
+    # Not in the replacement's own closure: dill follows that to the end, which a function within itself does not have.
+    here = _Here(place, raw, function)
 
     @functools.wraps(function)
     def routed(*args: Any, **kwargs: Any) -> Any:
-        if not _is_wanted(place) or not routing.is_ours(place, args, kwargs):
-            return function(*args, **kwargs)
-        if not isinstance(raw, classmethod):
-            return routing.call(replacement, function, args, kwargs)
-        cls, *rest = args
-        bound = _bound(place, replacement, cls)
-        return routing.call(bound, functools.partial(function, cls), tuple(rest), kwargs)
+        return here.called(args, kwargs)
 
     standins.note(routed, function, functools.partial(_is_wanted, place))
-    replacement = type(raw)(routed) if isinstance(raw, (classmethod, staticmethod)) else routed
-    return replacement
+    here.replacement = type(raw)(routed) if isinstance(raw, (classmethod, staticmethod)) else routed
+    return here.replacement
+
+
+class _Here:
+    """What one replacement does."""
+
+    replacement: Any = None
+
+    def __init__(self, place: Place, raw: Any, function: Any) -> None:
+        self._place, self._raw, self._function = place, raw, function
+
+    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not _is_wanted(self._place) or not routing.is_ours(self._place, args, kwargs):
+            return self._function(*args, **kwargs)
+        if not isinstance(self._raw, classmethod):
+            return routing.call(self.replacement, self._function, args, kwargs)
+        cls, *rest = args
+        bound = _bound(self._place, self.replacement, cls)
+        return routing.call(bound, functools.partial(self._function, cls), tuple(rest), kwargs)
 
 
 def _bound(place: Place, replacement: Any, cls: type) -> Any:

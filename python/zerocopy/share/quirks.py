@@ -1,6 +1,7 @@
 """What does not pickle as it should, and how the model server has it pickled all the same.
 
 ========================================  =========================================================================
+tensors with hooks, bits, attributes      keep them: no release pickles all of these
 parameters of a class of their own        keep it: ``torch.nn.Parameter`` forgets the class (bitsandbytes)
 modules with hooks of accelerate          are rebuilt with them: the forward that calls a hook is a nested function
 TorchScript modules                       go through a buffer, which :func:`zerocopy.jit.load` maps
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from zerocopy import jit
+from zerocopy import _torch_dress, jit
 from zerocopy.errors import UnsupportedError
 
 _ACCELERATE = "_hf_hook"
@@ -41,6 +42,8 @@ def reduced(obj: Any) -> Any:
     zerocopy.UnsupportedError
         For what another process cannot have.
     """
+    if type(obj) in _torch_dress.TENSORS:
+        return _of_tensor(obj)
     if isinstance(obj, torch.nn.Parameter):
         return _of_parameter(obj)
     if _is_compiled(obj):
@@ -65,9 +68,31 @@ def _is_compiled(obj: Any) -> bool:
     )
 
 
+def _of_tensor(tensor: torch.Tensor) -> Any:
+    dress = _torch_dress.dress_of(tensor)
+    if dress is None:
+        return NotImplemented
+    about = type(tensor), _torch_dress.undressed(tensor), tensor.requires_grad, dress.is_conj, dress.is_neg
+    state = dress.attributes, dress.hooks, dress.accumulated_hooks
+    return _tensor_of, about, state, None, None, _dress
+
+
+def _tensor_of(cls: Any, bare: torch.Tensor, requires_grad: bool, is_conj: bool, is_neg: bool) -> Any:
+    data = _torch_dress.with_bits(bare, is_conj, is_neg)
+    if cls is torch.nn.Parameter:
+        return torch.nn.Parameter(data, requires_grad)
+    return data.requires_grad_(requires_grad)
+
+
+def _dress(tensor: torch.Tensor, state: tuple[dict[str, Any], Any, Any]) -> None:
+    attributes, hooks, accumulated = state
+    vars(tensor).update(attributes)
+    _torch_dress.set_hooks(tensor, hooks, accumulated)
+
+
 def _of_parameter(parameter: Any) -> Any:
     cls: Any = type(parameter)
-    if cls is torch.nn.Parameter or cls.__reduce_ex__ is not torch.nn.Parameter.__reduce_ex__:
+    if cls.__reduce_ex__ is not torch.nn.Parameter.__reduce_ex__:
         return NotImplemented
     data = parameter.data.as_subclass(torch.Tensor)  # detached, over the same storage
     return _parameter_of, (cls, data, parameter.requires_grad), vars(parameter), None, None, _set_dict

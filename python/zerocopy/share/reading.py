@@ -96,7 +96,7 @@ def _counts(path: str) -> bool:
 
 def _mapped() -> list[str]:
     """Return the files that are mapped and hold data."""
-    with Path("/proc/self/maps").open() as lines:
+    with Path("/proc/self/maps").open(errors="surrogateescape") as lines:
         paths = {line.rstrip("\n").split(maxsplit=5)[-1] for line in lines if " /" in line}
     return [path for path in paths if path.startswith("/") and not _is_code(path)]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch
+from zerocopy import _torch, _torch_dress
 from zerocopy.mapped import MappedFiles, Place
 from zerocopy.share import blueprints, by_value, files, leaves, publishing, quirks
 
@@ -76,7 +76,7 @@ class _Pickler(pickle.Pickler):
         kind = type(obj)
         if kind is collections.OrderedDict:  # most of what modules consist of; its own way asks for its slots
             return kind, (), obj.__dict__ or None, None, iter(obj.items())
-        if kind in leaves.TENSORS and leaves.is_simple(obj):
+        if kind in _torch_dress.TENSORS and leaves.is_simple(obj):
             return _tensor, self._of_tensor(obj)
         if kind is torch.storage.TypedStorage:
             return _storage, (self._number_of(_torch.untyped(obj)), obj.dtype)
@@ -87,14 +87,8 @@ class _Pickler(pickle.Pickler):
 
     def _of_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         shape = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
-        flags = tensor.requires_grad, tensor.is_conj(), tensor.is_neg(), type(tensor) is torch.nn.Parameter
-        return (
-            self._number_of(_torch.untyped_of(tensor)),
-            tensor.dtype,
-            *shape,
-            *flags,
-            tensor._backward_hooks,
-        )
+        flags = tensor.requires_grad, type(tensor) is torch.nn.Parameter
+        return (self._number_of(_torch.untyped_of(tensor)), tensor.dtype, *shape, *flags)
 
     def _number_of(self, storage: torch.UntypedStorage) -> int:
         number = self._numbers.setdefault(storage._cdata, len(self.found))

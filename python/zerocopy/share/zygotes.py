@@ -88,7 +88,7 @@ class Zygote:
         self.used = time.monotonic()
         # They may wait for torch to be imported; the caller closes its own.
         held = [os.dup(descriptor) for descriptor in descriptors]
-        self._connection.send({"number": number}, held, holding=_Closing(held))
+        self._connection.send({"number": number}, held, holding=frames.Closing(held))
 
     def _serve(self, mask: int) -> None:
         try:
@@ -114,16 +114,6 @@ class Zygote:
             self._process.kill()
         self._process.wait()
         self._hear({"op": "gone"})
-
-
-class _Closing:
-    """Closes descriptors when nobody needs them any more."""
-
-    def __init__(self, descriptors: list[int]) -> None:
-        self._descriptors = descriptors
-
-    def __del__(self) -> None:
-        frames.close_all(self._descriptors)
 
 
 def _kind(python: str, environment: Environment) -> object:
