@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -59,6 +60,29 @@ def test_import_alone_suffices(child: Child) -> None:
 def test_any_module_can_be_the_first_to_be_imported(child: Child, module: str) -> None:
     done = child(f"import zerocopy.{module}")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (zerocopy.explain, ["path"]),
+        (zerocopy.lazy_load, ["path", "dtype", "device", "keys", "prefix"]),
+        (zerocopy.open, ["path", "mode"]),
+        (zerocopy.jit.load, ["path_or_buffer", "map_location"]),
+        (zerocopy.load, ["f", "map_location", "pickle_module", "weights_only", "mmap", "backend", "mode"]),
+        (zerocopy.load_model, ["module", "path", "strict", "assign", "device"]),
+        (zerocopy.prefetch, ["path_or_obj", "block", "progress"]),
+        (zerocopy.save, ["obj", "f", "alignment", "checksum", "progress"]),
+        (zerocopy.convert, ["src", "dst", "dtype", "max_shard_size", "keep", "progress"]),
+        (zerocopy.storage_offsets, ["path"]),
+        (zerocopy.Writer, ["path", "alignment"]),
+        (zerocopy.gds.save, ["state_dict", "path", "require"]),
+        (zerocopy.gds.load, ["path", "device", "require"]),
+        (zerocopy.share.patch_all, ["config"]),
+    ],
+)
+def test_names_of_parameters(function: Any, names: list[str]) -> None:
+    assert [name for name in inspect.signature(function).parameters if name in names] == names
 
 
 def test_import_leaves_torch_to_the_program(child: Child) -> None:

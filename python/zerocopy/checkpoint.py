@@ -19,7 +19,7 @@ from zerocopy.suggestions import no_such_name
 
 
 def open(
-    f: Any,
+    path: Any,
     *,
     mode: str = "c",
     backend: str = "auto",
@@ -35,7 +35,7 @@ def open(
 
     Parameters
     ----------
-    f : str, PathLike, binary file object or buffer
+    path : str, PathLike, binary file object or buffer
         As for ``load``, in every format that it reads.
     mode, backend, encoding : str
         As for ``load``.
@@ -75,9 +75,9 @@ def open(
     (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
     """
     how = {"mode": mode, "backend": backend, "encoding": encoding, "dtype": dtype, "device": device}
-    if (index := sharded.index_of(f)) is not None:
+    if (index := sharded.index_of(path)) is not None:
         return open_shards(index, weights_only, keys, prefix, predicate, **how)
-    file = _read(f, weights_only, **how)
+    file = _read(path, weights_only, **how)
     layer = FileLayer(file, lazy.chosen(file.native, keys, prefix, predicate))
     return Checkpoint([layer], opened=[layer])
 

@@ -91,14 +91,14 @@ class Explanation(NamedTuple):
         return "\n".join(lines)
 
 
-def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
+def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
     """Say for each storage of a checkpoint whether ``load`` maps it, copies it or inflates it, and why.
 
     Nothing is loaded, no class of the file is imported, no data is read.
 
     Parameters
     ----------
-    f : str, PathLike, binary file object or buffer
+    path : str, PathLike, binary file object or buffer
         As for ``load``.
     backend, mode : str
         As for ``load``.
@@ -124,13 +124,13 @@ def explain(f: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
     >>> explanation.storages[1].nbytes
     1024
     """
-    if (index := sharded.index_of(f)) is not None:
+    if (index := sharded.index_of(path)) is not None:
         shards = [_of_file(shard, backend, mode) for shard in index.shards]
         storages = tuple(storage for shard in shards for storage in shard.storages)
         return Explanation(index.name, "sharded", storages, f"in {count(len(shards), 'file')}")
-    if (folder := dcp.folder_of(f)) is not None:
+    if (folder := dcp.folder_of(path)) is not None:
         return _of_folder(folder, backend, mode)
-    return _of_file(f, backend, mode)
+    return _of_file(path, backend, mode)
 
 
 def _of_file(f: Any, backend: str, mode: str) -> Explanation:

@@ -13,7 +13,11 @@ _FLATBUFFER = slice(4, 8), b"PTMF"
 
 
 def load(
-    f: Any, map_location: Any = None, _extra_files: dict[str, Any] | None = None, *, mode: str | None = None
+    path_or_buffer: Any,
+    map_location: Any = None,
+    _extra_files: dict[str, Any] | None = None,
+    *,
+    mode: str | None = None,
 ) -> Any:
     """Load what ``torch.jit.save`` wrote, without reading the data until it is touched.
 
@@ -22,7 +26,7 @@ def load(
 
     Parameters
     ----------
-    f : str, PathLike, binary file object or buffer
+    path_or_buffer : str, PathLike, binary file object or buffer
         A file object is read from its current position. One that is not simply a file on disk is read to its end,
         and its storages are copied.
     map_location : str or torch.device, optional
@@ -64,11 +68,11 @@ def load(
     torch.Size([1, 2])
     """
     check_extra_files(_extra_files)
-    begin = opening.position_of(f)
+    begin = opening.position_of(path_or_buffer)
     try:
-        return attempt(f, map_location, _extra_files, mode)
+        return attempt(path_or_buffer, map_location, _extra_files, mode)
     except torchscript.StockOnlyError as reason:
-        return torchscript.load_by_stock(f, begin, map_location, _extra_files, reason)
+        return torchscript.load_by_stock(path_or_buffer, begin, map_location, _extra_files, reason)
 
 
 def attempt(f: Any, map_location: Any, extra_files: dict[str, Any] | None, mode: str | None = None) -> Any:

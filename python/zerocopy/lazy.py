@@ -37,7 +37,7 @@ Predicate = Callable[[str], bool]
 
 
 def lazy_load(
-    f: Any,
+    path: Any,
     *,
     dtype: torch.dtype | None = None,
     device: Any = None,
@@ -56,7 +56,7 @@ def lazy_load(
 
     Parameters
     ----------
-    f : str, PathLike, binary file object or buffer
+    path : str, PathLike, binary file object or buffer
         As for ``load``.
     dtype : torch.dtype, optional
         What floating-point tensors are cast to when they are loaded; complex ones only to another complex dtype.
@@ -88,7 +88,7 @@ def lazy_load(
     >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
-    if (index := sharded.index_of(f)) is not None:
+    if (index := sharded.index_of(path)) is not None:
         from zerocopy.checkpoint import open_shards  # which needs this module
 
         checkpoint = open_shards(
@@ -105,7 +105,7 @@ def lazy_load(
         )
         return {name: checkpoint[name] for name in checkpoint}
     options = Options(dtype, device, mode)
-    if (folder := dcp.folder_of(f)) is not None:
+    if (folder := dcp.folder_of(path)) is not None:
         source = _read_folder(folder, mode, backend, encoding, options, weights_only)
         return source.native.build(source.objects, chosen(source.native, keys, prefix, predicate))
 
@@ -115,14 +115,14 @@ def lazy_load(
 
     # To choose by names takes the safe machine: pickle's own knows of none.
     trusting = not weights_only and all(chooses is None for chooses in (keys, prefix, predicate))
-    with loading.undiagnosed(), loading.naming(f, weights_only=not trusting):
-        begin = opening.position_of(f)
+    with loading.undiagnosed(), loading.naming(path, weights_only=not trusting):
+        begin = opening.position_of(path)
         try:
-            opened = _open(f, mode, backend)
+            opened = _open(path, mode, backend)
         except diagnosis.TarError:  # each of its storages is copied, whatever is done
             if not trusting:
                 raise
-            with opening.binary_file(f, begin) as file:
+            with opening.binary_file(path, begin) as file:
                 return tar.load(file, options.map_location, pickle, {"encoding": encoding})
         if not (trusting and opened.archive.is_pickled):
             return load_safely(opened)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 
 import torch
@@ -12,12 +13,15 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.gds import driver
 from zerocopy.gds.channel import untyped
 
+log = logging.getLogger("zerocopy")
+
 
 def register_buffer(storage: torch.UntypedStorage) -> None:
     """Register the memory of a storage with cuFile, as ``torch.cuda.gds.gds_register_buffer``.
 
     Registering takes longer than many a read: it is worth it for what is read into, or saved, more than once. Twice is
-    once, until it is deregistered twice. Loads and saves use what is registered by themselves.
+    once, until it is deregistered twice. Loads and saves use what is registered by themselves. Without cuFile there is
+    nothing to register with, and no need: an INFO line of the logger "zerocopy" says why.
 
     Parameters
     ----------
@@ -27,28 +31,29 @@ def register_buffer(storage: torch.UntypedStorage) -> None:
     Raises
     ------
     zerocopy.UnsupportedError
-        cuFile is not there (:func:`available` says why), the storage is not on its device, or cuFile refuses it:
-        pinned memory of GPUs is scarce.
+        The storage is not on cuFile's device, or cuFile refuses it: pinned memory of GPUs is scarce.
     OSError
         cuFile failed.
 
     Examples
     --------
     >>> import torch, zerocopy
-    >>> storage = torch.UntypedStorage(1 << 20)  # of the CPU
-    >>> try:
+    >>> if torch.cuda.is_available():
+    ...     storage = torch.UntypedStorage(1 << 20, device="cuda")
     ...     zerocopy.gds.register_buffer(storage)
-    ... except zerocopy.UnsupportedError:
-    ...     print("not that one")
-    not that one
+    ...     zerocopy.gds.deregister_buffer(storage)
     """
-    cufile, native = _of(storage)
+    native = untyped(storage)
+    if reason := driver.refusal():
+        log.info("a buffer is not registered: %s", reason)
+        return
+    cufile = _that_takes(native)
     with driver.ready(native.device):
         cufile.register_buffer(native)
 
 
 def deregister_buffer(storage: torch.UntypedStorage) -> None:
-    """Undo :func:`register_buffer`, as ``torch.cuda.gds.gds_deregister_buffer``.
+    """Undo :func:`register_buffer`, as ``torch.cuda.gds.gds_deregister_buffer``. Without cuFile nothing is to undo.
 
     Parameters
     ----------
@@ -62,7 +67,10 @@ def deregister_buffer(storage: torch.UntypedStorage) -> None:
     zerocopy.UnsupportedError, OSError
         As :func:`register_buffer`.
     """
-    cufile, native = _of(storage)
+    native = untyped(storage)
+    if driver.refusal():
+        return
+    cufile = _that_takes(native)
     with driver.ready(native.device):
         cufile.deregister_buffer(native)
 
@@ -83,8 +91,8 @@ def registered(storage: torch.UntypedStorage) -> Iterator[None]:
             deregister_buffer(storage)
 
 
-def _of(storage: torch.UntypedStorage) -> tuple[_C.GdsDriver, torch.UntypedStorage]:
-    native, cufile = untyped(storage), driver.opened()
-    if native.device.type not in cufile.devices:
-        raise UnsupportedError(f"cuFile takes no memory of the device {native.device}")
-    return cufile.driver, native
+def _that_takes(storage: torch.UntypedStorage) -> _C.GdsDriver:
+    cufile = driver.opened()
+    if storage.device.type not in cufile.devices:
+        raise UnsupportedError(f"cuFile takes no memory of the device {storage.device}")
+    return cufile.driver
