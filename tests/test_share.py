@@ -390,12 +390,15 @@ def test_earlier_results_go_by_name(tmp_path: Path) -> None:
 
 
 def test_memory_of_results_that_are_gone_is_forgotten() -> None:
-    state = share.load(_itself, {"w": torch.arange(1e6)})
+    share.load(sharing.filled, 5000, 200)
+    state, module = share.load(_itself, {"w": torch.arange(1e6)}), share.load(Module)
+    assert share.load(sharing.box, module).things[0] is module
     for value in range(150):
         share.load(sharing.filled, 5000, value)
     assert len(references._memory) <= 100  # nothing that a user sees tells
     before = memory_in_use()
     assert torch.equal(share.load(sharing.box, [state]).things[0][0]["w"], state["w"])
+    assert share.load(sharing.box, module, 1).things[0] is module
     assert memory_in_use() - before < 100_000
 
 

@@ -7,6 +7,7 @@ of its storages was not written to is still where it was.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -31,9 +32,15 @@ class Origin(NamedTuple):
     part: int
 
 
+class _Memory(NamedTuple):
+    number: int  # negative, as no descriptor is; states that are kept have it
+    origin: Origin
+
+
 _results: dict[int, tuple[weakref.ref[Any], str]] = {}
 _states: dict[str, states.State | None] = {}  # of results as the server has them, as long as they are here
-_memory: dict[str, Origin] = {}  # by what the kernel calls it in /proc/self/maps
+_memory: dict[str, _Memory] = {}  # by what the kernel calls it in /proc/self/maps
+_numbers = itertools.count(-1, -1)
 _most_memory = 64  # so many are looked through for what is mapped no more
 
 
@@ -42,7 +49,9 @@ def note(result: Any, entry: str, memory: Sequence[tuple[int, int]]) -> None:
     for part, descriptor in memory:
         status = os.fstat(descriptor)
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-        _memory[f"{device} {status.st_ino}"] = Origin(entry, part)
+        found = _Memory(next(_numbers), Origin(entry, part))
+        known = _memory.setdefault(f"{device} {status.st_ino}", found)
+        _memory[f"{device} {status.st_ino}"] = found._replace(number=known.number)
     if len(_memory) > _most_memory:
         _forget_unmapped()
     at = id(result)
@@ -82,10 +91,9 @@ class References:
         self.origins: dict[int, Origin] = {}
         self._numbers: dict[str, int] = {}
         # All at once: other threads add to it.
-        for number, (identity, origin) in enumerate(list(_memory.items()) if again else (), 1):
-            # No descriptor is negative.
-            self.origins[-number] = origin
-            self._numbers[identity] = -number
+        for identity, (number, origin) in list(_memory.items()) if again else ():
+            self.origins[number] = origin
+            self._numbers[identity] = number
 
     def __enter__(self) -> References:
         return self
