@@ -141,9 +141,8 @@ def _read(path: Path) -> Index:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    return os.open(
-        path, flags | os.O_NONBLOCK
-    )  # for somebody to write, of a pipe that a folder may have there
+    # For somebody to write: a folder may have a pipe there.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

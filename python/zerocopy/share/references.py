@@ -122,9 +122,8 @@ class References:
         return found[1], number
 
     def _is_unchanged(self, obj: Any, entry: str, again: Again) -> bool:
-        known = _states.get(
-            entry
-        )  # once: another result of the entry may end meanwhile, and the state with it
+        # Once: another result of the entry may end meanwhile, and the state with it.
+        known = _states.get(entry)
         try:
             fresh = again(entry) if known is None else None
         except LostReference:
