@@ -14,14 +14,16 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+  # Paths count from the checkout: another build folder, or another checkout, finds the same objects.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CCACHE_PROGRAM}")
 endif()
 
-add_library(zerocopy_options INTERFACE)
+add_library(zerocopy_warnings INTERFACE)
 
 # -Wconversion and -Wsign-conversion: sizes and offsets come from hostile files, so no number may
 # change its value on the way without a cast that says so.
-target_compile_options(zerocopy_options INTERFACE
+target_compile_options(zerocopy_warnings INTERFACE
   -Wall -Wextra -Wpedantic
   -Wshadow
   -Wconversion -Wsign-conversion
@@ -30,6 +32,9 @@ target_compile_options(zerocopy_options INTERFACE
   -Wformat=2 -Wundef
   $<$<BOOL:${ZEROCOPY_WERROR}>:-Werror>
 )
+
+add_library(zerocopy_options INTERFACE)
+target_link_libraries(zerocopy_options INTERFACE zerocopy_warnings)
 
 if(ZEROCOPY_SANITIZE)
   set(sanitize -fsanitize=${ZEROCOPY_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)

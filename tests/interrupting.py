@@ -46,10 +46,10 @@ class Interrupted(NamedTuple):
     mapped: int
 
 
-def interrupted(child: Child, load: str, path: Path, already: int, **environment: str) -> Interrupted:
+def interrupted(forked: Child, load: str, path: Path, already: int, **environment: str) -> Interrupted:
     """Run `load`, which takes `path`, and interrupt it when there are more threads than `already` beside the first."""
     program = _PROGRAM.replace("LOAD", textwrap.indent(load, "    ").strip())
-    done = child(program, path, already, **environment)
+    done = forked(program, path, already, **environment)
     outcome, _, numbers = done.stdout.partition("\n")
     assert outcome == "interrupted", done.stderr
     return Interrupted(*map(int, numbers.split()))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from zerocopy import share
-from zerocopy.share import frames, sockets, versions
+from zerocopy.share import files, frames, sockets, versions
 
 
 class Module(torch.nn.Module):
@@ -200,6 +200,12 @@ def connected(place: Path) -> socket.socket:
 
 def request(op: str, **body: Any) -> dict[str, Any]:
     return {"op": op, "versions": versions.own(), **body}
+
+
+def load_request(key: str = "k" * 40, **body: Any) -> dict[str, Any]:
+    """Return a request for a result as a client of this process's mount namespace sends it."""
+    about = {"key": key, "files": [], "namespace": files.namespace(), "is_strict": False, "skip": []}
+    return request("load", **{**about, **body})
 
 
 def asked(connection: socket.socket, op: str, **body: Any) -> dict[str, Any]:

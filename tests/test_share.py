@@ -344,7 +344,7 @@ def test_memory_is_sealed(server: Path) -> None:
     connection = sharing.connected(server)
     frames = pytest.importorskip("zerocopy.share.frames")
     key = next(e["key"] for e in status["entries"] if e["memory"] > 100_000)
-    frames.send(connection, sharing.request("load", key=key, cwd="/", files=[]))
+    frames.send(connection, sharing.load_request(key))
     answer = frames.receive(connection)
     memory, lease = answer.descriptors[0], answer.descriptors[-1]
     before = os.pread(memory, 1000, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -156,3 +157,20 @@ def test_unit(
     assert run(capsys, "serve", "--systemd")[0] == 0
     written = (tmp_path / "100% mine" / "systemd" / "user" / "zerocopy.service").read_text()
     assert f'"ZEROCOPY_SOCKET={socket}"' in written and "[Install]" in written
+
+
+def unseen_and_random() -> float:
+    subprocess.run(["/bin/true"], check=True)
+    return random.random()
+
+
+def test_results_that_may_be_otherwise_are_marked(socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    share.load(unseen_and_random)
+    share.load(int, "5")
+    code, out, _ = run(capsys, "ps")
+    assert code == 0
+    marks = [line for line in out.splitlines() if line.startswith(("unseen: ", "random: "))]
+    assert len(marks) == 2 and all("unseen_and_random" in line for line in marks)
+    assert "another program" in marks[0] and "Python" in marks[1]
+    with share.options(unseen="refuse"), pytest.raises(zerocopy.UnsupportedError, match="another program"):
+        share.load(unseen_and_random)

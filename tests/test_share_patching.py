@@ -17,6 +17,7 @@ from conftest import Child
 
 import zerocopy
 from zerocopy import share
+from zerocopy.share import client
 
 MODULE = '''
 """A library."""
@@ -98,11 +99,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Have calls answered by whoever the function is in a process that is not patched; return what was asked."""
     found: list[Any] = []
 
-    def load(fn: Any, *args: Any, **kwargs: Any) -> Any:
+    def load(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found.append((fn, args, kwargs))
         return "served", fn, args, kwargs
 
-    monkeypatch.setattr(share, "load", load)
+    monkeypatch.setattr(client, "load_strictly", load)
     return found
 
 
@@ -158,11 +159,11 @@ def test_what_cannot_be_served(
 ) -> None:
     """The original is called with the very arguments, and what that calls in turn is not asked of the server again."""
 
-    def load(fn: Any, *args: Any, **kwargs: Any) -> Any:
+    def load(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise error
 
     module = library.module
-    monkeypatch.setattr(share, "load", load)
+    monkeypatch.setattr(client, "load_strictly", load)
     share.patch_all(library.config)
     argument = object()
     for error in (share.ServerError("gone"), zerocopy.UnsupportedError("no pickle")):
@@ -295,7 +296,8 @@ import zerocopy
 share = zerocopy.share
 share.patch_all()
 assert not {"torch", "transformers", "diffusers", "safetensors"} & set(sys.modules)
-share.load = lambda fn, *args: "served"
+from zerocopy.share import client
+client.load_strictly = lambda fn, args, kwargs: "served"
 
 from torchvision.models import vgg16, vgg19
 from open_clip import create_model_and_transforms
@@ -337,3 +339,21 @@ def test_the_known_libraries(tmp_path: Path, child: Child) -> None:
     done = child(CHECK, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+def test_saving_over_a_loaded_file_keeps_the_tensors(tmp_path: Path, child: Child) -> None:
+    code = """
+    import sys, torch
+    from zerocopy import share
+    original, path = torch.save, sys.argv[1]
+    share.patch_all()
+    state = torch.load(path)
+    torch.save({"weight": torch.zeros(3)}, path)
+    assert bool((state["weight"] == 1).all()) and torch.load(path)["weight"].numel() == 3
+    share.unpatch_all()
+    assert torch.save is torch.serialization.save is original
+    share.shutdown()
+    """
+    torch.save({"weight": torch.ones(1 << 20)}, tmp_path / "a.pt")
+    done = child(code, tmp_path / "a.pt", ZEROCOPY_SOCKET=str(tmp_path / "s" / "socket"))
+    assert done.returncode == 0, done.stderr

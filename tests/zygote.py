@@ -7,12 +7,15 @@ milliseconds instead of an import of torch. The code runs as ``__main__``, and i
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
-# After a minute a child is ended by SIGALRM.
+from sanitizer import SANITIZED
+
 SERVE = """
 import gc, json, os, signal, sys
 import torch, zerocopy
@@ -28,12 +31,15 @@ def orders():
 
 gc.freeze()  # collections leave torch's own hundred thousand objects alone: half of the time of an end
 order = orders()
-signal.alarm(60)
+signal.alarm(order["seconds"])
 for name, stream, flags in (("/dev/null", 0, os.O_RDONLY), ("stdout", 1, os.O_WRONLY), ("stderr", 2, os.O_WRONLY)):
     descriptor = os.open(os.path.join(order["folder"], name), flags | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, stream)
     os.close(descriptor)
 sys.argv[1:] = order["arguments"]
+os.environ.clear()
+os.environ.update(order["environment"])
+os.chdir(order["cwd"])
 code = compile(order["code"], "<child>", "exec")
 del order, orders, name, stream, flags, descriptor
 exec(code)
@@ -41,26 +47,41 @@ exec(code)
 
 
 class Zygote:
-    """Runs code in forked children, one at a time."""
+    """Runs code in forked children, one at a time.
 
-    def __init__(self, folder: Path) -> None:
+    `imports` are further modules that the children find imported; `environment` is added to the environment.
+    """
+
+    def __init__(self, folder: Path, imports: Sequence[str] = (), **environment: str) -> None:
         self._folder = folder
+        lines = [f"import {name}\n" for name in imports]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", "".join([*lines, SERVE])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
         )
 
-    def run(self, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-        """Run code; the arguments are its ``sys.argv[1:]``."""
+    def run(
+        self, code: str, *arguments: object, timeout: float = 60, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run code; the arguments are its ``sys.argv[1:]``. After `timeout` seconds SIGALRM ends it."""
         assert self._process.stdin and self._process.stdout
         order = {
             "code": textwrap.dedent(code),
             "arguments": [str(argument) for argument in arguments],
             "folder": str(self._folder),
+            "seconds": int(timeout * (5 if SANITIZED else 1)),
+            "environment": {**os.environ, **environment},
+            "cwd": str(Path.cwd()),
         }
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         status = int(self._process.stdout.readline())
-        stdout, stderr = ((self._folder / name).read_text() for name in ("stdout", "stderr"))
+        stdout, stderr = (
+            (self._folder / name).read_text(errors="surrogateescape") for name in ("stdout", "stderr")
+        )
         return subprocess.CompletedProcess(code, status, stdout, stderr)
 
     def close(self) -> None:

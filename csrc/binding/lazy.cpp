@@ -5,6 +5,7 @@
 
 #include "binding/names.h"
 #include "binding/python.h"
+#include "checkpoint/dict_entries.h"
 #include "memory/mapping.h"
 #include "pickle/geometry.h"
 
@@ -93,7 +94,7 @@ class Pruning {
 
   py::object mapping(const Mapping& mapping) {
     const py::object made = new_dict(mapping);
-    for (const auto& [key, item] : mapping.items) {
+    for (const auto& [key, item] : dict_entries(mapping)) {
       if (const py::object kept = value(item)) made[builder_.value(key)] = kept;
     }
     if (py::len(made) == 0) return {};

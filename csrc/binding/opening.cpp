@@ -144,20 +144,28 @@ class Parts {
   std::shared_ptr<const Source> source_;
 };
 
-// What the model server hands out: (descriptor, offset, size) of each part, and where in the first of them
-// the table and the pickle are. The storages keep the lease.
+using Pair = std::pair<std::uint64_t, std::uint64_t>;
+
+// A result of the model server: (descriptor, offset, size) of each part, and where the tables (offset, rows)
+// and the pickle (offset, size) are in the first part. The storages keep the lease.
 ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, std::uint64_t>>& parts,
-                              int lease, std::uint64_t table, std::uint64_t storages, std::uint64_t pickle,
-                              std::uint64_t pickle_size) {
+                              int lease, Pair mappings, Pair storages, Pair pickle) {
   const GilReleased released;
+  if (parts.empty()) throw FormatError("published: no parts");
   const auto held = std::make_shared<const Lease>(lease);
-  std::vector<Region> regions;
-  regions.reserve(parts.size());
-  for (const auto& [descriptor, offset, size] : parts) {
+  std::vector<std::uint64_t> sizes;
+  for (const auto& [descriptor, offset, size] : parts) sizes.push_back(size);
+  const auto map = [&](std::size_t number, Extent extent) {
+    const auto& [descriptor, offset, size] = parts[number];
     const File file = File::duplicate(descriptor, "a published part");
-    regions.push_back(leased(map_extent(file, {offset, size}, Mode::copy_on_write), held));
-  }
-  return PublishedArchive::of(std::move(regions), {table, storages, {pickle, pickle_size}});
+    return leased(map_extent(file, {offset + extent.offset, extent.size}, Mode::copy_on_write), held);
+  };
+  const Region first = map(0, {0, sizes[0]});
+  return PublishedArchive::of(first, sizes,
+                              {.mappings = {mappings.first, mappings.second},
+                               .storages = {storages.first, storages.second},
+                               .pickle = {pickle.first, pickle.second}},
+                              map);
 }
 
 }  // namespace
@@ -175,8 +183,8 @@ void register_opening(py::module_& module, ArchiveClass& archive) {
                   py::arg("listing") = py::none())
       .def_static("open_buffer", &open_buffer, py::arg("buffer"), py::arg("mode"),
                   py::arg("listing") = py::none())
-      .def_static("open_published", &open_published, py::arg("parts"), py::arg("lease"), py::arg("table"),
-                  py::arg("storages"), py::arg("pickle"), py::arg("pickle_size"))
+      .def_static("open_published", &open_published, py::arg("parts"), py::arg("lease"), py::arg("mappings"),
+                  py::arg("storages"), py::arg("pickle"))
       .def_property_readonly("is_direct",
                              [](const Archive& self) { return self.content().source()->is_direct(); });
 }

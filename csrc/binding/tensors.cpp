@@ -147,6 +147,7 @@ py::object StoredTensors::over(const Stored& stored, const Tensor& tensor, const
 RealTensors::RealTensors(const Document& document, const Content& content, const std::vector<Record>& records,
                          Destination destination, py::object construction)
     : StoredTensors(content, records, std::move(destination), std::move(construction)),
+      document_(document),
       storages_(document.storages.size()),
       views_(document.views.size()) {
   const std::vector<const Storage*> staying = carry_all(document);
@@ -164,6 +165,7 @@ std::vector<const Storage*> RealTensors::carry_all(const Document& document) {
   std::vector<const Storage*> staying;
   std::vector<std::pair<py::object, std::vector<const Storage*>>> going;
   for (const Storage* storage : document.storages) {
+    if (record_of(*storage).same_as) continue;
     const py::object device = device_of(*storage);
     if (device.is_none()) {
       staying.push_back(storage);
@@ -181,6 +183,9 @@ std::vector<const Storage*> RealTensors::carry_all(const Document& document) {
 }
 
 const Stored& RealTensors::stored(const Storage& storage) {
+  if (storage.root == nullptr) {
+    if (const auto same = record_of(storage).same_as) return stored(*document_.storages[*same]);
+  }
   std::optional<Stored>& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
   if (known) return *known;
   if (storage.root != nullptr) {

@@ -144,6 +144,7 @@ class RealTensors final : public StoredTensors {
   const Stored& stored(const Storage& storage);
   std::vector<const Storage*> carry_all(const Document& document);
 
+  const Document& document_;
   std::vector<Region> read_;  // those that are read and not mapped, until they are opened
   std::vector<std::optional<Stored>> storages_;
   std::vector<std::optional<Stored>> views_;

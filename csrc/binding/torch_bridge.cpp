@@ -158,11 +158,19 @@ PyObject* placeholder(const View& view, PyTypeObject* type) {
   if (view.requires_grad) tensor.set_requires_grad(true);
   PyObject* made = THPVariable_Wrap(std::move(tensor));
   if (made == nullptr) return nullptr;
+#if PY_VERSION_HEX >= 0x030E0000
+  // The tensor's attributes may lie within it. Only Python knows how to move them.
+  if (PyObject_SetAttrString(made, "__class__", reinterpret_cast<PyObject*>(type)) != 0) {
+    Py_DECREF(made);
+    return nullptr;
+  }
+#else
   // What `made.__class__ = type` does once it has compared the layouts, and ten times as fast.
   Py_INCREF(type);
   PyTypeObject* const before = Py_TYPE(made);
   Py_SET_TYPE(made, type);
   Py_DECREF(before);
+#endif
   impl->set_python_dispatch(true);
   return made;
 }

@@ -3,6 +3,8 @@
 #include <array>
 #include <charconv>
 
+#include "checkpoint/dict_entries.h"
+
 namespace zerocopy {
 namespace {
 
@@ -93,7 +95,7 @@ void Catalog::add(std::string_view name, const Value& value) {
   if (!path_.enter(value.node())) return;
   std::size_t place = 0;
   if (value.is_mapping()) {
-    for (const auto& [key, item] : value.as<Mapping>().items) {
+    for (const auto& [key, item] : dict_entries(value.as<Mapping>())) {
       const bool is_text = key.is_text();
       add(join(name, is_text ? key.as<Blob>().bytes.text() : keep(spelled(key, place))), item);
       ++place;

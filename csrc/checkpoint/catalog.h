@@ -4,6 +4,7 @@
 //
 // Dicts, lists and tuples are branches, everything else is a leaf; a document that is a leaf has the name "".
 // Keys that are no strings are spelled out. Of two leaves that come to one name the later gets "~2" appended.
+// Of equal keys of a dict the last value counts, at the place of the first, as in Python.
 #pragma once
 
 #include <deque>

@@ -7,93 +7,119 @@
 namespace zerocopy {
 namespace {
 
-constexpr unsigned kPartShift = 48;
-constexpr std::uint64_t kMostParts = std::uint64_t{1} << (64U - kPartShift);
-constexpr std::uint64_t kLargestPart = std::uint64_t{1} << kPartShift;
+constexpr unsigned kMappingShift = 48;
+constexpr std::uint64_t kMaxMappings = std::uint64_t{1} << (64U - kMappingShift);
+constexpr std::uint64_t kMaxMapping = std::uint64_t{1} << kMappingShift;
 
-using Parts = std::shared_ptr<const std::vector<Region>>;
+using Mappings = std::shared_ptr<const std::vector<Region>>;
 
-// The part that an offset in the archive leads to, and the extent in it.
-Region slice_of(const Parts& parts, Extent extent) {
-  const std::uint64_t number = extent.offset >> kPartShift;
-  if (number >= parts->size()) throw FormatError("published: no part " + std::to_string(number));
-  return (*parts)[number].slice({extent.offset % kLargestPart, extent.size});
+// The bytes of an extent of the archive.
+Region slice_of(const Mappings& mappings, Extent extent) {
+  const std::uint64_t number = extent.offset >> kMappingShift;
+  if (number >= mappings->size()) throw FormatError("published: no mapping " + std::to_string(number));
+  return (*mappings)[number].slice({extent.offset % kMaxMapping, extent.size});
 }
 
-class PartsSource final : public Source {
+class MappingsSource final : public Source {
  public:
-  explicit PartsSource(Parts parts) : parts_(std::move(parts)) {}
+  explicit MappingsSource(Mappings mappings) : mappings_(std::move(mappings)) {}
 
-  std::uint64_t size() const noexcept override { return parts_->size() << kPartShift; }
+  std::uint64_t size() const noexcept override { return mappings_->size() << kMappingShift; }
   void require_unchanged() const override {}  // the server has asked the files
   void require_in_place() const override {}
 
  private:
   void fill(std::uint64_t offset, std::span<std::byte> into) const override {
     if (!into.empty()) {
-      std::memcpy(into.data(), slice_of(parts_, {offset, into.size()}).data(), into.size());
+      std::memcpy(into.data(), slice_of(mappings_, {offset, into.size()}).data(), into.size());
     }
   }
 
-  Parts parts_;
+  Mappings mappings_;
 };
 
-class PartsMapper final : public Mapper {
+class MappingsMapper final : public Mapper {
  public:
-  explicit PartsMapper(Parts parts) : parts_(std::move(parts)) {}
+  explicit MappingsMapper(Mappings mappings) : mappings_(std::move(mappings)) {}
 
-  Region region(Extent extent) override { return slice_of(parts_, extent); }
+  Region region(Extent extent) override { return slice_of(mappings_, extent); }
   bool is_aligned(std::uint64_t offset, std::uint64_t alignment) const override {
     // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
-    return reinterpret_cast<std::uintptr_t>(slice_of(parts_, {offset, 0}).data()) % alignment == 0;
+    return reinterpret_cast<std::uintptr_t>(slice_of(mappings_, {offset, 0}).data()) % alignment == 0;
   }
 
  private:
-  Parts parts_;
+  Mappings mappings_;
 };
 
-struct Row {
-  std::uint64_t part = 0;
-  Extent extent;
-};
-
-constexpr std::uint64_t kRowSize = 3 * sizeof(std::uint64_t);
-
-Row row_at(ByteSpan table, std::uint64_t number) {
-  std::array<std::uint64_t, 3> fields{};
-  std::memcpy(fields.data(), table.data() + number * kRowSize, kRowSize);
-  return {fields[0], {fields[1], fields[2]}};
+// The fields of a row of `Size` numbers.
+template <std::size_t Size>
+std::array<std::uint64_t, Size> row_at(ByteSpan table, std::uint64_t number) {
+  std::array<std::uint64_t, Size> fields{};
+  std::memcpy(fields.data(), table.data() + number * sizeof(fields), sizeof(fields));
+  return fields;
 }
 
-std::vector<Extent> read_table(ByteSpan table, std::uint64_t count, const std::vector<Region>& parts) {
-  std::vector<Extent> extents;
-  extents.reserve(count);
+constexpr std::uint64_t kMappingFields = 3;
+constexpr std::uint64_t kStorageFields = 4;
+
+Region table_in(const Region& first, PublishedArchive::Rows rows, std::uint64_t fields) {
+  const std::uint64_t size = fields * sizeof(std::uint64_t);
+  if (rows.count > kMaxMapping / size) throw FormatError("published: a table too long");
+  return first.slice({rows.offset, rows.count * size});
+}
+
+std::vector<Region> map_all(ByteSpan table, std::uint64_t count, std::span<const std::uint64_t> part_sizes,
+                            const PublishedArchive::Map& map) {
+  if (count >= kMaxMappings) throw FormatError("published: too many mappings");
+  std::vector<Region> mappings;
+  mappings.reserve(count);
   for (std::uint64_t number = 0; number < count; ++number) {
-    const auto [part, extent] = row_at(table, number);
-    if (part >= parts.size() || !extent.fits(parts[part].size())) {
-      throw FormatError("published: storage " + std::to_string(number) + " leaves its part");
+    const auto [part, offset, size] = row_at<kMappingFields>(table, number);
+    const Extent extent{offset, size};
+    if (part >= part_sizes.size() || !extent.fits(part_sizes[part]) || size >= kMaxMapping) {
+      throw FormatError("published: mapping " + std::to_string(number) + " leaves its part");
     }
-    extents.push_back({(part << kPartShift) + extent.offset, extent.size});
+    mappings.push_back(map(part, extent));
   }
-  return extents;
+  return mappings;
 }
 
 }  // namespace
 
-std::unique_ptr<PublishedArchive> PublishedArchive::of(std::vector<Region> parts, const Layout& layout) {
-  if (parts.empty() || parts.size() >= kMostParts) throw FormatError("published: a wrong number of parts");
-  for (const Region& part : parts) {
-    if (part.size() >= kLargestPart) throw FormatError("published: a part of more than 256 TiB");
+std::vector<PublishedArchive::Row> PublishedArchive::read_rows(ByteSpan table, std::uint64_t count,
+                                                               std::span<const Region> mappings) {
+  std::vector<Row> rows;
+  rows.reserve(count);
+  for (std::uint64_t number = 0; number < count; ++number) {
+    const auto [mapping, offset, size, same] = row_at<kStorageFields>(table, number);
+    const Extent extent{offset, size};
+    if (mapping >= mappings.size() || !extent.fits(mappings[mapping].size())) {
+      throw FormatError("published: storage " + std::to_string(number) + " leaves its mapping");
+    }
+    const Extent in_archive{(mapping << kMappingShift) + offset, size};
+    if (same > number || (same < number && rows[same].extent != in_archive)) {
+      throw FormatError("published: storage " + std::to_string(number) + " is not the same as storage " +
+                        std::to_string(same));
+    }
+    rows.push_back({in_archive, same});
   }
-  if (layout.storages > kLargestPart / kRowSize) throw FormatError("published: a table too long");
-  const Region table = parts[0].slice({layout.table, layout.storages * kRowSize});
-  std::vector<Extent> extents = read_table(table.bytes(), layout.storages, parts);
-  Region pickle = parts[0].slice(layout.pickle);
-  auto shared = std::make_shared<const std::vector<Region>>(std::move(parts));
-  Content content(std::make_shared<const PartsSource>(shared), std::make_shared<PartsMapper>(shared),
-                  Mode::copy_on_write);
+  return rows;
+}
+
+std::unique_ptr<PublishedArchive> PublishedArchive::of(const Region& first,
+                                                       std::span<const std::uint64_t> part_sizes,
+                                                       const Layout& layout, const Map& map) {
+  const Region mapping_rows = table_in(first, layout.mappings, kMappingFields);
+  auto mappings = std::make_shared<const std::vector<Region>>(
+      map_all(mapping_rows.bytes(), layout.mappings.count, part_sizes, map));
+  const Region storage_rows = table_in(first, layout.storages, kStorageFields);
+  std::vector<Row> rows = read_rows(storage_rows.bytes(), layout.storages.count, *mappings);
+  Region pickle = first.slice(layout.pickle);
+  Content content(std::make_shared<const MappingsSource>(mappings),
+                  std::make_shared<MappingsMapper>(mappings), Mode::copy_on_write);
   return std::unique_ptr<PublishedArchive>(
-      new PublishedArchive(std::move(content), std::move(pickle), std::move(extents)));
+      new PublishedArchive(std::move(content), std::move(pickle), std::move(rows)));
 }
 
 Document PublishedArchive::document(bool take_modules) const {
@@ -103,20 +129,26 @@ Document PublishedArchive::document(bool take_modules) const {
 std::vector<Record> PublishedArchive::records(std::span<const Wanted> storages) {
   std::vector<Record> records;
   records.reserve(storages.size());
+  std::vector<std::optional<std::size_t>> first(rows_.size());  // record of each storage, by its first row
   for (const Wanted& storage : storages) {
     std::uint64_t number = 0;
     const char* end = storage.key.data() + storage.key.size();
     const auto [stop, error] = std::from_chars(storage.key.data(), end, number);
-    if (error != std::errc() || stop != end || number >= table_.size()) {
+    if (error != std::errc() || stop != end || number >= rows_.size()) {
       throw FormatError("published: no storage " + quote(storage.key));
     }
-    const Extent extent = table_[number];
-    if (extent.size != storage.nbytes) {
-      throw FormatError("published: storage " + quote(storage.key) + " holds " + std::to_string(extent.size) +
-                        " bytes, not " + std::to_string(storage.nbytes));
+    const Row& row = rows_[number];
+    if (row.extent.size != storage.nbytes) {
+      throw FormatError("published: storage " + quote(storage.key) + " holds " +
+                        std::to_string(row.extent.size) + " bytes, not " + std::to_string(storage.nbytes));
     }
-    records.push_back(
-        {.name = storage.key, .extent = extent, .encoding = Encoding::stored, .size = extent.size});
+    std::optional<std::size_t>& same = first[row.first];
+    records.push_back({.name = storage.key,
+                       .extent = row.extent,
+                       .encoding = Encoding::stored,
+                       .size = row.extent.size,
+                       .same_as = same});
+    if (!same) same = records.size() - 1;
   }
   return records;
 }

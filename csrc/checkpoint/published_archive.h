@@ -1,15 +1,20 @@
-// What the model server hands out: a pickle and a table in sealed memory, and storages in that, in other
-// sealed memory and in the files they came from.
+// A result of the model server: a pickle and two tables in sealed memory, and storages in that memory, in
+// other sealed memory and in the files they came from.
 //
-//   part 0   ├─ … ─┼─ table ─────────────┼─ pickle ─┼─ … ─┼─ storage ─┼─ storage ─┤      sealed memory
-//   part 1                    ├─ storage ─┤      ├─ storage ─┤                            a file, say
+//   part 0   ├─ … ─┼─ mappings ─┼─ storages ─┼─ pickle ─┼─ … ─┼─ storage ─┼─ storage ─┤      sealed memory
+//   part 1                           ├─ storage ─┤      ├─ storage ─┤                         a file, say
 //
-//   table    one row a storage, by its number in the pickle: part (u64), offset in the part (u64), size (u64)
+//   mappings   one row a mapping: part (u64), offset in the part (u64), size (u64)
+//   storages   one row a storage, by its number in the pickle: mapping (u64), offset in the mapping (u64),
+//              size (u64), number of the first row that is the same storage (u64)
 //
-// Each part is mapped once, copy-on-write. Its place in the archive is its number in the upper 16 bits of an
-// offset, so that no search leads from an offset to its part.
+// Each mapping is copy-on-write. Two storages over the same bytes that are independent of each other lie in
+// two mappings, so that a write to one leaves the other as it is. The archive knows a mapping by its number,
+// which is in the upper 16 bits of an offset, so that no search leads from an offset to its mapping.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "checkpoint/archive.h"
@@ -18,14 +23,24 @@ namespace zerocopy {
 
 class PublishedArchive final : public Archive {
  public:
+  // A table in part 0.
+  struct Rows {
+    std::uint64_t offset = 0;
+    std::uint64_t count = 0;
+  };
+
   struct Layout {
-    std::uint64_t table = 0;  // offset in part 0
-    std::uint64_t storages = 0;
+    Rows mappings;
+    Rows storages;
     Extent pickle;  // in part 0
   };
 
-  // Throws FormatError when the layout leaves part 0, or a row its part.
-  static std::unique_ptr<PublishedArchive> of(std::vector<Region> parts, const Layout& layout);
+  // Maps an extent of a part, by the part's number.
+  using Map = std::function<Region(std::size_t part, Extent extent)>;
+
+  // `first` is part 0. Throws FormatError when the layout leaves it, a mapping its part or a row its mapping.
+  static std::unique_ptr<PublishedArchive> of(const Region& first, std::span<const std::uint64_t> part_sizes,
+                                              const Layout& layout, const Map& map);
 
   const char* container() const noexcept override { return "published"; }
   Document document(bool take_modules) const override;
@@ -34,11 +49,18 @@ class PublishedArchive final : public Archive {
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
 
  private:
-  PublishedArchive(Content content, Region pickle, std::vector<Extent> table)
-      : Archive(std::move(content)), pickle_(std::move(pickle)), table_(std::move(table)) {}
+  struct Row {
+    Extent extent;        // in the archive
+    std::uint64_t first;  // number of the first row that is the same storage
+  };
+
+  PublishedArchive(Content content, Region pickle, std::vector<Row> rows)
+      : Archive(std::move(content)), pickle_(std::move(pickle)), rows_(std::move(rows)) {}
+
+  static std::vector<Row> read_rows(ByteSpan table, std::uint64_t count, std::span<const Region> mappings);
 
   Region pickle_;
-  std::vector<Extent> table_;  // in the archive
+  std::vector<Row> rows_;
 };
 
 }  // namespace zerocopy

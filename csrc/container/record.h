@@ -1,6 +1,7 @@
 // A named piece of a file: what every container format is turned into.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,6 +35,8 @@ struct Record {
   Encoding encoding = Encoding::stored;
   std::uint64_t size = 0;            // after inflating; equal to extent.size when stored
   const Foreign* foreign = nullptr;  // of that encoding; lives as long as its container
+  // The earlier record of the same list that is the same storage, read with another dtype.
+  std::optional<std::size_t> same_as = std::nullopt;
 };
 
 }  // namespace zerocopy

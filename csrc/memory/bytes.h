@@ -16,6 +16,7 @@ struct Extent {
 
   // Written as a subtraction because offset and size may come from a hostile file: a sum wraps.
   bool fits(std::uint64_t whole) const noexcept { return offset <= whole && size <= whole - offset; }
+  bool operator==(const Extent&) const = default;
 };
 
 // A view of bytes that somebody else owns.

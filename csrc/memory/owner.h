@@ -35,6 +35,7 @@ class Share {
     return *this;
   }
   ~Share() {
+    // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDelete): the analyzer does not follow the atomic count
     if (owner_ != nullptr && owner_->shares_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete owner_;
   }
 

@@ -25,6 +25,7 @@ constexpr std::array kDTypes{
     DType{"quint4x2", "QUInt4x2Storage", 1, 1, false, true},
     DType{"quint2x4", "QUInt2x4Storage", 1, 1, false, true},
     DType{"complex32", "", 4, 2, true, false, "ComplexHalfStorage"},
+    DType{"bcomplex32", "", 4, 2, true, false, "BComplex32Storage"},
     DType{"float8_e5m2", "", 1, 1, true, false, "Float8_e5m2Storage"},
     DType{"float8_e4m3fn", "", 1, 1, true, false, "Float8_e4m3fnStorage"},
     DType{"float8_e5m2fnuz", "", 1, 1, true, false, "Float8_e5m2fnuzStorage"},

@@ -23,10 +23,9 @@ class Archive:
     def open_published(
         parts: list[tuple[int, int, int]],
         lease: int,
-        table: int,
-        storages: int,
-        pickle: int,
-        pickle_size: int,
+        mappings: tuple[int, int],
+        storages: tuple[int, int],
+        pickle: tuple[int, int],
     ) -> Archive: ...
     @property
     def is_direct(self) -> bool: ...

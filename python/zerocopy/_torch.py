@@ -9,8 +9,9 @@ import contextlib
 import ctypes
 import mmap
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple, cast
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch._weights_only_unpickler as _weights_only
@@ -196,9 +197,26 @@ def restore_function(map_location: Any) -> tuple[Restore | None, bool]:
     if untouched and map_location in _CPU:
         return (_emptied, False) if skips_data() else (None, True)
     restore: Restore = _serialization._get_restore_location(map_location)
+    if callable(map_location):
+        restore = _storages_only(restore)
     if skips_data():
         return lambda storage, tag: restore(_emptied(storage, tag), tag), False
     return restore, untouched and map_location is None
+
+
+def _storages_only(restore: Restore) -> Restore:
+    """Refuse what the user's function returns unless it is a storage, in the words of the running torch."""
+
+    def restored(storage: torch.UntypedStorage, tag: str) -> Any:
+        result = restore(storage, tag)
+        if not isinstance(result, torch.UntypedStorage):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that the class is old
+                torch.storage.TypedStorage(wrap_storage=result, dtype=torch.uint8)
+            raise TypeError(f"expected map_location to return a storage, got {type(result).__name__}")
+        return result
+
+    return restored
 
 
 def restore_by_tag(map_location: Any) -> Restore | None:
@@ -266,6 +284,12 @@ def why_script_is_special() -> str:
     return "a dispatch mode (fake tensors, ...) is active" if _dispatch_modes() else ""
 
 
+def function_modes() -> list[Any]:
+    """Return the active modes of ``__torch_function__``, the innermost last."""
+    found: list[Any] = torch.overrides._get_current_function_mode_stack()
+    return found
+
+
 def _dispatch_modes() -> int:
     if hasattr(torch._C, "_len_torch_dispatch_stack"):
         return int(torch._C._len_torch_dispatch_stack())
@@ -286,30 +310,6 @@ def without_dispatch_modes() -> Iterator[None]:
         del guard
 
 
-#: The release's own, whoever replaces it later.
-jit_load = torch.jit.load
-
-
-def script_device(map_location: Any) -> torch.device | None:
-    """Return the device that torch.jit.load takes `map_location` for. Raises what it raises."""
-    device: torch.device | None = torch.jit._serialization.validate_map_location(map_location)
-    return device
-
-
-def import_script(
-    package: BinaryIO, storages: Mapping[str, torch.Tensor], device: torch.device | None, number: str
-) -> Any:
-    """Return the TorchScript module of that number in a package, over the storages of these tensors."""
-    table = torch._C.DeserializationStorageContext()
-    for key, tensor in storages.items():
-        table.add_storage(key, tensor)
-    reader = torch._C.PyTorchFileReader(package)
-    module = torch._C._import_ir_module_from_package(
-        torch._C.CompilationUnit(), reader, table, device, number
-    )
-    return torch.jit._recursive.wrap_cpp_module(module)
-
-
 def release_allow_list() -> dict[str, Any]:
     """Return the running release's weights_only allow-list: full path to object."""
     found: dict[str, Any] = _weights_only._get_allowed_globals()
@@ -320,6 +320,19 @@ def user_safe_globals() -> Iterable[Any]:
     """Return what the user gave to ``torch.serialization.add_safe_globals``; nothing before 2.4."""
     get = getattr(_serialization, "get_safe_globals", None)
     found: Iterable[Any] = get() if get else ()
+    return found
+
+
+def add_safe_globals(found: list[Any]) -> None:
+    """Allow globals as ``torch.serialization.add_safe_globals`` does, for good; nothing before 2.4."""
+    add = getattr(_serialization, "add_safe_globals", None)
+    if add and found:
+        add(found)
+
+
+def registered_packages() -> list[Any]:
+    """Return the rows that ``torch.serialization.register_package`` has added: priority, tagger, deserializer."""
+    found: list[Any] = list(_serialization._package_registry)
     return found
 
 

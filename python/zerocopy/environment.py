@@ -16,7 +16,7 @@ def is_true(variable: str) -> bool:
 
 def is_disabled() -> bool:
     """Return whether zerocopy's patches are turned off."""
-    return is_true("ZEROCOPY_DISABLE")
+    return is_true("ZEROCOPY_DISABLE") or os.environ.get("ZEROCOPY_DISABLE", "").lower() == "on"
 
 
 def threads(default: int) -> int:

@@ -57,6 +57,13 @@ TEST(Catalog, NamesThatMeetAreToldApart) {
   EXPECT_EQ(names(dict({{text("1"), "N"}, {"K\1", "N"}, {text("1~2"), "N"}})), (Names{"1", "1~2", "1~2~2"}));
 }
 
+TEST(Catalog, EqualKeysAreOneEntryAtThePlaceOfTheFirst) {
+  const std::string inner = dict({{text("x"), "N"}});
+  EXPECT_EQ(names(dict({{text("a"), "N"}, {text("b"), "N"}, {text("a"), inner}})), (Names{"a.x", "b"}));
+  EXPECT_EQ(names(dict({{"K\1", "N"}, {"\x88", "N"}, {"G\x3f\xf0\0\0\0\0\0\0"s, inner}})), Names{"1.x"});
+  EXPECT_EQ(names(dict({{"K\1\x85", "N"}, {"\x88\x85", "N"}, {"K\2\x85", "N"}})), (Names{"#0", "#1"}));
+}
+
 TEST(Catalog, WhatHoldsItselfIsEnteredOnce) {
   EXPECT_EQ(names("]q\0(K\1h\0e"s), Names{"0"});  // l = [1, l]
 }

@@ -38,8 +38,10 @@ def _request(op: str, **body: Any) -> bytes:
 
 def seeds() -> dict[str, bytes]:
     """Return a request of each kind, and several behind each other."""
-    load = _request("load", key="k" * 40, cwd="/", files=[["/tmp/x", [1, 2, 3, 4, 5]], ["/tmp/y", None]])
-    compute = {"key": "c" * 40, "cwd": "/", "files": [], "name": "a.b", "python": "/nowhere", "timeout": 2.0}
+    about = {"namespace": [1, 2, 3], "is_strict": False}
+    known = [["/tmp/x", [1, 2, 3, 4, 5]], ["/tmp/y", None]]
+    load = _request("load", key="k" * 40, files=known, skip=["0123456789abcdef"], **about)
+    compute = {"key": "c" * 40, "files": [], "name": "a.b", "python": "/nowhere", "timeout": 2.0, **about}
     requests = {
         "load": b"\0" + load,
         "status": b"\0" + _request("status", entries=True),

@@ -13,7 +13,8 @@ from zerocopy.share import status
 
 DESCRIPTION = """
 Lists the results that the model server keeps: by which key and from which function, how many bytes lie in files and how
-many in memory, whether a process has them, how old they are, and when they were asked for last. No server is started.
+many in memory, whether a process has them, how old they are, and when they were asked for last. Lines below the table
+name the results that may depend on something unseen, and those that used random numbers. No server is started.
 """
 
 EPILOG = serving.exit_codes(
@@ -65,6 +66,12 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         f"server {found['pid']}, up {serving.span(time.time() - found['started'])}: {len(found['entries'])} results, "
         f"{serving.size(found['memory'])} of memory{most}, {found['connections']} connections"
     )
+    for entry in found["entries"]:
+        name = f"{entry['key'][:_KEY]} {escaped(entry['name'])}"
+        if entry["unseen"]:
+            yield f"unseen: {name} may depend on more: {escaped('; '.join(entry['unseen']))}"
+        if entry["random"]:
+            yield f"random: {name} used the generators of {', '.join(map(escaped, entry['random']))}"
     for entry in found["entries"]:
         for device, there in entry["resident"].items():
             yield (

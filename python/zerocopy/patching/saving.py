@@ -7,12 +7,16 @@ those who have it.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from zerocopy.mapped import MappedFiles, identity_of
+from zerocopy.replacing import NewFile, replacing
 
 Function = Callable[..., Any]
 
@@ -23,11 +27,12 @@ def save_for(original: Function) -> Function:
     def save(*args: Any, **kwargs: Any) -> Any:
         f = args[1] if len(args) > 1 else kwargs.get("f")
         target = Path(os.path.realpath(f)) if isinstance(f, (str, os.PathLike)) else None
-        if target is None or not is_mapped(target):
+        if target is None or not os.access(target, os.W_OK, effective_ids=True) or not is_mapped(target):
             return original(*args, **kwargs)
-        if len(args) > 1:
-            return _replace(target, lambda path: original(args[0], path, *args[2:], **kwargs))
-        return _replace(target, lambda path: original(*args, **{**kwargs, "f": path}))
+        with _replacing(target) as new, os.fdopen(new.descriptor, "wb", closefd=False) as file:
+            if len(args) > 1:
+                return original(args[0], file, *args[2:], **kwargs)
+            return original(*args, **{**kwargs, "f": file})
 
     return save
 
@@ -35,26 +40,28 @@ def save_for(original: Function) -> Function:
 def is_mapped(path: Path) -> bool:
     """Return whether this process maps the file at `path`, by whomever."""
     try:
-        status = path.stat()
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
-    if not stat.S_ISREG(status.st_mode):
-        return False
-    # By inode or by name: overlay file systems show other inodes here, and the name may have been replaced since.
-    inode, name = str(status.st_ino), os.fsencode(path)
-    with Path("/proc/self/maps").open("rb") as maps:
-        for line in maps:
-            fields = line.split(maxsplit=5)
-            if len(fields) == 6 and (fields[4] == inode.encode() or fields[5].rstrip(b"\n") == name):
-                return True
-    return False
+    try:
+        return identity_of(descriptor) in MappedFiles().identities()
+    finally:
+        os.close(descriptor)
 
 
-def _replace(target: Path, write: Callable[[Path], Any]) -> Any:
-    # The name stays the same within the folder: torch.save names the archive's root by it.
-    with tempfile.TemporaryDirectory(prefix=f".{target.name[:100]}.", dir=target.parent) as folder:
-        written = Path(folder) / target.name
-        result = write(written)
-        written.chmod(stat.S_IMODE(target.stat().st_mode))
-        written.replace(target)
-    return result
+@contextlib.contextmanager
+def _replacing(target: Path) -> Iterator[NewFile]:
+    with contextlib.ExitStack() as block:
+        try:
+            new = block.enter_context(replacing(target))
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            reason = (
+                "no new file can be made in its folder, and the file is mapped, so it cannot be overwritten: "
+                "load it with zerocopy.load(..., mmap=False), or save to another folder"
+            )
+            raise PermissionError(error.errno, reason, os.fspath(target)) from None
+        yield new

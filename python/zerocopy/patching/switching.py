@@ -20,17 +20,21 @@ import torch
 
 from zerocopy import environment, standins
 from zerocopy.errors import UnsupportedError
+from zerocopy.fork_safe import ForkSafeLock
 from zerocopy.patching import dispatch, saving, scripts
 
 Function = Callable[..., Any]
 
-# What can be swapped, and by what; the first always, the others on request. An early reference is swapped by rebind.
-_LOAD, _JIT, _SAFETENSORS = "load", "jit", "safetensors"
+# The functions that can be replaced, and by what: the first two always, the others on request. References that other
+# modules took before are replaced by rebind.
+_LOAD, _SAVE, _JIT, _SAFETENSORS = "load", "save", "jit", "safetensors"
 _Place = tuple[ModuleType, str, Callable[[Function], Function]]
 _PLACES: dict[str, tuple[_Place, ...]] = {
     _LOAD: (
         (torch, "load", dispatch.load_for),
         (torch.serialization, "load", dispatch.load_for),
+    ),
+    _SAVE: (
         (torch, "save", saving.save_for),
         (torch.serialization, "save", saving.save_for),
     ),
@@ -44,7 +48,7 @@ class _Swap(NamedTuple):
     part: str  # of _PLACES
 
 
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 _swapped: dict[tuple[str, str], _Swap] = {}  # by module and name
 _for_good: set[str] = set()  # parts
 _EVERYWHERE = 0
@@ -96,6 +100,27 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     with _lock:
         _for_good.update(parts)
         _install(parts, rebind)
+
+
+def guard_saves() -> Callable[[], None]:
+    """Let ``torch.save`` spare the files that this process has mapped, as :func:`patch` does.
+
+    Returns
+    -------
+    callable
+        Ends it.
+    """
+    scope = _EVERYWHERE, _SAVE
+    with _lock:
+        _blocks[scope] += 1
+        _install([_SAVE], rebind=False)
+
+    def end() -> None:
+        with _lock:
+            _blocks[scope] -= 1
+            _remove_unwanted()
+
+    return end
 
 
 def unpatch() -> None:
@@ -155,7 +180,7 @@ def _is_wanted(part: str) -> bool:
 def _parts(jit: bool, safetensors: bool) -> list[str]:
     if safetensors and _SAFETENSORS not in _PLACES:
         _PLACES[_SAFETENSORS] = _safetensors_places()
-    return [_LOAD, *[_JIT] * jit, *[_SAFETENSORS] * safetensors]
+    return [_LOAD, _SAVE, *[_JIT] * jit, *[_SAFETENSORS] * safetensors]
 
 
 def _safetensors_places() -> tuple[_Place, ...]:

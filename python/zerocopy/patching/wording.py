@@ -92,6 +92,19 @@ def _cut(f: Any) -> bytes:
     return b"PK\x03\x04".ljust(min(_size(f), _LARGEST), b"\0")
 
 
+def _first_name(f: Any) -> bytes | None:
+    """Return an archive of one empty record, of the name by which torch takes the first of `f`."""
+    with opening.binary_file(f, opening.position_of(f)) as file:
+        begin = file.tell()
+        header = file.read(30)
+        name = file.read(int.from_bytes(header[26:28], "little"))
+        file.seek(begin)
+    try:
+        return _zip({name.decode(): b""})
+    except UnicodeDecodeError:
+        return None
+
+
 def _without(f: Any, name: str) -> bytes:
     key = name.removeprefix("data/")
     records: dict[str, bytes | None] = {} if key != name else {name: None}
@@ -117,10 +130,10 @@ def _cut_legacy(f: Any, needs: str, left: str) -> bytes | None:
     return whole + missing.to_bytes(8, "little")
 
 
-def _tar(f: Any) -> bytes:
+def _tar(f: Any, member: str = "storages") -> bytes:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:") as archive:
-        archive.addfile(tarfile.TarInfo("storages"))
+        archive.addfile(tarfile.TarInfo(member))
     return file.getvalue()
 
 
@@ -131,8 +144,10 @@ def _torchscript(f: Any) -> bytes:
 _FAULTS: tuple[tuple[str, Callable[..., bytes | None]], ...] = (
     (r"record '(data\.pkl|version|data/[^']*)' is missing", _without),
     (r"record 'data/([^']*)' holds (\d+) bytes, its storage needs (\d+)", _of_other_size),
+    (r"is not in the folder '[^']*' of the first record", _first_name),
     (r"TorchScript archive", _torchscript),
-    (r"tar archive of before", _tar),
+    (r"tar archive: member 'storages' is missing", lambda f: _tar(f, "other")),
+    (r"tar archive (?:of before|that torch)", _tar),
     (r"byte order ", lambda f: _archive(_pickle(b"N"), {"byteorder": b"odd"})),
     (r": zip|the file is truncated: it begins like a zip", _cut),
     (r"element \d+ of a storage of|needs element \d+ of", _outside_of_storage),
@@ -153,11 +168,14 @@ def _size(f: Any) -> int:
 def _archive(pickled: bytes, records: dict[str, bytes | None] | None = None) -> bytes:
     """Return a zip archive as torch.save writes it. A record that is None is left out."""
     contents = {"data.pkl": pickled, "version": b"3\n", **(records or {})}
+    return _zip({f"archive/{name}": content for name, content in contents.items() if content is not None})
+
+
+def _zip(records: dict[str, bytes]) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, content in contents.items():
-            if content is not None:
-                archive.writestr(f"archive/{name}", content)
+        for name, content in records.items():
+            archive.writestr(name, content)
     return file.getvalue()
 
 

@@ -12,16 +12,28 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zerocopy.share.call_options import options
     from zerocopy.share.client import load, shutdown, status, unload
     from zerocopy.share.errors import ServerError
     from zerocopy.share.patching import patch_all, unpatch_all
     from zerocopy.share.residence import resident
 
-__all__ = ["ServerError", "load", "patch_all", "resident", "shutdown", "status", "unload", "unpatch_all"]
+__all__ = [
+    "ServerError",
+    "load",
+    "options",
+    "patch_all",
+    "resident",
+    "shutdown",
+    "status",
+    "unload",
+    "unpatch_all",
+]
 
 _HOMES = {
     "ServerError": "errors",
     "load": "client",
+    "options": "call_options",
     "patch_all": "patching",
     "resident": "residence",
     "shutdown": "client",

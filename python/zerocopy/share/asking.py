@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import pickle
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from zerocopy import _C
+from zerocopy.errors import UnsupportedError
 from zerocopy.share import (
     attaching,
     blueprints,
+    call_options,
+    caller,
     calls,
+    files,
     frames,
+    generators,
+    interrupts,
     memory,
     references,
     residence,
     settings,
     sockets,
 )
-from zerocopy.share.errors import ServerError
+from zerocopy.share.conditions import Conditions
+from zerocopy.share.errors import RunHere, ServerError
 from zerocopy.share.frames import MOST_OF_REQUEST, Body, Message
 from zerocopy.share.references import References
 from zerocopy.share.requests import Exchange, require
@@ -33,7 +40,11 @@ from zerocopy.share.residence import Residence
 
 #: Over what a loader may take, for the server to say so.
 _GRACE = 15.0
-_MOST_ATTEMPTS = 4
+_MAX_ATTEMPTS = 4
+#: Results of one key that are not true in this process.
+_MAX_SKIPPED = 64
+
+_log = logging.getLogger("zerocopy")
 
 
 class LoaderTraceback(Exception):
@@ -43,47 +54,124 @@ class LoaderTraceback(Exception):
         return f"\n\n{self.args[0]}"
 
 
-def load(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return ``fn(*args, **kwargs)``, from the server."""
-    again: references.Again | None = _attached_again
-    attempts, deadline = 0, time.monotonic() + settings.timeout()
-    while attempts < _MOST_ATTEMPTS:
-        with References(again) as known:
-            call = calls.encode(fn, args, kwargs, known)
-            answer = _answer_to(call, known)
-        state = answer.body.get("state")
-        if state == "ready":
-            with contextlib.suppress(references.LostReference):  # forgotten before it was on a device
-                return _attached(answer, known.arguments, call.name)
-        if state == "lost":  # the server has forgotten a result that is an argument: all go by value
-            again = None
-        elif state == "failed":
-            _raise(answer)
-        elif state != "absent":
-            require(answer.body, "ready")
-        elif time.monotonic() < deadline:  # it was another folder's turn, as it may be again
-            continue
-        attempts += 1
-    raise ServerError(f"the model server does not come to a result of {calls.name_of(fn)}")
+def load(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], is_strict: bool = False
+) -> Any:
+    """Return ``fn(*args, **kwargs)``, from the server.
+
+    Parameters
+    ----------
+    fn, args, kwargs
+        The call.
+    is_strict : bool
+        Whether the call has to leave this process as it would have left it, too: `RunHere` is raised for a call
+        that uses random numbers, or whose result cannot be sent.
+    """
+    why = caller.why_here()
+    if why:
+        if is_strict:
+            raise RunHere(why, is_usual=True)
+        raise UnsupportedError(f"the model server cannot make a call of {calls.name_of(fn)} now: {why}")
+    with interrupts.deferred():
+        return _Asking(fn, args, kwargs, is_strict).result()
 
 
-def _answer_to(call: calls.Call, known: References) -> Message:
-    exchange = Exchange(sockets.path())
-    timeout = settings.timeout()
-    about = {"key": call.key, "cwd": calls.folder(), "files": list(call.files.items())}
-    try:
-        answer = exchange.ask({"op": "load", **about}, timeout=timeout + _GRACE)
-        if answer.body.get("state") == "absent":
-            answer = _computed(exchange, call, known, {**about, "timeout": timeout})
-    except BaseException:
-        exchange.close()
-        raise
-    exchange.end()
-    return answer
+class _Asking:
+    """One call of `load`."""
+
+    def __init__(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], is_strict: bool
+    ) -> None:
+        self._call, self._is_strict = (fn, args, kwargs), is_strict
+        self._skip: list[str] = []  # results that are not true in this process
+
+    def result(self) -> Any:
+        again: references.Again | None = _attached_again
+        attempts = 0
+        while attempts < _MAX_ATTEMPTS and len(self._skip) < _MAX_SKIPPED:
+            with References(again) as known:
+                call = calls.encode(*self._call, known)
+                answer = self._answer_to(call, known)
+            state = answer.body.get("state")
+            if state == "ready":
+                why = _why_not_true(answer, call)
+                if not why:
+                    with contextlib.suppress(references.LostReference):  # forgotten before it was on a device
+                        return self._accepted(answer, known.arguments, call.name)
+                else:
+                    answer.close()
+                    if answer.body.get("is_own"):
+                        raise ServerError(f"the loader of {call.name} ran elsewhere: {why}")
+                    self._skip.append(answer.body["id"])
+                    continue
+            elif state == "lost":  # the server has forgotten a result that is an argument: all go by value
+                again = None
+            elif state == "failed":
+                _raise(answer)
+            elif state in ("moved", "unsupported"):
+                if self._is_strict:
+                    raise RunHere(str(answer.body["why"]), is_usual=state == "moved")
+            elif state != "absent":
+                require(answer.body, "ready")
+            attempts += 1
+        name = calls.name_of(self._call[0])
+        raise ServerError(f"no result for {name} after {attempts + len(self._skip)} attempts")
+
+    def _answer_to(self, call: calls.Call, known: References) -> Message:
+        exchange = Exchange(sockets.path())
+        timeout = settings.timeout()
+        about = {
+            "key": call.key,
+            "files": list(call.files.items()),
+            "namespace": files.namespace(),
+            "is_strict": self._is_strict,
+        }
+        try:
+            answer = exchange.ask({"op": "load", "skip": self._skip, **about}, timeout=timeout + _GRACE)
+            if answer.body.get("state") == "absent":
+                answer = _computed(exchange, call, known, {**about, "timeout": timeout})
+        except BaseException:
+            exchange.close()
+            raise
+        exchange.end()
+        return answer
+
+    def _accepted(self, answer: Message, arguments: list[Any], name: str) -> Any:
+        """Return the result, unless this call does not take such a one."""
+        moved, unseen = answer.body["moved"], answer.body["conditions"]["unseen"]
+        seeded = answer.body["layout"]["generators"]
+        try:
+            if moved and self._is_strict and seeded is None:
+                raise RunHere(f"it uses random numbers ({', '.join(moved)})", is_usual=True)
+            if unseen and call_options.current().unseen == "refuse":
+                raise UnsupportedError(
+                    f"the result of {name} may depend on something unseen ({'; '.join(unseen)}), "
+                    'and share.options(unseen="refuse") is set'
+                )
+        except BaseException:
+            answer.close()
+            raise
+        if moved and seeded is None:
+            _log.info(
+                "%s uses random numbers (%s): its result is the same whatever the seed. "
+                "share.options(generators=True) makes the seed part of the call.",
+                name,
+                ", ".join(moved),
+            )
+        result = _attached(answer, arguments, name)
+        if seeded is not None:
+            generators.set_states(generators.from_body(seeded))
+        return result
+
+
+def _why_not_true(answer: Message, call: calls.Call) -> str:
+    """Return why a result is not that of this process's call, or an empty string."""
+    conditions = Conditions.from_body(answer.body["conditions"])
+    return conditions.why_not_here() or conditions.why_not_paths()
 
 
 def _computed(exchange: Exchange, call: calls.Call, known: References, about: Body) -> Message:
-    """Send the call itself: what is the server's by its name, files and the rest as descriptors."""
+    """Send the call itself: earlier results by their names, files and the rest as descriptors."""
     published = call.published(MOST_OF_REQUEST - 2)
     passed = [published.parts[0].descriptor]
     try:
@@ -97,10 +185,12 @@ def _computed(exchange: Exchange, call: calls.Call, known: References, about: Bo
             "name": call.name,
             "path": sys.path,
             "argv": sys.argv,
-            "cwd": about["cwd"],
-            "depends_on_cwd": call.depends_on_cwd,
+            "cwd": calls.folder(),
             "files": call.files,
-            "settings": calls.settings(),
+            "state": call.state,
+            "torchs_globals": call.torchs_globals,
+            "generators": call.generators,
+            "is_strict": about["is_strict"],
             "parts": parts,
             "layout": published.layout,
         }
@@ -131,12 +221,14 @@ def _started(exchange: Exchange, body: Body, sent: list[int], timeout: float) ->
 
 
 def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
+    """Return a new object over the memory of a result. Closes the answer."""
     where = residence.wanted()
     try:
-        if where is not None:  # no earlier result of later calls: others may write to it at any time
-            way = functools.partial(_way_to, where, answer, name)
-            return attaching.attach(answer.body, answer.descriptors, arguments, resident=way)
-        result = attaching.attach(answer.body, answer.descriptors, arguments)
+        with interrupts.allowed():
+            if where is not None:  # not an earlier result of later calls: others may write to it at any time
+                way = functools.partial(_way_to, where, answer, name)
+                return attaching.attach(answer.body, answer.descriptors, arguments, resident=way)
+            result = attaching.attach(answer.body, answer.descriptors, arguments)
         references.note(result, answer.body["id"], attaching.memory_of(answer.body, answer.descriptors))
     finally:
         answer.close()
@@ -145,6 +237,11 @@ def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
 
 def _way_to(where: Residence, result: Message, name: str) -> residence.Way:
     """Return what stands for the road to where a result is resident, brought there if need be."""
+    with interrupts.deferred():
+        return _way_over(where, result, name)
+
+
+def _way_over(where: Residence, result: Message, name: str) -> residence.Way:
     answer = _resident(where, result.body["id"], name)
     try:
         content, pipe, *descriptors = answer.descriptors
@@ -170,7 +267,12 @@ def _way_to(where: Residence, result: Message, name: str) -> residence.Way:
 def _resident(where: Residence, entry: str, name: str) -> Message:
     """Return by what a result is opened on a device. ``LostReference`` if the server has forgotten it."""
     timeout = settings.timeout()
-    about = {"id": entry, "device": str(where.device), "key": f"{entry} {where.device}"}
+    about = {
+        "id": entry,
+        "device": str(where.device),
+        "key": f"{entry} {where.device}",
+        "namespace": files.namespace(),
+    }
     exchange = Exchange(sockets.path())
     try:
         answer = exchange.ask({"op": "resident", **about}, timeout=timeout + _GRACE)
@@ -181,7 +283,6 @@ def _resident(where: Residence, entry: str, name: str) -> Message:
                 "op": "compute",
                 "name": f"{name} on {where.device}",
                 "timeout": timeout,
-                "cwd": "",
                 **about,
             }
             answer = _started(exchange, body, sent, timeout)
@@ -200,6 +301,11 @@ def _resident(where: Residence, entry: str, name: str) -> Message:
 
 def _attached_again(entry: str) -> Any:
     """Return the result of that name once more. ``LostReference`` if there is none."""
+    with interrupts.deferred():
+        return _attached_deferred(entry)
+
+
+def _attached_deferred(entry: str) -> Any:
     exchange = Exchange(sockets.path())
     answer = exchange.ask({"op": "attach", "id": entry})
     exchange.end()

@@ -68,7 +68,8 @@ def opened(
     first, begin, _ = parts[0]
     if os.pread(first, len(MAGIC), begin) != MAGIC:
         raise ServerError("the model server sent memory that it did not fill")
-    archive = _C.Archive.open_published(parts, lease, layout["table"], layout["storages"], *layout["pickle"])
+    tables = tuple(layout["mappings"]), tuple(layout["storages"]), tuple(layout["pickle"])
+    archive = _C.Archive.open_published(parts, lease, *tables)
     where = layout["skeleton"]
     return archive, None if where is None else os.pread(first, where[1], begin + where[0])
 

@@ -23,10 +23,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from zerocopy import _C, _torch, _torch_dress, construction, road
 from zerocopy.errors import UnsupportedError
 from zerocopy.pickling import Store, pickled
-from zerocopy.share import quirks
+from zerocopy.share import hashes, quirks
+from zerocopy.share.hashes import Hashes
 from zerocopy.share.leaves import Leaves, Naming
 
 # Of the other end: a class or module that is not there, or another one.
@@ -42,8 +45,14 @@ class Blueprint(NamedTuple):
 
 def plain_of(obj: Any, owner: object, store: Store) -> Blueprint | None:
     """Return the blueprint of a plain object; None for any other. The machine may still refuse it."""
+
+    def store_typed(storage: _torch.PickledStorage, remake: Any) -> str:
+        if storage.storage_type is torch.UntypedStorage:
+            raise UnsupportedError("the machine returns typed storages")
+        return store(storage, remake)
+
     with contextlib.suppress(Exception):  # whatever it is, it is not plain
-        plain = pickled(obj, owner, store, _require_bare)
+        plain = pickled(obj, owner, store_typed, _require_bare)
         # Bytes, which would be text in protocol 2, go quicker as leaves.
         if b"_codecs" not in plain and not _C.foreign_globals(plain):
             return Blueprint(plain, None)
@@ -51,7 +60,9 @@ def plain_of(obj: Any, owner: object, store: Store) -> Blueprint | None:
 
 
 def _require_bare(obj: Any) -> None:
-    if type(obj) in _torch_dress.TENSORS and _torch_dress.dress_of(obj) is not None:
+    if type(obj) in _torch_dress.TENSORS and (
+        _torch_dress.extras_of(obj) is not None or quirks.is_coalesced(obj)
+    ):
         raise UnsupportedError("a tensor that has more than the machine knows of")
 
 
@@ -64,6 +75,7 @@ def of(
     store: Store,
     arguments: Mapping[int, Any] = _NO_ARGUMENTS,
     naming: Naming | None = None,
+    noted: Hashes | None = None,
 ) -> Blueprint:
     """Return the blueprint of any object.
 
@@ -79,13 +91,15 @@ def of(
         What the caller has already: of these their numbers are enough.
     naming : callable, optional
         Asked first.
+    noted : Hashes, optional
+        Numbers that each process computes for itself.
 
     Raises
     ------
     UnsupportedError
         If it takes dill, which is not there.
     """
-    leaves = Leaves(arguments, naming)
+    leaves = Leaves(arguments, naming, noted)
     skeleton = leaves.skeleton_of(obj)
     if not leaves.found:
         return Blueprint(_NO_LEAVES, skeleton)
@@ -106,7 +120,7 @@ def build(
     archive: _C.Archive,
     skeleton: bytes | None,
     arguments: Sequence[Any] = (),
-    finding: Finding | None = None,
+    finding: Finding = hashes.here,
     resident: Callable[[], Any] | None = None,
 ) -> Any:
     """Return the object that a blueprint describes, over the storages of an archive.
@@ -120,7 +134,7 @@ def build(
     arguments : sequence
         What the object may have in it as it is.
     finding : callable, optional
-        Finds what persistent ids stand for.
+        Finds what persistent ids stand for that are no numbers.
     resident : callable, optional
         Returns the road that tensors take in place of the usual one. It is asked if there are any.
     """
@@ -145,9 +159,7 @@ def build(
                 leaves[number] = _CONVERSIONS[kind](leaves[number], *about)
         unpickler = _SkeletonUnpickler(io.BytesIO(skeleton), buffers=buffers)
         unpickler.persistent_load = (  # type: ignore[method-assign]
-            leaves.__getitem__
-            if finding is None
-            else lambda pid: leaves[pid] if isinstance(pid, int) else finding(pid)
+            lambda pid: leaves[pid] if isinstance(pid, int) else finding(pid)
         )
         try:
             return unpickler.load()

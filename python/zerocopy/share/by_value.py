@@ -80,11 +80,11 @@ def _pickler_class(dill: Any) -> Any:
                 return _SENTINELS[kind](obj)
             return NotImplemented
 
-        def _batch_setitems(self, items: Any, *others: Any) -> None:
+        def _batch_setitems(self, items: Any, *others: Any, **named: Any) -> None:
             found = dict(items)
             if any(_is_same(found, used) for used in self._used):
                 found = dict(sorted(found.items()))
-            super()._batch_setitems(found.items(), *others)
+            super()._batch_setitems(found.items(), *others, **named)
 
     return Pickler
 

@@ -18,22 +18,16 @@ from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-import torch
-
-from zerocopy import __version__, _torch, standins
+from zerocopy import __version__, standins
 from zerocopy.mapped import Place
-from zerocopy.share import blueprints, files, publishing, sockets
+from zerocopy.share import blueprints, call_options, caller, files, generators, publishing, sockets
 from zerocopy.share.errors import ServerError
-from zerocopy.share.placing import Placed, place
+from zerocopy.share.placing import NOTHING_PLACED, Placed, Span, place
 from zerocopy.share.references import References
 
 _LONGEST_PATH = 4096
-# What changes what a program loads. The rest of the environment goes to the loader, and is no part of the key.
-# Not all of TORCH*: torch itself sets some as it goes.
-_PREFIXES = (
-    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "DIFFUSERS_", "TORCH_HOME", "TORCH_FORCE_"),
-    *("CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "ZEROCOPY_BACKEND"),
-)
+# Variables that torch or CUDA read before a loader watches what is read.
+_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
 
 
 class Call(NamedTuple):
@@ -42,14 +36,16 @@ class Call(NamedTuple):
     key: str
     name: str
     files: files.Files
-    depends_on_cwd: bool
+    torchs_globals: list[tuple[str, str]]
+    state: caller.State
+    generators: generators.States | None
     blueprint: blueprints.Blueprint
-    storages: list[torch.UntypedStorage]
+    storages: publishing.Storages
     placed: Placed
 
-    def published(self, most_parts: int) -> publishing.Published:
+    def published(self, max_parts: int) -> publishing.Published:
         """Return the call as the loader reads it."""
-        return publishing.write(self.blueprint, self.storages, self.placed, most_parts)
+        return publishing.write(self.blueprint, self.storages, self.placed, max_parts)
 
 
 def encode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: References) -> Call:
@@ -63,36 +59,44 @@ def encode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: 
     args, kwargs = _canonical(function, args, kwargs)
     notes = _Notes(known)
     storages = publishing.Storages()
-    blueprint = blueprints.of(
-        (function, args, sorted(kwargs.items())), storages, storages.store, naming=notes.name_of
-    )
-    placed = Placed([], {})
+    whole = function, args, sorted(kwargs.items()), caller.extensions()
+    blueprint = blueprints.of(whole, storages, storages.store, naming=notes.name_of)
+    state = caller.state()
+    random_states = generators.states() if call_options.current().generators else None
+    placed = NOTHING_PLACED
     digest = hashlib.blake2b(blueprint.pickle, digest_size=20)
     digest.update(blueprint.skeleton or b"")
     if storages.found:
         placed = place(storages.found, known.mapped(), lambda checksums: [None] * len(checksums))
-        for storage, there in zip(storages.found, placed.places, strict=True):
-            digest.update(_content_of(storage, there, known))
-    sources = sorted({_source_of(function), *notes.sources})
-    about = sources, notes.has_relative_paths and folder(), settings(), _environment()
+        digest.update(repr((placed.seats, placed.sizes, storages.first)).encode())
+        for span, there in zip(placed.spans, placed.places, strict=True):
+            digest.update(_content_of(span, there, known))
+    about = (
+        notes.has_relative_paths and folder(),
+        state,
+        random_states and generators.digest(random_states),
+        _process(),
+    )
     digest.update(repr(about).encode(errors="surrogateescape"))
     return Call(
         digest.hexdigest(),
         name_of(function),
         notes.files,
-        notes.has_relative_paths,
+        caller.torchs_globals(),
+        state,
+        random_states,
         blueprint,
-        storages.found,
+        storages,
         placed,
     )
 
 
-def _content_of(storage: torch.UntypedStorage, there: Any, known: References) -> bytes | memoryview:
-    """Return what no two storages of different bytes have in common."""
+def _content_of(span: Span, there: Any, known: References) -> bytes | memoryview:
+    """Return a description that no two spans of different bytes have in common."""
     if not isinstance(there, Place):
-        return _torch.bytes_of(storage)
-    what = known.origins.get(there.descriptor) or files.identity(os.fstat(there.descriptor))
-    return repr((what, there.offset, storage.nbytes())).encode()
+        return span.content()
+    source = known.origins.get(there.descriptor) or files.identity(os.fstat(there.descriptor))
+    return repr((source, there.offset, span.size)).encode()
 
 
 def folder() -> str:
@@ -103,33 +107,15 @@ def folder() -> str:
         raise ServerError("the current folder has been removed") from error
 
 
-def settings() -> dict[str, str]:
-    """Return what torch itself was told that changes results."""
-    found = {"dtype": str(torch.get_default_dtype()).rpartition(".")[2], "device": "cpu"}
-    # To ask for the device imports what setting it has imported.
-    if "torch.utils._device" in sys.modules and hasattr(torch, "get_default_device"):
-        found["device"] = str(torch.get_default_device())
-    return found
-
-
-def apply(found: dict[str, str]) -> None:
-    """Tell torch what it was told elsewhere."""
-    dtype = _torch.dtype(found["dtype"])
-    if dtype is not None:
-        torch.set_default_dtype(dtype)
-    if found["device"] != "cpu":
-        torch.set_default_device(found["device"])
-
-
 @functools.cache
 def _versions() -> tuple[Any, ...]:
     return __version__, sockets.torch_version(), sys.version_info[:3]
 
 
-def _environment() -> list[Any]:
-    # Looking up each variable would decode it.
-    names = sorted(name for name in os.environ if name.startswith(_PREFIXES))
-    return [*_versions(), *((name, os.environ.get(name)) for name in names)]
+def _process() -> list[Any]:
+    """Return facts of the process that a loader is started with."""
+    interpreter = sys.executable, sys.prefix
+    return [*_versions(), *interpreter, *((name, os.environ.get(name)) for name in _VARIABLES)]
 
 
 def name_of(function: Any) -> str:
@@ -189,14 +175,6 @@ def _asked(function: Any) -> inspect.Signature:
 _signature_of_function = functools.lru_cache(maxsize=64)(_asked)  # which holds no model, as objects may
 
 
-def _source_of(obj: Any) -> str:
-    """Return which module a function or class is from: two programs may have different ones of one name."""
-    module = sys.modules.get(getattr(obj, "__module__", None) or "")
-    name = getattr(module, "__name__", "")
-    # By value: whichever program it is from, it is the same.
-    return "" if name in ("__main__", "__mp_main__") else str(getattr(module, "__file__", ""))
-
-
 class _Notes:
     """What is found on the way through the arguments."""
 
@@ -204,7 +182,6 @@ class _Notes:
         self._known = known
         self.files: files.Files = {}
         self.has_relative_paths = False
-        self.sources: set[str] = set()
 
     def name_of(self, obj: Any) -> Any:
         kind: Any = type(obj)
@@ -213,9 +190,6 @@ class _Notes:
             return None
         if kind is set or kind is frozenset:  # its order is another in each process
             return "set", kind is frozenset, sorted(obj, key=repr)
-        if kind is types.FunctionType or isinstance(obj, type):
-            self.sources.add(_source_of(obj))
-            return None
         if kind is os.DirEntry:  # which pickle refuses
             return "path", Path, obj.path
         if isinstance(obj, PurePath) and kind.__reduce__ is PurePath.__reduce__:  # which is in pieces

@@ -79,6 +79,19 @@ def load(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return asking.load(fn, args, kwargs)
 
 
+def load_strictly(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return ``fn(*args, **kwargs)`` from the server if the program cannot tell it from a call of its own.
+
+    Raises
+    ------
+    RunHere
+        If the call uses random numbers, or is made under a mode that belongs to this process.
+    """
+    from zerocopy.share import asking
+
+    return asking.load(fn, args, kwargs, is_strict=True)
+
+
 def status() -> dict[str, Any] | None:
     """Return what the server keeps; None if there is none. It is not started for that.
 
@@ -88,7 +101,9 @@ def status() -> dict[str, Any] | None:
         ``pid``, ``memory`` and ``max_bytes`` in bytes, ``connections``, ``loading``, and ``entries``: of each result
         its ``key``, ``name``, ``memory``, ``mapped`` (bytes that lie in files), ``files``, ``attached`` (whether a
         process has it), ``resident`` (by device: the ``memory`` there, and the ``pid`` of who holds it), ``hits``,
-        ``created``, ``used`` (for the last time) and ``seconds`` (that computing it took).
+        ``created``, ``used`` (for the last time), ``seconds`` (that computing it took), ``unseen`` (why it may
+        depend on more than the server asks about) and ``random`` (the generators of random numbers that computing it
+        used).
 
     Raises
     ------

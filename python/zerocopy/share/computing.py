@@ -8,15 +8,29 @@ import os
 import secrets
 import socket
 import sys
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from zerocopy import patching
+from zerocopy.errors import UnsupportedError
 from zerocopy.mapped import MappedFiles, Place, identity_of
-from zerocopy.share import attaching, blueprints, calls, client, files, frames, references, states
+from zerocopy.share import (
+    attaching,
+    blueprints,
+    caller,
+    calls,
+    client,
+    files,
+    frames,
+    generators,
+    references,
+    states,
+)
 from zerocopy.share.errors import ServerError
+from zerocopy.share.hashes import Hashes
 from zerocopy.share.placing import Checksum
 from zerocopy.share.publishing import Published, Publisher
 from zerocopy.share.reading import Reading
@@ -35,30 +49,96 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
         The call's own memory, and files.
     """
     client.be_loader()
-    calls.apply(about["settings"])
+    caller.apply(about["state"])
     # Hooks are kept by numbers, one process's from 0: those that others add must not take the place of these.
     torch.utils.hooks.RemovableHandle.next_id = secrets.randbits(62)
     # So what torch.load returns lies in the file, and need not be copied to be published.
     patching.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
     session = _Session(connection)
     with Reading(about["files"]) as reading:
-        function, args, kwargs = session.call(about, descriptors)
+        function, args, kwargs, extensions = session.call(about, descriptors)
         session.note_arguments()
+        if about["generators"] is not None:
+            generators.set_states(about["generators"])
+        watched = _Arguments(args, kwargs, session.earlier_results()) if about["is_strict"] else None
         try:
-            result = function(*args, **dict(kwargs))
+            with (
+                generators.Use() as use,
+                Hashes() as noted,
+                caller.applied(about["state"]),
+                caller.extended(extensions, about["torchs_globals"]),
+            ):
+                result = function(*args, **dict(kwargs))
         except AttributeError as error:
             # What unpickling says of a class of the program's: that is another __main__ than the one here.
             if str(error).endswith(f" on {sys.modules['__main__']!r}"):
                 raise ServerError(f"a loader is not the program: {error}") from error
             raise
+    if about["is_strict"] and use.names:
+        session.refuse("moved", f"it uses random numbers ({', '.join(use.names)})", reading)
+        return
+    if watched is not None and (why := watched.why_here(result)):
+        session.refuse("moved", why, reading)
+        return
+    left = generators.states() if about["generators"] is not None else None
     with session.mapped() as mapped:
         publisher = Publisher(mapped, session.find, session.reserve)
         arguments = session.unchanged_arguments(mapped)
         try:
-            published = publisher.publish(result, arguments, session.works)
+            published = publisher.publish(result, arguments, noted, session.works)
+        except UnsupportedError as error:
+            if not about["is_strict"]:
+                raise
+            session.refuse("unsupported", str(error), reading)
+            return
         except OSError as error:  # memory has ended: that is not the call's own error
             raise ServerError(f"the result of {about['name']} cannot be published: {error}") from error
-        session.send(published, reading, about)
+        published.layout["generators"] = None if left is None else generators.as_body(left)
+        session.send(published, reading, use.names)
+
+
+_IMMUTABLE = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    type,
+    torch.dtype,
+    torch.device,
+    types.FunctionType,
+)
+
+
+class _Arguments:
+    """The arguments of a call, of which the caller has others: what the call does to these it would not see."""
+
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: Sequence[tuple[str, Any]], earlier: Sequence[Any]
+    ) -> None:
+        self._all = args, [value for _, value in kwargs]
+        self._mutable = [
+            value for value in (*args, *self._all[1]) if not isinstance(value, (*_IMMUTABLE, os.PathLike))
+        ]
+        # The caller gets its own object where an earlier result is part of the result.
+        self._own = [value for value in self._mutable if not any(value is result for result in earlier)]
+        self._before = self._described()
+
+    def _described(self) -> states.State | None:
+        if not self._mutable:
+            return None
+        with MappedFiles() as mapped:
+            return states.described(self._all, mapped)
+
+    def why_here(self, result: Any) -> str:
+        """Return why the caller has to make the call itself, or an empty string."""
+        if self._before is not None and self._described() != self._before:
+            return "it changes its arguments"
+        if self._own and states.has_any(result, self._own):
+            return "its result has an argument in it"
+        return ""
 
 
 class _Argument(NamedTuple):
@@ -84,14 +164,16 @@ class _Session:
 
     # ---------------------------------------------------------------------------------- the call
 
-    def call(self, about: dict[str, Any], descriptors: Sequence[int]) -> tuple[Any, tuple[Any, ...], Any]:
-        """Return the function and its arguments."""
+    def call(
+        self, about: dict[str, Any], descriptors: Sequence[int]
+    ) -> tuple[Any, tuple[Any, ...], Any, caller.Extensions | None]:
+        """Return the function, its arguments, and what the program has added to loading."""
         parts = [
             (self._descriptor_of(where, descriptors), offset, size) for offset, size, where in about["parts"]
         ]
         with _lease() as lease:
             archive, skeleton = attaching.opened(parts, lease, about["layout"])
-        made: tuple[Any, tuple[Any, ...], Any] = blueprints.build(
+        made: tuple[Any, tuple[Any, ...], Any, caller.Extensions | None] = blueprints.build(
             archive, skeleton, finding=calls.finding(self._argument)
         )
         return made
@@ -134,6 +216,10 @@ class _Session:
                     for number, argument in self._arguments.items()
                 }
 
+    def earlier_results(self) -> list[Any]:
+        """Return the earlier results among the arguments."""
+        return [argument.value for argument in self._arguments.values()]
+
     def unchanged_arguments(self, mapped: MappedFiles) -> dict[int, Any]:
         """Return those that the call has left as they were: the caller has them."""
         return {
@@ -168,14 +254,18 @@ class _Session:
                 return False
         return True
 
-    def send(self, published: Published, reading: Reading, about: dict[str, Any]) -> None:
+    def refuse(self, state: str, why: str, reading: Reading) -> None:
+        """Say that only the client itself can make the call, as long as the conditions hold."""
+        said = {"op": "here", "state": state, "why": why[:4000]}
+        frames.send(self._connection, {**said, "conditions": reading.conditions().as_body()})
+
+    def send(self, published: Published, reading: Reading, moved: list[str]) -> None:
         """Publish."""
         body, descriptors = _described(published)
-        depends_on_cwd = about["depends_on_cwd"] or reading.has_relative_paths
         body |= {
             "op": "published",
-            "cwd": about["cwd"] if depends_on_cwd else None,
-            "files": list(reading.found().items()),
+            "conditions": reading.conditions().as_body(),
+            "moved": moved,
             "checksums": published.checksums,
             "arguments": [self._arguments[number].name for number in range(len(self._arguments))],
         }

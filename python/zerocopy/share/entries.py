@@ -9,12 +9,17 @@ import secrets
 import select
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from zerocopy.share import files
+from zerocopy.share.conditions import Conditions
 from zerocopy.share.errors import ServerError
 from zerocopy.share.frames import Body
 
 Checksum = tuple[int, int]
+
+_MAX_OF_KEY = 16
+_MAX_REFUSALS = 4096
 
 
 class Holding:
@@ -103,17 +108,17 @@ class Resident:
         return {"state": "resident"}, [holding.descriptor for holding in self._holdings]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Entry:
     """A result."""
 
     key: str
-    cwd: str | None  # the folder that it depends on
     name: str
     parts: list[tuple[Holding, int, int]]
     layout: Body
-    files: files.Files
+    conditions: Conditions
     seconds: float  # that computing it took
+    moved: list[str]  # the generators of random numbers that computing it used
     arguments: list[str] = dataclasses.field(default_factory=list)  # the ids of those that it has in it
     id: str = dataclasses.field(
         default_factory=lambda: secrets.token_hex(8)
@@ -133,8 +138,15 @@ class Entry:
         self._residents = {where: there for where, there in self._residents.items() if there.is_there}
         return self._residents
 
-    def answer(self) -> tuple[Body, list[int]]:
-        """Return what a client is sent, and the descriptors along with it."""
+    def answer(self, with_paths: bool = False) -> tuple[Body, list[int]]:
+        """Return what a client is sent, and the descriptors along with it.
+
+        Parameters
+        ----------
+        with_paths : bool
+            Whether the client has to ask for itself whether the paths are what they were.
+        """
+        conditions = self.conditions if with_paths else self.conditions.without_paths()
         parts = [[offset, size, holding.identity] for holding, offset, size in self.parts]
         descriptors = [holding.descriptor for holding, _, _ in self.parts]
         return (
@@ -144,6 +156,8 @@ class Entry:
                 "parts": parts,
                 "layout": self.layout,
                 "arguments": self.arguments,
+                "conditions": conditions.as_body(),
+                "moved": self.moved,
             },
             [*descriptors, self.leases.descriptor()],
         )
@@ -155,10 +169,12 @@ class Entry:
             "name": self.name,
             "memory": sum(holding.size for holding, _, _ in self.parts if holding.is_memory),
             "mapped": sum(size for holding, _, size in self.parts if not holding.is_memory),
-            "files": sorted(self.files),
+            "files": sorted(path for path, identity in self.conditions.files.items() if identity),
+            "unseen": self.conditions.unseen,
             "resident": {
                 where: {"memory": there.size, "pid": there.pid} for where, there in self.residents().items()
             },
+            "random": self.moved,
             "attached": self.leases.are_held(),
             "hits": self.hits,
             "created": self.created,
@@ -167,8 +183,18 @@ class Entry:
         }
 
 
+class Refusal(NamedTuple):
+    """A call that only the client itself can make, as long as the conditions hold."""
+
+    state: str
+    why: str
+    conditions: Conditions
+
+
 class Entries:
     """All results, within a limit of memory.
+
+    Calls of one key may have several results, which are of different folders, environments or modules.
 
     Parameters
     ----------
@@ -178,42 +204,80 @@ class Entries:
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
-        self._entries: dict[tuple[str, str | None], Entry] = {}
+        self._entries: dict[str, list[Entry]] = {}  # of each key, the newest first
         self._contents: dict[Checksum, tuple[Entry, Holding, int]] = {}
+        self._refusals: dict[str, Refusal] = {}
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(list(self._entries.values()))
+        return iter([entry for entries in self._entries.values() for entry in entries])
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(map(len, self._entries.values()))
 
-    def find(self, key: str, cwd: str, known: files.Files) -> Entry | None:
-        """Return a result, if the files that it was made of are what they were."""
-        entry = self._entries.get((key, None)) or self._entries.get((key, cwd))
-        if entry is None:
-            return None
-        if not files.are_same(entry.files, known):
-            self.remove(entry)
-            return None
-        entry.used = time.monotonic()
-        entry.hits += 1
-        return entry
+    def find(self, key: str, known: files.Files, is_near: bool, skip: list[str]) -> Entry | None:
+        """Return a result, if the files that it was made of are what they were.
+
+        Parameters
+        ----------
+        key : str
+            Of the call.
+        known : dict
+            Files as the client has just seen them.
+        is_near : bool
+            Whether the client sees the same files by the same paths as this process.
+        skip : list of str
+            Ids of results that the client was sent and did not take, the last one at the end.
+        """
+        for entry in list(self._entries.get(key, ())):
+            if entry.id in skip:
+                entry.hits -= entry.id == skip[-1]  # it was sent, and not taken
+                continue
+            if is_near and not entry.conditions.files_hold(known):
+                self.remove(entry)
+                continue
+            entry.used = time.monotonic()
+            entry.hits += 1
+            return entry
+        return None
 
     def add(self, entry: Entry, checksums: list[tuple[int, int, int]]) -> None:
-        """Keep a result, in the place of an older one."""
-        older = self._entries.get((entry.key, entry.cwd))
-        if older is not None:
+        """Keep a result, in the place of an older one that differs in its files only."""
+        self._refusals.pop(entry.key, None)
+        for older in list(self._entries.get(entry.key, ())):
+            if older.conditions.without_paths() == entry.conditions.without_paths():
+                self.remove(older)
+        of_key = self._entries.setdefault(entry.key, [])
+        of_key.insert(0, entry)
+        for older in of_key[_MAX_OF_KEY:]:
             self.remove(older)
-        self._entries[entry.key, entry.cwd] = entry
         holding, begin, _ = entry.parts[0]
         for size, crc, offset in checksums:
             self._contents[size, crc] = entry, holding, begin + offset
 
     def remove(self, entry: Entry) -> None:
         """Forget a result. Clients that have it keep it."""
-        self._entries.pop((entry.key, entry.cwd), None)
+        of_key = self._entries.get(entry.key, [])
+        if entry in of_key:
+            of_key.remove(entry)
+        if not of_key:
+            self._entries.pop(entry.key, None)
         for checksum in [known for known, (owner, _, _) in self._contents.items() if owner is entry]:
             del self._contents[checksum]
+
+    def refuse(self, key: str, refusal: Refusal) -> None:
+        """Remember that only the client itself can make a call."""
+        self._refusals.pop(key, None)
+        self._refusals[key] = refusal
+        while len(self._refusals) > _MAX_REFUSALS:
+            del self._refusals[next(iter(self._refusals))]
+
+    def refusal(self, key: str, known: files.Files) -> Refusal | None:
+        """Return why only the client itself can make a call; None if it can be tried."""
+        found = self._refusals.get(key)
+        if found is not None and not found.conditions.files_hold(known):
+            found = None
+            del self._refusals[key]
+        return found
 
     def by_id(self, wanted: str) -> Entry | None:
         """Return the very result that a client had."""

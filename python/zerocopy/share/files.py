@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 Identity = tuple[int, int, int, int, int]
@@ -37,10 +37,13 @@ def is_regular(path: str) -> bool:
 
 
 def note(path: str, files: Files) -> bool:
-    """Note a file, of a folder all that are in it, and return whether there is anything."""
+    """Note a file, of a folder all that are in it, or that there is none, and return whether there is anything."""
     try:
         status = _stat(path)
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError):
+        files[path] = None
+        return False
+    except (OSError, ValueError):  # no path at all
         return False
     if stat.S_ISREG(status.st_mode):
         files[path] = identity(status)
@@ -62,8 +65,18 @@ def _within(folder: Path) -> Iterator[str]:
             yield f"{where}/{name}"
 
 
-def are_same(files: Files, known: Files) -> bool:
+def are_same(files: Files, known: Mapping[str, Identity | None]) -> bool:
     """Return whether files are what they were. What is `known` of some need not be asked."""
     return all(
         (known[path] if path in known else identity_at(path)) == before for path, before in files.items()
     )
+
+
+def namespace() -> list[int]:
+    """Return what two processes have in common that find the same files by the same absolute paths."""
+    root = _stat("/")
+    try:
+        mounts = _stat("/proc/self/ns/mnt").st_ino
+    except OSError:  # /proc is not there
+        mounts = 0
+    return [mounts, root.st_dev, root.st_ino]

@@ -12,8 +12,9 @@ import torch
 from zerocopy import _C, _torch, _torch_dress
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.share import by_value, quirks
+from zerocopy.share.hashes import Hashes
 
-#: Bytes and buffers of fewer go by value.
+#: Shorter bytes go by value.
 SHARED_FROM = 1 << 12
 
 _FORMATS = frozenset("cbB?hHiIlLqQnNfdeP")  # that a memoryview can be cast to
@@ -32,10 +33,12 @@ class Leaves:
         What the caller has already: of these their numbers are enough.
     naming : callable, optional
         Asked first.
+    hashes : Hashes, optional
+        Numbers that each process computes for itself.
     """
 
-    def __init__(self, arguments: Mapping[int, Any], naming: Naming | None) -> None:
-        self._naming = naming
+    def __init__(self, arguments: Mapping[int, Any], naming: Naming | None, hashes: Hashes | None) -> None:
+        self._naming, self._hashes = naming, hashes or None
         self.found: list[Any] = []
         self.notes: list[tuple[Any, ...]] = []
         self._numbers: dict[int, int] = {}  # by id; what is numbered is kept by `_kept`
@@ -67,6 +70,8 @@ class Leaves:
     def name_of(self, obj: Any) -> Any:
         """Return the number of a leaf, or what whoever asked for the blueprint calls it; None for any other object."""
         named = None if self._naming is None else self._naming(obj)
+        if named is None and self._hashes is not None:
+            named = self._hashes.name_of(obj)
         return self._number_of(obj) if named is None else named
 
     def _number_of(self, obj: Any) -> int | None:
@@ -94,9 +99,9 @@ class Leaves:
         return None
 
     def take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
-        """Take a buffer out of the band, or return that it goes by value."""
+        """Take a buffer out of the band, or return that it goes by value. A small one may be a view of a large one."""
         raw = buffer.raw()
-        if raw.nbytes < SHARED_FROM:
+        if raw.nbytes == 0:
             return True
         self._add(buffer, _storage_over(raw), ("buffer",))
         return False
@@ -167,7 +172,8 @@ def is_simple(tensor: torch.Tensor) -> bool:
         and tensor.device.type in ("cpu", "cuda")
         and not tensor.is_quantized
         and not tensor.is_nested
-        and _torch_dress.dress_of(tensor) is None
+        and not _torch_dress.is_named(tensor)
+        and _torch_dress.extras_of(tensor) is None
     )
 
 

@@ -14,8 +14,9 @@ import time
 from typing import Any
 
 from zerocopy.share import frames, memory
+from zerocopy.share.conditions import Conditions
 from zerocopy.share.connections import Connection
-from zerocopy.share.entries import Entries, Entry, Holding, Resident
+from zerocopy.share.entries import Entries, Entry, Holding, Refusal, Resident
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.frames import Body, Message
 from zerocopy.share.zygotes import Zygote
@@ -35,7 +36,8 @@ class Load:
     zygote: Zygote
     connection: Connection
     timeout: float
-    waiting: dict[Connection, str]  # and their folders
+    client: Connection  # whose call it is
+    waiting: dict[Connection, bool]  # and whether each sees the same files as the server
     pid: int | None = None  # until it is forked
     begun: float = dataclasses.field(default_factory=time.monotonic)
     output: collections.deque[bytes] = dataclasses.field(default_factory=collections.deque)
@@ -69,12 +71,12 @@ class Loads:
         """Return whether a client waits for a loader."""
         return any(connection in load.waiting for load in self._loads.values())
 
-    def join(self, connection: Connection, key: str, cwd: str) -> bool:
+    def join(self, connection: Connection, key: str, is_near: bool) -> bool:
         """Have a client wait for a result that is being computed; False if none is."""
         load = self._loads.get(key)
         if load is None:
             return False
-        load.waiting[connection] = cwd
+        load.waiting[connection] = is_near
         return True
 
     def forget(self, connection: Connection) -> None:
@@ -82,19 +84,19 @@ class Loads:
         for load in self._loads.values():
             load.waiting.pop(connection, None)
 
-    def begin(self, connection: Connection, body: Body, descriptors: list[int]) -> None:
+    def begin(self, connection: Connection, body: Body, descriptors: list[int], is_near: bool) -> None:
         """Start a loader, unless one for the same is running."""
-        if self.join(connection, body["key"], body["cwd"]):
+        if self.join(connection, body["key"], is_near):
             return
         try:
-            load = self._start(connection, body, descriptors)
+            load = self._start(connection, body, descriptors, is_near)
         except (OSError, FrameError, subprocess.SubprocessError) as error:
             connection.send({"state": "refused", "why": f"no loader could be started: {error}"})
         else:
             self._loads[load.key] = load
 
-    def _start(self, client: Connection, body: Body, call: list[int]) -> Load:
-        key, name, folder = (str(body[item]) for item in ("key", "name", "cwd"))
+    def _start(self, client: Connection, body: Body, call: list[int], is_near: bool) -> Load:
+        key, name = str(body["key"]), str(body["name"])
         timeout = float(body["timeout"])
         zygote = self._zygote_for(str(body["python"]), memory.content(call[1]))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -112,7 +114,7 @@ class Loads:
         ours.setblocking(False)
         os.set_blocking(reading, False)
         connection = Connection(ours, 0, self._selector, frames.MOST_DESCRIPTORS)
-        load = Load(self.count, key, name, zygote, connection, timeout, {client: folder})
+        load = Load(self.count, key, name, zygote, connection, timeout, client, {client: is_near})
         self._processes[load.number] = load
         self._selector.register(ours, selectors.EVENT_READ, lambda mask: self._hear(load, mask))
         self._selector.register(reading, selectors.EVENT_READ, lambda _: self._overhear(load, reading))
@@ -169,6 +171,8 @@ class Loads:
                 load.connection.send(*(entry.answer() if entry else ({"state": "absent"}, [])), holding=entry)
             elif said == "published":
                 self._publish(load, message)
+            elif said == "here":
+                self._refuse(load, body)
             elif said == "held":
                 self._hold(load, message)
             elif said == "failed":
@@ -205,23 +209,27 @@ class Loads:
         holdings = self._holdings(parts, descriptors)
         entry = Entry(
             load.key,
-            body["cwd"],
             load.name,
             [(holding, offset, size) for holding, (offset, size, _) in zip(holdings, parts, strict=True)],
             body["layout"],
-            {path: None if identity is None else tuple(identity) for path, identity in body["files"]},
+            Conditions.from_body(body["conditions"]),
             time.monotonic() - load.begun,
+            body["moved"],
             body["arguments"],
         )
         self._entries.make_room(holdings[0].size)
         self._entries.add(entry, [tuple(row) for row in body["checksums"]])
         waiting, load.waiting = load.waiting, {}
-        for connection, cwd in waiting.items():
-            if entry.cwd in (None, cwd):
-                self._tell(connection, *entry.answer(), holding=entry)
-            else:  # from there it would have been another
-                self._tell(connection, {"state": "absent"}, [])
+        for connection, is_near in waiting.items():
+            answer, descriptors = entry.answer(with_paths=not is_near)
+            answer["is_own"] = connection is load.client
+            self._tell(connection, answer, descriptors, holding=entry)
         self._end(load)
+
+    def _refuse(self, load: Load, body: Body) -> None:
+        refusal = Refusal(body["state"], str(body["why"]), Conditions.from_body(body["conditions"]))
+        self._entries.refuse(load.key, refusal)
+        self._finish(load, {"state": refusal.state, "why": refusal.why}, [])
 
     def _hold(self, load: Load, message: Message) -> None:
         body = message.body

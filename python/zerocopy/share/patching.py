@@ -12,12 +12,12 @@ import inspect
 import logging
 import os
 import sys
-import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from zerocopy import environment, importing, standins
+from zerocopy.fork_safe import ForkSafeLock
 from zerocopy.share import client, routing
 from zerocopy.share.places import Place, known_places, places_of
 
@@ -35,9 +35,10 @@ class _Swap(NamedTuple):
     replacement: Any
 
 
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 _wanted: dict[Place, Any] = {}  # by what waits for its module
 _swaps: list[_Swap] = []
+_guards: list[Callable[[], None]] = []  # end the guard over torch.save, if there is one
 
 
 def patch_all(config: str | os.PathLike[str] | None = None) -> None:
@@ -50,8 +51,9 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     arguments as they are. What the server cannot give goes to the original, with one line of the logger "zerocopy".
 
     Nothing is imported for it: what is not there yet is patched as soon as the program imports it. Calling it again
-    changes nothing, apart from what a configuration adds. With ``ZEROCOPY_DISABLE=1`` in the environment it does
-    nothing, and neither in a process in which the server has a model loaded.
+    changes nothing, apart from what a configuration adds. ``torch.save`` to a path whose file is mapped by this process
+    writes another file and renames it, as under :func:`zerocopy.patch`. With ``ZEROCOPY_DISABLE=1`` in the environment
+    it does nothing, and neither in a process in which the server has a model loaded.
 
     Parameters
     ----------
@@ -80,6 +82,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     known, further = known_places(), places_of(config) if config is not None else []
     if environment.is_disabled() or client.is_loader():
         return
+    _guard_saves()
     _await(known, is_known=True)
     _await(further, is_known=False)
 
@@ -94,6 +97,25 @@ def unpatch_all() -> None:
         _swaps.clear()
         for swap in swaps:
             _put_back(swap)
+        importing.forget(_begin_guard)
+        while _guards:
+            _guards.pop()()
+
+
+def _guard_saves() -> None:
+    """Let ``torch.save`` spare mapped files as soon as torch is imported: results lie in mappings of their files."""
+    with _lock:
+        if not _guards:
+            importing.forget(_begin_guard)
+            importing.when_imported("torch", _begin_guard)
+
+
+def _begin_guard(_: ModuleType) -> None:
+    from zerocopy.patching import switching  # which imports torch
+
+    with _lock:
+        if not _guards:
+            _guards.append(switching.guard_saves())
 
 
 def _await(places: Iterable[Place], is_known: bool) -> None:

@@ -1,41 +1,74 @@
-"""Where the bytes of storages are already, so that they need not be copied.
+"""Finds bytes of storages that lie somewhere already, so that they need not be copied.
 
-    storage ─┬─ unchanged in the mapping of a file, or of what was published before ─→ there
-             ├─ the same bytes as in another storage of the result ──────────────────→ there
-             ├─ the same bytes as in what was published before ──────────────────────→ there
-             └─ anything else ───────────────────────────────────────────────────────→ to be copied
+Storages whose memory overlaps are views of one *span* of memory, and stay so. Two spans may hold equal bytes: these are
+published once, and each span is mapped for itself (`mappings_of`), so that a write to one leaves the other as it is.
 
-That bytes are the same is told by comparing them; a checksum only says which are worth it.
+    span ─┬─ unchanged in the mapping of a file, or of what was published before ─→ there
+          ├─ equal to another span of the result ─────────────────────────────────→ there
+          ├─ equal to bytes that were published before ───────────────────────────→ there
+          └─ any other ───────────────────────────────────────────────────────────→ copied
+
+Equal means compared byte by byte. A checksum only selects the candidates.
 """
 
 from __future__ import annotations
 
+import ctypes
+import heapq
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 
-from zerocopy import _core, _torch
+from zerocopy import _core
 from zerocopy.mapped import MappedFiles, Place
 
-#: Storages of fewer bytes are copied.
-_COMPARED_FROM = 1 << 14
-#: Of so many, the largest, the server is asked.
-_MOST_ASKED = 8192
+#: Spans of fewer bytes are copied without a search for equal ones.
+_MIN_COMPARED = 1 << 14
+#: A process may have 65,530 mappings (vm.max_map_count). Equal bytes beyond these are copied.
+_MAX_MAPPINGS = 512
+#: The server is asked about so many spans, the largest.
+_MAX_ASKED = 8192
+
+
+class Span(NamedTuple):
+    """Memory of this process that storages lie in. Storages of two spans share no byte."""
+
+    address: int
+    size: int
+
+    def content(self) -> memoryview:
+        """Return the bytes. The caller keeps the storages alive."""
+        return memoryview((ctypes.c_ubyte * self.size).from_address(self.address)).cast("B")
+
+
+class Seat(NamedTuple):
+    """Where bytes lie: the number of a span or mapping, and bytes from its beginning."""
+
+    number: int
+    offset: int
 
 
 class Checksum(NamedTuple):
-    """What equal bytes have in common."""
+    """A property that equal bytes have in common."""
 
     size: int
     crc: int
 
 
 class Same(NamedTuple):
-    """The storage of the result that has the same bytes."""
+    """The span of the result that has the same bytes."""
 
     number: int
+
+
+class Mapping(NamedTuple):
+    """Bytes that clients map for themselves: a source, which is a number or a descriptor, and an extent of it."""
+
+    source: int
+    offset: int
+    size: int
 
 
 #: Says for each checksum where such bytes were published, if they were.
@@ -43,59 +76,128 @@ Find = Callable[[list[Checksum]], list[Place | None]]
 
 
 class Placed(NamedTuple):
-    """Where each storage is; None: nowhere yet. And the checksums of those that have one."""
+    """Where storages are, and their spans.
 
+    Attributes
+    ----------
+    spans : list of Span
+        In the order of the first storage that lies in each.
+    seats : list of Seat or None
+        Of each storage; None of one without any byte.
+    sizes : list of int
+        Bytes of each storage.
+    places : list of Place, Same or None
+        Where the bytes of each span are already; None: nowhere.
+    checksums : dict
+        Of the spans that have one, by number.
+    """
+
+    spans: list[Span]
+    seats: list[Seat | None]
+    sizes: list[int]
     places: list[Place | Same | None]
     checksums: dict[int, Checksum]
 
 
-def place(storages: list[torch.UntypedStorage], mapped: MappedFiles, find: Find) -> Placed:
+NOTHING_PLACED = Placed([], [], [], [], {})
+
+
+def place(storages: Sequence[torch.UntypedStorage], mapped: MappedFiles, find: Find) -> Placed:
     """Return where storages on the CPU are."""
+    sizes = [storage.nbytes() for storage in storages]
+    spans, seats = spans_of(
+        [(storage.data_ptr(), size) for storage, size in zip(storages, sizes, strict=True)]
+    )
     places: list[Place | Same | None] = []
     checksums: dict[int, Checksum] = {}
     first: dict[Checksum, int] = {}
-    seen: dict[tuple[int, int], int] = {}
-    for number, storage in enumerate(storages):
-        size = storage.nbytes()
-        there: Place | Same | None = mapped.place_of(storage.data_ptr(), size)
-        before = seen.setdefault((storage.data_ptr(), size), number)
-        if there is None and before != number and size:  # one storage, of two dtypes
-            there = Same(before)
-        if there is None and size >= _COMPARED_FROM:
-            checksum = checksums[number] = Checksum(size, _core.crc32(_torch.bytes_of(storage)))
+    for number, span in enumerate(spans):
+        there: Place | Same | None = mapped.place_of(span.address, span.size)
+        if there is None and span.size >= _MIN_COMPARED:
+            checksum = checksums[number] = Checksum(span.size, _core.crc32(span.content()))
             other = first.setdefault(checksum, number)
-            if other != number and torch.equal(_elements(storage), _elements(storages[other])):
+            if other != number and torch.equal(_elements(span), _elements(spans[other])):
                 there = Same(other)
         places.append(there)
-    asked = sorted((n for n in checksums if places[n] is None), key=lambda n: -checksums[n].size)[
-        :_MOST_ASKED
-    ]
+    asked = sorted((n for n in checksums if places[n] is None), key=lambda n: -spans[n].size)[:_MAX_ASKED]
     for number, found in zip(asked, find([checksums[n] for n in asked]) if asked else (), strict=True):
-        if found is not None and _has(found, storages[number]):
+        if found is not None and _has(found, spans[number]):
             places[number] = found
-    # What another was the same as may have been found elsewhere itself.
+    # The span that another one equals may have been found elsewhere itself.
     for number, there in enumerate(places):
         if isinstance(there, Same):
             places[number] = places[there.number] or there
-    return Placed(places, checksums)
+    return Placed(spans, seats, sizes, places, checksums)
 
 
-def _elements(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.frombuffer(_torch.bytes_of(storage), dtype=torch.uint8)
+def spans_of(memory: Sequence[tuple[int, int]]) -> tuple[list[Span], list[Seat | None]]:
+    """Return the spans that pieces of memory, (address, size), form together, and where each piece lies."""
+    hulls: list[list[int]] = []  # begin, end, number of the first piece
+    hull_of: dict[int, int] = {}
+    for number in sorted((n for n, (_, size) in enumerate(memory) if size), key=memory.__getitem__):
+        address, size = memory[number]
+        if hulls and address < hulls[-1][1]:
+            hulls[-1][1:] = max(hulls[-1][1], address + size), min(hulls[-1][2], number)
+        else:
+            hulls.append([address, address + size, number])
+        hull_of[number] = len(hulls) - 1
+    # Addresses differ from process to process, and the order of the storages does not.
+    order = sorted(range(len(hulls)), key=lambda hull: hulls[hull][2])
+    number_of = {hull: number for number, hull in enumerate(order)}
+    spans = [Span(begin, end - begin) for begin, end, _ in (hulls[hull] for hull in order)]
+    seats = [
+        Seat(number_of[hull_of[n]], address - hulls[hull_of[n]][0]) if size else None
+        for n, (address, size) in enumerate(memory)
+    ]
+    return spans, seats
 
 
-def _has(place: Place, storage: torch.UntypedStorage) -> bool:
-    """Whether a descriptor has the bytes of a storage at that place."""
+def mappings_of(extents: Sequence[Mapping]) -> tuple[list[Mapping], list[Seat | None]]:
+    """Return as few mappings as give each extent memory of its own, and where in them each extent lies.
+
+    Returns
+    -------
+    mappings : list of Mapping
+        Each is the hull of the extents in it, which do not overlap.
+    where : list of Seat or None
+        Of each extent the number of its mapping, and the offset in the mapping; None where that would take
+        more than `_MAX_MAPPINGS` of one source.
+    """
+    ends: dict[int, list[tuple[int, int]]] = {}  # of each source a heap: the end of a mapping, and its number
+    mappings: list[Mapping] = []
+    where: list[Seat | None] = [None] * len(extents)
+    for number in sorted(range(len(extents)), key=extents.__getitem__):
+        source, offset, size = extents[number]
+        heap = ends.setdefault(source, [])
+        if heap and heap[0][0] <= offset:
+            _, found = heapq.heappop(heap)
+            begin = mappings[found].offset
+            mappings[found] = Mapping(source, begin, offset + size - begin)
+        elif len(heap) == _MAX_MAPPINGS:
+            continue
+        else:
+            found = len(mappings)
+            mappings.append(Mapping(source, offset, size))
+        heapq.heappush(heap, (offset + size, found))
+        where[number] = Seat(found, offset - mappings[found].offset)
+    return mappings, where
+
+
+def _elements(span: Span) -> torch.Tensor:
+    return torch.frombuffer(span.content(), dtype=torch.uint8)
+
+
+def _has(place: Place, span: Span) -> bool:
+    """Return whether a descriptor has the bytes of a span at that place."""
     lead = place.offset % mmap.ALLOCATIONGRANULARITY
-    size = storage.nbytes()
     with mmap.mmap(
         place.descriptor,
-        lead + size,
+        lead + span.size,
         mmap.MAP_PRIVATE,
         mmap.PROT_READ | mmap.PROT_WRITE,
         offset=place.offset - lead,
     ) as there:
-        theirs = torch.frombuffer(there, dtype=torch.uint8, count=size, offset=lead)
-        same = torch.equal(_elements(storage), theirs)
+        theirs = torch.frombuffer(there, dtype=torch.uint8, count=span.size, offset=lead)
+        same = torch.equal(_elements(span), theirs)
         del theirs  # which would keep the mapping open
     return same

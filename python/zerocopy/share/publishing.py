@@ -1,16 +1,16 @@
 """A result as descriptors, and where in them its storages lie.
 
-part 0    sealed memory: ├─ magic ─┼─ table ─┼─ pickle ─┼─ skeleton ─┼─ storage ─┼─ storage ─┤
-part 1 …  files, and what was published before, as far as storages lie there
+part 0    sealed memory: ├─ magic ─┼─ mappings ─┼─ storages ─┼─ pickle ─┼─ skeleton ─┼─ span ─┼─ span ─┤
+part 1 …  files, and memory that was published before, as far as storages lie there
 
-table     a row a storage: part, offset in the part, size (three numbers of 64 bits)
+The two tables are those of csrc/checkpoint/published_archive.h: numbers of 64 bits.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -18,14 +18,16 @@ import torch
 from zerocopy import _torch
 from zerocopy.mapped import MappedFiles, Place
 from zerocopy.pickling import Remake
-from zerocopy.share import blueprints, memory
+from zerocopy.share import blueprints, memory, placing
 from zerocopy.share.frames import MOST_DESCRIPTORS
-from zerocopy.share.placing import Find, Placed, Same, place
+from zerocopy.share.hashes import Hashes
+from zerocopy.share.placing import Find, Placed, Same, Seat, Span, place
 
 _ALIGNMENT = 64
-_ROW = struct.Struct("=QQQ")
-MAGIC = b"zerocopy share 1".ljust(_ALIGNMENT, b"\0")
-_MOST_PARTS = MOST_DESCRIPTORS - 1  # and the lease
+_MAPPING_ROW = struct.Struct("=QQQ")  # part, offset in the part, size
+_STORAGE_ROW = struct.Struct("=QQQQ")  # mapping, offset in the mapping, size, first row of the same storage
+MAGIC = b"zerocopy share 2".ljust(_ALIGNMENT, b"\0")
+_MAX_PARTS = MOST_DESCRIPTORS - 1  # and the lease
 
 #: Is told how many bytes will be needed, and may refuse.
 Reserve = Callable[[int], None]
@@ -40,14 +42,14 @@ class Part(NamedTuple):
 
 
 class Published(NamedTuple):
-    """What clients rebuild a result from. The first part's descriptor is the owner's to close."""
+    """A result as clients rebuild it. The first part's descriptor is the owner's to close."""
 
     parts: list[Part]
     layout: dict[str, Any]
     checksums: list[tuple[int, int, int]]  # size, checksum, offset in the first part
 
     def close(self) -> None:
-        """Forget it."""
+        """Close the memory that was written for it."""
         os.close(self.parts[0].descriptor)
 
 
@@ -57,7 +59,7 @@ class Publisher:
     Parameters
     ----------
     mapped : MappedFiles
-        What is mapped here.
+        The files that are mapped here.
     find : callable
         Says where bytes were published before.
     reserve : callable
@@ -68,7 +70,7 @@ class Publisher:
         self._mapped, self._find, self._reserve = mapped, find, reserve
 
     def publish(
-        self, obj: Any, arguments: Mapping[int, Any], works: Callable[[Published], bool]
+        self, obj: Any, arguments: Mapping[int, Any], noted: Hashes, works: Callable[[Published], bool]
     ) -> Published:
         """Return a result's parts.
 
@@ -78,6 +80,8 @@ class Publisher:
             The result.
         arguments : mapping
             What the caller has already, by number.
+        noted : Hashes
+            Numbers that each process computes for itself.
         works : callable
             Tries whether a plain result can be rebuilt by the machine.
 
@@ -88,7 +92,7 @@ class Publisher:
         OSError
             If there is no memory.
         """
-        if not arguments:
+        if not (arguments or noted):
             storages = Storages()
             plain = blueprints.plain_of(obj, storages, storages.store)
             if plain is not None:
@@ -97,129 +101,177 @@ class Publisher:
                     return published
                 published.close()
         storages = Storages()
-        return self._write(blueprints.of(obj, storages, storages.store, arguments), storages)
+        return self._write(blueprints.of(obj, storages, storages.store, arguments, noted=noted), storages)
 
     def _write(self, blueprint: blueprints.Blueprint, storages: Storages) -> Published:
         placed = place(storages.found, self._mapped, self._find)
-        return write(blueprint, storages.found, placed, reserve=self._reserve)
+        return write(blueprint, storages, placed, reserve=self._reserve)
 
 
 def write(
     blueprint: blueprints.Blueprint,
-    storages: list[torch.UntypedStorage],
+    storages: Storages,
     placed: Placed,
-    most_parts: int = _MOST_PARTS,
+    max_parts: int = _MAX_PARTS,
     reserve: Reserve | None = None,
 ) -> Published:
-    """Write what lies nowhere yet, and return all parts."""
-    placed = _bounded(placed, most_parts)
-    own = _Layout(blueprint, storages, placed)
-    parts, rows = _parts_and_rows(storages, placed, own)
+    """Write the bytes that lie nowhere yet, and return all parts."""
+    plan = _Plan(blueprint, storages, placed, max_parts)
     if reserve is not None:
-        reserve(own.size)
+        reserve(plan.size)
     descriptor = memory.create("zerocopy")
     try:
-        memory.reserve(descriptor, own.size)
-        memory.write(descriptor, memoryview(MAGIC), 0)
-        memory.write(descriptor, memoryview(b"".join(_ROW.pack(*row) for row in rows)), own.table)
-        memory.write(descriptor, memoryview(blueprint.pickle), own.pickle)
-        memory.write(descriptor, memoryview(blueprint.skeleton or b""), own.skeleton)
-        for number, offset in own.offsets.items():
-            memory.write(descriptor, _torch.bytes_of(storages[number]), offset)
+        memory.reserve(descriptor, plan.size)
+        for offset, content in plan.contents():
+            memory.write(descriptor, memoryview(content), offset)
         memory.seal(descriptor)
     except BaseException:
         os.close(descriptor)
         raise
-    checksums = [
-        (*placed.checksums[number], offset)
-        for number, offset in own.offsets.items()
-        if number in placed.checksums
-    ]
-    return Published([Part(descriptor, 0, own.size), *parts], own.description(blueprint), checksums)
+    return Published([Part(descriptor, 0, plan.size), *plan.parts], plan.layout, plan.checksums())
 
 
-class Storages:
-    """Gives storages their numbers."""
+class _Plan:
+    """Decides where everything of a result lies.
 
-    def __init__(self) -> None:
-        self.found: list[torch.UntypedStorage] = []
-        self._numbers: dict[tuple[int, torch.dtype], int] = {}
-        self._kept: list[torch.UntypedStorage] = []  # as long as their identities count
-
-    def store(self, storage: _torch.PickledStorage, remake: Remake | None) -> str:
-        """Return a storage's key. One that is of two dtypes has two, over the same bytes."""
-        known = None if remake else (_torch.identity(storage.storage), storage.dtype)
-        if known is None or known not in self._numbers:
-            number = len(self.found)
-            self._kept.append(storage.storage)
-            self.found.append(
-                storage.storage.cpu() if storage.location != "meta" else torch.UntypedStorage(0)
-            )
-            if known is None:
-                return str(number)
-            self._numbers[known] = number
-        return str(self._numbers[known])
-
-
-class _Layout:
-    """What lies where in a result's own memory."""
+    Attributes
+    ----------
+    size : int
+        Bytes of the result's own memory, which is part 0.
+    parts : list of Part
+        The other parts: as much of each descriptor as storages lie in.
+    layout : dict
+        Where in part 0 the tables (offset, rows), the pickle and the skeleton (offset, size) are.
+    """
 
     def __init__(
-        self, blueprint: blueprints.Blueprint, storages: list[torch.UntypedStorage], placed: Placed
+        self, blueprint: blueprints.Blueprint, storages: Storages, placed: Placed, max_parts: int
     ) -> None:
         self.size = len(MAGIC)
-        self.count = len(storages)
-        self.table = self._room(_ROW.size * len(storages))
-        self.pickle = self._room(len(blueprint.pickle))
-        self.skeleton = self._room(len(blueprint.skeleton or b""))
-        self.offsets = {
-            number: self._room(storages[number].nbytes())
-            for number, there in enumerate(placed.places)
-            if there is None
+        self._placed, self._places = placed, _within(placed.places, max_parts)
+        self._offsets: dict[int, int] = {}  # in part 0, of the spans that are copied there
+        self.parts = _parts_of(placed.spans, self._places)
+        self._number_of = {part.descriptor: number for number, part in enumerate(self.parts, 1)}
+        mappings, seats = self._mapped()
+        tables = (
+            b"".join(_MAPPING_ROW.pack(*self._in_part(mapping)) for mapping in mappings),
+            b"".join(_STORAGE_ROW.pack(*row) for row in self._rows(seats, storages.first)),
+            blueprint.pickle,
+            blueprint.skeleton or b"",
+        )
+        begins = [self._room(len(table)) for table in tables]
+        self._tables = list(zip(begins, tables, strict=True))
+        self.layout: dict[str, Any] = {
+            "mappings": [begins[0], len(mappings)],
+            "storages": [begins[1], len(storages.found)],
+            "pickle": [begins[2], len(blueprint.pickle)],
+            "skeleton": None if blueprint.skeleton is None else [begins[3], len(blueprint.skeleton)],
         }
+
+    def contents(self) -> Iterator[tuple[int, bytes | memoryview]]:
+        """Yield what part 0 holds, and where."""
+        yield 0, MAGIC
+        yield from self._tables
+        for number, offset in self._offsets.items():
+            yield offset, self._placed.spans[number].content()
+
+    def checksums(self) -> list[tuple[int, int, int]]:
+        """Return size, checksum and offset of what later results may refer to."""
+        known = self._placed.checksums
+        return [(*known[number], offset) for number, offset in self._offsets.items() if number in known]
+
+    def _mapped(self) -> tuple[list[placing.Mapping], list[Seat | None]]:
+        """Return the mappings, and where in them each span is."""
+        while True:
+            mappings, seats = placing.mappings_of([self._extent_of(n) for n in range(len(self._places))])
+            left = [number for number, seat in enumerate(seats) if seat is None]
+            if not left:
+                # Storages without any byte lie in a mapping, too.
+                return mappings or [placing.Mapping(0, 0, len(MAGIC))], seats
+            for number in left:
+                self._places[number] = None  # copied
+
+    def _extent_of(self, number: int) -> placing.Mapping:
+        there, size = self._places[number], self._placed.spans[number].size
+        if isinstance(there, Place):
+            return placing.Mapping(self._number_of[there.descriptor], there.offset, size)
+        return placing.Mapping(0, self._copied(number if there is None else there.number), size)
+
+    def _copied(self, number: int) -> int:
+        """Return where in part 0 a span is copied to."""
+        if number not in self._offsets:
+            self._offsets[number] = self._room(self._placed.spans[number].size)
+        return self._offsets[number]
+
+    def _in_part(self, mapping: placing.Mapping) -> placing.Mapping:
+        begin = self.parts[mapping.source - 1].offset if mapping.source else 0
+        return mapping._replace(offset=mapping.offset - begin)
+
+    def _rows(self, seats: list[Seat | None], first: list[int]) -> Iterator[tuple[int, int, int, int]]:
+        for seat, size, same in zip(self._placed.seats, self._placed.sizes, first, strict=True):
+            there = None if seat is None else seats[seat.number]
+            if seat is None or there is None:
+                yield 0, 0, 0, same
+            else:
+                yield there.number, there.offset + seat.offset, size, same
 
     def _room(self, size: int) -> int:
         begin = -(-self.size // _ALIGNMENT) * _ALIGNMENT
         self.size = begin + size
         return begin
 
-    def description(self, blueprint: blueprints.Blueprint) -> dict[str, Any]:
-        return {
-            "table": self.table,
-            "storages": self.count,
-            "pickle": [self.pickle, len(blueprint.pickle)],
-            "skeleton": None if blueprint.skeleton is None else [self.skeleton, len(blueprint.skeleton)],
-        }
+
+def _within(places: list[Place | Same | None], max_parts: int) -> list[Place | Same | None]:
+    """Return the same places, but None for those in more files than descriptors go with a message."""
+    known = {there.descriptor: None for there in places if isinstance(there, Place)}
+    few = set(list(known)[: max_parts - 1])
+    return [None if isinstance(there, Place) and there.descriptor not in few else there for there in places]
 
 
-def _bounded(placed: Placed, most_parts: int) -> Placed:
-    """Return the same, but copy what lies in more files than descriptors go with a message."""
-    kept = {there.descriptor: None for there in placed.places if isinstance(there, Place)}
-    few = set(list(kept)[: most_parts - 1])
-    places = [
-        None if isinstance(there, Place) and there.descriptor not in few else there for there in placed.places
-    ]
-    return Placed(places, placed.checksums)
-
-
-def _parts_and_rows(
-    storages: list[torch.UntypedStorage], placed: Placed, own: _Layout
-) -> tuple[list[Part], list[tuple[int, int, int]]]:
-    """Return the parts behind the first, each as much of its descriptor as storages lie in, and the table."""
-    begins: dict[int, int] = {}
-    ends: dict[int, int] = {}
-    for storage, there in zip(storages, placed.places, strict=True):
+def _parts_of(spans: list[Span], places: list[Place | Same | None]) -> list[Part]:
+    """Return as much of each descriptor as spans lie in."""
+    hulls: dict[int, tuple[int, int]] = {}
+    for span, there in zip(spans, places, strict=True):
         if isinstance(there, Place):
-            begins[there.descriptor] = min(begins.get(there.descriptor, there.offset), there.offset)
-            ends[there.descriptor] = max(ends.get(there.descriptor, 0), there.offset + storage.nbytes())
-    numbers = {descriptor: number for number, descriptor in enumerate(begins, 1)}
-    rows = []
-    for number, (storage, there) in enumerate(zip(storages, placed.places, strict=True)):
-        if isinstance(there, Place):
-            part = numbers[there.descriptor]
-            rows.append((part, there.offset - begins[there.descriptor], storage.nbytes()))
+            begin, end = hulls.get(there.descriptor, (there.offset, 0))
+            hulls[there.descriptor] = min(begin, there.offset), max(end, there.offset + span.size)
+    return [Part(descriptor, begin, end - begin) for descriptor, (begin, end) in hulls.items()]
+
+
+class Storages:
+    """Gives storages their numbers.
+
+    Attributes
+    ----------
+    found : list of torch.UntypedStorage
+        The storages, on the CPU. A storage that tensors of two dtypes lie in is there twice.
+    first : list of int
+        Of each its number, or that of the same storage with another dtype.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[torch.UntypedStorage] = []
+        self.first: list[int] = []
+        self._numbers: dict[tuple[int, torch.dtype], int] = {}
+        self._first: dict[int, int] = {}
+        self._kept: list[torch.UntypedStorage] = []  # as long as their identities count
+
+    def store(self, storage: _torch.PickledStorage, remake: Remake | None) -> str:
+        """Return a storage's key."""
+        identity = _torch.identity(storage.storage)
+        known = None if remake else self._numbers.get((identity, storage.dtype))
+        if known is not None:
+            return str(known)
+        number = len(self.found)
+        same = number if remake else self._first.setdefault(identity, number)
+        self._kept.append(storage.storage)
+        self.first.append(same)
+        if same != number:
+            self.found.append(self.found[same])
         else:
-            rows.append(
-                (0, own.offsets[there.number if isinstance(there, Same) else number], storage.nbytes())
+            self.found.append(
+                storage.storage.cpu() if storage.location != "meta" else torch.UntypedStorage(0)
             )
-    return [Part(fd, begin, ends[fd] - begin) for fd, begin in begins.items()], rows
+        if not remake:
+            self._numbers[identity, storage.dtype] = number
+        return str(number)

@@ -1,7 +1,9 @@
 """What does not pickle as it should, and how the model server has it pickled all the same.
 
 ========================================  =========================================================================
-tensors with hooks, bits, attributes      keep them: no release pickles all of these
+tensors with hooks, flags, attributes,
+gradients                                 keep them: no release pickles all of these
+tensors that autograd computed            are refused: their graph belongs to its process
 parameters of a class of their own        keep it: ``torch.nn.Parameter`` forgets the class (bitsandbytes)
 modules with hooks of accelerate          are rebuilt with them: the forward that calls a hook is a nested function
 TorchScript modules                       go through a buffer, which :func:`zerocopy.jit.load` maps
@@ -42,10 +44,8 @@ def reduced(obj: Any) -> Any:
     zerocopy.UnsupportedError
         For what another process cannot have.
     """
-    if type(obj) in _torch_dress.TENSORS:
+    if isinstance(obj, torch.Tensor):
         return _of_tensor(obj)
-    if isinstance(obj, torch.nn.Parameter):
-        return _of_parameter(obj)
     if _is_compiled(obj):
         raise UnsupportedError(
             f"{type(obj).__qualname__}: what torch.compile has made belongs to the process that has compiled it; "
@@ -69,42 +69,61 @@ def _is_compiled(obj: Any) -> bool:
 
 
 def _of_tensor(tensor: torch.Tensor) -> Any:
-    dress = _torch_dress.dress_of(tensor)
-    if dress is None:
+    extras = _torch_dress.extras_of_subclass(tensor)
+    if extras is not None and extras.is_computed:
+        raise UnsupportedError(
+            f"a tensor that autograd computed ({tensor.grad_fn}) belongs to its process: detach() it, "
+            "or compute it under torch.no_grad()"
+        )
+    if type(tensor) not in _torch_dress.TENSORS:
+        return _of_subclass(tensor, extras)
+    if extras is None:
+        return _of_coalesced(tensor) if is_coalesced(tensor) else NotImplemented
+    flags = tensor.requires_grad, extras.is_conj, extras.is_neg, extras.is_inference
+    made_of = _torch_dress.without_extras(tensor), type(tensor), *flags
+    return _torch_dress.with_flags, made_of, _state_of(extras), None, None, _set_extras
+
+
+def _state_of(extras: _torch_dress.TensorExtras | None) -> tuple[Any, ...]:
+    if extras is None:
+        return {}, None, None, None
+    return extras.attributes, extras.hooks, extras.accumulated_hooks, extras.grad
+
+
+def _set_extras(tensor: torch.Tensor, state: tuple[Any, ...]) -> None:
+    _torch_dress.set_extras(tensor, *state)
+
+
+def _of_subclass(tensor: Any, extras: _torch_dress.TensorExtras | None) -> Any:
+    cls: Any = type(tensor)
+    if _torch_dress.is_elements(cls):
+        made_of = cls, _torch_dress.data_of_subclass(tensor), tensor.requires_grad
+        return _torch_dress.subclass_of, made_of, _state_of(extras), None, None, _set_extras
+    if extras is None or not (extras.hooks or extras.accumulated_hooks or extras.grad is not None):
         return NotImplemented
-    about = type(tensor), _torch_dress.undressed(tensor), tensor.requires_grad, dress.is_conj, dress.is_neg
-    state = dress.attributes, dress.hooks, dress.accumulated_hooks
-    return _tensor_of, about, state, None, None, _dress
-
-
-def _tensor_of(cls: Any, bare: torch.Tensor, requires_grad: bool, is_conj: bool, is_neg: bool) -> Any:
-    data = _torch_dress.with_bits(bare, is_conj, is_neg)
-    if cls is torch.nn.Parameter:
-        return torch.nn.Parameter(data, requires_grad)
-    return data.requires_grad_(requires_grad)
-
-
-def _dress(tensor: torch.Tensor, state: tuple[dict[str, Any], Any, Any]) -> None:
-    attributes, hooks, accumulated = state
-    vars(tensor).update(attributes)
-    _torch_dress.set_hooks(tensor, hooks, accumulated)
-
-
-def _of_parameter(parameter: Any) -> Any:
-    cls: Any = type(parameter)
-    if cls.__reduce_ex__ is not torch.nn.Parameter.__reduce_ex__:
+    reduced = tensor.__reduce_ex__(2)
+    if len(reduced) != 2:
         return NotImplemented
-    data = parameter.data.as_subclass(torch.Tensor)  # detached, over the same storage
-    return _parameter_of, (cls, data, parameter.requires_grad), vars(parameter), None, None, _set_dict
+    return *reduced, _state_of(extras._replace(attributes={})), None, None, _set_extras
 
 
-def _parameter_of(cls: Any, data: torch.Tensor, requires_grad: bool) -> Any:
-    # Not by the class's own constructor, which may convert, and would do so again.
-    return torch.nn.Parameter.__new__(cls, data, requires_grad)
+def is_coalesced(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a sparse one that is marked as coalesced, which not all releases pickle."""
+    return tensor.layout is torch.sparse_coo and tensor.is_coalesced()
 
 
-def _set_dict(obj: Any, state: dict[str, Any]) -> None:
-    vars(obj).update(state)  # a __setstate__ of the class's own expects what its __getstate__ returns
+def _of_coalesced(tensor: torch.Tensor) -> Any:
+    about = tuple(tensor.shape), tensor.requires_grad, type(tensor)
+    return _coalesced, (tensor._indices(), tensor._values(), *about)
+
+
+def _coalesced(indices: Any, values: Any, shape: Any, requires_grad: bool, cls: type) -> Any:
+    made = torch.sparse_coo_tensor(indices, values, shape)._coalesced_(True)
+    return (
+        torch.nn.Parameter(made, requires_grad)
+        if cls is torch.nn.Parameter
+        else made.requires_grad_(requires_grad)
+    )
 
 
 def _of_script(module: Any) -> Any:

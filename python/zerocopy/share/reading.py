@@ -1,26 +1,23 @@
-"""Notes which files a call reads, so that its result is not taken for true when one of them is another.
+"""Notes what a call depends on besides its key, so that its result is not taken for true when that has changed.
 
-Files are noted as Python opens them, with what they were right then. What native code opens is not seen; so the files
-that arguments name are noted before, those that are mapped afterwards, and of a folder that files were read from its
-weights, which libraries open natively, too.
+The preloaded library (watching.py) sees what is asked of the file system, whoever asks. Where it is not loaded,
+Python's audit events tell a part. Environment variables and the current folder are noted as Python reads them.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from typing import Any, Self
+import time
+from typing import Self
 
-from zerocopy.share import files
+from zerocopy.share import environment, facts, files, imports, program
+from zerocopy.share.conditions import Conditions
+from zerocopy.share.hearing import Hearing
+from zerocopy.share.watching import Watch
 
-# What libraries open natively.
-_NATIVE = (".safetensors", ".h5", ".hdf5", ".gguf", ".bin", ".pt", ".pth", ".onnx", ".model")
-_WEIGHTS = (".safetensors", ".h5", ".hdf5", ".gguf")
-_CODE = (".pyc", ".pyi", ".so", ".pth")
-_SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/share/", "/usr/lib/")
-_MOST = 4096
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+#: More paths than that are not kept: the server asks about each at each request.
+MAX_PATHS = 65536
 
 
 class Reading:
@@ -34,92 +31,94 @@ class Reading:
 
     def __init__(self, known: files.Files) -> None:
         self._known = known
-        self._noted: files.Files = {}
-        self._is_on = False
-        self.has_relative_paths = False
+        self._seen: files.Files = {}
+        self._watch = Watch()
+        self._asks_for_folder = False
 
     def __enter__(self) -> Self:
-        for path in self._known:
-            self._noted[path] = files.identity_at(path)
-        self._is_on = True
-        sys.addaudithook(self._hear)  # there is no way to take it away
+        self._seen = {path: files.identity_at(path) for path in self._known}
+        self._baseline = set(sys.modules)
+        self._path = list(sys.path)
+        self._folder = os.getcwd()  # noqa: PTH109
+        self._begun = time.time_ns()
+        self._imports = imports.follow(self._watch)
+        self._variables = environment.Variables(self._imports)
+        self._note_folder()
+        self._watch.start()
+        self._hearing = Hearing(self._watch)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._is_on = False
+        self._watch.stop()
+        self._hearing.stop()
+        self._variables.stop()
+        os.getcwd, os.getcwdb = self._asking
 
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._is_on and event == "open":
-            path, mode, flags = arguments
-            if isinstance(path, (str, bytes)) and not _is_writing(mode, flags):
-                self._note(os.fsdecode(path))
+    def _note_folder(self) -> None:
+        """Have ``os.getcwd`` note that it was asked. The import system asks another function."""
+        self._asking = getcwd, getcwdb = os.getcwd, os.getcwdb
 
-    def _note(self, path: str) -> None:
-        absolute = path if path.startswith("/") else f"{Path.cwd()}/{path}"
-        if absolute not in self._noted and len(self._noted) < _MOST and _counts(absolute):
-            identity = files.identity_at(absolute)
-            if identity is None or files.is_regular(absolute):  # one that is not there may come
-                self._noted[absolute] = identity
-                self.has_relative_paths |= absolute != path
+        def noted() -> str:
+            self._ask_for_folder()
+            return getcwd()
 
-    def found(self) -> files.Files:
-        """Return the files that the result depends on."""
-        found = dict(self._noted)
-        for folder in {Path(path).parent for path in self._noted}:
-            for beside in folder.iterdir() if folder.is_dir() else ():
-                if beside.name.endswith(_WEIGHTS):
-                    found.setdefault(str(beside), files.identity_at(str(beside)))
-        for path in (*_mapped(), *_own_modules()):
-            if len(found) < _MOST and (identity := files.identity_at(path)) is not None:
-                found.setdefault(path, identity)
-        # What has come or gone meanwhile was the call's own.
-        return {
-            path: identity
-            for path, identity in found.items()
-            if (identity is None) == (files.identity_at(path) is None)
-        }
+        def noted_bytes() -> bytes:
+            self._ask_for_folder()
+            return getcwdb()
 
+        os.getcwd, os.getcwdb = noted, noted_bytes
 
-def _is_writing(mode: Any, flags: Any) -> bool:
-    if isinstance(mode, str):
-        return any(letter in mode for letter in "wax+")
-    return isinstance(flags, int) and bool(flags & _WRITING)
+    def _ask_for_folder(self) -> None:
+        if not self._imports.are_installed:
+            self._asks_for_folder |= environment.is_asked_by_others(sys._getframe(2))
 
+    def conditions(self) -> Conditions:
+        """Return what the result depends on."""
+        found = facts.Facts(self._folder, self._begun)
+        for record in (*self._watch.records(), *self._hearing.records):
+            found.add(record)
+        for path, identity in self._seen.items():
+            if not self._watch.is_there or self._is_named(path, identity):
+                found.add_seen(path, identity)
+        modules, imported = self._modules()
+        for name in sys.modules.keys() - self._baseline:
+            self._add_source(found, name)
+        rows, absent, has_relative = found.rows()
+        unseen = found.unseen()
+        if not self._watch.is_there:
+            unseen.append("native reads (the watch library is not loaded)")
+        if len(rows) > MAX_PATHS or self._watch.is_full:
+            unseen.append(f"more than {MAX_PATHS} paths")
+        return Conditions(
+            paths=rows[:MAX_PATHS],
+            folder=self._folder if has_relative or self._asks_for_folder else None,
+            absent=absent,
+            environment=self._variables.values(),
+            all_variables=self._variables.are_all_read,
+            modules=modules,
+            imported=imported,
+            unseen=unseen,
+        )
 
-def _counts(path: str) -> bool:
-    if path.endswith(_CODE) and not path.endswith(_NATIVE):
-        return False
-    return not (
-        path.startswith(_SYSTEM) or ".dist-info/" in path or ".egg-info" in path or path.endswith(".py")
-    )
+    def _is_named(self, path: str, identity: files.Identity | None) -> bool:
+        """Return whether an argument names a file itself. A folder's files count if they are read."""
+        return identity is not None and os.path.dirname(path) not in self._known and files.is_regular(path)  # noqa: PTH120
 
+    def _modules(self) -> tuple[dict[str, program.Origin], list[str]]:
+        """Return where the program's own modules came from, and the names of all."""
+        names = {name.partition(".")[0] for name in sys.modules.keys() - self._baseline}
+        names -= {"__main__", "__mp_main__", "zerocopy"}
+        own = {}
+        for name in names:
+            origin = program.origin_of(sys.modules.get(name))
+            places = [origin] if isinstance(origin, str) else origin or []
+            # What was not found along sys.path was loaded by its file: that counts among the paths.
+            if any(map(program.is_own, places)) and program.found(name, self._path) == origin:
+                own[name] = origin
+        return own, sorted(names)  # type: ignore[return-value]
 
-def _mapped() -> list[str]:
-    """Return the files that are mapped and hold data."""
-    with Path("/proc/self/maps").open(errors="surrogateescape") as lines:
-        paths = {line.rstrip("\n").split(maxsplit=5)[-1] for line in lines if " /" in line}
-    return [path for path in paths if path.startswith("/") and not _is_code(path)]
-
-
-def _is_code(path: str) -> bool:
-    return (
-        ".so" in path.rpartition("/")[2]
-        or path.startswith((*_SYSTEM, "/usr/", "/memfd:"))
-        or not files.is_regular(path)
-    )
-
-
-def _own_modules() -> list[str]:
-    """Return the source files of modules that are not installed but the program's own."""
-    installed = tuple(
-        {sys.prefix, sys.base_prefix, sys.exec_prefix, "/usr/lib", str(Path(__file__).parents[2])}
-    )
-    paths = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    return [
-        path
-        for path in paths
-        if isinstance(path, str)
-        and path.endswith(".py")
-        and path.startswith("/")
-        and not path.startswith(installed)
-    ]
+    def _add_source(self, found: facts.Facts, name: str) -> None:
+        """Add a module's file, which a cache may have stood for."""
+        path = program.origin_of(sys.modules.get(name))
+        if isinstance(path, str) and program.is_own(path) and not found.has(path):
+            found.add_seen(path, files.identity_at(path))

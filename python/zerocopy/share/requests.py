@@ -11,13 +11,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerocopy.share import frames, sockets, starting, versions
+from zerocopy.fork_safe import ForkSafeLock
+from zerocopy.share import frames, interrupts, sockets, starting, versions
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.frames import Body, Message
 
 #: Seconds for an answer that takes no computing.
 _PATIENCE = 60.0
 _MOST_KEPT = 4
+_LONGEST_POLL = (1 << 31) - 1  # milliseconds
 
 
 class Channels:
@@ -55,7 +57,7 @@ class Channels:
 
 
 _channels: Channels | None = None
-_making = threading.Lock()
+_making = ForkSafeLock()
 
 
 def _all() -> Channels:
@@ -91,9 +93,10 @@ class Exchange:
         return self._connection is not None
 
     def _connected(self) -> socket.socket | None:
-        if self._starts:
-            return starting.connected(self._place, _PATIENCE)
-        return sockets.connect(self._place, _PATIENCE)
+        with interrupts.allowed():
+            if self._starts:
+                return starting.connected(self._place, _PATIENCE)
+            return sockets.connect(self._place, _PATIENCE)
 
     def ask(self, body: Body, descriptors: Sequence[int] = (), timeout: float = _PATIENCE) -> Message:
         """Return the answer. ``ServerError`` if none comes."""
@@ -119,6 +122,7 @@ class Exchange:
             raise FrameError("it is not there")
         self._connection.settimeout(timeout)
         frames.send(self._connection, body, descriptors)
+        _await(self._connection, timeout)
         answer = frames.receive(self._connection)
         self._is_fresh = True
         return answer
@@ -142,6 +146,15 @@ class Exchange:
         if self._connection is not None:
             _all().keep(self._place, self._connection)
             self._connection = None
+
+
+def _await(connection: socket.socket, timeout: float) -> None:
+    """Wait for an answer to begin. ``TimeoutError``."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    with interrupts.allowed():
+        if not poll.poll(min(timeout * 1000, _LONGEST_POLL)):
+            raise TimeoutError
 
 
 def ask_if_there(body: Body) -> Message | None:

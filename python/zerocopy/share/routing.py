@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from zerocopy import share
 from zerocopy.errors import UnsupportedError
-from zerocopy.share.errors import ServerError
+from zerocopy.share import client
+from zerocopy.share.errors import RunHere, ServerError
 from zerocopy.share.places import Place
 
 Function = Callable[..., Any]
@@ -48,11 +48,12 @@ def call(function: Function, original: Function, args: tuple[Any, ...], kwargs: 
     """
     _here.is_calling = True
     try:
-        return share.load(function, *args, **kwargs)
-    except (ServerError, UnsupportedError) as error:
+        return client.load_strictly(function, args, kwargs)
+    except (RunHere, ServerError, UnsupportedError) as error:
         from zerocopy.share.calls import name_of  # which needs torch
 
-        log.warning("%s is called here, not by the model server: %s", name_of(function), error)
+        level = logging.INFO if isinstance(error, RunHere) and error.is_usual else logging.WARNING
+        log.log(level, "%s is called here, not by the model server: %s", name_of(function), error)
         return original(*args, **kwargs)
     finally:
         _here.is_calling = False

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from zerocopy.share import sockets
+from zerocopy.share import files, sockets
 from zerocopy.share.connections import Connection
 from zerocopy.share.entries import Entries
 from zerocopy.share.errors import FrameError, ServerError
@@ -53,6 +53,7 @@ class Server:
         self._started = time.time()
         self._last = time.monotonic()
         self._is_ending = False
+        self._namespace = files.namespace()
 
     def run(self) -> None:
         """Serve, until it is told to end or nothing has happened for long."""
@@ -160,7 +161,7 @@ class Server:
         elif request == "resident":
             self._send_resident(connection, body)
         elif request == "compute":
-            self._loads.begin(connection, body, descriptors)
+            self._loads.begin(connection, body, descriptors, self._is_near(body))
         elif request == "status":
             connection.send({"state": "status", **self._status(body.get("entries", True))})
         elif request == "unload":
@@ -173,11 +174,20 @@ class Server:
 
     def _load(self, connection: Connection, body: dict[str, Any]) -> None:
         known = {path: None if identity is None else tuple(identity) for path, identity in body["files"]}
-        entry = self.entries.find(body["key"], body["cwd"], known)
+        key, is_near = body["key"], self._is_near(body)
+        refusal = self.entries.refusal(key, known) if body["is_strict"] else None
+        if refusal is not None:
+            connection.send({"state": refusal.state, "why": refusal.why})
+            return
+        entry = self.entries.find(key, known, is_near, body["skip"])
         if entry is not None:
-            connection.send(*entry.answer(), holding=entry)
-        elif not self._loads.join(connection, body["key"], body["cwd"]):
+            connection.send(*entry.answer(with_paths=not is_near), holding=entry)
+        elif not self._loads.join(connection, key, is_near):
             connection.send({"state": "absent"})
+
+    def _is_near(self, body: dict[str, Any]) -> bool:
+        """Return whether a client sees the same files by the same paths."""
+        return bool(body["namespace"] == self._namespace)
 
     def _attach(self, connection: Connection, wanted: str) -> None:
         entry = self.entries.by_id(wanted)
@@ -192,7 +202,7 @@ class Server:
             connection.send({"state": "lost"})
         elif (there := entry.residents().get(body["device"])) is not None:
             connection.send(*there.answer(), holding=there)
-        elif not self._loads.join(connection, body["key"], ""):
+        elif not self._loads.join(connection, body["key"], True):
             connection.send({"state": "absent"})
 
     def _status(self, with_entries: bool) -> dict[str, Any]:

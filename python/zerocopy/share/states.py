@@ -10,11 +10,12 @@ import collections
 import io
 import os
 import pickle
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch, _torch_dress
+from zerocopy import _core, _torch, _torch_dress
 from zerocopy.mapped import MappedFiles, Place
 from zerocopy.share import blueprints, by_value, files, leaves, publishing, quirks
 
@@ -40,6 +41,33 @@ def of(obj: Any, mapped: MappedFiles) -> State | None:
     ]
     known = [(_what(place), place.offset) for place in places if place is not None]
     return State(content, known) if len(known) == len(places) else None
+
+
+def described(obj: Any, mapped: MappedFiles) -> State | None:
+    """Return an object's state with the bytes that lie nowhere else by a checksum; None for what pickle refuses."""
+    try:
+        content, storages = _quickly(obj)
+    except Exception:  # then nothing is known about it
+        return None
+    places: list[tuple[Any, int]] = []
+    for storage in storages:
+        place = mapped.place_of(storage.data_ptr(), storage.nbytes())
+        if place is not None:
+            places.append((_what(place), place.offset))
+        elif storage.device.type == "cpu":
+            places.append(("bytes", _core.crc32(_torch.bytes_of(storage))))
+    return State(content, places)
+
+
+def has_any(obj: Any, wanted: Collection[object]) -> bool:
+    """Return whether one of the objects that are wanted is part of an object."""
+    try:
+        _Finder(wanted).dump(obj)
+    except _FoundError:
+        return True
+    except Exception:  # what pickle refuses, it does not search
+        return False
+    return False
 
 
 def are_same(one: State | None, other: State | None) -> bool:
@@ -95,6 +123,20 @@ class _Pickler(pickle.Pickler):
         if number == len(self.found):
             self.found.append(storage)
         return number
+
+
+class _FoundError(Exception):
+    """An object that was looked for."""
+
+
+class _Finder(_Pickler):
+    def __init__(self, wanted: Collection[object]) -> None:
+        super().__init__(io.BytesIO())
+        self._wanted = {id(obj) for obj in wanted}
+
+    def persistent_id(self, obj: Any) -> Any:
+        if id(obj) in self._wanted:
+            raise _FoundError
 
 
 def _tensor(*_: Any) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from zerocopy.share import frames
+from zerocopy.share import frames, watching
 from zerocopy.share.connections import Connection
 from zerocopy.share.frames import Body
 
@@ -63,7 +63,7 @@ class Zygote:
                 # Not where the client is, whose folder may hold modules of any name.
                 self._process = subprocess.Popen(
                     [python, "-P", "-c", _BOOT, os.fspath(_ROOT), str(theirs.fileno())],
-                    env=environment,
+                    env=_watched(environment),
                     cwd="/",
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -114,6 +114,18 @@ class Zygote:
             self._process.kill()
         self._process.wait()
         self._hear({"op": "gone"})
+
+
+def _watched(environment: Environment) -> Environment:
+    """Return the environment of a process that notes what it reads.
+
+    The library comes last of those that are preloaded: what comes before, as a sanitizer must, calls it all the same.
+    """
+    library = watching.library()
+    if library is None:
+        return environment
+    preloaded = environment.get(b"LD_PRELOAD", b"")
+    return {**environment, b"LD_PRELOAD": b" ".join(filter(None, (preloaded, os.fsencode(library))))}
 
 
 def _kind(python: str, environment: Environment) -> object:

@@ -1,0 +1,103 @@
+#include "checkpoint/dict_entries.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <deque>
+#include <string>
+
+#include "memory/name_hash.h"
+#include "memory/name_table.h"
+
+namespace zerocopy {
+namespace {
+
+// Longer texts within tuples are told by their length and a keyed hash.
+constexpr std::size_t kLongText = 64;
+
+std::string identity(const Value& key);
+
+std::string number(double real, const Value& key) {
+  constexpr double kLimit = 9223372036854775808.0;                        // 2^63
+  if (std::isnan(real)) return "nan " + std::to_string(key.node().slot);  // equal to itself alone
+  if (real >= -kLimit && real < kLimit && std::trunc(real) == real)
+    return "integer " + std::to_string(static_cast<std::int64_t>(real));
+  return "real " + std::to_string(std::bit_cast<std::uint64_t>(real));
+}
+
+std::string text(std::string_view bytes) {
+  std::string made = std::to_string(bytes.size()) + ":";
+  if (bytes.size() <= kLongText) return made.append(bytes);
+  return made + "#" + std::to_string(NameHash()(bytes));
+}
+
+std::string parts(const Sequence& sequence, bool sorted) {
+  std::vector<std::string> all;
+  for (const Value& item : sequence.items) all.push_back(text(identity(item)));
+  if (sorted) std::ranges::sort(all);
+  std::string joined;
+  for (const std::string& part : all) joined += part;
+  return joined;
+}
+
+// The same for keys that are equal in Python. check_key bounds how much a key may hold.
+std::string identity(const Value& key) {
+  switch (key.kind()) {
+    case Kind::none:
+      return "None";
+    case Kind::boolean:
+      return key.boolean() ? "integer 1" : "integer 0";
+    case Kind::integer:
+      return "integer " + std::to_string(key.integer());
+    case Kind::real:
+      return number(key.as<Real>().number, key);
+    case Kind::complex: {
+      const auto& complex = key.as<Complex>();
+      if (complex.imaginary == 0) return number(complex.real, key);
+      return "complex " + number(complex.real, key) + " " + number(complex.imaginary, key);
+    }
+    case Kind::text:
+    case Kind::byte_string:
+      return "text " + text(key.as<Blob>().bytes.text());
+    case Kind::bytes:
+      return "bytes " + text(key.as<Blob>().bytes.text());
+    case Kind::big_integer:
+      return "big " + text(key.as<Blob>().bytes.text());
+    case Kind::tuple:
+    case Kind::size:
+      return "tuple " + parts(key.as<Sequence>(), false);
+    case Kind::frozenset:
+      return "frozenset " + parts(key.as<Sequence>(), true);
+    case Kind::device:
+      return "device " + text(key.as<Device>().type) + identity(key.as<Device>().index);
+    case Kind::global:
+      if (const DType* dtype = key.as<Global>().dtype; dtype != nullptr)
+        return "dtype " + std::string(dtype->name);
+      return "global " + text(key.as<Global>().module) + text(key.as<Global>().name);
+    default:  // what only its class could compare
+      return "object " + std::to_string(key.node().slot);
+  }
+}
+
+}  // namespace
+
+std::vector<Mapping::Item> dict_entries(const Mapping& mapping) {
+  std::vector<Mapping::Item> entries;
+  NameTable<NameHash> texts;
+  NameTable<NameHash> others;
+  std::deque<std::string> kept;
+  for (const Mapping::Item& item : mapping.items) {
+    const bool is_text = item.key.is_text();
+    const std::string_view name =
+        is_text ? item.key.as<Blob>().bytes.text() : kept.emplace_back(identity(item.key));
+    const auto [entry, is_new] = (is_text ? texts : others).insert(name, entries.size());
+    if (is_new) {
+      entries.push_back(item);
+    } else {
+      entries[entry->value].value = item.value;
+    }
+  }
+  return entries;
+}
+
+}  // namespace zerocopy

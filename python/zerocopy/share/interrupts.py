@@ -1,0 +1,91 @@
+"""Keeps signal handlers from raising where descriptors are integers that only local variables know.
+
+``KeyboardInterrupt`` may be raised between any two instructions of Python, also between the call that receives a
+descriptor and the block that closes it. So handlers of the main thread wait until a block ends, but for the parts of it
+that are safe: waiting for an answer, and building a result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+# Each costs a call some microseconds. Handlers of other signals seldom raise.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+_Handler = Callable[[int, FrameType | None], Any]
+
+
+class _Deferral:
+    def __init__(self) -> None:
+        self.handlers: dict[int, _Handler] = {}
+        self.pending: list[int] = []
+        self.may_raise = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if self.may_raise:
+            self.handlers[number](number, frame)
+        else:
+            self.pending.append(number)
+
+    def install(self) -> None:
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self.handlers[number] = handler
+                signal.signal(number, self.handle)
+
+    def remove(self) -> None:
+        for number, handler in self.handlers.items():
+            if signal.getsignal(number) == self.handle:  # not one that was set meanwhile
+                signal.signal(number, handler)
+
+
+_active: _Deferral | None = None  # the main thread's
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Have no signal handler of Python raise within a block. Handlers of what came meanwhile are called at its end."""
+    global _active
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if _active is not None:
+        before, _active.may_raise = _active.may_raise, False
+        try:
+            yield
+        finally:
+            if _active is not None:
+                _active.may_raise = before
+        return
+    deferral = _active = _Deferral()
+    try:
+        deferral.install()
+        yield
+    finally:
+        deferral.may_raise = False
+        deferral.remove()
+        _active = None
+        for number in deferral.pending:
+            deferral.handlers[number](number, None)
+
+
+@contextlib.contextmanager
+def allowed() -> Iterator[None]:
+    """Have signal handlers raise within a part of a deferred block, as they do outside of it."""
+    deferral = _active if threading.current_thread() is threading.main_thread() else None
+    if deferral is None:
+        yield
+        return
+    before, deferral.may_raise = deferral.may_raise, True
+    try:
+        while deferral.pending:
+            number = deferral.pending.pop(0)
+            deferral.handlers[number](number, None)
+        yield
+    finally:
+        deferral.may_raise = before

@@ -1,0 +1,116 @@
+"""Which modules are a program's own, and which files a process would import them from."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import zerocopy
+
+#: A module's file, or the folders of a package that has none.
+Origin = str | list[str]
+
+_SUFFIXES = (
+    *importlib.machinery.EXTENSION_SUFFIXES,
+    *importlib.machinery.SOURCE_SUFFIXES,
+    *importlib.machinery.BYTECODE_SUFFIXES,
+)
+_MAX_LISTINGS = 256
+
+
+class _Listing(NamedTuple):
+    modified: int
+    names: frozenset[str]
+    stems: frozenset[str]  # the names up to the first dot
+
+
+_NOTHING = _Listing(0, frozenset(), frozenset())
+_listings: dict[str, _Listing] = {}
+
+
+# Asking sysconfig and site costs a client some ten milliseconds.
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_FOLDERS = (
+    *(os.path.dirname(file) for file in (os.__file__, zerocopy.__file__)),  # noqa: PTH120
+    *(f"{prefix}/{name}" for prefix in (sys.prefix, sys.base_prefix) for name in ("bin", "lib")),
+)
+_LIBRARIES = tuple({f"{path}/" for folder in _FOLDERS for path in (folder, os.path.realpath(folder))})
+
+
+def is_installed(path: str) -> bool:
+    """Return whether an absolute path is of the standard library, a package that was installed, or zerocopy."""
+    inside = f"{path}/"
+    return inside.startswith(_LIBRARIES) or any(mark in inside for mark in _INSTALLED)
+
+
+def is_own(path: str) -> bool:
+    """Return whether a file is the program's and not installed."""
+    return path.startswith("/") and not is_installed(path)
+
+
+def origin_of(module: Any) -> Origin | None:
+    """Return where a module came from; None if it has no file."""
+    path = getattr(module, "__file__", None)
+    if isinstance(path, str):
+        return path
+    folders = getattr(module, "__path__", None)
+    return None if folders is None else [str(folder) for folder in folders]
+
+
+def found(name: str, entries: Iterable[str]) -> Origin | None:
+    """Return from where a module would be imported, given ``sys.path``. Archives are not searched."""
+    portions = []
+    for entry in entries:
+        folder = entry or _current()
+        names = _listing_of(folder).names
+        if name in names:
+            for suffix in _SUFFIXES:
+                path = f"{folder}/{name}/__init__{suffix}"
+                if os.path.isfile(path):  # noqa: PTH113 - a client asks at each request
+                    return path
+        for suffix in _SUFFIXES:
+            if name + suffix in names:
+                return f"{folder}/{name}{suffix}"
+        if name in names and os.path.isdir(f"{folder}/{name}"):  # noqa: PTH112
+            portions.append(f"{folder}/{name}")
+    return portions or None
+
+
+def shadowed(names: frozenset[str], entries: Iterable[str]) -> list[str]:
+    """Return which of the names a folder of the program's own on ``sys.path`` may have modules for."""
+    folders = [entry or _current() for entry in entries]
+    return sorted(
+        {name for folder in folders if is_own(folder) for name in names & _listing_of(folder).stems}
+    )
+
+
+def here(name: str) -> Origin | None:
+    """Return from where this process has imported a module, or would."""
+    module = sys.modules.get(name)
+    return found(name, sys.path) if module is None else origin_of(module)
+
+
+def _current() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return "/nonexistent"
+
+
+def _listing_of(folder: str) -> _Listing:
+    """Return the names in a folder. They are read again when the folder has changed."""
+    try:
+        modified = os.stat(folder).st_mtime_ns  # noqa: PTH116
+        known = _listings.get(folder)
+        if known is None or known.modified != modified:
+            if len(_listings) >= _MAX_LISTINGS:
+                _listings.clear()
+            names = frozenset(os.listdir(folder))  # noqa: PTH208
+            stems = frozenset(name.partition(".")[0] for name in names)
+            known = _listings[folder] = _Listing(modified, names, stems)
+    except OSError:
+        return _NOTHING
+    return known

@@ -1,0 +1,30 @@
+"""The catalog of calls that the model server is compared on: ``CASES``, by name."""
+
+from share_catalog import (
+    diffusion,
+    identity,
+    modules,
+    objects,
+    seeds,
+    sources,
+    states,
+    tensors,
+    training,
+    transformer,
+)
+from share_catalog.case import CASES, Case
+
+__all__ = [
+    "CASES",
+    "Case",
+    "diffusion",
+    "identity",
+    "modules",
+    "objects",
+    "seeds",
+    "sources",
+    "states",
+    "tensors",
+    "training",
+    "transformer",
+]

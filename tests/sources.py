@@ -1,0 +1,269 @@
+"""Functions that depend on something besides their arguments, which loaders import: test_share_sources.py.
+
+Each is given a folder without its first slash: so no argument names a file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import mmap
+import multiprocessing
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def text(folder: str) -> str:
+    return Path(f"/{folder}/a").read_text()
+
+
+def text_of_two(folder: str) -> str:
+    return Path(f"/{folder}/a").read_text() + Path(f"/{folder}/b").read_text()
+
+
+def tensor(folder: str) -> float:
+    return float(torch.load(f"/{folder}/a")["a"].sum())
+
+
+def newest(folder: str) -> str:
+    return max(Path("/", folder).glob("a*")).name
+
+
+def walked(folder: str) -> list[str]:
+    return sorted(name for _, folders, names in os.walk(f"/{folder}") for name in (*folders, *names))
+
+
+def listed_by_descriptor(folder: str) -> list[str]:
+    descriptor = os.open(f"/{folder}", os.O_RDONLY)
+    try:
+        return sorted(os.listdir(descriptor))  # noqa: PTH208
+    finally:
+        os.close(descriptor)
+
+
+def exists(folder: str) -> bool:
+    return Path(f"/{folder}/late").exists()
+
+
+def may_read(folder: str) -> bool:
+    return os.access(f"/{folder}/late", os.R_OK)
+
+
+def size(folder: str) -> int:
+    return Path(f"/{folder}/a").stat().st_size
+
+
+def is_link(folder: str) -> bool:
+    return Path(f"/{folder}/a").is_symlink()
+
+
+def link(folder: str) -> str:
+    return Path(f"/{folder}/link").readlink().name
+
+
+def through_link(folder: str) -> str:
+    return Path(f"/{folder}/link").read_text()
+
+
+def real(folder: str) -> str:
+    return os.path.realpath(f"/{folder}/link")
+
+
+def within(folder: str) -> str:
+    descriptor = os.open(f"/{folder}", os.O_RDONLY)
+    file = os.open("a", os.O_RDONLY, dir_fd=descriptor)
+    try:
+        return os.read(file, 100).decode()
+    finally:
+        os.close(file)
+        os.close(descriptor)
+
+
+def for_update(folder: str) -> str:
+    with Path(f"/{folder}/a").open("r+") as file:
+        return file.read()
+
+
+def by_mapping(folder: str) -> bytes:
+    with (
+        Path(f"/{folder}/a").open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
+    ):
+        return memory[:]
+
+
+def by_libc(folder: str) -> bytes:
+    libc = ctypes.CDLL(None)
+    content = ctypes.create_string_buffer(100)
+    file = libc.open(f"/{folder}/a".encode(), 0)
+    libc.read(file, content, 99)
+    libc.close(file)
+    return content.value
+
+
+def by_stdio(folder: str) -> bytes:
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = libc.fgets.restype = ctypes.c_void_p
+    content = ctypes.create_string_buffer(100)
+    file = ctypes.c_void_p(libc.fopen(f"/{folder}/a".encode(), b"r"))
+    libc.fgets(content, 99, file)
+    libc.fclose(file)
+    return content.value
+
+
+def database(folder: str) -> list[Any]:
+    connection = sqlite3.connect(f"/{folder}/a")
+    try:
+        return connection.execute("SELECT value FROM numbers").fetchall()
+    finally:
+        connection.close()
+
+
+def memmap(folder: str) -> int:
+    return int(np.memmap(f"/{folder}/a", dtype=np.uint8).sum())
+
+
+def hdf5(folder: str) -> int:
+    import h5py
+
+    with h5py.File(f"/{folder}/a", "r") as file:
+        return int(file["a"][()])
+
+
+def module_by_file(folder: str) -> str:
+    spec = importlib.util.spec_from_file_location("by_file", f"/{folder}/a.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: str = module.VALUE
+    return found
+
+
+def imported(folder: str) -> str:
+    sys.path.insert(0, f"/{folder}")
+    import imported_by_sources  # type: ignore[import-not-found]
+
+    found: str = imported_by_sources.VALUE
+    return found
+
+
+def in_child(folder: str) -> str:
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(text, (folder,))
+
+
+def elsewhere(folder: str) -> str:
+    os.chdir(f"/{folder}")
+    return Path("a").read_text()
+
+
+# ------------------------------------------------------------------- what must not count
+
+
+def with_scratch(folder: str) -> str:
+    """Write and read files of its own, beside and in the temporary folder."""
+    scratch = Path(f"/{folder}/scratch")
+    found = scratch.exists()
+    scratch.write_text("scratch")
+    assert list(Path("/", folder).iterdir())
+    with tempfile.TemporaryDirectory() as temporary:
+        Path(temporary, "x").write_text("x")
+        assert Path(temporary, "x").read_text() == "x"
+    scratch.read_text()
+    scratch.unlink()
+    Path(f"/{folder}/made").mkdir(exist_ok=True)
+    return f"{text(folder)} {found}"
+
+
+# ------------------------------------------------------------------------ what is not seen
+
+
+def program(folder: str) -> str:
+    return subprocess.run(["/bin/cat", f"/{folder}/a"], capture_output=True, text=True, check=True).stdout
+
+
+def shell(folder: str) -> int:
+    return os.system(f"exit $(cat /{folder}/a)")
+
+
+def network(_: str) -> str:
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
+        connection.connect(("127.0.0.1", 9))
+    return "spoke"
+
+
+def host(_: str) -> str:
+    import socket
+
+    try:
+        socket.getaddrinfo("zerocopy.invalid", 80)
+    except OSError:
+        return "none"
+    return "some"
+
+
+def machine(_: str) -> str:
+    import ctypes.util
+    import platform
+
+    return f"{ctypes.util.find_library('c')} {platform.processor()}"
+
+
+# --------------------------------------------------------------------- variables and folders
+
+
+def variable(_: str) -> str | None:
+    return os.environ.get("ZC_TEST_VARIABLE")
+
+
+def variable_by_getenv(_: str) -> str | None:
+    return os.getenv("ZC_TEST_VARIABLE", "none")
+
+
+def variable_in_bytes(_: str) -> bytes | None:
+    return os.environb.get(b"ZC_TEST_VARIABLE")
+
+
+def variable_there(_: str) -> bool:
+    return "ZC_TEST_VARIABLE" in os.environ
+
+
+def variables(_: str) -> str | None:
+    return dict(os.environ).get("ZC_TEST_VARIABLE")
+
+
+def variables_of_copy(_: str) -> str | None:
+    return os.environ.copy().get("ZC_TEST_VARIABLE")
+
+
+def proxies(_: str) -> dict[str, str]:
+    import urllib.request
+
+    return urllib.request.getproxies()
+
+
+def own_variable(_: str) -> str:
+    os.environ["ZC_TEST_VARIABLE"] = "own"
+    return os.environ["ZC_TEST_VARIABLE"]
+
+
+def nothing(_: str) -> None:
+    return None
+
+
+def folder_itself(_: str) -> str:
+    return os.path.abspath("a")  # noqa: PTH100
+
+
+def relative(_: str) -> str:
+    return Path("here").read_text() if Path("here").exists() else "none"

@@ -1,0 +1,410 @@
+"""A call through the model server is the call: the same state decides it, and it leaves the same state."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sharing
+import torch
+
+import zerocopy
+from zerocopy import UnsupportedError, share, standins
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with sharing.served(tmp_path_factory.mktemp("share")) as place:
+        yield place
+
+
+@pytest.fixture
+def patched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have functions of this file patched, as those of known libraries are."""
+    config = tmp_path / "share.cfg"
+    names = ("drawn", "loaded", "computed", "forked", "told_seed", "appended", "wrapped")
+    config.write_text("\n".join(f"{__name__}::{name}" for name in names))
+    share.patch_all(config)
+    yield
+    share.unpatch_all()
+
+
+def seed(number: int) -> None:
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
+
+
+DRAWS: dict[str, Callable[[], float]] = {
+    "Python": random.random,
+    "NumPy": lambda: float(np.random.rand()),
+    "torch": lambda: float(torch.rand(())),
+}
+
+
+def drawn(generator: str) -> float:
+    return DRAWS[generator]()
+
+
+def loaded(path: str) -> Any:
+    return torch.load(path)
+
+
+def computed() -> torch.Tensor:
+    return torch.ones(3, requires_grad=True) * 2
+
+
+# --------------------------------------------------------------------------------------- random numbers
+
+
+@pytest.mark.parametrize("generator", DRAWS)
+def test_a_patched_call_that_draws_is_made_here(
+    generator: str, patched: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "zerocopy")
+    for number in (1, 2, 1):
+        seed(number)
+        found = drawn(generator), DRAWS[generator]()
+        seed(number)
+        assert found == (DRAWS[generator](), DRAWS[generator]())
+    lines = [record.getMessage() for record in caplog.records if "random numbers" in record.getMessage()]
+    assert len(lines) == 3 and all(generator in line for line in lines)
+    # The server remembers it: a loader has run for the first call only.
+    assert not [entry for entry in sharing.entries() if entry["name"].endswith("drawn")]
+
+
+def test_an_explicit_load_is_computed_once_whatever_the_seed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "zerocopy")
+    seed(1)
+    first, before = share.load(drawn, "torch"), torch.get_rng_state()
+    seed(2)
+    assert share.load(drawn, "torch") == first
+    assert torch.equal(before, (seed(1), torch.get_rng_state())[1])
+    assert "share.options(generators=True)" in caplog.text
+
+
+@pytest.mark.parametrize("generator", DRAWS)
+def test_generators_as_part_of_a_call(generator: str) -> None:
+    for number in (1, 2, 1):
+        seed(number)
+        with share.options(generators=True):
+            found = share.load(drawn, generator), DRAWS[generator]()
+        seed(number)
+        assert found == (DRAWS[generator](), DRAWS[generator]())
+
+
+@pytest.mark.parametrize(
+    ("named", "error"),
+    [({"generators": 1}, TypeError), ({"unseen": "x"}, ValueError), ({"seed": 1}, TypeError)],
+)
+def test_options_of_other_kinds_are_refused(named: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error), share.options(**named):
+        pass
+
+
+def forked() -> float:
+    with torch.random.fork_rng():
+        return float(torch.rand(()))
+
+
+def told_seed() -> int:
+    return torch.initial_seed()
+
+
+@pytest.mark.parametrize("function", ["forked", "told_seed"])
+def test_a_patched_call_that_asks_for_the_state_is_made_here(function: str, patched: None) -> None:
+    found = []
+    for number in (1, 2):
+        seed(number)
+        found.append(globals()[function]())
+    assert found[0] != found[1]
+
+
+def appended(items: list[int]) -> int:
+    items.append(5)
+    return len(items)
+
+
+def wrapped(tensor: torch.Tensor, name: str) -> dict[str, Any]:
+    return {"tensor": tensor, "name": name}
+
+
+def test_a_patched_call_that_changes_its_arguments_is_made_here(patched: None) -> None:
+    for _ in range(2):
+        items = [1]
+        assert appended(items) == 2 and items == [1, 5]
+
+
+def test_a_patched_call_that_returns_its_argument_is_made_here(patched: None) -> None:
+    for _ in range(2):
+        tensor = torch.ones(3)
+        assert wrapped(tensor, "a")["tensor"] is tensor
+
+
+# --------------------------------------------------------------------------------------- the caller's state
+
+
+class Config:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> str:
+    path = str(tmp_path / "config.pt")
+    torch.save({"config": Config(3), "weight": torch.ones(3)}, path)
+    return path
+
+
+def safely(path: str) -> Any:
+    return torch.load(path, weights_only=True)
+
+
+@pytest.mark.skipif(not hasattr(torch.serialization, "safe_globals"), reason="came with torch 2.5")
+def test_globals_that_are_allowed_here_are_allowed_there(configured: str) -> None:
+    with torch.serialization.safe_globals([Config]):
+        assert share.load(safely, configured)["config"].size == 3
+    with pytest.raises(Exception, match="Config"):
+        share.load(safely, configured)
+
+
+def test_globals_that_zerocopy_allows_are_allowed_there(configured: str) -> None:
+    with zerocopy.safe_globals([Config]):
+        assert share.load(zerocopy.load, configured)["config"].size == 3
+    with pytest.raises(Exception, match="Config"):
+        share.load(zerocopy.load, configured)
+
+
+def doubled(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor * 2).detach() if tensor.requires_grad and torch.is_grad_enabled() else tensor * 2
+
+
+def modes() -> dict[str, Any]:
+    return {
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_cpu_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matmul": torch.get_float32_matmul_precision(),
+        "dtype": torch.get_default_dtype(),
+    }
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    torch.set_float32_matmul_precision("medium")
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_float32_matmul_precision("highest")
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        contextlib.nullcontext,
+        torch.no_grad,
+        torch.inference_mode,
+        deterministic,
+        lambda: torch.autocast("cpu"),
+    ],
+    ids=["none", "no_grad", "inference", "deterministic", "autocast"],
+)
+def test_modes_are_those_of_the_caller(mode: Any) -> None:
+    with mode():
+        assert share.load(modes) == modes()
+
+
+class Doubling(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def fake() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode()
+
+
+def outcome(function: Any, path: str) -> type:
+    """Return the type of the result, or of the exception: torch 1.13 cannot load under FakeTensorMode."""
+    try:
+        return type(function(path))
+    except Exception as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("mode", [fake, Doubling])
+def test_a_mode_that_stays_here_keeps_the_call_here(mode: Any, patched: None, tmp_path: Path) -> None:
+    path = str(tmp_path / "a.pt")
+    torch.save(torch.ones(2), path)
+    plain = standins.original(torch.load)
+    with mode():
+        assert outcome(loaded, path) is outcome(plain, path)
+        with pytest.raises(UnsupportedError, match="mode"):
+            share.load(loaded, path)
+    assert type(share.load(loaded, path)) is torch.Tensor
+
+
+def test_an_object_that_cannot_be_sent_is_made_here(patched: None, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        assert computed().grad_fn is not None
+    assert "autograd computed" in caplog.text
+
+
+# --------------------------------------------------------------------------------------- programs and places
+
+PROGRAM = """
+    import sys
+    sys.path.insert(0, sys.argv[1])
+    import model
+    from zerocopy import share
+    print(share.load(model.build))
+"""
+
+
+def test_two_programs_with_modules_of_one_name_have_their_own_results(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.py").write_text("import layers\ndef build(): return layers.NAME\n")
+        (tmp_path / name / "layers.py").write_text(f"NAME = {name!r}\n")
+    found = []
+    for name in ("first", "second", "first", "second"):
+        program = sharing.client(textwrap.dedent(PROGRAM), tmp_path / name)
+        out, err = program.communicate(timeout=100)
+        assert program.returncode == 0, err
+        found.append(out.strip())
+    assert found == ["first", "second", "first", "second"]
+    assert sorted(entry["hits"] for entry in sharing.entries() if entry["name"] == "model.build") == [1, 1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes a mount namespace of one's own")
+def test_a_client_of_another_mount_namespace_never_gets_another_file(tmp_path: Path) -> None:
+    for name, value in ("here", 1), ("there", 2):
+        (tmp_path / name).mkdir()
+        torch.save(torch.tensor(value), tmp_path / name / "a.pt")
+    path = tmp_path / "here" / "a.pt"
+    assert int(share.load(torch.load, str(path))) == 1
+    code = """
+        import sys, torch
+        from zerocopy import share
+        try: print(int(share.load(torch.load, sys.argv[1])))
+        except share.ServerError as error: print("refused", error)
+        share.patch_all()
+        print(int(torch.load(sys.argv[1])))
+    """
+    command = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        f'mount --bind {tmp_path}/there {tmp_path}/here && exec "$@"',
+        "sh",
+    ]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", textwrap.dedent(code), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    if "unshare failed" in done.stderr or "permission denied" in done.stderr:
+        pytest.skip("no mount namespaces here")
+    first, second = done.stdout.splitlines()
+    assert first.startswith("refused") and str(path) in first and second == "2", done.stderr
+
+
+# --------------------------------------------------------------------------------------- interrupts and fork
+
+
+def test_interrupted_loads_leave_no_descriptors(tmp_path: Path) -> None:
+    torch.save(torch.ones(1000), tmp_path / "a.pt")
+    path = str(tmp_path / "a.pt")
+    share.load(torch.load, path)
+    before, pid = sharing.descriptors_of(), os.getpid()
+    count = 0
+    generator = random.Random(5)
+    for _ in range(60):
+        timer = threading.Timer(generator.uniform(0, 0.004), os.kill, (pid, signal.SIGINT))
+        try:
+            timer.start()
+            for _ in range(1000):
+                share.load(torch.load, path)
+        except KeyboardInterrupt:
+            count += 1
+        timer.join()
+    assert count == 60
+    assert sharing.descriptors_of() <= before + 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_lock_that_is_held_at_fork_does_not_stop_the_child(tmp_path: Path) -> None:
+    from zerocopy.fork_safe import ForkSafeLock
+
+    lock, is_held, ends = ForkSafeLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_held.set()
+            ends.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        with lock, lock:
+            os._exit(0)
+    ends.set()
+    thread.join()
+    deadline = time.monotonic() + 30
+    while (done := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    assert done[1] == 0
+
+
+def test_a_thread_that_forks_keeps_its_lock() -> None:
+    from zerocopy.fork_safe import ForkSafeLock
+
+    lock = ForkSafeLock()
+    with lock:
+        pid = os.fork()
+        if pid == 0:
+            with lock:
+                pass
+    if pid == 0:
+        with lock:
+            os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_dill_passes_further_keywords() -> None:
+    """dill 0.4.1 on Python 3.14 gives `_batch_setitems` the object, too."""
+    dill = pytest.importorskip("dill")
+    from zerocopy.share import by_value
+
+    class Pickler(dill.Pickler):  # type: ignore[misc]
+        def _batch_setitems(self, items: Any, obj: Any = None) -> None:
+            super()._batch_setitems(items)
+
+    made = by_value._pickler_class.__wrapped__(type("dill", (), {"Pickler": Pickler, "detect": dill.detect}))
+    buffer = io.BytesIO()
+    pickler = made(buffer)
+    pickler._batch_setitems({}.items(), obj={})

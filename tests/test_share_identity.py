@@ -1,0 +1,217 @@
+"""The model server keeps what is one memory one, what is independent apart, and all facts of a tensor."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sharing
+import torch
+
+from zerocopy import UnsupportedError, share
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with sharing.served(tmp_path_factory.mktemp("share")) as place:
+        yield place
+
+
+LARGE = 20_000  # elements: more than the server compares
+
+
+def equal_tensors() -> dict[str, torch.Tensor]:
+    return {str(i): torch.zeros(LARGE) for i in range(5)}
+
+
+def two_loads(path: str) -> dict[str, Any]:
+    return {"model": torch.load(path), "ema": torch.load(path)}
+
+
+def teacher_and_student() -> dict[str, torch.nn.Module]:
+    student = torch.nn.Linear(200, 200)
+    return {"student": student, "teacher": copy.deepcopy(student)}
+
+
+def overlapping() -> tuple[torch.Tensor, ...]:
+    buffer = bytearray(8 * LARGE)
+    whole = torch.frombuffer(buffer, dtype=torch.float32)
+    return (
+        whole,
+        torch.frombuffer(buffer, dtype=torch.float32, offset=400),
+        torch.frombuffer(bytearray(buffer), dtype=torch.float32),
+    )
+
+
+def two_dtypes() -> tuple[torch.Tensor, torch.Tensor]:
+    tensor = torch.arange(LARGE)
+    return tensor, tensor.view(torch.int32)
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    return tensor.storage().data_ptr()
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_equal_tensors_written_to_one_leave_the_others(attempt: int) -> None:
+    found = share.load(equal_tensors)
+    assert len({address_of(tensor) for tensor in found.values()}) == 5
+    found["0"].fill_(attempt)
+    assert all(not found[str(i)].any() for i in range(1, 5))
+
+
+def test_two_loads_of_a_file_are_independent(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(LARGE), "b": torch.ones(LARGE)}, tmp_path / "x.pt")
+    for _ in range(2):
+        found = share.load(two_loads, str(tmp_path / "x.pt"))
+        found["model"]["a"].zero_()
+        assert bool(found["ema"]["a"].all()) and bool(found["model"]["b"].all())
+
+
+def test_deep_copy_of_a_module_is_independent() -> None:
+    for _ in range(2):
+        found = share.load(teacher_and_student)
+        before = found["teacher"].weight.detach().clone()
+        with torch.no_grad():
+            found["student"].weight.zero_()
+        assert torch.equal(found["teacher"].weight, before)
+
+
+def test_equal_bytes_cost_memory_once() -> None:
+    share.unload("*")
+    share.load(equal_tensors)
+    assert sharing.entries()[0]["memory"] < 2 * 4 * LARGE
+
+
+def test_overlapping_storages_stay_one_memory() -> None:
+    for _ in range(2):
+        whole, part, other = share.load(overlapping)
+        part[0] = 7
+        assert whole[100] == 7 and address_of(part) == address_of(whole) + 400
+        assert not other.any()
+
+
+def test_a_storage_of_two_dtypes_is_one_storage() -> None:
+    for _ in range(2):
+        longs, ints = share.load(two_dtypes)
+        assert longs.storage()._cdata == ints.storage()._cdata
+        ints[0] = 5
+        assert longs[0] == 5
+
+
+def test_more_equal_tensors_than_mappings_are_independent() -> None:
+    found = share.load(many_equal)
+    found[3].fill_(1)
+    assert sum(int(tensor.any()) for tensor in found) == 1
+
+
+def many_equal() -> list[torch.Tensor]:
+    return [torch.zeros(1 << 12) for _ in range(700)]
+
+
+# ------------------------------------------------------------------------------------- facts of tensors
+
+
+def with_gradient(cls: Any) -> Any:
+    tensor = (
+        cls(torch.ones(5), requires_grad=True)
+        if cls is torch.nn.Parameter
+        else torch.ones(5, requires_grad=True)
+    )
+    (tensor * 2).sum().backward()
+    return tensor
+
+
+def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def made_for_inference() -> dict[str, torch.Tensor]:
+    with torch.inference_mode():
+        return {"tensor": torch.ones(3), "parameter": torch.nn.Parameter(torch.ones(2))}
+
+
+def computed() -> torch.Tensor:
+    return torch.ones(3, requires_grad=True) * 2
+
+
+@pytest.mark.parametrize("cls", [torch.Tensor, torch.nn.Parameter])
+def test_a_gradient_is_kept(cls: type) -> None:
+    for _ in range(2):
+        found = share.load(with_gradient, cls)
+        assert found.grad is not None and found.grad.tolist() == [2.0] * 5 and found.is_leaf
+
+
+def test_gradients_of_a_module_and_its_optimizer_are_kept() -> None:
+    model, optimizer = share.load(trained)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert optimizer.param_groups[0]["params"][0] is model.weight
+
+
+def test_inference_tensors_stay_inference_tensors() -> None:
+    for _ in range(2):
+        found = share.load(made_for_inference)
+        assert all(tensor.is_inference() for tensor in found.values())
+        assert found["parameter"].requires_grad and found["tensor"].tolist() == [1.0] * 3
+
+
+def test_a_computed_tensor_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="autograd computed"):
+        share.load(computed)
+
+
+class Tagged(torch.Tensor):
+    """A subclass without any state of its own."""
+
+
+def tagged() -> Tagged:
+    found = torch.ones(3).as_subclass(Tagged)
+    found.tag = "a"  # type: ignore[attr-defined]
+    return found
+
+
+def test_subclasses_keep_class_and_attributes() -> None:
+    for _ in range(2):
+        found = share.load(tagged)
+        assert type(found) is Tagged and vars(found) == {"tag": "a"} and found.tolist() == [1.0] * 3
+        assert type(share.load(torch.Tensor.as_subclass, torch.ones(2), Tagged)) is Tagged
+
+
+def sparse() -> torch.Tensor:
+    return torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.ones(2), (3,)).coalesce()
+
+
+def test_a_coalesced_tensor_stays_coalesced() -> None:
+    for _ in range(2):
+        found = share.load(sparse)
+        assert found.is_coalesced() and found.to_dense().tolist() == [1.0, 1.0, 0.0]
+
+
+def storages() -> list[Any]:
+    tensor = torch.arange(5.0)
+    return [tensor, getattr(tensor, "untyped_storage", tensor.storage().untyped)()]
+
+
+def test_an_untyped_storage_stays_untyped() -> None:
+    for _ in range(2):
+        tensor, storage = share.load(storages)
+        assert type(storage) is type(storages()[1])
+        tensor[0] = 3
+        assert bytes(storage)[:4] == bytes(tensor.storage().untyped())[:4]
+
+
+def named() -> torch.Tensor:
+    return torch.ones(2, names=("a",))
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "names"), reason="this torch has no named tensors")
+def test_a_named_tensor_is_refused() -> None:
+    with pytest.raises(UnsupportedError):
+        share.load(named)
