@@ -41,6 +41,13 @@ BUILD = ROOT / "build" / f"{torch_version()}-{sys.implementation.cache_tag}"
 class CMakeBuild(build_ext):
     """Runs CMake instead of a compiler."""
 
+    def get_ext_filename(self, fullname: str) -> str:
+        """Return the path of a module's file. That of the hooks has no tag: no Python imports it."""
+        if fullname.endswith("_watch"):
+            return os.path.join(*fullname.split(".")) + ".so"  # noqa: PTH118
+        filename: str = super().get_ext_filename(fullname)
+        return filename
+
     def build_extension(self, ext: Extension) -> None:
         """Configure, build, and copy the module to where setuptools wants it."""
         source = ["-S", str(ROOT), "-B", str(BUILD)]
@@ -54,6 +61,7 @@ class CMakeBuild(build_ext):
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(BUILD / target.name, target)
+        (target.parent / "built_for").write_text(torch_version() + "\n")  # which is asked before _C is loaded
 
 
 # setuptools copies the package here and never clears it: a module that was deleted would be packed for ever.
@@ -62,7 +70,7 @@ shutil.rmtree(PACKAGE, ignore_errors=True)
 
 setup(
     license="Apache-2.0",
-    ext_modules=[Extension("zerocopy._C", sources=[]), Extension("zerocopy._core", sources=[])],
+    ext_modules=[Extension(f"zerocopy.{name}", sources=[]) for name in ("_C", "_core", "_watch")],
     cmdclass={"build_ext": CMakeBuild},
     options={"build": {"build_base": str(BUILD), "build_lib": str(PACKAGE)}},
 )

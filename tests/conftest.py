@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import io
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,6 +51,16 @@ TIED_STATE = {
     "bias": torch.ones(3),
     "parameter": torch.nn.Parameter(torch.ones(2)),
 }
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Give pytest's folder, and empty the folder after a test that passes."""
+    failed = request.session.testsfailed
+    yield tmp_path
+    if request.session.testsfailed == failed:
+        shutil.rmtree(tmp_path, ignore_errors=True)
+        tmp_path.mkdir(exist_ok=True)  # no other test gets this name: results are cached by the path
 
 
 @pytest.fixture
@@ -113,6 +126,17 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(devices.KINDS, "cpu", made)
     monkeypatch.setattr(rings, "_rings", {})
     return made
+
+
+@contextlib.contextmanager
+def unfilled_memory() -> Iterator[None]:
+    """Have glibc fill no memory within a block, which ``MALLOC_PERTURB_`` asks for everywhere else."""
+    libc, option = ctypes.CDLL(None), -6  # M_PERTURB
+    libc.mallopt(option, 0)
+    try:
+        yield
+    finally:
+        libc.mallopt(option, int(os.environ.get("MALLOC_PERTURB_", "0")))
 
 
 def saved_bytes(obj: Any, **kwargs: Any) -> bytes:
