@@ -23,6 +23,8 @@ def why_not() -> str:
         return "/dev/fuse cannot be opened"
     if shutil.which("fusermount3") is None:
         return "fuse3 is not installed"
+    if shutil.which("pkg-config") is None:
+        return "pkg-config is not installed"
     if subprocess.run(["pkg-config", "--exists", "fuse3"], check=False).returncode != 0:
         return "libfuse3-dev is not installed"
     try:

@@ -142,9 +142,9 @@ def test_what_is_no_mapping(given: Any) -> None:
 
 @pytest.mark.parametrize("given", [None, {}, nn.Linear])
 def test_what_is_no_module(given: Any) -> None:
-    with pytest.raises(TypeError, match=r"a torch\.nn\.Module takes"):
+    with pytest.raises(TypeError, match=r"to be a torch\.nn\.Module, got"):
         zerocopy.assign(given, {})
-    with pytest.raises(TypeError, match=r"a torch\.nn\.Module takes"):
+    with pytest.raises(TypeError, match=r"to be a torch\.nn\.Module, got"):
         zerocopy.load_model(given, "not looked at")
 
 
@@ -689,11 +689,77 @@ PRIVATE = """
 
 
 @pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
-def test_private_memory(save: Saver, child: Child) -> None:
+def test_private_memory(save: Saver, forked: Child) -> None:
     big = save({f"{index}.weight": torch.ones(1024, 1024) for index in range(16)}, "big.pt")  # 64 MiB
-    done = child(PRIVATE, big, save(nn.Linear(1, 1).state_dict(), "small.pt"))
+    done = forked(PRIVATE, big, save(nn.Linear(1, 1).state_dict(), "small.pt"))
     assert done.returncode == 0, done.stderr
     assigned, total, copied = done.stdout.split()
     assert float(total) == 16 << 20
     assert int(assigned) < 2048, f"{assigned} kB for a module of 64 MiB that lies in the file"
     assert int(copied) < 2048, f"{copied} kB beside the module that was copied to"
+
+
+# ----------------------------------------------------------------------------- ties of .safetensors
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("assign", [True, False])
+@pytest.mark.parametrize("shards", [None, 300])
+def test_load_model_tied_safetensors_loads(
+    trained: Net, tmp_path: Path, save: Saver, device: str, assign: bool, shards: int | None
+) -> None:
+    """What convert writes, which has a tied tensor once, under one of its names."""
+    if device == "meta" and not assign:
+        return
+    path = tmp_path / ("shards" if shards else "model.safetensors")
+    if shards:
+        path.mkdir()
+    zerocopy.convert(save(trained.state_dict()), path, max_shard_size=shards)
+    net = Net(device)
+    assert zerocopy.load_model(net, path, assign=assign) == ([], [])
+    assert net.head.weight is net.embed.weight and torch.equal(net.head.weight, trained.head.weight)
+
+
+def test_load_model_tied_safetensors_as_safetensors_does(trained: Net, tmp_path: Path) -> None:
+    safetensors_torch = pytest.importorskip("safetensors.torch")
+    path = tmp_path / "model.safetensors"
+    safetensors_torch.save_model(trained, path)
+    ours, theirs = Net(), Net()
+    missing, unexpected = safetensors_torch.load_model(theirs, path)
+    assert zerocopy.load_model(ours, path) == (list(missing), list(unexpected))
+    for name, tensor in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], tensor)
+    without = {name: tensor for name, tensor in zerocopy.load(path).items() if "embed" not in name}
+    without = {name: tensor.clone() for name, tensor in without.items() if "head" not in name}
+    safetensors_torch.save_file(without, path)
+    for load in (zerocopy.load_model, safetensors_torch.load_model):
+        with pytest.raises(RuntimeError, match=r"[Mm]issing"):
+            load(Net(), path)
+
+
+def test_load_model_other_formats_miss_a_tied_name(trained: Net, save: Saver) -> None:
+    state = trained.state_dict()
+    del state["head.weight"]
+    path = save(state)
+    for load in (
+        lambda net: net.load_state_dict(torch.load(path)),
+        lambda net: zerocopy.load_model(net, path),
+    ):
+        with pytest.raises(RuntimeError, match=r"head\.weight"):
+            load(Net())
+
+
+def test_load_model_from_file_objects(trained: Net, tmp_path: Path, save: Saver) -> None:
+    path = tmp_path / "model.safetensors"
+    zerocopy.convert(save(trained.state_dict()), path)
+    with path.open("rb") as file:
+        assert zerocopy.load_model(Net(), file) == ([], [])
+    assert zerocopy.load_model(Net(), path.read_bytes()) == ([], [])
+
+
+def test_load_model_arguments_swapped(save: Saver) -> None:
+    path = save(Net().state_dict())
+    with pytest.raises(
+        TypeError, match=r"expected module, the first argument, to be a torch\.nn\.Module, got PosixPath"
+    ):
+        zerocopy.load_model(path, Net())  # type: ignore[arg-type]

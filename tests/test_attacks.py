@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from attacks import CATALOG, page
 from attacks.attack import CANARY, Attack, Expected, Family
+from attacks.containers import TAR
 from attacks.payloads import PAYLOADS
 from attacks.runner import Runner
 from attacks.server import EQUAL, GREED, LOADS
@@ -122,7 +123,9 @@ def test_stock_torch(family: Family, attack: Attack, runner: Runner, measured: p
     if not UPDATE:
         recorded = page.answers(release).get(family.title, {}).get(attack.name)
         same = outcome.word == recorded or {outcome.word, recorded} & BEYOND_LIMITS
-        assert same, f"ZEROCOPY_UPDATE_DOCS=1 records it: {outcome}"
+        # Python's tarfile reads a tar for torch: later patch levels refuse more of what is faulty.
+        refused = family is TAR and page.is_refusal(outcome.word) and not page.is_good(attack)
+        assert same or refused, f"ZEROCOPY_UPDATE_DOCS=1 records it: {outcome}"
 
 
 @pytest.mark.parametrize("attack", PAYLOADS, ids=lambda attack: attack.name)

@@ -278,14 +278,14 @@ def test_on_a_real_fuse_file_system(folder: Path, caplog: pytest.LogCaptureFixtu
 
 @needs_far
 @pytest.mark.parametrize("what", ["auto", "pread", "direct", "prefetch"])
-def test_ctrl_c_and_the_number_of_threads(folder: Path, child: Child, what: str) -> None:
+def test_ctrl_c_and_the_number_of_threads(folder: Path, forked: Child, what: str) -> None:
     with far.mounted(folder, delay_us=200_000) as place:
         load = (
             f"zerocopy.load(path, backend={what!r})"
             if what != "prefetch"
             else "zerocopy.prefetch(path, block=True)"
         )
-        seen = interrupted(child, load, place / "m.pt", already=1, ZEROCOPY_NUM_THREADS="3")
+        seen = interrupted(forked, load, place / "m.pt", already=1, ZEROCOPY_NUM_THREADS="3")
     # Ours, and the one that watches; what waits for the others in the background is one more.
     assert 1 < seen.most <= 1 + 3 + (what == "prefetch")
     assert seen.left == seen.mapped == 0
@@ -308,11 +308,11 @@ CUT = """
 @needs_far
 @READING
 def test_a_file_that_is_cut_while_it_is_read(
-    folder: Path, tmp_path: Path, child: Child, backend: str
+    folder: Path, tmp_path: Path, forked: Child, backend: str
 ) -> None:
     (tmp_path / "m.pt").write_bytes((folder / "m.pt").read_bytes())
     with far.mounted(tmp_path, delay_us=100_000, attr_timeout=0) as place:
-        done = child(CUT, place / "m.pt", tmp_path / "m.pt", backend, ZEROCOPY_NUM_THREADS="2")
+        done = forked(CUT, place / "m.pt", tmp_path / "m.pt", backend, ZEROCOPY_NUM_THREADS="2")
         number, name = done.stdout.split()
         assert int(number) in (errno.ESTALE, errno.EIO) and name == str(place / "m.pt"), done.stderr
 

@@ -596,10 +596,10 @@ CLOSED_MEANWHILE = """
 """
 
 
-def test_closing_while_other_threads_read(save: Saver, child: Child) -> None:
+def test_closing_while_other_threads_read(save: Saver, forked: Child) -> None:
     names = ("float32", "float64", "int8", "int16", "int32", "float16", "bfloat16", "bool")
     path = save([torch.ones(30, dtype=getattr(torch, name)) for name in names])
-    done = child(CLOSED_MEANWHILE, path)
+    done = forked(CLOSED_MEANWHILE, path)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -120,9 +120,9 @@ MEMORY = """
 
 @pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
 @pytest.mark.parametrize("packed", [False, True])
-def test_memory_is_a_few_pieces(save: Saver, child: Child, packed: bool) -> None:
+def test_memory_is_a_few_pieces(save: Saver, forked: Child, packed: bool) -> None:
     big = save({"w": torch.arange(1 << 23)}, "big.pt")  # 64 MiB in one storage
     big = deflated(big) if packed else big
-    done = child(MEMORY, big, save(STATE, "small.pt"))
+    done = forked(MEMORY, big, save(STATE, "small.pt"))
     private, peak = map(int, done.stdout.split())
     assert private < 24 << 10 and peak < 40 << 10, f"{private} kB, at the peak {peak} kB"

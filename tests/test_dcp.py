@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -224,6 +225,18 @@ def test_nothing_of_metadata_is_called(writer: Writer, capsys: pytest.CaptureFix
     with pytest.raises(zerocopy.FormatError, match="metadata"):
         zerocopy.load(writer.write())
     assert not capsys.readouterr().out
+
+
+def test_metadata_takes_memory_in_proportion(writer: Writer) -> None:
+    folder = writer.write()
+    zerocopy.load(folder)  # imports
+    tracemalloc.start()
+    try:
+        zerocopy.load(folder)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 @each_way

@@ -147,7 +147,7 @@ def test_module_made_of_loaded_tensors_trains(save: Saver) -> None:
     assert torch.equal(net.weight, before)
 
 
-def test_sent_to_a_worker_process(path: Path, child: Child) -> None:
+def test_sent_to_a_worker_process(path: Path, forked: Child) -> None:
     code = """
         import sys, torch, torch.multiprocessing as mp, zerocopy
         def double(tensor, answers):
@@ -161,5 +161,5 @@ def test_sent_to_a_worker_process(path: Path, child: Child) -> None:
             print(answers.get())
             worker.join()
     """
-    done = child(code, path)
+    done = forked(code, path)
     assert done.stdout.strip() == "12.0", done.stderr

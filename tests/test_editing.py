@@ -7,6 +7,7 @@ import itertools
 import os
 import pickle
 import shutil
+import struct
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -68,7 +69,7 @@ def test_rename(tmp_path: Path, write: Any) -> None:
 
 
 @pytest.mark.parametrize("write", [torch.save, zerocopy.save])
-def test_drop(tmp_path: Path, write: Any, child: Child) -> None:
+def test_drop(tmp_path: Path, write: Any, forked: Child) -> None:
     path, expected = tmp_path / "model.pt", state()
     write(expected, path)
     data = zerocopy.storage_offsets(path)
@@ -78,7 +79,7 @@ def test_drop(tmp_path: Path, write: Any, child: Child) -> None:
     assert_same(zerocopy.load(path), expected)
     assert zerocopy.storage_offsets(path).items() <= data.items()
     code = "import sys, torch; torch.load(sys.argv[1], weights_only=False)"
-    done = child(
+    done = forked(
         code, path, TORCH_SERIALIZATION_DEBUG="1"
     )  # torch compares where it thinks that storages are
     assert done.returncode == 0, done.stderr
@@ -256,6 +257,87 @@ def test_an_archive_that_another_program_packed(tmp_path: Path) -> None:
     assert list(zerocopy.load(path)) == ["erste", "model", "tied", "parameter", "step"]
 
 
+# ----------------------------------------------------------------------------- what is not ours to cut
+
+
+def two_in_one() -> bytes:
+    return saved_bytes(state()) + saved_bytes({"other": BASE})
+
+
+def the_same_twice() -> bytes:
+    return 2 * saved_bytes(state())
+
+
+def data_behind_a_copy_of_the_end() -> bytes:
+    content = saved_bytes(state())
+    return content + bytes(300) + b"data of another program" + bytes(300) + content[-42:]
+
+
+def end_that_speaks_of_an_early_directory() -> bytes:
+    """The directory's size and place are within the data: what follows them would be cut."""
+    content = bytearray(saved_bytes({"a": torch.zeros(5000)}))
+    (wide,) = struct.unpack_from("<Q", content, len(content) - 34)
+    content[wide + 40 : wide + 56] = struct.pack("<QQ", 100, 2000)
+    struct.pack_into("<Q", content, len(content) - 34, 2100)
+    content[2100:2156] = content[wide : wide + 56]
+    return bytes(content)
+
+
+def directory_that_calls_data_an_old_record() -> bytes:
+    """An entry of the name that an edit gives to the old directory, over bytes that begin as one."""
+    content = bytearray(saved_bytes({"a": torch.zeros(5000)}))
+    at = content.rindex(b"PK\1\2")
+    name_size = content[at + 28]
+    content[at + 46 : at + 46 + name_size] = b"archive/old/".ljust(name_size, b"0")
+    data = content.index(bytes(4000))
+    content[data : data + 4] = b"PK\1\2"
+    struct.pack_into("<I", content, at + 42, data)
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        two_in_one,
+        the_same_twice,
+        data_behind_a_copy_of_the_end,
+        end_that_speaks_of_an_early_directory,
+        directory_that_calls_data_an_old_record,
+    ],
+)
+@pytest.mark.parametrize("names", [{}, {"first": "erste"}, {"nothing": "x"}])
+def test_file_that_no_edit_left_stays_as_it_is(tmp_path: Path, make: Any, names: Any) -> None:
+    path = tmp_path / "model.pt"
+    path.write_bytes(content := make())
+    for change in (lambda: zerocopy.rename_keys(path, names), lambda: zerocopy.drop_keys(path, list(names))):
+        with pytest.raises((zerocopy.Error, KeyError)):
+            change()
+        assert path.read_bytes() == content
+
+
+def test_interrupted_edit_is_not_undone_by_wrong_arguments(
+    save: Saver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save({"weight": BASE, **{f"entry {i}": i for i in range(4000)}})
+    write = editing._write
+    left = path.with_name("left.pt")
+
+    def copying(file: int, content: bytes, offset: int) -> None:
+        write(file, content, offset)
+        if not left.exists():
+            shutil.copy(path, left)
+
+    monkeypatch.setattr(editing, "_write", copying)
+    zerocopy.rename_keys(path, {"weight": "W"})
+    monkeypatch.undo()
+    before = left.read_bytes()
+    with pytest.raises(KeyError):
+        zerocopy.rename_keys(left, {"nothing": "x"})
+    assert left.read_bytes() == before
+    zerocopy.rename_keys(left, {})
+    assert len(left.read_bytes()) < len(before) and torch.equal(zerocopy.load(left)["weight"], BASE)
+
+
 # ----------------------------------------------------------------------------- at every moment
 
 
@@ -302,7 +384,7 @@ def check(left: Path, old: Any, new: Any) -> str:
     return "old" if expected is old else "the new"  # in the order of time, and of the alphabet
 
 
-def test_killed(save: Saver, child: Child) -> None:
+def test_killed(save: Saver, forked: Child) -> None:
     path = save({"weight": BASE, **{f"entry {i}": i for i in range(4000)}})
     code = """
         import os, signal, sys
@@ -319,7 +401,7 @@ def test_killed(save: Saver, child: Child) -> None:
         zerocopy.rename_keys(sys.argv[1], {"weight": "W"})
     """
     for count in (0, 1, 2):
-        assert child(code, path, count).returncode == -9
+        assert forked(code, path, count).returncode == -9
         assert_same(stock_load(path)["weight"], BASE)
     zerocopy.rename_keys(path, {"weight": "W"})
     assert_same(zerocopy.load(path)["W"], BASE)

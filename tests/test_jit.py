@@ -295,8 +295,10 @@ def test_a_buffer_goes_with_the_module(linear: Path) -> None:
     assert gone() is None
 
 
-def test_alive_when_the_interpreter_ends(linear: Path, child: Child) -> None:
-    done = child("import sys, zerocopy, torch; m = zerocopy.jit.load(sys.argv[1]); print(m.training)", linear)
+def test_alive_when_the_interpreter_ends(linear: Path, forked: Child) -> None:
+    done = forked(
+        "import sys, zerocopy, torch; m = zerocopy.jit.load(sys.argv[1]); print(m.training)", linear
+    )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 

@@ -592,3 +592,27 @@ def test_close(container: str, tmp_path: Path) -> None:
             tensor + 1
     assert_same([lazy[0].materialize(), lazy[1].materialize()], eager[:2])
     assert torch.equal(lazy[0] + 0, used) and lazy[1].materialize() is handed_out
+
+
+class Quantized(torch.nn.Parameter):
+    """Keeps its data in its state, as bitsandbytes' Params4bit does."""
+
+    def __getstate__(self) -> Any:
+        return {**self.__dict__, "data": self.data, "requires_grad": self.requires_grad}
+
+
+@pytest.mark.parametrize("weights_only", [False])
+def test_parameter_whose_state_holds_data(save: Saver, weights_only: bool) -> None:
+    made = Quantized(torch.arange(4.0), requires_grad=False)
+    made.note = "kept"  # type: ignore[attr-defined]
+    path = save({"w": made, "again": made, "object": Whatever()})
+    expected = torch.load(path, weights_only=False)
+    lazy = zerocopy.lazy_load(path, weights_only=False)
+    real = lazy["w"].materialize()
+    assert type(real) is type(expected["w"]) and torch.equal(real, expected["w"])
+    assert vars(real) == vars(expected["w"]) and real.requires_grad == expected["w"].requires_grad
+    assert lazy["again"] is lazy["w"]
+
+
+class Whatever:
+    """Has the file take trust."""

@@ -485,7 +485,7 @@ PEAK = """
 
 @pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
 @pytest.mark.parametrize("kind", ["stored", "deflated", "converted", "legacy"])
-def test_private_memory_of_copying(tmp_path: Path, child: Child, kind: str) -> None:
+def test_private_memory_of_copying(tmp_path: Path, forked: Child, kind: str) -> None:
     """The module, one tensor, and some megabytes: for a file of 64 MiB, of tensors of 4 MiB."""
     paths = []
     for name, size in (("big.pt", 1 << 20), ("small.pt", 10)):
@@ -493,7 +493,7 @@ def test_private_memory_of_copying(tmp_path: Path, child: Child, kind: str) -> N
         content = saved_bytes(state, _use_new_zipfile_serialization=kind != "legacy")
         paths.append(tmp_path / name)
         paths[-1].write_bytes(rezip(content, 8) if kind == "deflated" else content)
-    done = child(PEAK, *paths, "float16" if kind == "converted" else "float32")
+    done = forked(PEAK, *paths, "float16" if kind == "converted" else "float32")
     assert done.returncode == 0, done.stderr
     before, peak, module = map(int, done.stdout.split())
     # The module was there before; its pages come as they are written.

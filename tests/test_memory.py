@@ -94,10 +94,10 @@ PRIVATE = """
 
 @pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
 @pytest.mark.parametrize("weights_only", [True, False])
-def test_private_memory_of_a_load_is_small(save: Saver, child: Child, weights_only: bool) -> None:
+def test_private_memory_of_a_load_is_small(save: Saver, forked: Child, weights_only: bool) -> None:
     big = save({f"layer.{i}": torch.full((1 << 20,), float(i)) for i in range(16)}, "big.pt")  # 64 MiB
     small = save({f"layer.{i}": torch.ones(1) for i in range(16)}, "small.pt")
-    done = child(PRIVATE, big, small, weights_only)
+    done = forked(PRIVATE, big, small, weights_only)
     ready, read, total = done.stdout.split()
     assert float(total) == 120 * (1 << 20)
     assert int(ready) < 1024 and int(read) < 2048, f"{ready} kB when loaded, {read} kB when read"

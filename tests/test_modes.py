@@ -24,7 +24,7 @@ def path(save: Saver) -> Path:
 
 
 @BOTH
-def test_c_keeps_writes_in_this_object(path: Path, child: Child, weights_only: bool) -> None:
+def test_c_keeps_writes_in_this_object(path: Path, forked: Child, weights_only: bool) -> None:
     before = digest(path)
     mine = zerocopy.load(path, weights_only=weights_only)
     other = zerocopy.load(path, weights_only=weights_only)
@@ -35,7 +35,7 @@ def test_c_keeps_writes_in_this_object(path: Path, child: Child, weights_only: b
     assert_same(other, STATE)
     assert_same(zerocopy.load(path), STATE)
     code = "import sys, zerocopy; print(zerocopy.load(sys.argv[1])['weight'][4999].item())"
-    assert child(code, path).stdout.strip() == "4999.0"
+    assert forked(code, path).stdout.strip() == "4999.0"
     assert digest(path) == before
 
 
@@ -48,7 +48,7 @@ def test_c_needs_no_write_permission(path: Path) -> None:
 
 
 @BOTH
-def test_r_plus_reaches_the_file(path: Path, child: Child, weights_only: bool) -> None:
+def test_r_plus_reaches_the_file(path: Path, forked: Child, weights_only: bool) -> None:
     offset = payload_offset(path, "data/0")
     loaded = zerocopy.load(path, mode="r+", weights_only=weights_only)
     other = zerocopy.load(path, mode="r")
@@ -56,7 +56,7 @@ def test_r_plus_reaches_the_file(path: Path, child: Child, weights_only: bool) -
     assert torch.equal(loaded["weight"], -STATE["weight"])
     assert torch.equal(other["weight"], loaded["weight"]), "the other mapping shares the pages"
     code = "import sys, torch; print(torch.load(sys.argv[1])['weight'][4999].item())"
-    assert child(code, path).stdout.strip() == "-4999.0"
+    assert forked(code, path).stdout.strip() == "-4999.0"
     del loaded, other
     stored = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.float32, count=5000, offset=offset)
     assert torch.equal(stored, -STATE["weight"])
@@ -122,7 +122,7 @@ def test_r_gives_the_values(path: Path, weights_only: bool) -> None:
 
 
 @pytest.mark.plain_memory("a sanitizer reports what is meant to be a signal")
-def test_r_write_kills_the_process_and_not_the_file(path: Path, child: Child) -> None:
+def test_r_write_kills_the_process_and_not_the_file(path: Path, forked: Child) -> None:
     before = digest(path)
     code = """
         import sys, zerocopy
@@ -131,7 +131,7 @@ def test_r_write_kills_the_process_and_not_the_file(path: Path, child: Child) ->
         weight[3] = 9
         print("written", flush=True)
     """
-    done = child(code, path)
+    done = forked(code, path)
     assert done.stdout.split() == ["read", "3.0"]
     assert done.returncode < 0, "ended by a signal"
     assert digest(path) == before

@@ -6,6 +6,9 @@ import ast
 import importlib.metadata
 import inspect
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -196,3 +199,66 @@ def test_stub_has_the_arguments_of_the_module(module: ModuleType, name: str) -> 
             assert isinstance(vars(thing)[method], property)
         else:
             assert arguments_in_stub(definition) == arguments_in_docstring(getattr(thing, method)), method
+
+
+# ----------------------------------------------------------------------------- as it is built
+
+
+@pytest.fixture
+def other_build(tmp_path: Path) -> Path:
+    """Give a folder with a copy of the installed package that says it was built for another torch."""
+    shutil.copytree(Path(zerocopy.__file__).parent, tmp_path / "zerocopy")
+    (tmp_path / "zerocopy" / "built_for").write_text("0.4.1+cu92\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("first", ["", "import torch"])
+def test_built_for_another_torch_is_an_import_error(child: Child, other_build: Path, first: str) -> None:
+    code = f"""
+        {first or "import sys"}
+        import zerocopy
+        zerocopy.untyped_storage(bytearray(3))
+    """
+    done = child(code, PYTHONPATH=str(other_build))
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: zerocopy was built for PyTorch 0.4.1+cu92")
+    assert torch.__version__ in last and "pip install --no-build-isolation" in last
+
+
+def test_built_for_another_build_of_this_release_works(child: Child, other_build: Path) -> None:
+    release = str(torch.__version__).partition("+")[0]
+    (other_build / "zerocopy" / "built_for").write_text(f"{release}+cu999\n")
+    code = "import zerocopy; print(zerocopy.__file__, zerocopy.untyped_storage(bytearray(3)).nbytes())"
+    done = child(code, PYTHONPATH=str(other_build))
+    assert done.stdout == f"{other_build / 'zerocopy' / '__init__.py'} 3\n", done.stderr
+
+
+def test_build_says_what_it_was_built_for() -> None:
+    built = (Path(zerocopy.__file__).parent / "built_for").read_text().strip()
+    assert built == importlib.metadata.version("torch")
+
+
+def test_source_distribution_has_all_that_a_build_reads(tmp_path: Path) -> None:
+    """It is built and unpacked; CMake, which names every source, generates a build of it."""
+    source = Path(__file__).parent.parent
+    copy = tmp_path / "checkout"
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=source, capture_output=True, check=False)
+    if tracked.returncode:
+        pytest.skip("not a checkout of git")
+    for name in filter(None, tracked.stdout.decode().split("\0")):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source / name, copy / name)
+    build = "import setuptools.build_meta as meta; meta.build_sdist('dist')"
+    subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, capture_output=True)
+    (packed,) = (copy / "dist").iterdir()
+    shutil.unpack_archive(packed, tmp_path)
+    unpacked = tmp_path / packed.name.removesuffix(".tar.gz")
+    for folder in ("csrc", "cmake", "docs", "python/zerocopy"):
+        for path in (copy / folder).rglob("*"):
+            if path.is_file():
+                there = unpacked / path.relative_to(copy)
+                assert there.read_bytes() == path.read_bytes(), path
+    configure = ["cmake", "-S", unpacked, "-B", tmp_path / "build", f"-DPython_EXECUTABLE={sys.executable}"]
+    done = subprocess.run(configure, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -300,3 +300,10 @@ def test_position_of_a_file_object(save: Saver) -> None:
     file.seek(0)
     with zerocopy.patched():
         assert [int(torch.load(file)["n"]) for _ in range(2)] == [1, 2]
+
+
+@pytest.mark.parametrize("value", ["1", "true", "yes", "on", "ON", "True"])
+def test_disabled_by_every_word_that_says_so(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("ZEROCOPY_DISABLE", value)
+    with zerocopy.patched():
+        assert not zerocopy.is_patched()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ def test_resume_and_save(save: Saver) -> None:
     assert_same(torch.load(path)["weight"], STATE["weight"] + 4)
 
 
-def test_smaller_than_what_was_mapped(save: Saver, child: Child) -> None:
+def test_smaller_than_what_was_mapped(save: Saver, forked: Child) -> None:
     """The recipe that ends in SIGBUS otherwise."""
     code = """
         import sys, torch, zerocopy
@@ -39,7 +41,7 @@ def test_smaller_than_what_was_mapped(save: Saver, child: Child) -> None:
         torch.save({"weight": state["weight"][:3].clone()}, sys.argv[1])
         print(int(state["weight"].sum()), torch.load(sys.argv[1])["weight"].tolist())
     """
-    done = child(code, save(STATE))
+    done = forked(code, save(STATE))
     assert done.stdout == f"{int(STATE['weight'].sum())} [0.0, 1.0, 2.0]\n", done.stderr
 
 
@@ -52,16 +54,14 @@ def test_saving_what_is_mapped_over_itself(save: Saver) -> None:
         assert torch.load(path)["weight"][:2].tolist() == [5, 1]
 
 
-def test_same_bytes_as_stock(save: Saver, tmp_path: Path) -> None:
-    """The archive's root folder has the file's name, as stock torch.save names it."""
-    (tmp_path / "stock").mkdir()
-    stock = tmp_path / "stock" / "checkpoint.pt"
-    torch.save(STATE, stock)
+def test_same_bytes_as_stock_writes_to_a_file_object(save: Saver, tmp_path: Path) -> None:
+    with (tmp_path / "stock.pt").open("wb") as file:
+        torch.save(STATE, file)
     path = save(STATE)
     with zerocopy.patched():
         state = torch.load(path)
         torch.save(STATE, path)
-    assert path.read_bytes() == stock.read_bytes()
+    assert path.read_bytes() == (tmp_path / "stock.pt").read_bytes()
     del state
 
 
@@ -128,3 +128,63 @@ def test_a_stock_mapping_counts(save: Saver) -> None:
     with zerocopy.patched():
         torch.save({"weight": torch.zeros(1)}, path)
     assert bytes(storage[:2].tolist()) == b"PK" and storage[-1] is not None
+
+
+KILLED = """
+    import os, signal, sys, torch, zerocopy
+    class Killing:
+        def __reduce__(self):
+            os.kill(os.getpid(), signal.SIGKILL)
+    zerocopy.patch()
+    state = torch.load(sys.argv[1])
+    torch.save([state, Killing()], sys.argv[1])
+"""
+
+
+def test_killed_process_leaves_the_old_file_alone(save: Saver, child: Child) -> None:
+    path = save(STATE)
+    before = path.read_bytes()
+    assert child(KILLED, path).returncode == -9
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
+OF_ANOTHER = """
+    import os, sys, torch, zerocopy
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    zerocopy.patch()
+    state = zerocopy.load(sys.argv[1], mmap=sys.argv[2] == "mapped")
+    try:
+        torch.save({"weight": torch.zeros(1)}, sys.argv[1])
+    except PermissionError as error:
+        print(error)
+    print(float(state["weight"].sum()))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="to become somebody else")
+@pytest.mark.parametrize("how", ["mapped", "read"])
+def test_folder_that_cannot_be_written_to(forked: Child, how: str) -> None:
+    """Stock torch.save overwrites the file. That is done unless live tensors would lose their bytes."""
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "model.pt"
+        torch.save(STATE, path)
+        path.parent.chmod(0o755)
+        path.chmod(0o666)
+        done = forked(OF_ANOTHER, path, how)
+        *refusal, total = done.stdout.splitlines()
+        assert float(total) == STATE["weight"].sum(), done.stderr
+        assert torch.load(path)["weight"].numel() == (SIZE if how == "mapped" else 1)
+        assert bool(refusal) == (how == "mapped") and all("mmap=False" in line for line in refusal)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="to give files away")
+def test_owner_is_kept(save: Saver) -> None:
+    path = save(STATE)
+    os.chown(path, 1234, 2345)
+    with zerocopy.patched():
+        state = torch.load(path)
+        torch.save({"weight": torch.zeros(1)}, path)
+    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 2345)
+    del state

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.overrides
 from lazily import Named, answer, called, same_on_both
-from test_placeholder_sweep import FILES, INDEX, MASK, ROWS, SUBJECTS
+from test_placeholder_sweep import FILES, INDEX, IS_LATER, KNOWN_RELEASE, MASK, ROWS, SUBJECTS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # half of torch's names are on their way out
 
@@ -266,6 +266,8 @@ def test_function(full_name: str) -> None:
                 same_on_both(FILES[subject], functools.partial(apply, function, by_name))
             return
     same_on_both(FILES["float"], function)
+    if IS_LATER:
+        pytest.skip(f"the table has no arguments that {full_name} takes; it is of torch {KNOWN_RELEASE}")
     assert name in ALWAYS_FAIL, f"the table has no arguments that {full_name} takes"
 
 

@@ -229,7 +229,21 @@ UNINITIALIZED = {"new", "new_empty", "new_empty_strided", "resize", "resize_", "
 # Handles with a number that counts up.
 HANDLES = {"register_hook", "register_post_accumulate_grad_hook"}
 
-NAMES = sorted(set(dir(torch.Tensor)) - LEFT_OUT.keys())
+
+class Plain:
+    """Has the names that this Python gives to each class: `__firstlineno__` from 3.13 on."""
+
+    annotated: int
+
+
+assert Plain.__annotations__  # some names come with the first use
+OF_EACH_CLASS = vars(Plain).keys()
+
+NAMES = sorted(set(dir(torch.Tensor)) - LEFT_OUT.keys() - OF_EACH_CLASS)
+
+#: The latest release of torch that the tables know.
+KNOWN_RELEASE = (2, 13)
+IS_LATER = tuple(map(int, torch.__version__.split(".")[:2])) > KNOWN_RELEASE
 
 
 def nothing(like: Any) -> tuple[Any, ...]:
@@ -286,6 +300,8 @@ def needs_arguments(name: str, subject: str) -> bool:
 def test_tensor_has(name: str) -> None:
     """Every attribute gives, and every method does what it does to the tensor; some arguments suit some subject."""
     succeeded = [tried(name, subject, make) for subject in SUBJECTS for make in arguments_of(name)]
+    if IS_LATER and not any(succeeded):
+        pytest.skip(f"the table has no arguments that Tensor.{name} takes; it is of torch {KNOWN_RELEASE}")
     assert any(succeeded) or name in ALWAYS_FAIL, f"the table has no arguments that Tensor.{name} takes"
 
 

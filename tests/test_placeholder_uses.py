@@ -547,9 +547,9 @@ SHARED = """
 """
 
 
-def test_another_process(save: Saver, child: Any) -> None:
+def test_another_process(save: Saver, forked: Any) -> None:
     """Placeholders go through a queue of torch.multiprocessing as tensors do."""
-    done = child(SHARED, save(STATE))
+    done = forked(SHARED, save(STATE))
     expected = [(STATE[name] + 1).tolist() for name in ("w", "frozen", "i")]
     assert done.stdout.strip() == str(expected), done.stderr
 

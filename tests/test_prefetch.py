@@ -206,9 +206,9 @@ def test_lock(save: Saver) -> None:
     assert locked_bytes() == before
 
 
-def test_a_process_ends_without_it(cold: Path, child: Child) -> None:
+def test_a_process_ends_without_it(cold: Path, forked: Child) -> None:
     for progress in ("None", "print"):
-        done = child(
+        done = forked(
             f"import sys, zerocopy; zerocopy.prefetch(sys.argv[1], progress={progress}).done",
             cold,
         )

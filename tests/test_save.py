@@ -84,12 +84,12 @@ def test_no_such_alignment(tmp_path: Path, alignment: Any) -> None:
 
 
 @pytest.mark.parametrize("alignment", [64, 4096])
-def test_torch_works_out_the_same_offsets(tmp_path: Path, child: Child, alignment: int) -> None:
+def test_torch_works_out_the_same_offsets(tmp_path: Path, forked: Child, alignment: int) -> None:
     """With this in the environment torch compares its arithmetic with the headers, where it has any."""
     path = tmp_path / "model.pt"
     zerocopy.save(STATE, path, alignment=alignment)
     code = "import sys, torch; torch.load(sys.argv[1], weights_only=False)"
-    done = child(code, path, TORCH_SERIALIZATION_DEBUG="1")
+    done = forked(code, path, TORCH_SERIALIZATION_DEBUG="1")
     assert done.returncode == 0, done.stderr
 
 
@@ -106,7 +106,7 @@ def test_records_are_those_of_every_release(tmp_path: Path) -> None:
         assert {Path(name).name for name in stock.namelist()} <= {Path(name).name for name in content}
 
 
-def test_more_than_32_bits_can_say(tmp_path: Path, child: Child) -> None:
+def test_more_than_32_bits_can_say(tmp_path: Path, forked: Child) -> None:
     """A storage of 4 GiB, and one behind it: holes, which take no room."""
     path = tmp_path / "large.pt"
     with zerocopy.skip_data():
@@ -126,7 +126,7 @@ def test_more_than_32_bits_can_say(tmp_path: Path, child: Child) -> None:
             loaded = torch.load(sys.argv[1], mmap=True)
             assert loaded["large"][-1] == 1 and loaded["behind"][-1] == 2
     """
-    done = child(code, path, TORCH_SERIALIZATION_DEBUG="1")
+    done = forked(code, path, TORCH_SERIALIZATION_DEBUG="1")
     assert done.returncode == 0, done.stderr
 
 
@@ -183,9 +183,9 @@ def test_file_objects(tmp_path: Path) -> None:
         "with zerocopy.Writer('/dev/stdout') as w: w.save({'w': w.store_early(torch.arange(4.0))})",
     ],
 )
-def test_a_pipe(tmp_path: Path, child: Child, write: str) -> None:
+def test_a_pipe(tmp_path: Path, forked: Child, write: str) -> None:
     code = f"import torch, zerocopy\n{write}"
-    done = child(f"import sys, subprocess\nsys.exit(len(subprocess.run([sys.executable, '-c', {code!r}], "
+    done = forked(f"import sys, subprocess\nsys.exit(len(subprocess.run([sys.executable, '-c', {code!r}], "
                  "stdout=subprocess.PIPE, check=True).stdout) < 1000)")  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -236,7 +236,7 @@ def test_converted_placeholders(save: Saver, tmp_path: Path) -> None:
 
 
 @pytest.mark.plain_memory("it measures memory")
-def test_converted_placeholders_one_at_a_time(save: Saver, tmp_path: Path, child: Child) -> None:
+def test_converted_placeholders_one_at_a_time(save: Saver, tmp_path: Path, forked: Child) -> None:
     # Larger than what malloc keeps when it is freed.
     path = save({f"layer{i}": torch.full((5 << 20,), float(i)) for i in range(6)})
     code = """
@@ -253,6 +253,6 @@ def test_converted_placeholders_one_at_a_time(save: Saver, tmp_path: Path, child
         zerocopy.save(lazy, sys.argv[2], progress=progress)
         print((most - before) >> 10)
     """
-    done = child(code, path, tmp_path / "again.pt")
+    done = forked(code, path, tmp_path / "again.pt")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 60  # megabytes, of 240

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,17 @@ def same(loaded: dict[str, torch.Tensor], state: dict[str, torch.Tensor]) -> Non
 
 
 # --------------------------------------------------------------------------------- good ones
+
+
+def test_index_takes_memory_in_proportion(folder: Path) -> None:
+    zerocopy.load(folder)  # imports
+    tracemalloc.start()
+    try:
+        zerocopy.load(folder)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 @each_way

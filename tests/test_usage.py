@@ -97,6 +97,6 @@ def test_files_in_memory(save: Saver) -> None:
         assert found(Path(file.name)).resident >= 4 << 20
 
 
-def test_libraries_are_no_files_of_ours(child: Child) -> None:
-    done = child("import torch, zerocopy; print([f.path for f in zerocopy.memory().files])")
+def test_libraries_are_no_files_of_ours(forked: Child) -> None:
+    done = forked("import torch, zerocopy; print([f.path for f in zerocopy.memory().files])")
     assert done.stdout == "[]\n", done.stdout

@@ -82,7 +82,7 @@ def test_alignment(tmp_path: Path, alignment: int) -> None:
     assert all(extent.offset % alignment == 0 for extent in zerocopy.storage_offsets(path).values())
 
 
-def test_torch_is_not_misled_about_offsets(tmp_path: Path, child: Child) -> None:
+def test_torch_is_not_misled_about_offsets(tmp_path: Path, forked: Child) -> None:
     """The object may speak of storages in another order than that in which they were written."""
     path = tmp_path / "model.pt"
 
@@ -91,7 +91,7 @@ def test_torch_is_not_misled_about_offsets(tmp_path: Path, child: Child) -> None
         return [second, torch.ones(5), first]
 
     written(path, make)
-    done = child("import sys, torch; torch.load(sys.argv[1])", path, TORCH_SERIALIZATION_DEBUG="1")
+    done = forked("import sys, torch; torch.load(sys.argv[1])", path, TORCH_SERIALIZATION_DEBUG="1")
     assert done.returncode == 0, done.stderr
 
 
@@ -233,7 +233,7 @@ def test_used_in_another_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.plain_memory("it measures memory")
-def test_one_tensor_in_memory(tmp_path: Path, child: Child) -> None:
+def test_one_tensor_in_memory(tmp_path: Path, forked: Child) -> None:
     code = """
         import resource, sys, torch, zerocopy
         torch.ones(1 << 20).add_(1)
@@ -243,7 +243,7 @@ def test_one_tensor_in_memory(tmp_path: Path, child: Child) -> None:
             writer.save({"layers": layers})
             print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
     """
-    done = child(code, tmp_path / "model.pt")
+    done = forked(code, tmp_path / "model.pt")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 40 + 20  # megabytes: a tensor, of 320
     assert [layer[-1] for layer in zerocopy.load(tmp_path / "model.pt")["layers"]] == list(range(8))

@@ -72,6 +72,11 @@ def safe_globals(globals: Iterable[Any]) -> Iterator[None]:
         _safe.reset(token)
 
 
+def given() -> tuple[Any, ...]:
+    """Return what is allowed by :func:`safe_globals` now."""
+    return _safe.get()
+
+
 def resolve(names: Iterable[Name]) -> dict[Name, Any]:
     """Return what each global of a file stands for.
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from zerocopy import _torch_modules, loading, opening
+from zerocopy import _torch_modules, dcp, loading, opening, sharded
 from zerocopy.placeholder import materialized
 
 Slot = tuple[torch.nn.Module, str]
+
+_SAFETENSORS_HEAD = 9  # bytes: the size of the header, and its brace
 
 
 def assign(
@@ -78,7 +80,8 @@ def load_model(
     module : torch.nn.Module
         Its tensors may be on the ``meta`` device.
     path : str, PathLike, binary file object or buffer
-        As in ``zerocopy.load``.
+        As in ``zerocopy.load``. Of a ``.safetensors`` file, which holds tied tensors once, one name is enough for all
+        names that a tensor has in the module.
     strict : bool
         Whether missing and unexpected keys are an error.
     assign : bool
@@ -116,8 +119,11 @@ def load_model(
     tensor([[1., 1.]], requires_grad=True)
     """
     _require_module(module)
+    has_ties = _is_safetensors(path)
     state_dict = loading.load(path, device, **load_args)
     _require_state_dict(state_dict, opening.name_of(path))
+    if has_ties:
+        state_dict = _with_tied_names(module, state_dict)
     if assign:
         return _assign(module, state_dict, strict)
     return module.load_state_dict(state_dict, strict=strict)
@@ -125,7 +131,41 @@ def load_model(
 
 def _require_module(module: Any) -> None:
     if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"a torch.nn.Module takes the tensors of a state dict, not {type(module)}")
+        raise TypeError(
+            f"expected module, the first argument, to be a torch.nn.Module, got {type(module).__name__}"
+        )
+
+
+def _is_safetensors(f: Any) -> bool:
+    """Whether a file, or the shards of an index, are in the format that has no ties."""
+    if (index := sharded.index_of(f)) is not None:
+        return any(shard.suffix == ".safetensors" for shard in index.shards)
+    begin = opening.position_of(f)
+    if dcp.folder_of(f) is not None or (hasattr(f, "read") and begin is None):
+        return False
+    with opening.binary_file(f, begin) as file:
+        head = file.read(_SAFETENSORS_HEAD)
+        if begin is not None:
+            f.seek(begin)
+    return head[-1:] == b"{" and len(head) == _SAFETENSORS_HEAD
+
+
+def _with_tied_names(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a state dict with all names of each tensor of the module of which it has one.
+
+    A file of safetensors holds each tensor once. ``safetensors.torch.load_model`` takes the other names for no missing
+    keys either.
+    """
+    entries, found = module.state_dict(keep_vars=True), dict[int, str]()
+    for name, tensor in entries.items():
+        if name in state_dict:
+            found.setdefault(id(tensor), name)
+    added = {
+        name: state_dict[found[id(tensor)]]
+        for name, tensor in entries.items()
+        if name not in state_dict and id(tensor) in found
+    }
+    return {**state_dict, **added} if added else state_dict
 
 
 def _require_state_dict(found: Any, name: str) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 from zerocopy import _C, environment
+from zerocopy.errors import Error
 
 BACKENDS = ("auto", "mmap", "pread", "direct")
 
@@ -29,10 +32,13 @@ class Way(NamedTuple):
         Mapped; mapped and read before it is touched; mapped window by window; read; read past the page cache.
     threads : int
         How many may read at once.
+    reason : str
+        Why "auto" chose it; empty where the caller did.
     """
 
     name: str
     threads: int
+    reason: str = ""
 
 
 def backend_of(backend: str, mmap: bool | None) -> str:
@@ -50,7 +56,7 @@ def backend_of(backend: str, mmap: bool | None) -> str:
     return backend if backend in wanted else wanted[0]
 
 
-def way_to(file: bytes | int, name: str, backend: str, *, windows: bool) -> Way:
+def way_to(file: bytes | int, backend: str, *, windows: bool) -> Way:
     """Choose how a file, given as path or descriptor, is opened; `windows` where that need not be whole."""
     if backend in ("pread", "direct"):
         return Way(backend, environment.threads(LOCAL_THREADS))
@@ -63,26 +69,16 @@ def way_to(file: bytes | int, name: str, backend: str, *, windows: bool) -> Way:
     except OSError:  # who opens it will say so
         return Way(mapped, environment.threads(LOCAL_THREADS))
     if not network:
-        log.info("%s: mapped, since it lies on a local file system (%s)", name, kind)
-        return Way(mapped, environment.threads(LOCAL_THREADS))
+        reason = f"mapped, since it lies on a local file system ({kind})"
+        return Way(mapped, environment.threads(LOCAL_THREADS), reason)
     threads = environment.threads(NETWORK_THREADS)
     if windows:
-        log.info("%s: mapped part by part as it is used, on a network file system (%s)", name, kind)
-        return Way(mapped, threads)
+        return Way(mapped, threads, f"mapped part by part as it is used, on a network file system ({kind})")
     if size > _MOST_AHEAD * _free_memory():
-        log.info(
-            "%s: mapped and not read ahead, since it lies on a network file system (%s) and memory has no room",
-            name,
-            kind,
-        )
-        return Way(mapped, threads)
-    log.info(
-        "%s: mapped and read ahead by %d threads, since it lies on a network file system (%s)",
-        name,
-        threads,
-        kind,
-    )
-    return Way("ahead", threads)
+        reason = f"mapped and not read ahead, since it lies on a network file system ({kind}) and memory has no room"
+        return Way(mapped, threads, reason)
+    reason = f"mapped and read ahead by {threads} threads, since it lies on a network file system ({kind})"
+    return Way("ahead", threads, reason)
 
 
 def threads_for(file: bytes) -> int:
@@ -94,10 +90,27 @@ def threads_for(file: bytes) -> int:
     return environment.threads(NETWORK_THREADS if network else LOCAL_THREADS)
 
 
-def note_refusal(name: str, archive: _C.Archive, way: Way) -> None:
-    """Say so where O_DIRECT was wanted and the file system refuses it."""
-    if way.name == "direct" and not archive.is_direct:
+def note(name: str, archive: _C.Archive | None, way: Way) -> None:
+    """Say at INFO how a file was opened: what "auto" chose, and where the file or its system does not go with it."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    if archive is not None and way.name == "direct" and not archive.is_direct:
         log.info("%s: read by pread, since its file system refuses O_DIRECT", name)
+    if way.reason:
+        others = Counter() if archive is None else _not_mapped(archive)
+        but = "".join(f"; {number} of its storages {how}" for how, number in others.items())
+        log.info("%s: %s%s", name, way.reason, but)
+
+
+def _not_mapped(archive: _C.Archive) -> Counter[str]:
+    """Count the storages that come to memory in other ways than by the mapping."""
+    if archive.is_torchscript:
+        return Counter()
+    try:
+        entries = archive.explain()
+    except (Error, pickle.UnpicklingError):  # what is loaded of the file says so
+        return Counter()
+    return Counter(how for *_, how, _ in entries if how != "mapped")
 
 
 def _file_system_of(file: bytes | int) -> tuple[str, bool]:

@@ -16,7 +16,7 @@ from zerocopy.casting import Options
 from zerocopy.errors import UnsupportedError
 from zerocopy.hdf5_writer import Hdf5Writer
 from zerocopy.replacing import path_of_file, replacing
-from zerocopy.saving import Counted, Progress
+from zerocopy.saving import Counted, Progress, require_progress
 from zerocopy.sources import Keep
 from zerocopy.zip_source import zip_records
 
@@ -88,6 +88,7 @@ def convert(
     if not paths:
         raise ValueError("convert takes at least one source")
     Options(dtype)  # which says what is wrong with it
+    require_progress(progress)
     job = targets.Job(paths, dtype, keep, progress)
     if max_shard_size is not None:
         most = sharding.size_of(max_shard_size)
@@ -125,7 +126,7 @@ def _copy_archive(source: Path, target: Path, progress: Progress | None) -> None
     with contextlib.ExitStack() as block:
         block.enter_context(loading.naming(source, weights_only=True))
         file = block.enter_context(source.open("rb"))
-        new = block.enter_context(replacing(target))
+        new = block.enter_context(replacing(target, has_name=True))
         block.enter_context(hdf5.staying(os.fsencode(source)))
         records = zip_records(file, str(source))
         written = Counted(progress, sum(record.size for record in records))

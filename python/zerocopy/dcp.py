@@ -122,7 +122,8 @@ def folder_of(f: Any) -> Folder | None:
 
 def _unpickled(path: Path) -> Any:
     with path.open("rb") as file:
-        content = file.read(_LONGEST + 1)
+        # Python allocates the number of bytes that it is asked for, however short the file is.
+        content = file.read(min(_LONGEST, os.fstat(file.fileno()).st_size) + 1)
     if len(content) > _LONGEST:
         raise ValueError("more than 1 GiB")
     # The machine reads pickles that are in archives.

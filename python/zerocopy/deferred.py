@@ -15,6 +15,7 @@ import torch
 
 from zerocopy import _torch, allowlist, construction, rebuild
 from zerocopy.errors import UnsupportedError
+from zerocopy.fork_safe import ForkSafeLock
 from zerocopy.placeholder import NotYetLoadedTensor, real_of, replaced, set_own
 
 Shape = Sequence[int]
@@ -26,20 +27,21 @@ class Call:
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.function, self.arguments = function, arguments
         self.attributes: list[Any] = []
-        self._making, self._is_being_made = threading.RLock(), False
+        self._making = ForkSafeLock()
+        self._maker: int | None = None  # a thread
         self._context = contextvars.copy_context()  # with what was allowed when the file was read
 
     def made(self) -> torch.Tensor:
         """Return the tensor."""
-        # One thread makes it; the same comes again only where the tensor is among its own arguments.
+        # The thread that makes the tensor comes here again only if the tensor is among its own arguments.
         with self._making:
-            if self._is_being_made:
-                raise UnsupportedError("a tensor that is needed to make itself")
-            self._is_being_made = True
+            if self._maker == threading.get_ident():
+                raise UnsupportedError("cyclic tensor: it is among its own arguments")
+            self._maker = threading.get_ident()
             try:
                 return self._context.copy().run(self._made)
             finally:
-                self._is_being_made = False
+                self._maker = None
 
     def _made(self) -> torch.Tensor:
         tensor: torch.Tensor = self.function(*loaded(self.arguments))
@@ -79,12 +81,12 @@ class Deferred:
         """Return the placeholder of a parameter."""
         if not isinstance(data, NotYetLoadedTensor):
             return construction.parameter(data, requires_grad)
+        return self._parameter(Call(construction.parameter, (data, requires_grad)), data, requires_grad)
+
+    def _parameter(self, recipe: Call, data: NotYetLoadedTensor, requires_grad: bool) -> Any:
         stride = data.stride() if data._is_dense else None
-        made = self._made(
-            Call(construction.parameter, (data, requires_grad)),
-            Described(data.shape, data.dtype, requires_grad, stride),
-            str(data.device),
-        )
+        described = Described(data.shape, data.dtype, requires_grad, stride)
+        made = self._made(recipe, described, str(data.device))
         set_own(made, "_is_param", True)
         return made
 
@@ -122,10 +124,11 @@ class Deferred:
 
         def rebuilt(*arguments: Any) -> Any:
             if path.startswith("torch._utils._rebuild_parameter"):
-                made = self.parameter(*arguments[:2])
-                for state in arguments[3:]:
-                    self.set_attributes(made, state)
-                return made
+                # torch's own function: a state may hold what a file that is not trusted may not set, such as `data`.
+                data, requires_grad = arguments[:2]
+                if isinstance(data, NotYetLoadedTensor):
+                    return self._parameter(Call(function, arguments), data, requires_grad)
+                return function(*loaded(arguments))
             described = describe(twin, arguments)
             return (
                 function(*loaded(arguments))

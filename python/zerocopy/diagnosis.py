@@ -56,6 +56,17 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 _TEXT_PICKLE = re.compile(
     rb"\(*[ci][A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n.*\.", re.DOTALL
 )  # begins with a global
+_COMPRESSED = {
+    b"\x1f\x8b\x08": ("gzip", "gunzip"),
+    b"BZh": ("bzip2", "bunzip2"),
+    b"\xfd7zXZ\0": ("xz", "unxz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+}
+OTHER_TAR = "this is a tar archive that torch did not write: extract it (tar -xf), and load the file in it"
+_NUMPY = b"\x93NUMPY"
+# In the words of the readers of archives: what torch writes has one folder, with this record.
+_NO_CHECKPOINT = re.compile(r"is not in the folder|record '(data\.pkl|version)' is missing")
+_RECORD = re.compile(rb"data\.pkl", re.IGNORECASE)
 _HTML = re.compile(rb"\s*(<!doctype\s+html|<html|<head|<\?xml[^>]*>\s*<!doctype\s+html)", re.IGNORECASE)
 
 
@@ -65,7 +76,7 @@ def diagnose(glimpse: Glimpse, error: Error) -> Exception:
     if size == 0:
         return UnknownFormatError("the file is empty")
     if head.startswith(_ZIP) or tail.startswith(_ZIP_END):  # the latter: two formats in one file
-        return error
+        return FormatError(f"{what} ({error})") if (what := other_zip(head, error)) else error
     if str(error).startswith("legacy file"):
         return error
     if head.startswith(_LFS):
@@ -76,10 +87,17 @@ def diagnose(glimpse: Glimpse, error: Error) -> Exception:
         return UnknownFormatError(
             f"this is an HTML page{_html_title(head)}. The download needed a login or a confirm step."
         )
+    for magic, (kind, command) in _COMPRESSED.items():
+        if head.startswith(magic):
+            return UnknownFormatError(f"this is a file compressed by {kind}: decompress it first ({command})")
+    if head.startswith(_NUMPY):
+        return UnknownFormatError("this is a NumPy array (.npy), not a checkpoint: numpy.load reads it")
     if is_tar(head):
         return TarError(
             "this file is a tar archive of before PyTorch 0.1.10, which only weights_only=False can load: "
             "it lets the file run any code"
+            if is_torchs_tar(head)
+            else OTHER_TAR
         )
     if str(error).startswith("safetensors"):
         return error
@@ -98,13 +116,37 @@ def is_tar(head: bytes) -> bool:
     return True
 
 
+def is_torchs_tar(content: bytes) -> bool:
+    """Whether a tar archive may be one that torch wrote before 0.1.10: it has a member of this name."""
+    return b"storages" in content
+
+
+def is_torchs_zip(content: bytes) -> bool:
+    """Whether a zip archive may be a checkpoint: it has a record of this name, in capitals or not."""
+    return _RECORD.search(content) is not None
+
+
+def other_zip(content: bytes, error: Error) -> str | None:
+    """Return what a zip archive is that no checkpoint could be."""
+    if not (content[:4] == _ZIP and _NO_CHECKPOINT.search(str(error))) or is_torchs_zip(content):
+        return None
+    first = content[30 : 30 + int.from_bytes(content[26:28], "little")]
+    if first.endswith(b".npy"):
+        return "this is a NumPy archive (.npz), not a checkpoint: numpy.load reads it"
+    return "this is a zip archive, not a checkpoint: extract it, and load the file in it"
+
+
 def _bare_pickle(head: bytes) -> Exception:
     from zerocopy import _C, allowlist  # here, because both need torch and the command line does without
 
     try:
         allowlist.resolve(_C.foreign_globals(head))
     except pickle.UnpicklingError as refusal:
-        unknown = UnknownPickleError(*refusal.args)
+        found = str(refusal).partition(" If you trust the file")[0]
+        unknown = UnknownPickleError(
+            f"this is a plain pickle, not a file that torch.save wrote: only pickle.load reads it, and can run any "
+            f"code of it. {found}"
+        )
         unknown.__dict__.update(refusal.__dict__)
         return unknown
     return UnknownFormatError("this is a plain pickle, not a file that torch.save wrote")

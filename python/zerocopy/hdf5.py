@@ -107,7 +107,6 @@ class _Lister:
         self._groups: set[int] = set()
         self._text = _FREE_TEXT + _MOST_TEXT * int(file.id.get_filesize())
         self._soft: dict[str, str] = {}  # where each leads, both from the root
-        self._left_out: set[str] = set()
         with faults(image):
             self._group(h5py.h5g.open(file.id, b"/"), "", 0)
             for path in self._soft:
@@ -154,7 +153,6 @@ class _Lister:
         facts = self._facts(dataset, path)
         if facts is None:
             del self._places[self._h5py.h5o.get_info(dataset).addr]
-            self._left_out.add(path)
         else:
             self._append(path, *facts, None)
 
@@ -165,11 +163,9 @@ class _Lister:
             if target not in self._soft:
                 break
             target = self._soft[target]
-        if target in self._left_out:
-            return
         place = self._by_path.get(target)
-        if place is None:
-            raise FormatError(f"hdf5: soft link {shown} leads to no dataset of the file")
+        if place is None:  # to no numbers, to nothing, to another file: h5py shows no dataset there either
+            return
         if self.listing[place][1] is None:
             raise UnsupportedError(f"hdf5: soft link {shown} leads to a group, which then has two names")
         _, *same, _ = self.listing[place]

@@ -7,16 +7,17 @@ many threads torch has, for one.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from zerocopy.fork_safe import ForkSafeLock
+
 Act = Callable[[ModuleType], object]
 
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 _awaited: dict[str, list[Act]] = {}
 
 

@@ -5,7 +5,6 @@ A checkpoint is one layer, or several on top of each other.
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
@@ -17,6 +16,7 @@ import torch
 
 from zerocopy import _C, _torch, construction, loading
 from zerocopy.errors import ClosedError
+from zerocopy.fork_safe import ForkSafeLock
 from zerocopy.indexing import Geometry
 from zerocopy.lazy import LazyFile
 from zerocopy.slicing import Slice
@@ -92,7 +92,7 @@ class FileLayer:
         self._chosen = None if chosen is None else frozenset(chosen)
         self._alive: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
         # A tensor is made once, whichever threads ask; again by the same thread, for classes that files may name.
-        self._making = threading.RLock()
+        self._making = ForkSafeLock()
 
     @property
     def container(self) -> str:

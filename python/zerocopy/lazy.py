@@ -293,6 +293,8 @@ def chosen(
     keys = None if keys is None else set(keys)
     if keys is not None and not all(isinstance(key, str) for key in keys):
         raise TypeError("keys are names: strings")
+    if prefix is not None and not isinstance(prefix, str):
+        raise TypeError(f"expected prefix to be a str, got {type(prefix).__name__}")
     names: list[str] = [*native.names(), *native.other_names()]
     if keys is not None:
         names = _under(keys, names, native.name)

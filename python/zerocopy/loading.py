@@ -224,10 +224,15 @@ def _checked(
     pickle_module: Any, weights_only: bool, unknown: str, pickle_args: dict[str, Any]
 ) -> dict[str, Any]:
     """Refuse arguments that contradict each other, and return those for the unpickler."""
+    if strangers := pickle_args.keys() & _OF_LAZY_LOAD.keys():
+        name = min(strangers)
+        raise TypeError(f"load() got an unexpected keyword argument {name!r}: {_OF_LAZY_LOAD[name]}")
     if weights_only and pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
     if weights_only and (strangers := pickle_args.keys() - {"encoding"}):
         raise TypeError(f"load() got an unexpected keyword argument {min(strangers)!r}, under weights_only")
+    if not isinstance(pickle_args.get("encoding", ""), str):
+        raise TypeError(f"expected encoding to be a str, got {type(pickle_args['encoding']).__name__}")
     if unknown not in ("refuse", "stub"):
         raise ValueError(f"unknown must be 'refuse' or 'stub', not {unknown!r}")
     if unknown == "stub" and not weights_only:
@@ -265,6 +270,12 @@ def _load_safely(
     )
     way = road.road_to(map_location)
     return archive.load(allow, restore, cpu_as_is, way, encoding, objects, objects is stubs)
+
+
+_OF_LAZY_LOAD = {
+    **dict.fromkeys(("dtype", "keys", "prefix", "predicate"), "zerocopy.lazy_load takes it"),
+    "device": "use map_location, or zerocopy.lazy_load, which takes it",
+}
 
 
 def refuse_all(names: list[Name]) -> dict[Name, Any]:

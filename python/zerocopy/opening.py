@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import stat
@@ -18,6 +19,7 @@ Backend = str
 
 # Of what is read from file objects that are not simply a file.
 _FIRST_PIECE = 1 << 16
+_MODES = ("c", "r", "r+")
 _LARGEST_PIECE = 1 << 23
 
 # File objects that only pass on to another, and the attribute that holds it.
@@ -34,20 +36,23 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
     `windows` that come and go with the storages in them. Other file objects are read to their end, and buffers used as
     they are.
     """
+    if mode not in _MODES:
+        raise ValueError(f"mode must be 'c', 'r' or 'r+', not {mode!r}")
     if isinstance(f, (str, os.PathLike)):
         path = os.fsencode(f)
         if b"\0" in path:
             raise ValueError("embedded null byte")
         sys.audit("open", name_of(f), "rb", os.O_RDONLY)  # as Python's own open() says it
-        name, way = name_of(f), backends.way_to(path, name_of(f), backend, windows=windows)
-        archive = _attempt(
-            lambda listing: _C.Archive.open(path, mode, *way, listing),
-            lambda: _glimpse_of_path(path),
-            lambda: hdf5.listing_of_path(path),
-            name,
-            path,
-        )
-        backends.note_refusal(name, archive, way)
+        name, way = name_of(f), backends.way_to(path, backend, windows=windows)
+        with _saying_if_special(path):
+            archive = _attempt(
+                lambda listing: _C.Archive.open(path, mode, way.name, way.threads, listing),
+                lambda: _glimpse_of_path(path),
+                lambda: hdf5.listing_of_path(path),
+                name,
+                path,
+            )
+        backends.note(name, archive, way)
         return archive
     f = _unwrapped(f)
     if not hasattr(f, "read"):
@@ -55,15 +60,17 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
     name = name_of(f)
     if _is_plain_file(f):
         start, descriptor = f.tell(), f.fileno()
-        way = backends.way_to(descriptor, name, backend, windows=windows)
+        way = backends.way_to(descriptor, backend, windows=windows)
         archive = _attempt(
-            lambda listing: _C.Archive.open_descriptor(descriptor, start, name, mode, *way, listing),
-            lambda: _glimpse_of_descriptor(descriptor, start),
+            lambda listing: _C.Archive.open_descriptor(
+                descriptor, start, name, mode, way.name, way.threads, listing
+            ),
+            lambda: glimpse_of_descriptor(descriptor, start),
             lambda: hdf5.listing_of_descriptor(descriptor, start, name),
             name,
             descriptor,
         )
-        backends.note_refusal(name, archive, way)
+        backends.note(name, archive, way)
         return archive
     # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
     return _open_buffer(rest_of(f), "c", name)
@@ -73,7 +80,21 @@ def open_parts(path: Path, mode: str, backend: Backend, *, windows: bool) -> _C.
     """Open a file that has archives in it, one behind the other."""
     sys.audit("open", name_of(path), "rb", os.O_RDONLY)
     encoded = os.fsencode(path)
-    return _C.Parts(encoded, mode, *backends.way_to(encoded, name_of(path), backend, windows=windows))
+    way = backends.way_to(encoded, backend, windows=windows)
+    parts = _C.Parts(encoded, mode, way.name, way.threads)
+    backends.note(name_of(path), None, way)
+    return parts
+
+
+@contextlib.contextmanager
+def _saying_if_special(path: bytes) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EINVAL and stat.S_ISFIFO(Path(os.fsdecode(path)).stat().st_mode):
+            reason = "a pipe is read through a file object: open it in mode 'rb', and pass that"
+            raise OSError(errno.EINVAL, reason, os.fsdecode(path)) from None
+        raise
 
 
 def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
@@ -108,12 +129,13 @@ def _attempt(
 def _glimpse_of_path(path: bytes) -> diagnosis.Glimpse:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        return _glimpse_of_descriptor(descriptor, 0)
+        return glimpse_of_descriptor(descriptor, 0)
     finally:
         os.close(descriptor)
 
 
-def _glimpse_of_descriptor(descriptor: int, start: int) -> diagnosis.Glimpse:
+def glimpse_of_descriptor(descriptor: int, start: int) -> diagnosis.Glimpse:
+    """Return the first and last bytes of what begins at `start` of an open file."""
     size = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, diagnosis.TAIL, max(start, size - diagnosis.TAIL))
     return diagnosis.Glimpse(os.pread(descriptor, diagnosis.HEAD, start), tail, size - start)

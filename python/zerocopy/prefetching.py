@@ -14,6 +14,7 @@ import torch
 from zerocopy import _C, _torch, backends, dcp, environment, sharded
 from zerocopy.checkpoint import Checkpoint
 from zerocopy.placeholder import NotYetLoadedTensor
+from zerocopy.saving import require_progress
 
 Progress = Callable[[int, int], object]
 
@@ -177,6 +178,7 @@ def prefetch(
     >>> zerocopy.prefetch(state).wait()
     True
     """
+    require_progress(progress)
     started = Prefetch(list(_readings_of(path_or_obj, lock)))
     if block:
         started._follow(progress)

@@ -1,7 +1,12 @@
 """A new file that takes an old one's name when it is whole, and not before.
 
-Whoever has the old one open or mapped keeps it. What a killed process leaves beside the target is deleted by the next
-that writes there: a file that is being written is locked, and a lock ends with its process.
+Whoever has the old one open or mapped keeps it. The new one has no name while it is written (O_TMPFILE), so that a
+killed process leaves nothing. Where the file system cannot do that, the new file lies beside the target, and the next
+process that writes there deletes it: a file that is being written is locked, and a lock ends with its process.
+
+Nobody may read the new file who may not read the old one, at any moment. It is private until its owner, its access
+control list and its other extended attributes are those of the old one. Where the system refuses to give it the old
+group or list, those permissions are not given to anybody else.
 """
 
 from __future__ import annotations
@@ -21,6 +26,9 @@ from typing import NamedTuple
 _SUFFIX = ".part"
 _TOKEN = re.compile("[0-9a-f]{16}")  # between the prefix and the suffix
 _LONGEST_STEM = 100  # bytes: names have 255
+_ACL = "system.posix_acl_access"
+# A file system, or a kernel, that makes no files without a name.
+_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
 # struct flock: type, whence, start, length (0: to the end), process.
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
@@ -29,7 +37,12 @@ class NewFile(NamedTuple):
     """The file that is being written."""
 
     descriptor: int
-    path: Path
+    name: Path | None  # beside the target, if it has one yet
+
+    @property
+    def path(self) -> Path:
+        """A path to open it by."""
+        return self.name or Path(f"/proc/self/fd/{self.descriptor}")
 
 
 def path_of_file(name: str | os.PathLike[str]) -> Path:
@@ -67,31 +80,31 @@ def _leads_to(path: str | Path, status: os.stat_result) -> bool:
 
 
 @contextlib.contextmanager
-def replacing(target: Path) -> Iterator[NewFile]:
-    """Give a new file beside `target`, which takes its name, mode and owner if all goes well.
+def replacing(target: Path, *, has_name: bool = False) -> Iterator[NewFile]:
+    """Give a new file, which takes the name, mode, owner and attributes of `target` if all goes well.
 
     Then the file and its name are on the disk when this returns. If anything goes wrong nothing has changed.
-    OSError for what cannot be replaced.
+    With `has_name` it has a name from the beginning, which libhdf5 wants. OSError for what cannot be replaced.
     """
     if is_special(target):
-        raise OSError(
-            errno.EINVAL, "it is no regular file, whose place another could take", os.fspath(target)
-        )
+        raise OSError(errno.EINVAL, "not a regular file: it cannot be replaced atomically", os.fspath(target))
     target = Path(os.path.realpath(target))
     with _naming(target):
         old = _status_of(target)
         _delete_leftovers(target)
-        new = _created(target)
+        new = _created(target, 0o666 if old is None else 0o600, has_name)
     try:
         with _naming(target):
             if old is not None:
-                _take_after(new.descriptor, old)
+                _take_after(new.descriptor, target, old)
         yield new
         with _naming(target):
             os.fsync(new.descriptor)
+            new = _named(new, target)
             new.path.replace(target)
     except BaseException:
-        new.path.unlink(missing_ok=True)
+        if new.name is not None:
+            new.name.unlink(missing_ok=True)
         raise
     finally:
         os.close(new.descriptor)
@@ -126,10 +139,20 @@ def _prefix_of(target: Path) -> str:
     return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_STEM])}."
 
 
-def _created(target: Path) -> NewFile:
+def _new_name(target: Path) -> Path:
+    return target.with_name(f"{_prefix_of(target)}{secrets.token_hex(8)}{_SUFFIX}")
+
+
+def _created(target: Path, mode: int, has_name: bool) -> NewFile:
+    if not has_name:
+        try:
+            return NewFile(os.open(target.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, mode), None)
+        except OSError as error:
+            if error.errno not in _NO_TMPFILE:
+                raise
     while True:
-        path = target.with_name(f"{_prefix_of(target)}{secrets.token_hex(8)}{_SUFFIX}")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        path = _new_name(target)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             # Another writer may have taken it for a leftover before it was locked.
             if _lock(descriptor) and path.stat().st_ino == os.fstat(descriptor).st_ino:
@@ -141,6 +164,19 @@ def _created(target: Path) -> NewFile:
             path.unlink(missing_ok=True)
             raise
         os.close(descriptor)
+
+
+def _named(new: NewFile, target: Path) -> NewFile:
+    """Give the new file a name beside the target: the system cannot link it to a name that another file has."""
+    if new.name is not None:
+        return new
+    _lock(new.descriptor)  # from now on it could be taken for a leftover
+    while True:
+        name = _new_name(target)
+        with contextlib.suppress(FileExistsError):
+            # With a descriptor for a folder Python follows the symbolic link, and without one it does not.
+            os.link(new.path, name, src_dir_fd=new.descriptor)
+            return new._replace(name=name)
 
 
 def _lock(descriptor: int) -> bool:
@@ -172,12 +208,45 @@ def _delete_unlocked(path: Path) -> None:
         os.close(descriptor)
 
 
-def _take_after(descriptor: int, old: os.stat_result) -> None:
-    new = os.fstat(descriptor)
-    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+def _take_after(descriptor: int, target: Path, old: os.stat_result) -> None:
+    """Give a private file the owner, the attributes and, at last, the mode of the old one, or less."""
+    for owner in ((old.st_uid, -1), (-1, old.st_gid)):
         with contextlib.suppress(PermissionError):
-            os.fchown(descriptor, old.st_uid, old.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+            os.fchown(descriptor, *owner)
+    new, mode = os.fstat(descriptor), stat.S_IMODE(old.st_mode)
+    if new.st_uid != old.st_uid:
+        mode &= ~stat.S_ISUID
+    has_group = new.st_gid == old.st_gid
+    if not has_group:  # the new group, and everybody, may do what both the old group and everybody could
+        both = mode >> 3 & mode & 0o7
+        mode = mode & stat.S_IRWXU | both << 3 | both
+    attributes = _attributes(target)
+    if _ACL not in attributes:  # one may come from the folder
+        with contextlib.suppress(OSError):
+            os.removexattr(descriptor, _ACL)
+    for name, value in attributes.items():
+        if name == _ACL and not has_group:
+            mode &= stat.S_IRWXU
+            continue
+        try:
+            os.setxattr(descriptor, name, value)
+        except OSError:  # not every file system has them all, and not everybody may set them
+            if name == _ACL:
+                mode &= stat.S_IRWXU
+    os.fchmod(descriptor, mode)
+
+
+def _attributes(path: Path) -> dict[str, bytes]:
+    """Return the extended attributes that can be read."""
+    attributes = {}
+    try:
+        for name in os.listxattr(path):
+            with contextlib.suppress(OSError):
+                attributes[name] = os.getxattr(path, name)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+    return attributes
 
 
 def _sync_folder(folder: Path) -> None:

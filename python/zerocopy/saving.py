@@ -76,7 +76,11 @@ def save(
     """
     checked_alignment(alignment)
     if not (isinstance(f, (str, os.PathLike)) or hasattr(f, "write")):
-        raise AttributeError("expected f to be a string, a path, or a file object with a 'write' attribute")
+        raise AttributeError(
+            "expected f, the second argument, to be a string, a path, or a file object with a 'write' attribute, "
+            f"got {type(f).__name__}"
+        )
+    require_progress(progress)
     _torch.log_usage("torch.save")
     parts = Parts(obj)
     with sink_of(f) as sink:
@@ -165,6 +169,15 @@ def require_one_dtype(dtypes: dict[str, torch.dtype], key: str, storage: _torch.
     if storage.storage.nbytes() and dtypes.setdefault(key, storage.dtype) != storage.dtype:
         raise RuntimeError(
             "Cannot save multiple tensors or storages that view the same data as different types"
+        )
+
+
+def require_progress(progress: Any) -> None:
+    """Raise TypeError unless progress can be called."""
+    if progress is not None and not callable(progress):
+        raise TypeError(
+            "expected progress to be a function of the bytes done and the bytes in all, "
+            f"got {type(progress).__name__}"
         )
 
 

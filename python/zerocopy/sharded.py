@@ -126,7 +126,8 @@ def _in_folder(folder: Path) -> Path | None:
 def _read(path: Path) -> Index:
     try:
         with open(path, "rb", opener=_without_waiting) as file:
-            text = file.read(_LONGEST + 1)
+            # Python allocates the number of bytes that it is asked for, however short the file is.
+            text = file.read(min(_LONGEST, os.fstat(file.fileno()).st_size) + 1)
         if len(text) > _LONGEST:
             raise ValueError("more than 100 MB")
         content = json.loads(text.decode("utf-8"), object_pairs_hook=_without_doubles)

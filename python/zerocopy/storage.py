@@ -48,4 +48,4 @@ def untyped_storage(buffer: Any, *, allow_readonly: bool = False) -> torch.Untyp
     >>> bytes(buffer).hex()
     '0100000001000000'
     """
-    return _C.untyped_storage(buffer, allow_readonly)
+    return _C.untyped_storage(buffer, bool(allow_readonly))

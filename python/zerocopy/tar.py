@@ -93,7 +93,10 @@ def _member(archive: tarfile.TarFile, name: str) -> BinaryIO:
     try:
         member = archive.getmember(name)
     except KeyError:
-        raise FormatError(f"tar archive: member {name!r} is missing") from None
+        raise FormatError(
+            f"tar archive: member {name!r} is missing, so torch did not write it: extract it (tar -xf), "
+            "and load the file in it"
+        ) from None
     # A sparse file may be larger than the archive.
     content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
     if content is None:

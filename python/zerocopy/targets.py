@@ -80,7 +80,7 @@ def write_hdf5(job: Job, target: Path) -> None:
             *(_Stored(parts, number) for number in range(len(parts.sizes))),
         ]
         written = Counted(job.progress, sum(record.size for record in records))
-        with replacing(target) as new:
+        with replacing(target, has_name=True) as new:
             Hdf5Writer(h5py, new.path, records, str(target)).write(written)
             sources.require_unchanged()
 

@@ -27,7 +27,7 @@ class Process:
         self.file = folder / "checkpoint.pt"
         self.thread = ThreadPoolExecutor(1)
         environment = os.environ | {
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
             "PYTHONHASHSEED": "0",
             "OMP_NUM_THREADS": "1",
             "MALLOC_PERTURB_": "165",  # memory that nobody has written is not zero, nor what it was
@@ -39,6 +39,7 @@ class Process:
 
     def ask(self, attack: Attack, data: bytes, loader: str) -> Outcome:
         """Have a file of these bytes loaded."""
+        self.file.unlink(missing_ok=True)  # the process may still have the file before it mapped
         self.file.write_bytes(data)
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps([*place(attack), loader]) + "\n")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from zerocopy import _core, diagnosis, hdf5
 from zerocopy.cli.reading import OpenFile, Trouble
-from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.errors import Error, FormatError, UnsupportedError
 
 if TYPE_CHECKING:
     from zerocopy._C import Listing
 
 #: As the safe loader: no pickle is longer.
 MAX_PICKLE = 1 << 30
+_OVERLAP = 16
 
 
 class Record(NamedTuple):
@@ -68,6 +70,14 @@ def container_of(file: OpenFile) -> str:
         If it is something else, which is then named.
     """
     known = _core.container(file.descriptor, file.path)
+    if known == "zip" and not _occurs(file, diagnosis.is_torchs_zip):
+        try:
+            _core.examine(file.descriptor, file.path, 0)
+        except Error as error:
+            if what := diagnosis.other_zip(file.read(0, diagnosis.HEAD), error):
+                raise Trouble(what) from None
+        except UnpicklingError:
+            return known
     if known:
         return known
     glimpse = diagnosis.Glimpse(
@@ -76,12 +86,24 @@ def container_of(file: OpenFile) -> str:
     if hdf5.recognises(glimpse.head, file.path):
         return "hdf5"
     if diagnosis.is_tar(glimpse.head):
+        if not _occurs(file, diagnosis.is_torchs_tar):
+            raise Trouble(diagnosis.OTHER_TAR)
         return "tar"
     head = _core.scan(glimpse.head, 1)
     # Text protocols have no signature: a pickle is what ends as one, or has named something before it breaks off.
     if glimpse.head[:1] == b"\x80" or head["stopped"] or head["globals"]:
         return "pickle"
     raise Trouble(str(diagnosis.diagnose(glimpse, FormatError("not a checkpoint"))))
+
+
+def _occurs(file: OpenFile, is_there: Callable[[bytes], bool]) -> bool:
+    """Whether something short is anywhere in a file."""
+    before = b""
+    for piece in file.pieces(0, file.size):
+        if is_there(before + piece):
+            return True
+        before = piece[-_OVERLAP:]
+    return False
 
 
 def records_of(file: OpenFile) -> list[Record]:

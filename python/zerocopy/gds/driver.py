@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import torch
 
 from zerocopy import _C
 from zerocopy.errors import UnsupportedError
+from zerocopy.fork_safe import ForkSafeLock
 
 # By names that the dynamic linker looks up, and where CUDA's own packages put them. No variable of the environment is
 # asked.
@@ -28,7 +28,7 @@ class Opened(NamedTuple):
     devices: frozenset[str]
 
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _opened: Opened | UnsupportedError | None = None
 
 

@@ -1,0 +1,135 @@
+"""The end of a zip archive: its last bytes, the directory that they lead to, and names that are free in it.
+
+Format: PKWARE APPNOTE 6.3.10, sections 4.3.12 to 4.3.16.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from typing import NamedTuple
+
+from zerocopy._core import crc32
+from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.zip_writer import plain_local_header
+
+#: What the names of records begin with, behind the root folder, that no pickle speaks of.
+OLD = b"old/"
+#: Bytes of a local header without its name.
+LOCAL_HEADER = 30
+
+_END, _LOCATOR, _WIDE_END = 22, 20, 56
+_CENTRAL = 46
+MARK = b"zerocopy edits this file: until its end is in force, it may be cut here"
+
+
+class RawEntry(NamedTuple):
+    """An entry of a directory as it is there."""
+
+    content: bytes
+    offset: int  # of the local header
+    size: int
+    crc: int
+
+    @property
+    def name(self) -> bytes:
+        """The record's whole name."""
+        return self.content[_CENTRAL : _CENTRAL + self.name_size]
+
+    @property
+    def name_size(self) -> int:
+        """The bytes of the name."""
+        return int.from_bytes(self.content[28:30], "little")
+
+    @property
+    def short_name(self) -> bytes:
+        """Without the root folder."""
+        return self.name.partition(b"/")[2]
+
+    @property
+    def is_deflated(self) -> bool:
+        """Whether the record is not stored as it is."""
+        return self.content[10:12] != b"\0\0"
+
+    def renamed(self, name: bytes) -> RawEntry:
+        """Return the entry under another name, as long as its own."""
+        assert len(name) == self.name_size
+        return self._replace(content=self.content[:_CENTRAL] + name + self.content[_CENTRAL + len(name) :])
+
+
+class Tail(NamedTuple):
+    """The last bytes of an archive, and what they say."""
+
+    content: bytes  # the locator, if there is one, and the end record
+    directory: int
+    size: int
+    end: int  # where the archive that they speak of ends: before the file's end, if it was growing
+
+
+def tail_of(file: int) -> Tail:
+    """Return the end of the archive that the last bytes of a file speak of."""
+    size = os.fstat(file).st_size
+    content = os.pread(file, _LOCATOR + _END, max(0, size - _LOCATOR - _END))
+    last = content[-_END:]
+    if len(content) < _LOCATOR + _END or not last.startswith(b"PK\5\6") or last[-2:] != b"\0\0":
+        raise UnsupportedError("the archive has a comment at its end, or something else")
+    if content.startswith(b"PK\6\7"):
+        (at,) = struct.unpack_from("<Q", content, 8)
+        wide = os.pread(file, _WIDE_END, min(at, size))
+        if len(wide) < _WIDE_END or not wide.startswith(b"PK\6\6"):
+            raise FormatError("zip: no zip64 end record where the locator says")
+        length, offset = struct.unpack_from("<QQ", wide, 40)
+        tail = Tail(content, offset, length, at + _WIDE_END + _LOCATOR + _END)
+    else:
+        length, offset = struct.unpack_from("<II", last, 12)
+        tail = Tail(last, offset, length, offset + length + _END)
+    if max(offset + length, tail.end) > size:
+        raise FormatError("zip: the directory runs past the end of the file")
+    return tail
+
+
+def directory_of(file: int, tail: Tail) -> list[RawEntry]:
+    """Return the entries of the directory."""
+    content = os.pread(file, tail.size, tail.directory)
+    raws, at = [], 0
+    while at + _CENTRAL <= len(content):
+        crc, _, size, *lengths = struct.unpack_from("<IIIHHH", content, at + 16)
+        (offset,) = struct.unpack_from("<I", content, at + 42)
+        raw = content[at : at + _CENTRAL + sum(lengths)]
+        raws.append(RawEntry(raw, _wide_offset(raw, offset), size, crc))
+        at += len(raw)
+    return raws
+
+
+def _wide_offset(raw: bytes, offset: int) -> int:
+    """Return the offset of an entry, which its zip64 field has last if 32 bits cannot hold it."""
+    if offset != 0xFFFFFFFF:
+        return offset
+    name_size, extra_size = struct.unpack_from("<HH", raw, 28)
+    extra = raw[_CENTRAL + name_size : _CENTRAL + name_size + extra_size]
+    while len(extra) >= 4:
+        kind, size = struct.unpack_from("<HH", extra)
+        if kind == 1:
+            return int(struct.unpack_from("<Q", extra, 4 + size - 8)[0])
+        extra = extra[4 + size :]
+    raise FormatError("zip: an offset of 32 bits, all ones, and no other")
+
+
+class FreeNames:
+    """Names of records that no pickle speaks of, and that no record of an archive has yet."""
+
+    def __init__(self, raws: list[RawEntry]) -> None:
+        self._taken = {raw.name for raw in raws}
+        self.root = next((raw.name.partition(b"/")[0] for raw in raws), b"") + b"/"
+        self.mark_name = self.free(len(OLD) + 4)
+        self.mark = plain_local_header(self.mark_name.decode(), len(MARK), crc32(MARK)) + MARK
+
+    def free(self, length: int) -> bytes:
+        """Return a name of that length behind the root folder's."""
+        for number in range(10 ** (length - len(OLD))):
+            name = self.root + OLD + str(number).zfill(length - len(OLD)).encode()
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+        raise OSError(errno.EFBIG, "the file was edited too often: save it anew")
