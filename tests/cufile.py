@@ -31,7 +31,7 @@ class Twin:
         return int(self._library.twin_get(name.encode()))
 
     def open(self) -> _C.GdsDriver:
-        return _C.GdsDriver.open([self.path], [self.path])
+        return _C.GdsDriver.open([self.path], [self.path], "/proc")
 
     def reset(self) -> None:
         self._library.twin_reset()

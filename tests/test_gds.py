@@ -618,7 +618,9 @@ def test_a_driver_that_does_not_open(library: cufile.Twin) -> None:
 
 FOUND_BY_NAME = """
 import os, sys, zerocopy
+from zerocopy.gds import driver
 os.chdir(sys.argv[1])
+driver._KERNEL_DRIVER = "/proc"  # a machine of the tests has no module of NVIDIA's
 found = zerocopy.gds.available()
 assert found.mode == "compat", found
 if os.fork() == 0:
@@ -634,6 +636,16 @@ def test_libraries_are_found_by_name(library: cufile.Twin, child: Child, tmp_pat
         (tmp_path / name).symlink_to(library.path)
     done = child(FOUND_BY_NAME, tmp_path, LD_LIBRARY_PATH=str(tmp_path))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="NVIDIA's kernel module is loaded")
+def test_libraries_without_the_kernel_module_are_not_opened(
+    library: cufile.Twin, child: Child, tmp_path: Path
+) -> None:
+    for name in ("libcuda.so.1", "libcufile.so.0"):
+        (tmp_path / name).symlink_to(library.path)
+    done = child("import zerocopy; print(zerocopy.gds.available())", LD_LIBRARY_PATH=str(tmp_path))
+    assert done.returncode == 0 and "posix" in done.stdout and "/proc/driver/nvidia" in done.stdout, done
 
 
 def test_buffers(twin: cufile.Twin, tmp_path: Path) -> None:

@@ -24,9 +24,10 @@ DeviceMemory part_of(const TorchStorage& storage, Extent part) {
 }
 
 std::shared_ptr<Driver> open_driver(const std::vector<std::string>& cuda,
-                                    const std::vector<std::string>& cufile) {
+                                    const std::vector<std::string>& cufile,
+                                    const std::string& kernel_driver) {
   const GilReleased released;
-  return Driver::open(Library::open(cuda, cufile));
+  return Driver::open(Library::open(cuda, cufile), kernel_driver);
 }
 
 py::dict properties_of(const Driver& driver) {
@@ -117,7 +118,7 @@ std::unique_ptr<Reading> begin_read(const std::shared_ptr<RegisteredFile>& file,
 
 void register_gds(py::module_& module) {
   py::class_<Driver, std::shared_ptr<Driver>>(module, "GdsDriver")
-      .def_static("open", &open_driver, py::arg("cuda"), py::arg("cufile"))
+      .def_static("open", &open_driver, py::arg("cuda"), py::arg("cufile"), py::arg("kernel_driver"))
       .def_property_readonly("path", &Driver::path)
       .def_property_readonly("version", &Driver::version)
       .def_property_readonly("properties", &properties_of)

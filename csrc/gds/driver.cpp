@@ -31,7 +31,8 @@ Driver::Driver(std::shared_ptr<const Library> library) : library_(std::move(libr
 
 bool Driver::is_ours() const noexcept { return process_ == ::getpid(); }
 
-std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library) {
+std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library,
+                                     const std::string& kernel_driver) {
   std::shared_ptr<Driver> made(new Driver(std::move(library)));
   const abi::Functions& call = made->call();
   if (const abi::CudaStatus status = call.cuInit(0); status != 0) {
@@ -40,6 +41,9 @@ std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library) {
   int devices = 0;
   if (call.cuDeviceGetCount(&devices) != 0 || devices == 0) throw UnsupportedError("CUDA has no device");
   if (call.cuFileGetVersion != nullptr) call.cuFileGetVersion(&made->version_);
+  if (::access(kernel_driver.c_str(), F_OK) != 0) {
+    throw UnsupportedError(kernel_driver + " is missing: without it cuFileDriverOpen does not return");
+  }
   const abi::Status status = call.cuFileDriverOpen();
   if (status.code != kAlreadyOpen) {
     if (status.code != 0) {

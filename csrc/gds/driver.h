@@ -34,8 +34,10 @@ struct BufferPlace {
 
 class Driver : public std::enable_shared_from_this<Driver> {
  public:
-  // Throws UnsupportedError with the reason where there is no device, or the driver refuses.
-  static std::shared_ptr<Driver> open(std::shared_ptr<const Library> library);
+  // `kernel_driver` is a path that the kernel's part of the driver makes. Throws UnsupportedError with the
+  // reason where that is missing, where there is no device, or the driver refuses.
+  static std::shared_ptr<Driver> open(std::shared_ptr<const Library> library,
+                                      const std::string& kernel_driver);
 
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;

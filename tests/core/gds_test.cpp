@@ -66,7 +66,7 @@ class GdsTest : public ::testing::Test {
       int descriptor;
       ~Closed() { ::close(descriptor); }
     } const closed{descriptor};
-    return RegisteredFile::open(Driver::open(twin_library()), descriptor, path_);
+    return RegisteredFile::open(Driver::open(twin_library(), kernel_driver_), descriptor, path_);
   }
   static long descriptors() {
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
@@ -86,6 +86,7 @@ class GdsTest : public ::testing::Test {
   static constexpr std::uint64_t kRoom = std::uint64_t{48} << 20U;
   Numbers twin;
   std::filesystem::path path_;
+  std::string kernel_driver_ = "/proc";
   std::string content_;
   std::byte* memory_ = nullptr;
   long descriptors_ = descriptors();
@@ -376,6 +377,9 @@ TEST_F(GdsTest, RefusalsNameTheirReason) {
   twin.set("devices", 0);
   EXPECT_EQ(reason(), "CUDA has no device");
   twin.set("devices", 1);
+  kernel_driver_ = "/proc/driver/none";
+  EXPECT_EQ(reason(), "/proc/driver/none is missing: without it cuFileDriverOpen does not return");
+  kernel_driver_ = "/proc";
   twin.set("driver_open", 5033);
   EXPECT_EQ(reason(), "cuFileDriverOpen: CU_FILE_NVFS_SETUP_ERROR (5033)");
   twin.set("driver_open", 5011);
@@ -413,7 +417,8 @@ TEST_F(GdsTest, LibrariesThatAreNotThere) {
 
 TEST_F(GdsTest, AFileSystemWithoutDirectAccess) {
   const int descriptor = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-  EXPECT_THROW(RegisteredFile::open(Driver::open(twin_library()), descriptor, "status"), UnsupportedError);
+  EXPECT_THROW(RegisteredFile::open(Driver::open(twin_library(), kernel_driver_), descriptor, "status"),
+               UnsupportedError);
   ::close(descriptor);
 }
 

@@ -18,6 +18,9 @@ from zerocopy.fork_safe import ForkSafeLock
 # asked.
 _CUDA = ["libcuda.so.1"]
 _CUFILE = ["libcufile.so.0", "/usr/local/cuda/lib64/libcufile.so.0"]
+# Where NVIDIA's kernel module shows itself. libcufile 1.17 waits for ever where CUDA works and this is missing, as in
+# some containers.
+_KERNEL_DRIVER = "/proc/driver/nvidia"
 _IN_PACKAGES = ("nvidia/cufile/lib/libcufile.so.0", "nvidia/cu13/lib/libcufile.so.0")
 
 
@@ -55,7 +58,8 @@ def refusal() -> str:
 def _open() -> Opened | UnsupportedError:
     beside_torch = [str(Path(torch.__file__).parent.parent / name) for name in _IN_PACKAGES]
     try:
-        made = Opened(_C.GdsDriver.open(_CUDA, _CUFILE + beside_torch), frozenset({"cuda"}))
+        opened = _C.GdsDriver.open(_CUDA, _CUFILE + beside_torch, _KERNEL_DRIVER)
+        made = Opened(opened, frozenset({"cuda"}))
     except UnsupportedError as error:
         return error
     os.register_at_fork(after_in_child=lambda: _leave_to_parent(made))
