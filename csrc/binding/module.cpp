@@ -249,6 +249,7 @@ PYBIND11_MODULE(_C, module) {
   using namespace zerocopy;  // NOLINT(google-build-using-namespace): the module's own names
   module.doc() = "The native part of zerocopy. Use the names of the package instead.";
   register_exceptions();
+  add_dtypes_of_release();
 
   ArchiveClass archive(module, "Archive");
   register_opening(module, archive);

@@ -45,6 +45,16 @@ ScalarType DTypes::number(const DType& dtype) {
   return type;
 }
 
+void add_dtypes_of_release() {
+  for (const auto& [_, value] : py::dict(py::module_::import("torch").attr("__dict__"))) {
+    if (!is_dtype(value.ptr())) continue;
+    const auto name = py::str(value).cast<std::string>();  // "torch.float32", of torch.float too
+    const ScalarType type = scalar_type_of(value.ptr());
+    add_dtype(name.substr(name.find('.') + 1), static_cast<std::uint8_t>(item_size_of(type)),
+              is_complex(type), is_complex(type) || is_floating_point(type));
+  }
+}
+
 py::object Stored::untyped() const { return moved ? moved : steal(native.wrap()); }
 
 py::object StoredTensors::device_of(const Storage& storage) const {

@@ -48,6 +48,9 @@ class DTypes {
   std::vector<std::pair<const DType*, ScalarType>> known_;
 };
 
+// Has the core know the element types that only the running release has.
+void add_dtypes_of_release();
+
 // A storage that is there.
 struct Stored {
   TorchStorage native;

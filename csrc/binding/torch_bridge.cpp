@@ -32,8 +32,10 @@ c10::DispatchKeySet keys_of(c10::Device device) {
 
 }  // namespace
 
+bool is_dtype(PyObject* object) { return THPDtype_Check(object); }
+
 ScalarType scalar_type_of(PyObject* torch_dtype) {
-  if (!THPDtype_Check(torch_dtype)) throw std::invalid_argument("not a torch.dtype");
+  if (!is_dtype(torch_dtype)) throw std::invalid_argument("not a torch.dtype");
   const auto type = reinterpret_cast<const THPDtype*>(torch_dtype)->scalar_type;
   return static_cast<ScalarType>(type);
 }
@@ -41,6 +43,10 @@ ScalarType scalar_type_of(PyObject* torch_dtype) {
 std::int64_t item_size_of(ScalarType type) {
   return static_cast<std::int64_t>(c10::elementSize(static_cast<c10::ScalarType>(type)));
 }
+
+bool is_complex(ScalarType type) { return c10::isComplexType(static_cast<c10::ScalarType>(type)); }
+
+bool is_floating_point(ScalarType type) { return c10::isFloatingType(static_cast<c10::ScalarType>(type)); }
 
 TorchStorage TorchStorage::over(const Region& region) {
   c10::DataPtr data(region.data(), Share(region.owner()).release(), &release_share, c10::DeviceType::CPU);

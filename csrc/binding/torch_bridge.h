@@ -17,8 +17,11 @@ namespace zerocopy {
 // c10::ScalarType, the number behind a torch.dtype.
 enum class ScalarType : std::int8_t {};
 
+bool is_dtype(PyObject* object);
 ScalarType scalar_type_of(PyObject* torch_dtype);
 std::int64_t item_size_of(ScalarType type);
+bool is_complex(ScalarType type);
+bool is_floating_point(ScalarType type);
 
 struct View {
   ScalarType dtype;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 
 namespace zerocopy {
 namespace {
@@ -44,6 +45,17 @@ constexpr std::array kDTypes{
 
 constexpr DType kUntyped{"uint8", "UntypedStorage", 1, 1, false, false};
 
+struct Added {
+  std::string name;
+  DType dtype;
+};
+
+// Elements of a deque stay where they are.
+std::deque<Added>& added() {
+  static std::deque<Added> list;
+  return list;
+}
+
 const DType* find(std::string_view DType::*field, std::string_view wanted) {
   const auto* found =
       std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DType& d) { return d.*field == wanted; });
@@ -52,7 +64,20 @@ const DType* find(std::string_view DType::*field, std::string_view wanted) {
 
 }  // namespace
 
-const DType* dtype_by_name(std::string_view name) { return find(&DType::name, name); }
+void add_dtype(const std::string& name, std::uint8_t size, bool is_complex, bool differentiable) {
+  if (dtype_by_name(name) != nullptr) return;
+  const auto unit = static_cast<std::uint8_t>(is_complex ? size / 2 : size);
+  Added& made = added().emplace_back(Added{name, DType{"", "", size, unit, differentiable, false}});
+  made.dtype.name = made.name;
+}
+
+const DType* dtype_by_name(std::string_view name) {
+  if (const DType* known = find(&DType::name, name)) return known;
+  for (const Added& later : added()) {
+    if (later.name == name) return &later.dtype;
+  }
+  return nullptr;
+}
 
 const DType* dtype_by_storage(std::string_view storage_class) {
   return storage_class == kUntyped.storage ? &kUntyped : find(&DType::storage, storage_class);

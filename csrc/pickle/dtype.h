@@ -1,11 +1,11 @@
 // Element types as checkpoints name them: the core's own list, which knows sizes and no torch.
 //
-// Names are those of torch.<name> in 1.13 to 2.14. Which of them the running release has is known
-// in binding/ alone.
+// Names are those of torch.<name> in 1.13 to 2.14; binding/ adds what a later release has besides. Which of
+// them the running release has is known there alone.
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <string>
 #include <string_view>
 
 namespace zerocopy {
@@ -22,7 +22,10 @@ struct DType {
   bool is_complex() const noexcept { return swap != size; }
 };
 
-// Pointers into one static table: compare by address.
+// Adds an element type, unless there is one of that name. Before anything is read: not for several threads.
+void add_dtype(const std::string& name, std::uint8_t size, bool is_complex, bool differentiable);
+
+// Pointers into tables that only grow: compare by address.
 const DType* dtype_by_name(std::string_view name);
 const DType* dtype_by_storage(std::string_view storage_class);
 const DType* dtype_by_script(std::string_view storage_class);

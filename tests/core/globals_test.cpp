@@ -86,6 +86,23 @@ TEST(DTypes, EachByItsNames) {
     EXPECT_EQ(dtype_by_storage(name), nullptr);
 }
 
+TEST(DTypes, OfALaterRelease) {
+  ASSERT_EQ(dtype_by_name("complex16"), nullptr);
+  add_dtype("complex16", 2, true, true);
+  const DType* added = dtype_by_name("complex16");
+  ASSERT_NE(added, nullptr);
+  EXPECT_EQ(added->name, "complex16");
+  EXPECT_EQ(added->swap, 1);
+  EXPECT_TRUE(added->is_complex());
+  EXPECT_TRUE(added->storage.empty());
+  EXPECT_EQ(known_global("torch", "complex16").dtype, added);
+
+  const DType* known = dtype_by_name("float32");
+  add_dtype("float32", 2, false, false);
+  EXPECT_EQ(dtype_by_name("float32"), known);
+  EXPECT_EQ(known->size, 4);
+}
+
 TEST(Memo, KeepsWhatIsPut) {
   Memo<int> memo(1000);
   EXPECT_EQ(memo.get(0), nullptr);
