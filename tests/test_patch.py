@@ -307,3 +307,52 @@ def test_disabled_by_every_word_that_says_so(monkeypatch: pytest.MonkeyPatch, va
     monkeypatch.setenv("ZEROCOPY_DISABLE", value)
     with zerocopy.patched():
         assert not zerocopy.is_patched()
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch.compile came with 2.0")
+@pytest.mark.parametrize(
+    "patches", ["zerocopy.patch()", "zerocopy.patch(); import torch._dynamo", "compiler first"]
+)
+def test_compiled_function_that_loads_and_saves(forked: Child, tmp_path: Path, patches: str) -> None:
+    """The compiler makes the same graphs of it as without the patch, and warns of nothing more."""
+    done = forked(
+        """
+        import sys, warnings
+        import torch, zerocopy
+
+        path, patches = sys.argv[1:]
+        torch.save({"weight": torch.ones(3)}, path)
+        if patches == "compiler first":
+            import torch._dynamo
+
+            patches = "zerocopy.patch()"
+
+        def compiled():
+            graphs = []
+
+            def note(graph, inputs):
+                graphs.append([node.op for node in graph.graph.nodes])
+                return graph.forward
+
+            @torch.compile(backend=note)
+            def function(value):
+                doubled = value * 2
+                state = torch.load(path)
+                torch.save(state, path + ".saved")
+                return doubled + state["weight"]
+
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                found = function(torch.ones(3)).tolist()
+            return found, graphs, [str(warning.message) for warning in caught]
+
+        exec(patches)
+        patched = compiled()
+        zerocopy.unpatch()
+        torch._dynamo.reset()
+        assert patched == compiled(), (patched, compiled())
+        """,
+        tmp_path / "state.pt",
+        patches,
+    )
+    assert done.returncode == 0, done.stderr

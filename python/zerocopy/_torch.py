@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +22,6 @@ from zerocopy.errors import FormatError
 without_torch_function = torch._C.DisableTorchFunction
 
 _CPU = ("cpu", b"cpu", torch.device("cpu"))
-_META = ("meta", torch.device("meta"))
 
 Restore = Callable[[torch.UntypedStorage, str], Any]
 
@@ -256,58 +254,6 @@ def log_usage(function: str) -> None:
 def safe_by_default() -> bool:
     """Return whether torch.load of this release means weights_only=True when it is not told (2.6 and later)."""
     return hasattr(_serialization, "_default_to_weights_only")
-
-
-def maps_privately() -> bool:
-    """Return whether ``mmap=True`` means copy-on-write, which ``set_default_mmap_options`` can change."""
-    options = getattr(_serialization, "get_default_mmap_options", None)
-    return options is None or options() == mmap.MAP_PRIVATE
-
-
-def why_load_is_special(map_location: Any) -> str:
-    """Return which state of torch makes a load something else than loading, or an empty string."""
-    state = getattr(_serialization, "_serialization_tls", None)
-    if getattr(state, "skip_data", False):
-        return "skip_data is set"
-    if _dispatch_modes():
-        return "a dispatch mode (fake tensors, ...) is active"
-    if map_location in _META:
-        return "meta tensors are wanted"
-    endianness = getattr(_serialization, "get_default_load_endianness", None)
-    if endianness is not None and endianness() is not None:
-        return "a default byte order is set"
-    return ""
-
-
-def why_script_is_special() -> str:
-    """Return which state of torch makes torch.jit.load something else than loading, or an empty string."""
-    return "a dispatch mode (fake tensors, ...) is active" if _dispatch_modes() else ""
-
-
-def function_modes() -> list[Any]:
-    """Return the active modes of ``__torch_function__``, the innermost last."""
-    found: list[Any] = torch.overrides._get_current_function_mode_stack()
-    return found
-
-
-def _dispatch_modes() -> int:
-    if hasattr(torch._C, "_len_torch_dispatch_stack"):
-        return int(torch._C._len_torch_dispatch_stack())
-    return int(getattr(torch._C, "_get_torch_dispatch_mode", lambda: None)() is not None)  # 1.13
-
-
-@contextlib.contextmanager
-def without_dispatch_modes() -> Iterator[None]:
-    """Have functions in a block return real tensors, whatever mode (fake tensors, ...) is active around it."""
-    guard = torch._C._DisableTorchDispatch()
-    if hasattr(guard, "__enter__"):
-        with guard:
-            yield
-        return
-    try:  # 1.13: as long as it lives
-        yield
-    finally:
-        del guard
 
 
 def release_allow_list() -> dict[str, Any]:

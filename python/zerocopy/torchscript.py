@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, _torch_script, opening
+from zerocopy import _C, _torch_modes, _torch_script, opening
 from zerocopy.errors import FormatError, UnsupportedError
 
 log = logging.getLogger("zerocopy")
@@ -84,7 +84,7 @@ def _why_only_stock(archive: _C.Archive) -> str:
         )
     if archive.big_endian:
         return "a big-endian TorchScript archive"
-    return _torch.why_script_is_special()
+    return _torch_modes.why_script_is_special()
 
 
 def _extra_file(archive: _C.Archive, name: str) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import environment, standins
+from zerocopy import _torch_compiler, environment, standins
 from zerocopy.errors import UnsupportedError
 from zerocopy.fork_safe import ForkSafeLock
 from zerocopy.patching import dispatch, saving, scripts
@@ -201,6 +201,7 @@ def _safetensors_places() -> tuple[_Place, ...]:
 
 
 def _install(parts: list[str], rebind: bool) -> None:
+    _torch_compiler.skip(__package__)
     for part in parts:
         for place, name, make in _PLACES[part]:
             _swap(place, name, getattr(place, name), make, part)
@@ -240,7 +241,8 @@ def _set(module: ModuleType, alias: str, swap: _Swap) -> None:
 def _replacement(original: Function, ours: Function, part: str) -> Function:
     @functools.wraps(original)
     def choose(*args: Any, **kwargs: Any) -> Any:
-        return (ours if _is_wanted(part) else original)(*args, **kwargs)
+        called = _torch_compiler.untraced(ours) if _is_wanted(part) else original
+        return called(*args, **kwargs)
 
     return _class_for(original, choose) if isinstance(original, type) else choose
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from zerocopy import environment, importing, standins
+from zerocopy import _torch_compiler, environment, importing, standins
 from zerocopy.fork_safe import ForkSafeLock
 from zerocopy.share import client, routing
 from zerocopy.share.places import Place, known_places, places_of
@@ -82,6 +82,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     known, further = known_places(), places_of(config) if config is not None else []
     if environment.is_disabled() or client.is_loader():
         return
+    _torch_compiler.skip(__package__)
     _guard_saves()
     _await(known, is_known=True)
     _await(further, is_known=False)

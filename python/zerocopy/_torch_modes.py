@@ -1,0 +1,77 @@
+"""Modes and defaults of torch that make a load something else than loading: private or release-dependent names."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import mmap
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.serialization as _serialization
+
+_META = ("meta", torch.device("meta"))
+
+# To ask for these defaults imports the module that keeps them, in milliseconds: setting one has imported it.
+_CONFIG = "torch.utils.serialization.config"
+_HAS_CONFIG = importlib.util.find_spec(_CONFIG.rpartition(".")[0]) is not None  # from 2.7 on
+
+
+def _default_of_loading(name: str) -> Any:
+    """Return what a function of ``torch.serialization`` says of the defaults of loads; None if nobody has set any."""
+    if _HAS_CONFIG and _CONFIG not in sys.modules:
+        return None
+    function = getattr(_serialization, name, None)
+    return None if function is None else function()
+
+
+def maps_privately() -> bool:
+    """Return whether ``mmap=True`` means copy-on-write, which ``set_default_mmap_options`` can change."""
+    return _default_of_loading("get_default_mmap_options") in (None, mmap.MAP_PRIVATE)
+
+
+def why_load_is_special(map_location: Any) -> str:
+    """Return which state of torch makes a load something else than loading, or an empty string."""
+    state = getattr(_serialization, "_serialization_tls", None)
+    if getattr(state, "skip_data", False):
+        return "skip_data is set"
+    if _dispatch_modes():
+        return "a dispatch mode (fake tensors, ...) is active"
+    if map_location in _META:
+        return "meta tensors are wanted"
+    if _default_of_loading("get_default_load_endianness") is not None:
+        return "a default byte order is set"
+    return ""
+
+
+def why_script_is_special() -> str:
+    """Return which state of torch makes torch.jit.load something else than loading, or an empty string."""
+    return "a dispatch mode (fake tensors, ...) is active" if _dispatch_modes() else ""
+
+
+def function_modes() -> list[Any]:
+    """Return the active modes of ``__torch_function__``, the innermost last."""
+    found: list[Any] = torch.overrides._get_current_function_mode_stack()
+    return found
+
+
+def _dispatch_modes() -> int:
+    if hasattr(torch._C, "_len_torch_dispatch_stack"):
+        return int(torch._C._len_torch_dispatch_stack())
+    return int(getattr(torch._C, "_get_torch_dispatch_mode", lambda: None)() is not None)  # 1.13
+
+
+@contextlib.contextmanager
+def without_dispatch_modes() -> Iterator[None]:
+    """Have functions in a block return real tensors, whatever mode (fake tensors, ...) is active around it."""
+    guard = torch._C._DisableTorchDispatch()
+    if hasattr(guard, "__enter__"):
+        with guard:
+            yield
+        return
+    try:  # 1.13: as long as it lives
+        yield
+    finally:
+        del guard
