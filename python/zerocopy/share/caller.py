@@ -15,6 +15,7 @@ functions, a default byte order or shared mmap          `why_here`
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 import types
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch, allowlist
+from zerocopy import _torch, _torch_modes, allowlist
 
 State = dict[str, Any]
 
@@ -45,14 +46,14 @@ def why_here() -> str:
             return f"torch.{name} is replaced"
     if sys.flags.optimize:
         return "Python runs with -O"
-    if not _torch.maps_privately():
+    if not _torch_modes.maps_privately():
         return "torch.load maps files shared"
-    return _torch.why_load_is_special(None)
+    return _torch_modes.why_load_is_special(None)
 
 
 def _function_modes() -> list[Any]:
     """Return the active modes but those of torch.set_default_device, which `state` has."""
-    return [mode for mode in _torch.function_modes() if type(mode).__name__ != "DeviceContext"]
+    return [mode for mode in _torch_modes.function_modes() if type(mode).__name__ != "DeviceContext"]
 
 
 def state() -> State:
@@ -152,6 +153,7 @@ def extended(added: Extensions | None, torchs: Iterable[tuple[str, str]]) -> Ite
         yield
 
 
+@functools.lru_cache(maxsize=1024)
 def _is_torchs(entry: Any) -> bool:
     """Return whether torch itself added an entry: its public classes are for programs to add."""
     function = getattr(entry, "func", entry)

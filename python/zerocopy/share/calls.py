@@ -102,7 +102,7 @@ def _content_of(span: Span, there: Any, known: References) -> bytes | memoryview
 def folder() -> str:
     """Return the current folder. ``ServerError`` if there is none: nor could a loader be there."""
     try:
-        return str(Path.cwd())
+        return os.getcwd()  # noqa: PTH109 - a client asks at each request
     except FileNotFoundError as error:
         raise ServerError("the current folder has been removed") from error
 

@@ -47,6 +47,8 @@ class Conditions:
         The variables that were read; None: not set.
     all_variables : bool
         Whether the call read all variables, so that none may be added.
+    argv : list of str or None
+        ``sys.argv``, if the call read it.
     modules : dict
         Modules of the program's own, outermost names only, and where they came from.
     imported : list of str
@@ -60,6 +62,7 @@ class Conditions:
     absent: list[str] = dataclasses.field(default_factory=list)
     environment: dict[str, str | None] = dataclasses.field(default_factory=dict)
     all_variables: bool = False
+    argv: list[str] | None = None
     modules: dict[str, program.Origin] = dataclasses.field(default_factory=dict)
     imported: list[str] = dataclasses.field(default_factory=list)
     unseen: list[str] = dataclasses.field(default_factory=list)
@@ -105,7 +108,12 @@ class Conditions:
 
     def why_not_here(self) -> str:
         """Return why the call would be another in this process, or an empty string. Paths are not looked at."""
-        return self._why_not_folder() or self._why_not_environment() or self._why_not_modules()
+        return (
+            self._why_not_folder()
+            or self._why_not_environment()
+            or self._why_not_argv()
+            or self._why_not_modules()
+        )
 
     def _why_not_folder(self) -> str:
         if self.folder is not None and self.folder != _current():
@@ -123,6 +131,10 @@ class Conditions:
         if self.all_variables and environment.counting(here) - set(self.environment):
             return "there are more environment variables"
         return ""
+
+    def _why_not_argv(self) -> str:
+        is_same = self.argv is None or self.argv == getattr(sys, "argv", [])
+        return "" if is_same else "the program has other arguments (sys.argv)"
 
     def _why_not_modules(self) -> str:
         for name, origin in self.modules.items():

@@ -1,10 +1,10 @@
-"""Notes which environment variables a call reads in Python."""
+"""Notes which environment variables a call reads in Python, and whether it reads ``sys.argv``."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -123,6 +123,71 @@ class Variables:
         if self.are_all_read:
             names |= counting(self._before)
         return {name: self._before.get(name) for name in sorted(names)}
+
+
+class Argv:
+    """Notes reads of ``sys.argv`` from now on. A loader ends with it.
+
+    Parameters
+    ----------
+    imports : Imports
+        While an installed module is imported reads do not count.
+    """
+
+    def __init__(self, imports: Imports) -> None:
+        self._imports = imports
+        self._before = list(sys.argv)
+        self._is_on = True
+        self._is_read = False
+        sys.argv = _NotingList(self._before, self._note)
+
+    def _note(self, frame: FrameType | None) -> None:
+        if self._is_on and not self._imports.are_installed and is_asked_by_others(frame):
+            self._is_read = True
+
+    def stop(self) -> None:
+        """Note no more."""
+        self._is_on = False
+
+    def value(self) -> list[str] | None:
+        """Return the list as it was at first; None if it was not read."""
+        return self._before if self._is_read else None
+
+
+class _NotingList(list[str]):
+    def __init__(self, content: Iterable[str], note: Callable[[FrameType | None], None]) -> None:
+        super().__init__(content)
+        self._note = note
+
+    def __getitem__(self, at: Any) -> Any:
+        self._note(sys._getframe(1))
+        return super().__getitem__(at)
+
+    def __iter__(self) -> Iterator[str]:
+        self._note(sys._getframe(1))
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._note(sys._getframe(1))
+        return super().__len__()
+
+    def __contains__(self, text: object) -> bool:
+        self._note(sys._getframe(1))
+        return super().__contains__(text)
+
+    def __eq__(self, other: object) -> bool:
+        self._note(sys._getframe(1))
+        return super().__eq__(other)
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        self._note(sys._getframe(1))
+        return super().__repr__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._note(sys._getframe(1))
+        return list, (self[:],)
 
 
 def counting(variables: Mapping[str, str]) -> set[str]:

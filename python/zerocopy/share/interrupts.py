@@ -10,6 +10,10 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+
+# The functions of `signal` itself make an enumeration of each number, and so take ten times as long.
+from _signal import getsignal  # type: ignore[import-not-found]
+from _signal import signal as set_handler
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -33,15 +37,15 @@ class _Deferral:
 
     def install(self) -> None:
         for number in _SIGNALS:
-            handler = signal.getsignal(number)
+            handler = getsignal(number)
             if callable(handler):
                 self.handlers[number] = handler
-                signal.signal(number, self.handle)
+                set_handler(number, self.handle)
 
     def remove(self) -> None:
         for number, handler in self.handlers.items():
-            if signal.getsignal(number) == self.handle:  # not one that was set meanwhile
-                signal.signal(number, handler)
+            if getsignal(number) == self.handle:  # not one that was set meanwhile
+                set_handler(number, handler)
 
 
 _active: _Deferral | None = None  # the main thread's

@@ -63,7 +63,7 @@ def _is_compiled(obj: Any) -> bool:
     names = getattr(obj, "__dict__", ())
     return (
         "_torchdynamo_orig_callable" in names
-        or type(obj).__module__.startswith("torch._dynamo")
+        or type(obj).__module__ == "torch._dynamo.eval_frame"
         or ("_compiled_call_impl" in names and obj._compiled_call_impl is not None)
     )
 

@@ -43,6 +43,7 @@ class Reading:
         self._begun = time.time_ns()
         self._imports = imports.follow(self._watch)
         self._variables = environment.Variables(self._imports)
+        self._argv = environment.Argv(self._imports)
         self._note_folder()
         self._watch.start()
         self._hearing = Hearing(self._watch)
@@ -52,6 +53,7 @@ class Reading:
         self._watch.stop()
         self._hearing.stop()
         self._variables.stop()
+        self._argv.stop()
         os.getcwd, os.getcwdb = self._asking
 
     def _note_folder(self) -> None:
@@ -95,6 +97,7 @@ class Reading:
             absent=absent,
             environment=self._variables.values(),
             all_variables=self._variables.are_all_read,
+            argv=self._argv.value(),
             modules=modules,
             imported=imported,
             unseen=unseen,
