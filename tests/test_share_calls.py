@@ -408,3 +408,18 @@ def test_dill_passes_further_keywords() -> None:
     buffer = io.BytesIO()
     pickler = made(buffer)
     pickler._batch_setitems({}.items(), obj={})
+
+
+def summed(tensor: torch.Tensor) -> float:
+    return float(tensor.sum())
+
+
+def test_an_earlier_result_whose_file_was_replaced_goes_by_value(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+    torch.save(torch.ones(2000), path)
+    earlier = share.load(torch.load, path)
+    torch.save(torch.zeros(2000), tmp_path / "other.pt")
+    (tmp_path / "other.pt").rename(path)
+    assert share.load(summed, earlier) == 2000
+    assert share.load(torch.load, path).sum() == 0
+    assert share.load(summed, earlier) == 2000

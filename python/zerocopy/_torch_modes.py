@@ -46,6 +46,13 @@ def why_load_is_special(map_location: Any) -> str:
     return ""
 
 
+def has_registration_hooks() -> bool:
+    """Return whether modules, parameters or buffers are given to hooks when they are registered (2.0 and later)."""
+    names = ("module", "parameter", "buffer")
+    found = (getattr(torch.nn.modules.module, f"_global_{name}_registration_hooks", ()) for name in names)
+    return any(found)
+
+
 def why_script_is_special() -> str:
     """Return which state of torch makes torch.jit.load something else than loading, or an empty string."""
     return "a dispatch mode (fake tensors, ...) is active" if _dispatch_modes() else ""

@@ -26,6 +26,7 @@ from zerocopy.share import (
     generators,
     interrupts,
     memory,
+    namespaces,
     references,
     residence,
     settings,
@@ -68,6 +69,8 @@ def load(
         that uses random numbers, or whose result cannot be sent.
     """
     why = caller.why_here()
+    if is_strict:
+        why = why or calls.why_here(args, kwargs)
     if why:
         if is_strict:
             raise RunHere(why, is_usual=True)
@@ -96,6 +99,7 @@ class _Asking:
             if state == "ready":
                 why = _why_not_true(answer, call)
                 if not why:
+                    self._require_unchanged(answer)
                     with contextlib.suppress(references.LostReference):  # forgotten before it was on a device
                         return self._accepted(answer, known.arguments, call.name)
                 else:
@@ -107,7 +111,10 @@ class _Asking:
             elif state == "lost":  # the server has forgotten a result that is an argument: all go by value
                 again = None
             elif state == "failed":
-                _raise(answer)
+                error = _error_of(answer)
+                if self._is_strict:  # this process may have what the loader lacks
+                    raise RunHere(f"it raises {type(error).__name__} in a loader", is_usual=True)
+                raise error
             elif state in ("moved", "unsupported"):
                 if self._is_strict:
                     raise RunHere(str(answer.body["why"]), is_usual=state == "moved")
@@ -116,6 +123,13 @@ class _Asking:
             attempts += 1
         name = calls.name_of(self._call[0])
         raise ServerError(f"no result for {name} after {attempts + len(self._skip)} attempts")
+
+    def _require_unchanged(self, answer: Message) -> None:
+        """Raise `RunHere` where the program has changed what the result is made of."""
+        name = namespaces.changed(answer.body["layout"]["digests"]) if self._is_strict else ""
+        if name:
+            answer.close()
+            raise RunHere(f"the program has changed {name}", is_usual=True)
 
     def _answer_to(self, call: calls.Call, known: References) -> Message:
         exchange = Exchange(sockets.path())
@@ -294,7 +308,7 @@ def _resident(where: Residence, entry: str, name: str) -> Message:
     if state == "lost":
         raise references.LostReference(entry)
     if state == "failed":
-        _raise(answer)
+        raise _error_of(answer)
     require(answer.body, "resident")
     return answer
 
@@ -313,12 +327,14 @@ def _attached_deferred(entry: str) -> Any:
         raise references.LostReference(entry)
     try:
         return attaching.attach(answer.body, answer.descriptors, resolve=_attached_again)
+    except ServerError:  # a file that it lies in has been renamed or written to
+        raise references.LostReference(entry) from None
     finally:
         answer.close()
 
 
-def _raise(answer: Message) -> None:
-    """Raise what the loader raised."""
+def _error_of(answer: Message) -> Exception:
+    """Return what the loader raised, with its traceback as the cause."""
     try:
         content, described, text = pickle.loads(memory.content(answer.descriptors[0]))
     finally:
@@ -331,4 +347,5 @@ def _raise(answer: Message) -> None:
             error = None
     if not isinstance(error, Exception):  # SystemExit and its like would end this process
         error = ServerError(f"the loader raised {described}")
-    raise error from LoaderTraceback(text)
+    error.__cause__ = LoaderTraceback(text)
+    return error

@@ -44,6 +44,8 @@ def why_here() -> str:
     for name in _OF_TORCH:
         if type(getattr(torch, name)) is not types.BuiltinFunctionType:
             return f"torch.{name} is replaced"
+    if _torch_modes.has_registration_hooks():
+        return "torch has global hooks for what modules register"
     if sys.flags.optimize:
         return "Python runs with -O"
     if not _torch_modes.maps_privately():

@@ -19,13 +19,15 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from zerocopy import __version__, standins
+from zerocopy.errors import UnsupportedError
 from zerocopy.mapped import Place
-from zerocopy.share import blueprints, call_options, caller, files, generators, publishing, sockets
+from zerocopy.share import blueprints, by_value, call_options, caller, files, generators, publishing, sockets
 from zerocopy.share.errors import ServerError
 from zerocopy.share.placing import NOTHING_PLACED, Placed, Span, place
 from zerocopy.share.references import References
 
 _LONGEST_PATH = 4096
+_OF_PROCESS = ("/proc/self/", "/proc/thread-self/", "/dev/fd/", "/dev/std")
 # Variables that torch or CUDA read before a loader watches what is read.
 _VARIABLES = ("CUDA_VISIBLE_DEVICES",)
 
@@ -59,7 +61,8 @@ def encode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: 
     args, kwargs = _canonical(function, args, kwargs)
     notes = _Notes(known)
     storages = publishing.Storages()
-    whole = function, args, sorted(kwargs.items()), caller.extensions()
+    # In the order of the signature, and of the call for what the signature does not name.
+    whole = function, args, list(kwargs.items()), caller.extensions()
     blueprint = blueprints.of(whole, storages, storages.store, naming=notes.name_of)
     state = caller.state()
     random_states = generators.states() if call_options.current().generators else None
@@ -89,6 +92,16 @@ def encode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: 
         storages,
         placed,
     )
+
+
+def why_here(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return why a call with these arguments may change this process, or an empty string."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, types.FunctionType) and by_value.is_nameless(value):
+            code = value.__code__
+            if code.co_freevars or code.co_names:
+                return f"its argument {value.__qualname__} may change what it refers to"
+    return ""
 
 
 def _content_of(span: Span, there: Any, known: References) -> bytes | memoryview:
@@ -203,6 +216,8 @@ class _Notes:
     def _note_path(self, text: str) -> None:
         if not 0 < len(text) < _LONGEST_PATH or "\0" in text:
             return
+        if text.startswith(_OF_PROCESS):
+            raise UnsupportedError(f"{text} is another file in each process")
         is_relative = text[0] != "/"
         absolute = f"{folder()}/{text}" if is_relative else text
         if files.note(absolute, self.files):

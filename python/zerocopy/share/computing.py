@@ -26,6 +26,7 @@ from zerocopy.share import (
     files,
     frames,
     generators,
+    namespaces,
     references,
     states,
 )
@@ -94,6 +95,7 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
         except OSError as error:  # memory has ended: that is not the call's own error
             raise ServerError(f"the result of {about['name']} cannot be published: {error}") from error
         published.layout["generators"] = None if left is None else generators.as_body(left)
+        published.layout["digests"] = {**reading.digests(), **namespaces.of_classes(published.pickles)}
         session.send(published, reading, use.names)
 
 
@@ -201,7 +203,10 @@ class _Session:
 
     def _attached(self, name: str) -> Any:
         answer = self._answer(name)
-        return attaching.attach(answer.body, answer.descriptors, resolve=self._attached)
+        try:
+            return attaching.attach(answer.body, answer.descriptors, resolve=self._attached)
+        except ServerError:  # a file that it lies in has been renamed or written to
+            raise references.LostReference(name) from None
 
     def mapped(self) -> MappedFiles:
         """Return what is mapped now."""

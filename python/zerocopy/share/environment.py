@@ -217,5 +217,10 @@ def _replace(variables: Variables) -> None:
             given.update((id(name), name) for name in names)
             return iter(names)
 
+        def __len__(self) -> int:
+            if is_asked_by_others(sys._getframe(1)):
+                variables.note_all()
+            return super().__len__()
+
     os.environ.__class__ = Noting
     os.environb.__class__ = Noting

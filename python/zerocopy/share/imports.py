@@ -1,16 +1,22 @@
-"""Tells while an installed module is imported.
+"""Follows the imports of a call: while an installed module is imported, which own modules, and which are missing.
 
-Libraries look around then: at the current folder, at all environment variables. Nothing that they return depends on it.
+Libraries look around while they are imported: at the current folder, at all environment variables. Nothing that they
+return depends on it.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
+import sys
 import threading
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from zerocopy.share import program
+from zerocopy.share import namespaces, program
 from zerocopy.share.watching import Watch
 
 
@@ -21,24 +27,63 @@ class Imports(threading.local):
     ----------
     are_installed : bool
         Whether the innermost import is of a module that is installed.
+    digests : dict
+        Of modules of the program's own that were imported, as they were at first.
+    missing : _Missing
+        Modules that were looked for in vain.
     """
 
     are_installed = False
 
+    def __init__(self, digests: namespaces.Digests, missing: _Missing) -> None:
+        self.digests, self.missing = digests, missing
+
+
+class _Missing(MetaPathFinder):
+    """Finds nothing, and is asked last: notes which modules are not there.
+
+    Attributes
+    ----------
+    names : set of str
+        Outermost names.
+    files : set of str
+        Files of submodules that packages of the program's own do not have.
+    """
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.files: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is None:
+            self.names.add(fullname)
+            return None
+        name = fullname.rpartition(".")[2]
+        for folder in filter(program.is_own, path):
+            self.files |= {f"{folder}/{name}.py", f"{folder}/{name}/__init__.py"}
+        return None
+
 
 def follow(watch: Watch) -> Imports:
     """Follow what is imported from now on. A loader ends with it."""
-    imports = Imports()
+    imports = Imports({}, _Missing())
+    importlib.invalidate_caches()  # the import system has listed folders when this process began
+    sys.meta_path.append(imports.missing)
     loader: Any = importlib.machinery.SourceFileLoader
     execute = loader.exec_module
 
     def exec_module(self: Any, module: ModuleType) -> None:
         before = imports.are_installed
-        _set(not program.is_own(self.path))
+        is_own = program.is_own(self.path)
+        _set(not is_own)
         try:
             execute(self, module)
         finally:
             _set(before)
+        if is_own:
+            imports.digests[f"{module.__name__}:"] = namespaces.of_module(module)
 
     def _set(are_installed: bool) -> None:
         imports.are_installed = are_installed

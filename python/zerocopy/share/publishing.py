@@ -47,6 +47,7 @@ class Published(NamedTuple):
     parts: list[Part]
     layout: dict[str, Any]
     checksums: list[tuple[int, int, int]]  # size, checksum, offset in the first part
+    pickles: tuple[bytes, ...]
 
     def close(self) -> None:
         """Close the memory that was written for it."""
@@ -128,7 +129,8 @@ def write(
     except BaseException:
         os.close(descriptor)
         raise
-    return Published([Part(descriptor, 0, plan.size), *plan.parts], plan.layout, plan.checksums())
+    parts = [Part(descriptor, 0, plan.size), *plan.parts]
+    return Published(parts, plan.layout, plan.checksums(), (blueprint.pickle, blueprint.skeleton or b""))
 
 
 class _Plan:

@@ -4,6 +4,7 @@
 tensors with hooks, flags, attributes,
 gradients                                 keep them: no release pickles all of these
 tensors that autograd computed            are refused: their graph belongs to its process
+views of NumPy's arrays                   keep their base: pickle copies those that are not contiguous
 parameters of a class of their own        keep it: ``torch.nn.Parameter`` forgets the class (bitsandbytes)
 modules with hooks of accelerate          are rebuilt with them: the forward that calls a hook is a nested function
 TorchScript modules                       go through a buffer, which :func:`zerocopy.jit.load` maps
@@ -24,6 +25,7 @@ import torch
 
 from zerocopy import _torch_dress, jit
 from zerocopy.errors import UnsupportedError
+from zerocopy.share import arrays
 
 _ACCELERATE = "_hf_hook"
 # What accelerate puts in a module beside the hook itself: all of it nested functions that belong to the module.
@@ -55,7 +57,7 @@ def reduced(obj: Any) -> Any:
         return _of_script(obj)
     if isinstance(obj, torch.nn.Module):
         return _of_module(obj)
-    return NotImplemented
+    return arrays.reduced(obj)
 
 
 def _is_compiled(obj: Any) -> bool:

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Self
 
-from zerocopy.share import environment, facts, files, imports, program
+from zerocopy.share import environment, facts, files, imports, namespaces, program
 from zerocopy.share.conditions import Conditions
 from zerocopy.share.hearing import Hearing
 from zerocopy.share.watching import Watch
@@ -85,6 +85,9 @@ class Reading:
         modules, imported = self._modules()
         for name in sys.modules.keys() - self._baseline:
             self._add_source(found, name)
+        for path in self._imports.missing.files:
+            if not found.has(path):
+                found.add_seen(path, None)
         rows, absent, has_relative = found.rows()
         unseen = found.unseen()
         if not self._watch.is_there:
@@ -103,6 +106,10 @@ class Reading:
             unseen=unseen,
         )
 
+    def digests(self) -> namespaces.Digests:
+        """Return the digests of the program's own modules that were imported."""
+        return self._imports.digests
+
     def _is_named(self, path: str, identity: files.Identity | None) -> bool:
         """Return whether an argument names a file itself. A folder's files count if they are read."""
         return identity is not None and os.path.dirname(path) not in self._known and files.is_regular(path)  # noqa: PTH120
@@ -110,6 +117,7 @@ class Reading:
     def _modules(self) -> tuple[dict[str, program.Origin], list[str]]:
         """Return where the program's own modules came from, and the names of all."""
         names = {name.partition(".")[0] for name in sys.modules.keys() - self._baseline}
+        names |= self._imports.missing.names
         names -= {"__main__", "__mp_main__", "zerocopy"}
         own = {}
         for name in names:
