@@ -69,11 +69,9 @@ def load(
         that uses random numbers, or whose result cannot be sent.
     """
     why = caller.why_here()
-    if is_strict:
-        why = why or calls.why_here(args, kwargs)
+    if is_strict and (why := why or calls.why_here(args, kwargs)):
+        raise RunHere(why, is_usual=True)
     if why:
-        if is_strict:
-            raise RunHere(why, is_usual=True)
         raise UnsupportedError(f"the model server cannot make a call of {calls.name_of(fn)} now: {why}")
     with interrupts.deferred():
         return _Asking(fn, args, kwargs, is_strict).result()

@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zerocopy.share.imports import Imports
+if TYPE_CHECKING:  # the server has no torch, which it would import
+    from zerocopy.share.imports import Imports
 
 #: Variables of a session. They do not count where a program reads all variables at once.
 SESSION = frozenset(
