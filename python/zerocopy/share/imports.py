@@ -35,7 +35,7 @@ class Imports(threading.local):
 
     are_installed = False
 
-    def __init__(self, digests: namespaces.Digests, missing: _Missing) -> None:
+    def __init__(self, digests: namespaces.Facts, missing: _Missing) -> None:
         self.digests, self.missing = digests, missing
 
 

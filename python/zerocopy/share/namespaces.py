@@ -1,8 +1,8 @@
 """Tells whether this process has changed classes or modules that a loader has as they were imported.
 
-Programs replace methods, classes and values of libraries: other kernels, adapters, settings. A loader imports the same
-modules anew and has none of that. So it sends a digest of each class of a result and of each module of the program's
-own, and the client compares those that it has imported itself.
+Programs replace methods, classes and values: other kernels, adapters, settings. A loader imports the same modules anew
+and has none of that. It sends the names of the classes of a result, and digests of what the program's own modules had
+when they were imported. The client compares those that it has imported itself.
 """
 
 from __future__ import annotations
@@ -15,45 +15,56 @@ from collections.abc import Iterable
 from typing import Any
 
 from zerocopy import _C, standins
+from zerocopy.share import program
 
-#: Digests by name: "module:qualname" of a class, "module:" of a module.
-Digests = dict[str, str]
+#: Of a class ("module:qualname"): the packages that have it by its name, too. Of a module ("module:"): a digest of each
+#: name, and of each attribute of its classes.
+Facts = dict[str, Any]
 
 _SIMPLE = (str, bytes, int, float, complex, bool, type(None))
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _MAX_ITEMS = 64
-_BUILTIN = ("builtins", "abc", "typing", "collections.abc", "_thread")
 
 
-def of_classes(pickles: Iterable[bytes]) -> Digests:
-    """Return the digests of all classes that pickles name."""
-    found: Digests = {}
+def of_classes(pickles: Iterable[bytes]) -> Facts:
+    """Return the facts about all classes that pickles name."""
+    found: Facts = {}
     for pickle in pickles:
-        for module, name in _C.foreign_globals(pickle):
-            _add(found, sys.modules.get(_text(module)), _text(name))
+        for raw_module, raw_name in _C.foreign_globals(pickle):
+            module, name = _text(raw_module), _text(raw_name)
+            value = _found(module, name)
+            if isinstance(value, type):
+                found[f"{module}:{name}"] = _packages(module, name, value)
     return found
 
 
-def of_module(module: types.ModuleType) -> str:
-    """Return the digest of what a module has now."""
-    names = [(name, value) for name, value in vars(module).items() if not name.startswith("__")]
-    return _digest([(name, _of_member(value, module.__name__)) for name, value in names])
+def of_module(module: types.ModuleType) -> Facts:
+    """Return the digests of what a module has now."""
+    found: Facts = {}
+    for name, value in list(vars(module).items()):
+        if name.startswith("__"):
+            continue
+        found[name] = _digest(_described(value))
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            for attribute, member in list(vars(value).items()):
+                if not attribute.startswith("__") or attribute in ("__init__", "__new__", "__call__"):
+                    found[f"{name}.{attribute}"] = _digest(_described(member))
+    return found
 
 
-def changed(digests: Digests) -> str:
+def changed(facts: Facts) -> str:
     """Return which of the names stands for something else in this process, or an empty string."""
-    for name, digest in digests.items():
+    for name, before in facts.items():
         module_name, _, qualname = name.partition(":")
         module = sys.modules.get(module_name)
         if module is None:
             continue
         if not qualname:
-            if of_module(module) != digest:
+            # Names that came later are no change: libraries note things in modules and classes.
+            now = of_module(module)
+            if any(now.get(key, digest) != digest for key, digest in before.items()):
                 return module_name
-            continue
-        found: Digests = {}
-        _add(found, module, qualname)
-        if found.get(name) != digest:
+        elif not _is_as_imported(module_name, qualname, before):
             return f"{module_name}.{qualname}"
     return ""
 
@@ -62,36 +73,42 @@ def _text(name: str | bytes) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else name
 
 
-def _add(found: Digests, module: types.ModuleType | None, qualname: str) -> None:
+def _found(module: str, qualname: str) -> Any:
     try:
-        value = operator.attrgetter(qualname)(module)
+        return operator.attrgetter(qualname)(sys.modules.get(module))
     except AttributeError:
-        return
-    if not isinstance(value, type) or module is None:
-        return
-    bases = [_of_class(cls) for cls in value.__mro__ if cls.__module__ not in _BUILTIN]
-    packages = module.__name__.split(".")[:-1]
-    parents = [".".join(packages[: number + 1]) for number in range(len(packages))]
-    aliases = [name for name in parents if getattr(sys.modules.get(name), qualname, None) is value]
-    found[f"{module.__name__}:{qualname}"] = _digest([value.__module__, value.__qualname__, aliases, bases])
+        return None
 
 
-def _of_class(cls: type) -> Any:
-    members = []
-    for name, value in vars(cls).items():
-        if name.startswith("__") and name not in ("__init__", "__new__", "__call__", "__setattr__"):
-            continue
-        function = getattr(value, "__func__", value)
-        original = _unpatched(function)
-        if original is not function and not original.__qualname__.startswith(f"{cls.__qualname__}."):
-            continue  # patch_all has put it there, over a function of a base
-        members.append((name, _described(original)))
-    return cls.__module__, cls.__qualname__, sorted(members, key=operator.itemgetter(0))
+def _packages(module: str, name: str, value: type) -> list[str]:
+    parts = module.split(".")[:-1]
+    packages = [".".join(parts[: number + 1]) for number in range(len(parts))]
+    return [package for package in packages if vars(sys.modules.get(package, types)).get(name) is value]
 
 
-def _of_member(value: Any, module: str) -> Any:
-    is_own = isinstance(value, type) and value.__module__ == module
-    return _of_class(value) if is_own else _described(value)
+def _is_as_imported(module: str, name: str, packages: list[str]) -> bool:
+    """Return whether a class has its own name in its module and packages, and no function of the program's in it."""
+    value = _found(module, name)
+    if not isinstance(value, type) or (value.__module__, value.__qualname__) != (module, name):
+        return False
+    if any(vars(sys.modules.get(package, types)).get(name, value) is not value for package in packages):
+        return False
+    return not any(_is_changed(base) for base in value.__mro__)
+
+
+def _is_changed(cls: type) -> bool:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if file is None or program.is_own(file):
+        return False  # its module is compared
+    for value in vars(cls).values():
+        function = _unpatched(getattr(value, "__func__", value))
+        if isinstance(function, types.FunctionType) and _is_programs(function):
+            return True
+    return False
+
+
+def _is_programs(function: types.FunctionType) -> bool:
+    return function.__module__ == "__main__" or program.is_own(function.__code__.co_filename)
 
 
 def _described(value: Any) -> Any:

@@ -106,7 +106,7 @@ class Reading:
             unseen=unseen,
         )
 
-    def digests(self) -> namespaces.Digests:
+    def digests(self) -> namespaces.Facts:
         """Return the digests of the program's own modules that were imported."""
         return self._imports.digests
 
