@@ -89,6 +89,16 @@ def _outcome(f: Any, **options: Any) -> tuple[str, Any]:
     return "loaded", value_check.read_all(value)
 
 
+def _difference(one: Any, other: Any) -> str:
+    """Return two outcomes from a little before the first item in which they differ."""
+    left, right = (
+        [*outcome[:1], *outcome[1]] if len(outcome) > 1 else list(outcome) for outcome in (one, other)
+    )
+    at = next((i for i, pair in enumerate(zip(left, right, strict=False)) if pair[0] != pair[1]), 0)
+    begin = max(0, at - 5)
+    return f"not the same from item {at} on: {left[begin : at + 5]!r:.900} and {right[begin : at + 5]!r:.900}"
+
+
 def check(data: bytes) -> str:
     """Load from a mapped file, from one that is read, and from memory: each time the same comes of it."""
     with tempfile.NamedTemporaryFile(suffix=".pt") as file:
@@ -101,7 +111,7 @@ def check(data: bytes) -> str:
             _outcome(io.BytesIO(data)),
         ]
     for other in outcomes[1:]:
-        assert other == outcomes[0], f"not the same: {outcomes[0]!r:.500} and {other!r:.500}"
+        assert other == outcomes[0], _difference(outcomes[0], other)
     return outcomes[0][0]
 
 
