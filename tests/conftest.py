@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,6 +127,16 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(devices.KINDS, "cpu", made)
     monkeypatch.setattr(rings, "_rings", {})
     return made
+
+
+def python_peak(function: Callable[[], object]) -> int:
+    """Return the bytes that Python's allocators held at most while a function ran."""
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ class Memfd(devices.Memory):
         return (HANDLE, whole.nbytes()), [self.descriptor]
 
     def forget(self) -> None:
-        pass
+        """Do nothing: the memory of this twin ends with its process."""
 
     def open(self, handle: Any, descriptors: Sequence[int]) -> torch.UntypedStorage:
         (descriptor,) = descriptors

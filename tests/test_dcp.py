@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import textwrap
-import tracemalloc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import lies_in_mapping
+from conftest import lies_in_mapping, python_peak
 from dcp_folders import TensorProperties, Writer
 from equality import assert_same
 
@@ -230,13 +229,7 @@ def test_nothing_of_metadata_is_called(writer: Writer, capsys: pytest.CaptureFix
 def test_metadata_takes_memory_in_proportion(writer: Writer) -> None:
     folder = writer.write()
     zerocopy.load(folder)  # imports
-    tracemalloc.start()
-    try:
-        zerocopy.load(folder)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 1 << 20
+    assert python_peak(lambda: zerocopy.load(folder)) < 1 << 20
 
 
 @each_way

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import safetensors_files
 import torch
-from conftest import lies_in_mapping, outcome
+from conftest import lies_in_mapping, outcome, python_peak
 
 import zerocopy
 
@@ -70,13 +69,7 @@ def same(loaded: dict[str, torch.Tensor], state: dict[str, torch.Tensor]) -> Non
 
 def test_index_takes_memory_in_proportion(folder: Path) -> None:
     zerocopy.load(folder)  # imports
-    tracemalloc.start()
-    try:
-        zerocopy.load(folder)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 1 << 20
+    assert python_peak(lambda: zerocopy.load(folder)) < 1 << 20
 
 
 @each_way

@@ -34,8 +34,8 @@ struct BufferPlace {
 
 class Driver : public std::enable_shared_from_this<Driver> {
  public:
-  // `kernel_driver` is a path that the kernel's part of the driver makes. Throws UnsupportedError with the
-  // reason where that is missing, where there is no device, or the driver refuses.
+  // `kernel_driver` is a path that the kernel module creates. Throws UnsupportedError, with the reason, if
+  // that path is missing, if CUDA has no device, or if cuFile cannot be opened.
   static std::shared_ptr<Driver> open(std::shared_ptr<const Library> library,
                                       const std::string& kernel_driver);
 

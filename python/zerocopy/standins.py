@@ -31,6 +31,6 @@ def original(function: Any) -> Any:
     """Return a function, or what lies under all replacements of it."""
     while True:
         replacement, under, _ = getattr(function, _MARK, (None, None, None))
-        if replacement is not function:
+        if replacement is None or replacement is not function:
             return function
         function = under

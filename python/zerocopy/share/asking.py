@@ -124,7 +124,7 @@ class _Asking:
 
     def _require_unchanged(self, answer: Message) -> None:
         """Raise `RunHere` where the program has changed what the result is made of."""
-        name = namespaces.changed(answer.body["layout"]["digests"]) if self._is_strict else ""
+        name = namespaces.changed(answer.body["layout"]["namespaces"]) if self._is_strict else ""
         if name:
             answer.close()
             raise RunHere(f"the program has changed {name}", is_usual=True)

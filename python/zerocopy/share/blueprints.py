@@ -134,7 +134,7 @@ def build(
     arguments : sequence
         What the object may have in it as it is.
     finding : callable, optional
-        Finds what persistent ids stand for that are no numbers.
+        Returns the object for a persistent id that is not the number of a leaf.
     resident : callable, optional
         Returns the road that tensors take in place of the usual one. It is asked if there are any.
     """

@@ -95,7 +95,7 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
         except OSError as error:  # memory has ended: that is not the call's own error
             raise ServerError(f"the result of {about['name']} cannot be published: {error}") from error
         published.layout["generators"] = None if left is None else generators.as_body(left)
-        published.layout["digests"] = {**reading.digests(), **namespaces.of_classes(published.pickles)}
+        published.layout["namespaces"] = {**reading.own_modules(), **namespaces.of_classes(published.pickles)}
         session.send(published, reading, use.names)
 
 

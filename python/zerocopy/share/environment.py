@@ -203,7 +203,7 @@ def _replace(variables: Variables) -> None:
 
     class Noting(kind):  # type: ignore[misc]
         def __getitem__(self, name: Any) -> Any:
-            # Whoever copies all variables reads each that it was given: that says nothing of this one.
+            # A copy of all variables also reads each name that __iter__ returned. It does not ask for that one.
             if given.get(id(name)) is not name and is_asked_by_others(sys._getframe(1)):
                 variables.note(name)
             return super().__getitem__(name)

@@ -27,16 +27,16 @@ class Imports(threading.local):
     ----------
     are_installed : bool
         Whether the innermost import is of a module that is installed.
-    digests : dict
-        Of modules of the program's own that were imported, as they were at first.
+    own : dict
+        The program's own modules that were imported, as they were at first: as in ``namespaces``.
     missing : _Missing
         Modules that were looked for in vain.
     """
 
     are_installed = False
 
-    def __init__(self, digests: namespaces.Facts, missing: _Missing) -> None:
-        self.digests, self.missing = digests, missing
+    def __init__(self, own: namespaces.Namespaces, missing: _Missing) -> None:
+        self.own, self.missing = own, missing
 
 
 class _Missing(MetaPathFinder):
@@ -83,7 +83,7 @@ def follow(watch: Watch) -> Imports:
         finally:
             _set(before)
         if is_own:
-            imports.digests[f"{module.__name__}:"] = namespaces.of_module(module)
+            imports.own[f"{module.__name__}:"] = namespaces.of_module(module)
 
     def _set(are_installed: bool) -> None:
         imports.are_installed = are_installed

@@ -19,16 +19,16 @@ from zerocopy.share import program
 
 #: Of a class ("module:qualname"): the packages that have it by its name, too. Of a module ("module:"): a digest of each
 #: name, and of each attribute of its classes.
-Facts = dict[str, Any]
+Namespaces = dict[str, Any]
 
 _SIMPLE = (str, bytes, int, float, complex, bool, type(None))
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _MAX_ITEMS = 64
 
 
-def of_classes(pickles: Iterable[bytes]) -> Facts:
-    """Return the facts about all classes that pickles name."""
-    found: Facts = {}
+def of_classes(pickles: Iterable[bytes]) -> Namespaces:
+    """Return where all classes that pickles name are found."""
+    found: Namespaces = {}
     for pickle in pickles:
         for raw_module, raw_name in _C.foreign_globals(pickle):
             module, name = _text(raw_module), _text(raw_name)
@@ -38,9 +38,9 @@ def of_classes(pickles: Iterable[bytes]) -> Facts:
     return found
 
 
-def of_module(module: types.ModuleType) -> Facts:
+def of_module(module: types.ModuleType) -> Namespaces:
     """Return the digests of what a module has now."""
-    found: Facts = {}
+    found: Namespaces = {}
     for name, value in list(vars(module).items()):
         if name.startswith("__"):
             continue
@@ -52,9 +52,9 @@ def of_module(module: types.ModuleType) -> Facts:
     return found
 
 
-def changed(facts: Facts) -> str:
+def changed(known: Namespaces) -> str:
     """Return which of the names stands for something else in this process, or an empty string."""
-    for name, before in facts.items():
+    for name, before in known.items():
         module_name, _, qualname = name.partition(":")
         module = sys.modules.get(module_name)
         if module is None:

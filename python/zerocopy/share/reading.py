@@ -106,9 +106,9 @@ class Reading:
             unseen=unseen,
         )
 
-    def digests(self) -> namespaces.Facts:
-        """Return the digests of the program's own modules that were imported."""
-        return self._imports.digests
+    def own_modules(self) -> namespaces.Namespaces:
+        """Return what the program's own modules had when the call imported them."""
+        return self._imports.own
 
     def _is_named(self, path: str, identity: files.Identity | None) -> bool:
         """Return whether an argument names a file itself. A folder's files count if they are read."""
