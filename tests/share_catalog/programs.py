@@ -93,7 +93,13 @@ def method_of_torch_that_is_replaced(folder: Path) -> Any:
     return made, made[1].note
 
 
-@patched(config=["layer"], prepare=_vector, always=True)
+@patched(config=["layer"], prepare=_vector, within=setting(nn.Module, "dump_patches", lambda: True))
+def value_of_a_base_of_torch(folder: Path) -> Any:
+    made, _ = layer(str(folder / "a.pt"))
+    return made, made[1].dump_patches
+
+
+@patched(config=["layer"], prepare=_vector, is_shared=True, always=True)
 def class_that_nobody_has_changed(folder: Path) -> Any:
     return layer(str(folder / "a.pt"))
 

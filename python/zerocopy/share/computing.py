@@ -158,7 +158,6 @@ class _Session:
         self._connection = connection
         self._arguments: dict[int, _Argument] = {}
         self._known: dict[str, int] = {}  # memory that is mapped here, by what the kernel calls it
-        self._within = 0
 
     def _ask(self, body: dict[str, Any]) -> frames.Message:
         frames.send(self._connection, body)

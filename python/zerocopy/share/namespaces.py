@@ -17,24 +17,27 @@ from typing import Any
 from zerocopy import _C, standins
 from zerocopy.share import program
 
-#: Of a class ("module:qualname"): the packages that have it by its name, too. Of a module ("module:"): a digest of each
-#: name, and of each attribute of its classes.
+#: Of a class ("module:qualname"): the packages that have it by its name, too, and digests of its values. Of a module
+#: ("module:"): a digest of each name, and of each attribute of its classes.
 Namespaces = dict[str, Any]
 
 _SIMPLE = (str, bytes, int, float, complex, bool, type(None))
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _MAX_ITEMS = 64
+_BUILTIN = ("builtins", "abc", "typing", "collections.abc")
 
 
 def of_classes(pickles: Iterable[bytes]) -> Namespaces:
-    """Return where all classes that pickles name are found."""
+    """Return where all classes that pickles name, and their bases, are found, and the digests of their values."""
     found: Namespaces = {}
     for pickle in pickles:
         for raw_module, raw_name in _C.foreign_globals(pickle):
             module, name = _text(raw_module), _text(raw_name)
             value = _found(module, name)
-            if isinstance(value, type):
-                found[f"{module}:{name}"] = _packages(module, name, value)
+            for cls in value.__mro__ if isinstance(value, type) else ():
+                if cls.__module__ not in _BUILTIN and _found(cls.__module__, cls.__qualname__) is cls:
+                    packages = _packages(cls.__module__, cls.__qualname__, cls)
+                    found[f"{cls.__module__}:{cls.__qualname__}"] = [packages, _values(cls)]
     return found
 
 
@@ -60,13 +63,16 @@ def changed(known: Namespaces) -> str:
         if module is None:
             continue
         if not qualname:
-            # Names that came later are no change: libraries note things in modules and classes.
-            now = of_module(module)
-            if any(now.get(key, digest) != digest for key, digest in before.items()):
+            if _differ(of_module(module), before):
                 return module_name
-        elif not _is_as_imported(module_name, qualname, before):
+        elif not _is_as_imported(module_name, qualname, *before):
             return f"{module_name}.{qualname}"
     return ""
+
+
+def _differ(now: dict[str, str], before: dict[str, str]) -> bool:
+    # Names that came later, or are gone, are no change: libraries note things in modules and classes.
+    return any(now.get(name, digest) != digest for name, digest in before.items())
 
 
 def _text(name: str | bytes) -> str:
@@ -83,28 +89,37 @@ def _found(module: str, qualname: str) -> Any:
 def _packages(module: str, name: str, value: type) -> list[str]:
     parts = module.split(".")[:-1]
     packages = [".".join(parts[: number + 1]) for number in range(len(parts))]
-    return [package for package in packages if vars(sys.modules.get(package, types)).get(name) is value]
+    return [package for package in packages if _member(package, name) is value]
 
 
-def _is_as_imported(module: str, name: str, packages: list[str]) -> bool:
-    """Return whether a class has its own name in its module and packages, and no function of the program's in it."""
-    value = _found(module, name)
-    if not isinstance(value, type) or (value.__module__, value.__qualname__) != (module, name):
+def _member(package: str, name: str) -> Any:
+    """Return what a package has by a name; None if it is not imported, or has not imported that name yet."""
+    return vars(sys.modules[package]).get(name) if package in sys.modules else None
+
+
+def _is_as_imported(module: str, name: str, packages: list[str], values: dict[str, str]) -> bool:
+    """Return whether a class is found by its names, with its values, and no function of the program is in it."""
+    cls = _found(module, name)
+    if not isinstance(cls, type) or (cls.__module__, cls.__qualname__) != (module, name):
         return False
-    if any(vars(sys.modules.get(package, types)).get(name, value) is not value for package in packages):
+    aliases = (_member(package, name) for package in packages)
+    if any(alias is not None and alias is not cls for alias in aliases) or _differ(_values(cls), values):
         return False
-    return not any(_is_changed(base) for base in value.__mro__)
-
-
-def _is_changed(cls: type) -> bool:
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or program.is_own(file):
-        return False  # its module is compared
-    for value in vars(cls).values():
-        function = _unpatched(getattr(value, "__func__", value))
-        if isinstance(function, types.FunctionType) and _is_programs(function):
-            return True
-    return False
+        return True  # the module is compared
+    functions = (_unpatched(getattr(member, "__func__", member)) for member in vars(cls).values())
+    return not any(isinstance(each, types.FunctionType) and _is_programs(each) for each in functions)
+
+
+def _values(cls: type) -> dict[str, str]:
+    """Return the digests of the attributes of a class that are values."""
+    kinds = (*_SIMPLE, *_CONTAINERS)
+    return {
+        name: _digest(_plain(value))
+        for name, value in list(vars(cls).items())
+        if type(value) in kinds and not name.startswith("__")
+    }
 
 
 def _is_programs(function: types.FunctionType) -> bool:
