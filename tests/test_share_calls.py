@@ -149,6 +149,14 @@ def test_a_patched_call_that_changes_its_arguments_is_made_here(patched: None) -
         assert appended(items) == 2 and items == [1, 5]
 
 
+def test_a_patched_call_does_not_take_the_result_of_an_explicit_one(patched: None) -> None:
+    share.load(appended, [1, 2])
+    share.load(wrapped, torch.ones(3), "b")
+    items, tensor = [1, 2], torch.ones(3)
+    assert appended(items) == 3 and items == [1, 2, 5]
+    assert wrapped(tensor, "b")["tensor"] is tensor
+
+
 def test_a_patched_call_that_returns_its_argument_is_made_here(patched: None) -> None:
     for _ in range(2):
         tensor = torch.ones(3)

@@ -91,7 +91,7 @@ class _Asking:
         attempts = 0
         while attempts < _MAX_ATTEMPTS and len(self._skip) < _MAX_SKIPPED:
             with References(again) as known:
-                call = calls.encode(*self._call, known)
+                call = calls.encode(*self._call, known, self._is_strict)
                 answer = self._answer_to(call, known)
             state = answer.body.get("state")
             if state == "ready":

@@ -14,9 +14,11 @@ import os
 import pickle
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
+
+import torch
 
 from zerocopy import __version__, standins
 from zerocopy.errors import UnsupportedError
@@ -50,8 +52,19 @@ class Call(NamedTuple):
         return publishing.write(self.blueprint, self.storages, self.placed, max_parts)
 
 
-def encode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: References) -> Call:
-    """Return a call. `known` is what of its arguments the server has.
+def encode(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: References, is_strict: bool
+) -> Call:
+    """Return a call.
+
+    Parameters
+    ----------
+    function, args, kwargs
+        The call.
+    known : References
+        What of its arguments the server has.
+    is_strict : bool
+        Whether a loader has to notice that the call changes its arguments, or gives them back.
 
     Raises
     ------
@@ -78,6 +91,7 @@ def encode(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: 
         notes.has_relative_paths and folder(),
         state,
         random_states and generators.digest(random_states),
+        is_strict and bool(mutable([*args, *kwargs.values()])),
         _process(),
     )
     digest.update(repr(about).encode(errors="surrogateescape"))
@@ -171,6 +185,17 @@ def _is_default(value: Any, default: Any) -> bool:
     return value is default or (
         type(value) is type(default) and type(value) in _COMPARED and repr(value) == repr(default)
     )
+
+
+_IMMUTABLE = (
+    *(str, bytes, int, float, complex, bool, type(None), type, os.PathLike),
+    *(types.FunctionType, torch.dtype, torch.device),
+)
+
+
+def mutable(values: Iterable[Any]) -> list[Any]:
+    """Return the arguments that a call may change, or give back."""
+    return [value for value in values if not isinstance(value, _IMMUTABLE)]
 
 
 _COMPARED = (str, bytes, int, float, bool)

@@ -8,7 +8,6 @@ import os
 import secrets
 import socket
 import sys
-import types
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -99,21 +98,6 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
         session.send(published, reading, use.names)
 
 
-_IMMUTABLE = (
-    str,
-    bytes,
-    int,
-    float,
-    complex,
-    bool,
-    type(None),
-    type,
-    torch.dtype,
-    torch.device,
-    types.FunctionType,
-)
-
-
 class _Arguments:
     """The arguments of a call, of which the caller has others: what the call does to these it would not see."""
 
@@ -121,9 +105,7 @@ class _Arguments:
         self, args: tuple[Any, ...], kwargs: Sequence[tuple[str, Any]], earlier: Sequence[Any]
     ) -> None:
         self._all = args, [value for _, value in kwargs]
-        self._mutable = [
-            value for value in (*args, *self._all[1]) if not isinstance(value, (*_IMMUTABLE, os.PathLike))
-        ]
+        self._mutable = calls.mutable([*args, *self._all[1]])
         # The caller gets its own object where an earlier result is part of the result.
         self._own = [value for value in self._mutable if not any(value is result for result in earlier)]
         self._before = self._described()
