@@ -23,7 +23,8 @@ import sharing
 import torch
 
 import zerocopy
-from zerocopy import UnsupportedError, share, standins
+from zerocopy import UnsupportedError, share
+from zerocopy.process import replacements
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -262,7 +263,7 @@ def outcome(function: Any, path: str) -> type:
 def test_a_mode_that_stays_here_keeps_the_call_here(mode: Any, patched: None, tmp_path: Path) -> None:
     path = str(tmp_path / "a.pt")
     torch.save(torch.ones(2), path)
-    plain = standins.original(torch.load)
+    plain = replacements.original(torch.load)
     with mode():
         assert outcome(loaded, path) is outcome(plain, path)
         with pytest.raises(UnsupportedError, match="mode"):
@@ -362,7 +363,7 @@ def test_interrupted_loads_leave_no_descriptors(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_held_at_fork_does_not_stop_the_child(tmp_path: Path) -> None:
-    from zerocopy.fork_safe import ForkSafeLock
+    from zerocopy.process.fork_safe import ForkSafeLock
 
     lock, is_held, ends = ForkSafeLock(), threading.Event(), threading.Event()
 
@@ -389,7 +390,7 @@ def test_a_lock_that_is_held_at_fork_does_not_stop_the_child(tmp_path: Path) -> 
 
 
 def test_a_thread_that_forks_keeps_its_lock() -> None:
-    from zerocopy.fork_safe import ForkSafeLock
+    from zerocopy.process.fork_safe import ForkSafeLock
 
     lock = ForkSafeLock()
     with lock:

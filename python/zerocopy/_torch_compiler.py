@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from zerocopy import importing
+from zerocopy.process import import_hook
 
 _COMPILER = "torch._dynamo"
 _awaiting: set[str] = set()
@@ -22,7 +22,7 @@ def skip(package: str) -> None:
     """Have the compiler skip a package's files: a call of what is in them ends a graph, and another begins after it."""
     if package not in _awaiting:
         _awaiting.add(package)
-        importing.when_imported(_COMPILER, functools.partial(_skip, package))
+        import_hook.when_imported(_COMPILER, functools.partial(_skip, package))
 
 
 def _skip(package: str, compiler: ModuleType) -> None:

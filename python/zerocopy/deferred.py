@@ -15,8 +15,8 @@ import torch
 
 from zerocopy import _torch, allowlist, construction, rebuild
 from zerocopy.errors import UnsupportedError
-from zerocopy.fork_safe import ForkSafeLock
 from zerocopy.placeholder import NotYetLoadedTensor, real_of, replaced, set_own
+from zerocopy.process.fork_safe import ForkSafeLock
 
 Shape = Sequence[int]
 

@@ -16,9 +16,9 @@ import torch
 
 from zerocopy import _C, _torch, construction, loading
 from zerocopy.errors import ClosedError
-from zerocopy.fork_safe import ForkSafeLock
 from zerocopy.indexing import Geometry
 from zerocopy.lazy import LazyFile
+from zerocopy.process.fork_safe import ForkSafeLock
 from zerocopy.slicing import Slice
 
 _MOST_TIED = 100

@@ -14,8 +14,8 @@ import torch
 from zerocopy import _torch
 from zerocopy.casting import converted
 from zerocopy.errors import UnsupportedError
-from zerocopy.heap import Heap
 from zerocopy.mapped import Place
+from zerocopy.process.malloc_trim import Heap
 from zerocopy.rebuild.dense import tensor_over
 from zerocopy.sinks import Sink, Written
 from zerocopy.sources import Sources

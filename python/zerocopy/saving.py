@@ -11,9 +11,9 @@ import torch
 
 from zerocopy import _torch
 from zerocopy.checkpoint_writer import CheckpointWriter, checked_alignment
-from zerocopy.heap import Heap
 from zerocopy.mapped import MappedFiles
 from zerocopy.pickling import Remake, pickled
+from zerocopy.process.malloc_trim import Heap
 from zerocopy.replacing import is_special, path_of_file, replacing
 from zerocopy.sinks import FileSink, Sink, StreamSink, Written
 

@@ -26,7 +26,8 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 import zerocopy
-from zerocopy import environment, importing
+from zerocopy import environment
+from zerocopy.process import import_hook
 
 DESCRIPTION = """
 Runs an unchanged program as python would, with torch.load replaced by one that maps checkpoints instead of reading
@@ -142,7 +143,7 @@ def _patch_this_process(share: bool) -> None:
     """
     if environment.is_disabled():
         return
-    importing.when_imported("torch", lambda _: zerocopy.patch())
+    import_hook.when_imported("torch", lambda _: zerocopy.patch())
     if share:  # over the other: what the server cannot give is loaded by zerocopy.load
         importlib.import_module("zerocopy.share.patching").patch_all()
     original = spawn.get_preparation_data

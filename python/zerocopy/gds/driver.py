@@ -12,7 +12,7 @@ import torch
 
 from zerocopy import _C
 from zerocopy.errors import UnsupportedError
-from zerocopy.fork_safe import ForkSafeLock
+from zerocopy.process.fork_safe import ForkSafeLock
 
 # By names that the dynamic linker looks up, and where CUDA's own packages put them. No variable of the environment is
 # asked.

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch_compiler, environment, standins
+from zerocopy import _torch_compiler, environment
 from zerocopy.errors import UnsupportedError
-from zerocopy.fork_safe import ForkSafeLock
 from zerocopy.patching import dispatch, saving, scripts
+from zerocopy.process import replacements
+from zerocopy.process.fork_safe import ForkSafeLock
 
 Function = Callable[..., Any]
 
@@ -225,7 +226,7 @@ def _swap(
     swap = next((swap for swap in known if swap.original is original), None)
     if swap is None:
         swap = _Swap(original, _replacement(original, make(original), part), part)
-        standins.note(swap.replacement, original, functools.partial(_is_swapped, swap))
+        replacements.note(swap.replacement, original, functools.partial(_is_swapped, swap))
     _set(module, alias, swap)
 
 
@@ -271,6 +272,6 @@ def _remove_unwanted() -> None:
         module = sys.modules.get(module_name)
         # Else somebody has put their own there since, which may call ours: that passes on to the original now.
         if module is not None and getattr(module, alias, None) is swap.replacement:
-            setattr(module, alias, standins.beneath(swap.original))
+            setattr(module, alias, replacements.beneath(swap.original))
     for key in [key for key, count in _blocks.items() if count <= 0]:
         del _blocks[key]

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import __version__, standins
+from zerocopy import __version__
 from zerocopy.errors import UnsupportedError
 from zerocopy.mapped import Place
+from zerocopy.process import replacements
 from zerocopy.share import blueprints, by_value, call_options, caller, files, generators, publishing, sockets
 from zerocopy.share.errors import ServerError
 from zerocopy.share.placing import NOTHING_PLACED, Placed, Span, place
@@ -162,7 +163,7 @@ def _canonical(
     plain = getattr(function, "__func__", function)
     owner = () if plain is function else (function.__self__,)
     try:
-        signature = _signature(standins.original(plain))
+        signature = _signature(replacements.original(plain))
         bound = signature.bind(*owner, *args, **kwargs)
     except (TypeError, ValueError):
         return args, kwargs

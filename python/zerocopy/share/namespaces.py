@@ -14,7 +14,8 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from zerocopy import _C, standins
+from zerocopy import _C
+from zerocopy.process import replacements
 from zerocopy.share import program
 
 #: Of a class ("module:qualname"): the packages that have it by its name, too, and digests of its values. Of a module
@@ -144,7 +145,7 @@ def _described(value: Any) -> Any:
 
 
 def _unpatched(value: Any) -> Any:
-    return standins.original(value) if isinstance(value, types.FunctionType) else value
+    return replacements.original(value) if isinstance(value, types.FunctionType) else value
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

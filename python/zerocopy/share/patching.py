@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from zerocopy import _torch_compiler, environment, importing, standins
-from zerocopy.fork_safe import ForkSafeLock
+from zerocopy import _torch_compiler, environment
+from zerocopy.process import import_hook, replacements
+from zerocopy.process.fork_safe import ForkSafeLock
 from zerocopy.share import client, routing
 from zerocopy.share.places import Place, known_places, places_of
 
@@ -92,13 +93,13 @@ def unpatch_all() -> None:
     """Undo :func:`patch_all`, all of it. Where somebody has put their own function over ours since, that stays."""
     with _lock:
         for act in _wanted.values():
-            importing.forget(act)
+            import_hook.forget(act)
         _wanted.clear()
         swaps = list(reversed(_swaps))
         _swaps.clear()
         for swap in swaps:
             _put_back(swap)
-        importing.forget(_begin_guard)
+        import_hook.forget(_begin_guard)
         while _guards:
             _guards.pop()()
 
@@ -107,8 +108,8 @@ def _guard_saves() -> None:
     """Let ``torch.save`` spare mapped files as soon as torch is imported: results lie in mappings of their files."""
     with _lock:
         if not _guards:
-            importing.forget(_begin_guard)
-            importing.when_imported("torch", _begin_guard)
+            import_hook.forget(_begin_guard)
+            import_hook.when_imported("torch", _begin_guard)
 
 
 def _begin_guard(_: ModuleType) -> None:
@@ -124,7 +125,7 @@ def _await(places: Iterable[Place], is_known: bool) -> None:
         for place in places:
             if place not in _wanted:
                 _wanted[place] = functools.partial(_patch, place, is_known)
-                importing.when_imported(place.awaited, _wanted[place])
+                import_hook.when_imported(place.awaited, _wanted[place])
 
 
 def _patch(place: Place, is_known: bool, _: ModuleType) -> None:
@@ -134,7 +135,7 @@ def _patch(place: Place, is_known: bool, _: ModuleType) -> None:
             return
         module = sys.modules.get(place.module)
         if module is None:  # a part of torch that torch itself does not import
-            importing.when_imported(place.module, _wanted[place])
+            import_hook.when_imported(place.module, _wanted[place])
             return
         try:
             _swaps.extend(_swapped(place, module))
@@ -171,7 +172,7 @@ def _replacement(place: Place, raw: Any, function: Any) -> Any:
     def routed(*args: Any, **kwargs: Any) -> Any:
         return here.called(args, kwargs)
 
-    standins.note(routed, function, functools.partial(_is_wanted, place))
+    replacements.note(routed, function, functools.partial(_is_wanted, place))
     here.replacement = type(raw)(routed) if isinstance(raw, (classmethod, staticmethod)) else routed
     return here.replacement
 
@@ -224,4 +225,4 @@ def _put_back(swap: _Swap) -> None:
     if swap.original is _MISSING:
         delattr(swap.owner, swap.name)
     else:
-        setattr(swap.owner, swap.name, standins.beneath(swap.original))
+        setattr(swap.owner, swap.name, replacements.beneath(swap.original))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerocopy.fork_safe import ForkSafeLock
+from zerocopy.process.fork_safe import ForkSafeLock
 from zerocopy.share import frames, interrupts, sockets, starting, versions
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.frames import Body, Message

@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from zerocopy.fork_safe import ForkSafeLock
+from zerocopy.process.fork_safe import ForkSafeLock
 
 Act = Callable[[ModuleType], object]
 
