@@ -17,7 +17,8 @@ import sharing
 import torch
 from equality import assert_same, untyped
 
-from zerocopy import _C, _torch_cuda, share
+from zerocopy import _C, share
+from zerocopy._torch import cuda
 from zerocopy.cli import main
 from zerocopy.errors import UnsupportedError
 from zerocopy.share import ServerError, asking, frames, residence
@@ -285,7 +286,7 @@ def test_cudas_memory_is_taken_apart_and_leaves_nothing(
     """What is exported is no growing segment; what CUDA has in /dev/shm goes with the holder, and nobody else's."""
     said: list[str] = []
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", said.append, raising=False)
-    monkeypatch.setattr(_torch_cuda, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(cuda, "_SHARED_MEMORY", tmp_path)
     kind = residence.Cuda(torch.device("cpu"))
     assert kind.allocate(8).numel() == 8 and said == ["expandable_segments:False"]
     ours = [f"cuda.shm.0.{os.getpid():x}.{i}" for i in (1, 2)]

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _torch_modules, dcp, loading, opening, sharded
+from zerocopy import dcp, loading, opening, sharded
+from zerocopy._torch import modules
 from zerocopy.placeholder import materialized
 
 Slot = tuple[torch.nn.Module, str]
@@ -20,7 +21,7 @@ _SAFETENSORS_HEAD = 9  # bytes: the size of the header, and its brace
 
 def assign(
     module: torch.nn.Module, state_dict: Mapping[str, Any], *, strict: bool = True
-) -> _torch_modules.IncompatibleKeys:
+) -> modules.IncompatibleKeys:
     """Make the tensors of a state dict a module's parameters and buffers, without copying or reading a byte.
 
     What ``module.load_state_dict(state_dict, strict, assign=True)`` does from PyTorch 2.1 on, on every release: keys,
@@ -72,7 +73,7 @@ def load_model(
     assign: bool = True,
     device: Any = None,
     **load_args: Any,
-) -> _torch_modules.IncompatibleKeys:
+) -> modules.IncompatibleKeys:
     """Load a state dict into a module, whose parameters and buffers then lie in the mapping of the file.
 
     Parameters
@@ -175,7 +176,7 @@ def _require_state_dict(found: Any, name: str) -> None:
     if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
         raise TypeError(f"{name} holds no state dict, a mapping of names to tensors, but {type(found)}")
     inner = [key for key, value in found.items() if isinstance(value, Mapping) and _has_tensors(value)]
-    inner = [key for key in inner if not key.endswith(_torch_modules.EXTRA_STATE)]
+    inner = [key for key in inner if not key.endswith(modules.EXTRA_STATE)]
     if inner and not _has_tensors(found):
         raise TypeError(
             f"{name} holds no state dict itself, but mappings that may be one: {', '.join(map(repr, inner))}. "
@@ -187,9 +188,7 @@ def _has_tensors(mapping: Mapping[Any, Any]) -> bool:
     return any(isinstance(value, torch.Tensor) for value in mapping.values())
 
 
-def _assign(
-    module: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool
-) -> _torch_modules.IncompatibleKeys:
+def _assign(module: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool) -> modules.IncompatibleKeys:
     # What is no mapping goes to torch as it is: the error is torch's.
     entries = _entries(state_dict) if isinstance(state_dict, Mapping) else state_dict
     ties = _ties(module)
@@ -252,11 +251,11 @@ class _Handover:
         setattr(*self._slot, tensor)
 
 
-def _load_by_handover(module: torch.nn.Module, entries: Any, strict: bool) -> _torch_modules.IncompatibleKeys:
+def _load_by_handover(module: torch.nn.Module, entries: Any, strict: bool) -> modules.IncompatibleKeys:
     """Do what ``assign=True`` does, for a ``load_state_dict`` that does not have it."""
     with contextlib.ExitStack() as hooks:
         for each in module.modules():
-            hooks.enter_context(_torch_modules.before_loading(each, _hand_over))
+            hooks.enter_context(modules.before_loading(each, _hand_over))
         return module.load_state_dict(entries, strict=strict)
 
 
@@ -265,7 +264,7 @@ def _hand_over(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str,
 
     This late, nobody else sees them: a module that takes its entries in a way of its own, and a hook, find tensors.
     """
-    for name in _torch_modules.own_tensors(module):
+    for name in modules.own_tensors(module):
         tensor = state_dict.get(prefix + name)
         if isinstance(tensor, torch.Tensor):
             state_dict[prefix + name] = _Handover(tensor, (module, name))
@@ -275,7 +274,7 @@ def _ties(module: torch.nn.Module) -> dict[torch.Tensor, list[Slot]]:
     """Return the parameters and buffers that are in several slots of a module, with those."""
     slots: dict[torch.Tensor, list[Slot]] = {}
     for owner in module.modules():
-        for name, tensor in _torch_modules.own_tensors(owner).items():
+        for name, tensor in modules.own_tensors(owner).items():
             slots.setdefault(tensor, []).append((owner, name))
     return {tensor: places for tensor, places in slots.items() if len(places) > 1}
 
@@ -285,6 +284,6 @@ def _tie_again(before: torch.Tensor, slots: list[Slot]) -> None:
     came = [now for slot in slots if (now := getattr(*slot)) is not before]
     for slot in slots:
         now = getattr(*slot)
-        twins = (tensor for tensor in came if now is before or _torch_modules.same_memory(now, tensor))
+        twins = (tensor for tensor in came if now is before or modules.same_memory(now, tensor))
         if (twin := next(twins, now)) is not now:
             setattr(*slot, twin)

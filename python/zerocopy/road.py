@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, _torch_modes, devices, rings
+from zerocopy import _C, _torch, devices, rings
+from zerocopy._torch import context
 
 
 class Road:
@@ -132,7 +133,7 @@ def _move(device: devices.Device, storages: Sequence[torch.UntypedStorage]) -> l
 
 def carry(device: devices.Device, haul: _C.Haul) -> torch.UntypedStorage:
     """Bring all of a haul to a device, and return the one storage there that holds it."""
-    with _torch_modes.without_dispatch_modes():  # the ring is there for later loads too
+    with context.without_dispatch_modes():  # the ring is there for later loads too
         whole: torch.Tensor | None = _allocated(device, haul.size)
         assert whole is not None
         if haul.chunks:

@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch_modes, _torch_script, opening
+from zerocopy import _C, opening
+from zerocopy._torch import context, script
 from zerocopy.errors import FormatError, UnsupportedError
 
 log = logging.getLogger("zerocopy")
@@ -52,11 +53,11 @@ class StockOnlyError(Exception):
 
 def load(archive: _C.Archive, map_location: Any, extra_files: dict[str, Any] | None) -> Any:
     """Return the module of an archive, and fill `extra_files`; ``StockOnlyError`` for what torch has to read itself."""
-    device = _torch_script.script_device(map_location)
+    device = script.script_device(map_location)
     why = _why_only_stock(archive)
     if why:
         raise StockOnlyError(why)
-    module = _torch_script.import_script(*_packaged(archive), device, _NUMBER)
+    module = script.import_script(*_packaged(archive), device, _NUMBER)
     extra = {name: _extra_file(archive, name) for name in extra_files or ()}
     archive.require_unchanged()
     if extra_files is not None:
@@ -70,9 +71,9 @@ def load_by_stock(
     """Return what ``torch.jit.load`` returns, and say in the log why it was asked."""
     log.info("%s goes to torch.jit.load: %s", opening.name_of(f), reason)
     if isinstance(f, (str, os.PathLike)):
-        return _torch_script.jit_load(os.fsdecode(f), map_location, extra_files)
+        return script.jit_load(os.fsdecode(f), map_location, extra_files)
     with opening.binary_file(f, begin) as file:
-        return _torch_script.jit_load(file, map_location, extra_files)
+        return script.jit_load(file, map_location, extra_files)
 
 
 def _why_only_stock(archive: _C.Archive) -> str:
@@ -84,7 +85,7 @@ def _why_only_stock(archive: _C.Archive) -> str:
         )
     if archive.big_endian:
         return "a big-endian TorchScript archive"
-    return _torch_modes.why_script_is_special()
+    return context.why_script_is_special()
 
 
 def _extra_file(archive: _C.Archive, name: str) -> bytes:

@@ -10,7 +10,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from zerocopy import _torch, _torch_modes, diagnosis, environment, loading, opening
+from zerocopy import _torch, diagnosis, environment, loading, opening
+from zerocopy._torch import context
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.patching import wording
 
@@ -99,9 +100,9 @@ def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
         return "arguments for pickle, under weights_only"
     if call.mmap is not _UNSET and not takes_mmap:
         return "mmap=, which this release does not know"
-    if call.mmap not in (_UNSET, None, False) and not (is_path and _torch_modes.maps_privately()):
+    if call.mmap not in (_UNSET, None, False) and not (is_path and context.maps_privately()):
         return "mmap=True of something else than a path, or shared"
-    return _torch_modes.why_load_is_special(call.map_location)
+    return context.why_load_is_special(call.map_location)
 
 
 def _load(original: Function, call: Call, weights_only: bool) -> Any:

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch_compiler, environment
+from zerocopy import environment
+from zerocopy._torch import compiler
 from zerocopy.errors import UnsupportedError
 from zerocopy.patching import dispatch, saving, scripts
 from zerocopy.process import replacements
@@ -202,7 +203,7 @@ def _safetensors_places() -> tuple[_Place, ...]:
 
 
 def _install(parts: list[str], rebind: bool) -> None:
-    _torch_compiler.skip(__package__)
+    compiler.skip(__package__)
     for part in parts:
         for place, name, make in _PLACES[part]:
             _swap(place, name, getattr(place, name), make, part)
@@ -242,7 +243,7 @@ def _set(module: ModuleType, alias: str, swap: _Swap) -> None:
 def _replacement(original: Function, ours: Function, part: str) -> Function:
     @functools.wraps(original)
     def choose(*args: Any, **kwargs: Any) -> Any:
-        called = _torch_compiler.untraced(ours) if _is_wanted(part) else original
+        called = compiler.untraced(ours) if _is_wanted(part) else original
         return called(*args, **kwargs)
 
     return _class_for(original, choose) if isinstance(original, type) else choose

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _C, _torch, _torch_dress, construction, road
+from zerocopy import _C, _torch, construction, road
+from zerocopy._torch import tensor_extras
 from zerocopy.errors import UnsupportedError
 from zerocopy.pickling import Store, pickled
 from zerocopy.share import hashes, quirks
@@ -60,8 +61,8 @@ def plain_of(obj: Any, owner: object, store: Store) -> Blueprint | None:
 
 
 def _require_bare(obj: Any) -> None:
-    if type(obj) in _torch_dress.TENSORS and (
-        _torch_dress.extras_of(obj) is not None or quirks.is_coalesced(obj)
+    if type(obj) in tensor_extras.TENSORS and (
+        tensor_extras.extras_of(obj) is not None or quirks.is_coalesced(obj)
     ):
         raise UnsupportedError("a tensor that has more than the machine knows of")
 

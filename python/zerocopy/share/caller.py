@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch, _torch_modes, allowlist
+from zerocopy import _torch, allowlist
+from zerocopy._torch import context
 
 State = dict[str, Any]
 
@@ -44,18 +45,18 @@ def why_here() -> str:
     for name in _OF_TORCH:
         if type(getattr(torch, name)) is not types.BuiltinFunctionType:
             return f"torch.{name} is replaced"
-    if _torch_modes.has_registration_hooks():
+    if context.has_registration_hooks():
         return "torch has global hooks for what modules register"
     if sys.flags.optimize:
         return "Python runs with -O"
-    if not _torch_modes.maps_privately():
+    if not context.maps_privately():
         return "torch.load maps files shared"
-    return _torch_modes.why_load_is_special(None)
+    return context.why_load_is_special(None)
 
 
 def _function_modes() -> list[Any]:
     """Return the active modes but those of torch.set_default_device, which `state` has."""
-    return [mode for mode in _torch_modes.function_modes() if type(mode).__name__ != "DeviceContext"]
+    return [mode for mode in context.function_modes() if type(mode).__name__ != "DeviceContext"]
 
 
 def state() -> State:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, _torch_dress
+from zerocopy import _C, _torch
+from zerocopy._torch import tensor_extras
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.share import by_value, quirks
 from zerocopy.share.hashes import Hashes
@@ -79,7 +80,7 @@ class Leaves:
         if known is not None:
             return known
         kind = type(obj)
-        if kind in _torch_dress.TENSORS:
+        if kind in tensor_extras.TENSORS:
             return self._add(obj, obj) if is_simple(obj) else None
         if kind is torch.storage.TypedStorage:
             return self._add(obj, obj)
@@ -172,8 +173,8 @@ def is_simple(tensor: torch.Tensor) -> bool:
         and tensor.device.type in ("cpu", "cuda")
         and not tensor.is_quantized
         and not tensor.is_nested
-        and not _torch_dress.is_named(tensor)
-        and _torch_dress.extras_of(tensor) is None
+        and not tensor_extras.is_named(tensor)
+        and tensor_extras.extras_of(tensor) is None
     )
 
 

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from zerocopy import _torch_compiler, environment
+from zerocopy import environment
+from zerocopy._torch import compiler
 from zerocopy.process import import_hook, replacements
 from zerocopy.process.fork_safe import ForkSafeLock
 from zerocopy.share import client, routing
@@ -83,7 +84,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     known, further = known_places(), places_of(config) if config is not None else []
     if environment.is_disabled() or client.is_loader():
         return
-    _torch_compiler.skip(__package__)
+    compiler.skip(__package__)
     _guard_saves()
     _await(known, is_known=True)
     _await(further, is_known=False)

@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _torch_dress, jit
+from zerocopy import jit
+from zerocopy._torch import tensor_extras
 from zerocopy.errors import UnsupportedError
 from zerocopy.share import arrays
 
@@ -71,36 +72,36 @@ def _is_compiled(obj: Any) -> bool:
 
 
 def _of_tensor(tensor: torch.Tensor) -> Any:
-    extras = _torch_dress.extras_of_subclass(tensor)
+    extras = tensor_extras.extras_of_subclass(tensor)
     if extras is not None and extras.is_computed:
         raise UnsupportedError(
             f"a tensor that autograd computed ({tensor.grad_fn}) belongs to its process: detach() it, "
             "or compute it under torch.no_grad()"
         )
-    if type(tensor) not in _torch_dress.TENSORS:
+    if type(tensor) not in tensor_extras.TENSORS:
         return _of_subclass(tensor, extras)
     if extras is None:
         return _of_coalesced(tensor) if is_coalesced(tensor) else NotImplemented
     flags = tensor.requires_grad, extras.is_conj, extras.is_neg, extras.is_inference
-    made_of = _torch_dress.without_extras(tensor), type(tensor), *flags
-    return _torch_dress.with_flags, made_of, _state_of(extras), None, None, _set_extras
+    made_of = tensor_extras.without_extras(tensor), type(tensor), *flags
+    return tensor_extras.with_flags, made_of, _state_of(extras), None, None, _set_extras
 
 
-def _state_of(extras: _torch_dress.TensorExtras | None) -> tuple[Any, ...]:
+def _state_of(extras: tensor_extras.TensorExtras | None) -> tuple[Any, ...]:
     if extras is None:
         return {}, None, None, None
     return extras.attributes, extras.hooks, extras.accumulated_hooks, extras.grad
 
 
 def _set_extras(tensor: torch.Tensor, state: tuple[Any, ...]) -> None:
-    _torch_dress.set_extras(tensor, *state)
+    tensor_extras.set_extras(tensor, *state)
 
 
-def _of_subclass(tensor: Any, extras: _torch_dress.TensorExtras | None) -> Any:
+def _of_subclass(tensor: Any, extras: tensor_extras.TensorExtras | None) -> Any:
     cls: Any = type(tensor)
-    if _torch_dress.is_elements(cls):
-        made_of = cls, _torch_dress.data_of_subclass(tensor), tensor.requires_grad
-        return _torch_dress.subclass_of, made_of, _state_of(extras), None, None, _set_extras
+    if tensor_extras.is_elements(cls):
+        made_of = cls, tensor_extras.data_of_subclass(tensor), tensor.requires_grad
+        return tensor_extras.subclass_of, made_of, _state_of(extras), None, None, _set_extras
     if extras is None or not (extras.hooks or extras.accumulated_hooks or extras.grad is not None):
         return NotImplemented
     reduced = tensor.__reduce_ex__(2)

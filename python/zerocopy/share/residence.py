@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from zerocopy import _C, _torch_cuda, devices, road
+from zerocopy import _C, devices, road
+from zerocopy._torch import cuda
 from zerocopy.errors import UnsupportedError
 
 
@@ -57,20 +58,20 @@ class Cuda(devices.Cuda):
 
     def allocate(self, nbytes: int) -> torch.Tensor:
         """Return device memory that can be exported."""
-        _torch_cuda.allocate_apart()
+        cuda.allocate_apart()
         return super().allocate(nbytes)
 
     def export(self, whole: torch.UntypedStorage) -> tuple[Any, list[int]]:
         """Return the handle that CUDA has for it."""
-        return _torch_cuda.exported(whole), []
+        return cuda.exported(whole), []
 
     def forget(self) -> None:
         """Take away the files by which CUDA has exported it."""
-        _torch_cuda.forget_exported()
+        cuda.forget_exported()
 
     def open(self, handle: Any, descriptors: Sequence[int]) -> torch.UntypedStorage:
         """Return the memory behind a handle."""
-        return _torch_cuda.opened(handle)
+        return cuda.opened(handle)
 
 
 #: What can be resident where, by the types of torch's devices.

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from zerocopy import _torch_compiler
+from zerocopy._torch import compiler
 from zerocopy.errors import UnsupportedError
 from zerocopy.share import client
 from zerocopy.share.errors import RunHere, ServerError
@@ -49,7 +49,7 @@ def call(function: Function, original: Function, args: tuple[Any, ...], kwargs: 
     """
     _here.is_calling = True
     try:
-        return _torch_compiler.untraced(client.load_strictly)(function, args, kwargs)
+        return compiler.untraced(client.load_strictly)(function, args, kwargs)
     except (RunHere, ServerError, UnsupportedError) as error:
         from zerocopy.share.calls import name_of  # which needs torch
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _core, _torch, _torch_dress
+from zerocopy import _core, _torch
+from zerocopy._torch import tensor_extras
 from zerocopy.mapped import MappedFiles, Place
 from zerocopy.share import blueprints, by_value, files, leaves, publishing, quirks
 
@@ -104,7 +105,7 @@ class _Pickler(pickle.Pickler):
         kind = type(obj)
         if kind is collections.OrderedDict:  # most of what modules consist of; its own way asks for its slots
             return kind, (), obj.__dict__ or None, None, iter(obj.items())
-        if kind in _torch_dress.TENSORS and leaves.is_simple(obj):
+        if kind in tensor_extras.TENSORS and leaves.is_simple(obj):
             return _tensor, self._of_tensor(obj)
         if kind is torch.storage.TypedStorage:
             return _storage, (self._number_of(_torch.untyped(obj)), obj.dtype)
