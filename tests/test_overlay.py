@@ -14,7 +14,7 @@ from conftest import Saver, maps_of, saved_bytes
 from containers import CONTAINERS
 
 import zerocopy
-from zerocopy.showing import shown
+from zerocopy.display import shown
 
 WEIGHT = torch.arange(6.0).view(2, 3)
 BASE = {

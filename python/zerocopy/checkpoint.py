@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from zerocopy import lazy, loading, sharded, showing
+from zerocopy import display, lazy, loading, sharded
 from zerocopy.errors import ClosedError, UnsupportedError
 from zerocopy.layer import FileLayer, Layer, TensorInfo
 from zerocopy.placeholder import materialized
@@ -205,7 +205,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
             How many levels to show; sums are of all.
         """
         infos = self.tensors()
-        return showing.outline(self._title(infos), infos, depth)
+        return display.outline(self._title(infos), infos, depth)
 
     def __repr__(self) -> str:
         if self.closed:
@@ -214,7 +214,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def _repr_html_(self) -> str:
         infos = self.tensors()
-        return showing.table(self._title(infos), infos)
+        return display.table(self._title(infos), infos)
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _C, stubs
+from zerocopy.display import shown
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.showing import shown
 
 _METADATA = ".metadata"
 _LONGEST = 1 << 30  # bytes

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from zerocopy import _C, _torch, dcp, loading, opening
+from zerocopy.display import shown
 from zerocopy.errors import ClosedError, FormatError, UnsupportedError
-from zerocopy.showing import shown
 
 LoadArchive = Callable[[_C.Archive], Any]
 

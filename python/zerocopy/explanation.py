@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _C, backends, dcp, dcp_files, diagnosis, loading, opening, sharded
+from zerocopy.display import count, size
 from zerocopy.errors import Error
-from zerocopy.showing import count, size
 
 _SHOWN = 4  # storages named for each reason
 

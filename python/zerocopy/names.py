@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import _compat_pickle
 
-from zerocopy.showing import shown
+from zerocopy.display import shown
 
 Name = tuple[bytes, bytes]
 

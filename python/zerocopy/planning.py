@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 
 from zerocopy.casting import cast_dtype
+from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.safetensors_writer import Described, described, is_text
-from zerocopy.showing import shown
 from zerocopy.sources import Sources, listed
 from zerocopy.ties import overlapping, tied_names
 

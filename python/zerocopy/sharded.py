@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from zerocopy.display import shown
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.showing import shown
 
 _ENDING = ".index.json"
 #: Of a folder with several the first that is there, as transformers chooses.

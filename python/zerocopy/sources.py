@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from zerocopy import checkpoint, lazy
+from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.layer import FileLayer, TensorInfo
 from zerocopy.mapped import Place
-from zerocopy.showing import shown
 
 Keep = str | Sequence[str] | Callable[[str], bool]
 

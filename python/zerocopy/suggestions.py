@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
-from zerocopy.showing import shown
+from zerocopy.display import shown
 
 _COMPARED = 500  # names that are compared with a wrong one; of more it would take a noticeable time
 _SUGGESTED = 3

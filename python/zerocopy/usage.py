@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from zerocopy.showing import size
+from zerocopy.display import size
 
 # Libraries and what else the system maps for every program; of its devices one is a folder of anybody's files.
 _OF_THE_SYSTEM = re.compile("/usr/lib/|/usr/share/locale/|/dev/(?!shm/)|/SYSV")
