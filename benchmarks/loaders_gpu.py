@@ -106,14 +106,16 @@ def _gpu(label: str, load: Callable[[str], Any], *reasons: Callable[[], str]) ->
 
 
 def _needs_road() -> str:
-    there = importlib.util.find_spec("zerocopy") and importlib.util.find_spec("zerocopy.road")
+    there = importlib.util.find_spec("zerocopy") and importlib.util.find_spec(
+        "zerocopy.loading.device.staging"
+    )
     return "" if there else "zerocopy has no road"
 
 
 @contextlib.contextmanager
 def _leading_to(kind: Any) -> Iterator[None]:
     """Have the road lead to such a device for what torch calls the CPU."""
-    from zerocopy import devices
+    from zerocopy.loading.device import devices
 
     devices.KINDS["cpu"] = kind
     try:
@@ -130,7 +132,7 @@ def _kept(nbytes: int) -> torch.Tensor:
 
 @functools.cache
 def _kept_device(copies: bool) -> Any:
-    from zerocopy import devices
+    from zerocopy.loading.device import devices
 
     class Kept(devices.Memory):
         def allocate(self, nbytes: int) -> torch.Tensor:

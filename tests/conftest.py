@@ -121,11 +121,11 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have the road to a device lead to a twin in memory, a class of `twin.Twin`, for what torch calls the CPU."""
     from twin import fresh_twin
 
-    from zerocopy import devices, rings
+    from zerocopy.loading.device import devices, pinned_ring
 
     made = fresh_twin()
     monkeypatch.setitem(devices.KINDS, "cpu", made)
-    monkeypatch.setattr(rings, "_rings", {})
+    monkeypatch.setattr(pinned_ring, "_rings", {})
     return made
 
 

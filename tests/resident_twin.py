@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from equality import untyped
 
-from zerocopy import devices
+from zerocopy.loading.device import devices
 
 HANDLE = "a handle"
 

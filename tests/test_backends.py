@@ -20,7 +20,8 @@ from page_cache import PAGE, drop, resident
 
 import zerocopy
 from benchmarks import far
-from zerocopy import _C, _torch, backends
+from zerocopy import _C, _torch
+from zerocopy.loading import backends
 
 BACKENDS = pytest.mark.parametrize("backend", ["auto", "mmap", "pread", "direct"])
 READING = pytest.mark.parametrize("backend", ["pread", "direct"])

@@ -22,9 +22,10 @@ from equality import assert_same, storage_bytes, untyped
 from twin import fresh_twin
 
 import zerocopy
-from zerocopy import _core, devices
+from zerocopy import _core
 from zerocopy.gds import driver, staging, topology
 from zerocopy.gds.image import Image, Record
+from zerocopy.loading.device import devices
 
 BLOCK = 4096
 _BASE = torch.arange(200_000.0)

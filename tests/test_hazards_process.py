@@ -249,7 +249,7 @@ IN_ANOTHER = """
 
 
 @pytest.mark.parametrize("before", ["", "torch zerocopy"], ids=["first", "after-the-main-one"])
-@pytest.mark.parametrize("module", ["zerocopy", "zerocopy._C", "zerocopy.loading"])
+@pytest.mark.parametrize("module", ["zerocopy", "zerocopy._C", "zerocopy.loading.loader"])
 def test_refused_in_a_sub_interpreter(child: Child, forked: Child, module: str, before: str) -> None:
     """Before torch is imported there, which would end the process."""
     pytest.importorskip("_xxsubinterpreters", reason="other names for interpreters from Python 3.13 on")

@@ -16,7 +16,8 @@ from equality import assert_same
 
 import zerocopy
 from benchmarks import far
-from zerocopy import _core, hdf5
+from zerocopy import _core
+from zerocopy.loading.formats import hdf5
 
 h5py = pytest.importorskip("h5py")
 numpy = pytest.importorskip("numpy")

@@ -21,7 +21,7 @@ from script_modules import PROGRAMS, X
 from tar_files import checkpoint as tar_checkpoint
 
 import zerocopy
-from zerocopy import torchscript
+from zerocopy.loading.readers import torchscript
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 

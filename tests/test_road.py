@@ -26,7 +26,8 @@ from test_backends import state_of_all_sizes
 from twin import Twin
 
 import zerocopy
-from zerocopy import _C, rings, road
+from zerocopy import _C
+from zerocopy.loading.device import pinned_ring, staging
 
 MIB = 1 << 20
 
@@ -37,7 +38,7 @@ def large_state() -> dict[str, torch.Tensor]:
 
 
 def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rings, "_MOST_SLOTS", 3)
+    monkeypatch.setattr(pinned_ring, "_MOST_SLOTS", 3)
 
 
 # ------------------------------------------------------------------------------------ the same object
@@ -191,7 +192,7 @@ def test_the_ring_is_small_and_used_again(
         assert_same(zerocopy.load(path), large_state())
     slots = {address - address % 4096 for address, _, _ in twin.copies}
     assert len(slots) == 3 < len(twin.copies) / 3
-    assert sum(rings.BLOCKS) <= 128 * MIB
+    assert sum(pinned_ring.BLOCKS) <= 128 * MIB
     taken = len(twin.blocks)
     zerocopy.load(path)
     assert len(twin.blocks) == taken
@@ -199,7 +200,7 @@ def test_the_ring_is_small_and_used_again(
 
 def test_small_loads_lock_little(save: Saver, twin: type[Twin]) -> None:
     zerocopy.load(save(TIED_STATE))
-    [ring] = rings._rings.values()
+    [ring] = pinned_ring._rings.values()
     assert ring.nbytes <= 2 * MIB + 4096 and len(twin.copies) == 1
 
 
@@ -217,7 +218,7 @@ def test_loads_of_several_threads(save: Saver, twin: type[Twin], monkeypatch: py
         thread.join()
     for i, result in enumerate(loaded):
         assert_same(result, [large_state, state_of_all_sizes][i % 2]())
-    assert len(rings._rings) == 1
+    assert len(pinned_ring._rings) == 1
 
 
 # ------------------------------------------------------------------------------------ the page cache
@@ -284,9 +285,9 @@ def test_page_locked_memory_is_never_given_back(
     path = save(TIED_STATE)
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda block: is_pinned)
     zerocopy.load(path)
-    [ring] = rings._rings.values()
+    [ring] = pinned_ring._rings.values()
     pages = weakref.ref(ring._blocks[0])
-    rings._rings.clear()
+    pinned_ring._rings.clear()
     del ring
     gc.collect()
     assert (pages() is not None) == is_pinned
@@ -309,11 +310,11 @@ def test_storages_in_memory(save: Saver, twin: type[Twin]) -> None:
     mapped = zerocopy.load(save(large_state()), lambda storage, tag: storage)
     storages = [untyped(tensor) for tensor in mapped.values()]
     storages += [untyped(torch.empty(0)), untyped(torch.arange(7))]
-    moved = road.move(storages, "cpu")
+    moved = staging.move(storages, "cpu")
     assert [storage_bytes(storage) for storage in moved] == [storage_bytes(storage) for storage in storages]
     assert [storage.nbytes() for storage in moved] == [storage.nbytes() for storage in storages]
     assert len(twin.allocations) == 1
-    assert road.move([], "cpu") == []
+    assert staging.move([], "cpu") == []
 
 
 def test_a_part_keeps_the_whole(twin: type[Twin]) -> None:

@@ -21,7 +21,7 @@ from twin import Pages, Twin
 
 import zerocopy
 from benchmarks import far
-from zerocopy import rings, road
+from zerocopy.loading.device import pinned_ring, staging
 
 
 def threads() -> int:
@@ -32,8 +32,10 @@ def assert_nothing_left(twin: type[Twin], before: int) -> None:
     gc.collect()
     assert not twin.alive
     assert threads() <= before
-    assert not [thread for thread in threading.enumerate() if thread.name == "zerocopy.devices"]
-    assert not [ring for ring in rings._rings.values() if ring._lock.locked()]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name == "zerocopy.loading.device.devices"
+    ]
+    assert not [ring for ring in pinned_ring._rings.values() if ring._lock.locked()]
 
 
 def test_no_room(save: Saver, twin: type[Twin]) -> None:
@@ -74,7 +76,7 @@ def test_a_copy_fails(
     twin.fault.__traceback__ = None
     assert_nothing_left(twin, before)
     assert_same(zerocopy.load(path), large_state())
-    assert sum(ring.nbytes for ring in rings._rings.values()) <= 128 << 20
+    assert sum(ring.nbytes for ring in pinned_ring._rings.values()) <= 128 << 20
 
 
 def test_no_page_locked_memory(save: Saver, twin: type[Twin], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +113,7 @@ def test_a_file_that_is_cut_on_the_way(
             os.truncate(path, 1 << 20)
             super().move(target, source)
 
-    monkeypatch.setitem(zerocopy.devices.KINDS, "cpu", Cut)
+    monkeypatch.setitem(zerocopy.loading.device.devices.KINDS, "cpu", Cut)
     with pytest.raises(OSError) as caught:
         zerocopy.load(path, backend=backend)
     assert (caught.value.errno, caught.value.filename) == (errno.ESTALE, str(path))
@@ -159,7 +161,7 @@ def test_after_a_fork(save: Saver, twin: type[Twin]) -> None:
     """The child of a process whose ring another thread has locked is not locked with it."""
     path = save(large_state())
     zerocopy.load(path)
-    [ring] = rings._rings.values()
+    [ring] = pinned_ring._rings.values()
     expected = storage_bytes(untyped(large_state()["layer.9"]))
     with ring._lock:
         pid = os.fork()
@@ -185,4 +187,4 @@ def test_without_cuda_as_torch_says(save: Saver) -> None:
     with pytest.raises((RuntimeError, AssertionError)):
         zerocopy.lazy_load(path, device="cuda")
     with pytest.raises((RuntimeError, AssertionError)):
-        road.move([], "cuda")
+        staging.move([], "cuda")

@@ -61,9 +61,10 @@ from attacks.hdf5 import (
 from conftest import Child, Saver, saved_bytes
 
 import zerocopy
-from zerocopy import _core, _torch, allowlist, rebuild
+from zerocopy import _core, _torch
 from zerocopy.__main__ import main
 from zerocopy.cli import policy
+from zerocopy.loading.objects import allowlist, rebuild
 
 ZEROCOPY = [sys.executable, "-m", "zerocopy"]
 

@@ -66,7 +66,7 @@ def test_from_warm_to_stop(
     assert (code, err) == (0, "")
     heading, *rows, summary = out.splitlines()
     assert " ".join(heading.split()) == "KEY FUNCTION IN FILES IN MEMORY ATTACHED HITS AGE LAST USE"
-    assert {row.split()[1] for row in rows} == {"torch.serialization.load", "zerocopy.loading.load"}
+    assert {row.split()[1] for row in rows} == {"torch.serialization.load", "zerocopy.loading.loader.load"}
     mine = next(row for row in rows if "torch.serialization" in row)
     assert " 1.1 MiB  " in mine and "  yes  " in mine
     assert summary.startswith(f"server {share.status()['pid']}, up ") and ": 2 results, " in summary

@@ -10,7 +10,7 @@ import torch
 from conftest import Child, Saver
 
 import zerocopy
-from zerocopy import usage
+from zerocopy.loading import memory_report
 
 SMAPS = """\
 7f0000000000-7f0000400000 rw-p 00000000 fe:00 12      /models/a <b>.pt
@@ -52,7 +52,7 @@ def found(path: Path) -> zerocopy.FileMemory:
 
 
 def test_what_the_kernel_says_is_added_up() -> None:
-    report = usage._report(SMAPS.splitlines())
+    report = memory_report._report(SMAPS.splitlines())
     kib = 1024
     assert report.files == (
         zerocopy.FileMemory("/models/a <b>.pt", 8192 * kib, 2048 * kib, 512 * kib, 1536 * kib),
@@ -68,7 +68,7 @@ def test_what_the_kernel_says_is_added_up() -> None:
 
 
 def test_no_file() -> None:
-    report = usage._report([])
+    report = memory_report._report([])
     assert report.files == () and report.mapped == 0
     assert "together" in str(report)
 

@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-from zerocopy import devices
+from zerocopy.loading.device import devices
 
 
 class Pages(mmap.mmap):

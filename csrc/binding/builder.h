@@ -19,7 +19,7 @@ struct BuildPolicy {
   pybind11::dict allowed;
   // How Python 2's str is decoded; "bytes" leaves it alone.
   std::string encoding;
-  // zerocopy.construction, or what stands in for it: the calls that need torch's Python side.
+  // zerocopy.loading.objects.builder, or what stands in for it: the calls that need torch's Python side.
   pybind11::object construction;
 };
 

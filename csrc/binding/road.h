@@ -1,4 +1,4 @@
-// Storages on their way to a device: python/zerocopy/road.py drives, threads here fill its slots.
+// Storages on their way to a device: python/zerocopy/loading/device/staging.py drives, threads here fill its slots.
 #pragma once
 
 #include <pybind11/pybind11.h>

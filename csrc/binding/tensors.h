@@ -59,14 +59,14 @@ struct Stored {
   pybind11::object untyped() const;
 };
 
-// Where storages go: zerocopy._torch.restore_function, and zerocopy.road.
+// Where storages go: zerocopy._torch.restore_function, and zerocopy.loading.device.staging.
 struct Destination {
   // Called once per storage with (UntypedStorage, location), as torch.load calls map_location;
   // None leaves every storage where it is, on the CPU.
   pybind11::object restore;
   // Storages tagged "cpu" need not be asked about.
   bool cpu_as_is;
-  // A zerocopy.road.Road, which is asked first: device_of(location) gives the device of those that it
+  // A zerocopy.loading.device.staging.Road, which is asked first: device_of(location) gives the device of those that it
   // carries, and carry(device, haul) brings them there. None where it carries none.
   pybind11::object road = pybind11::none();
 
@@ -75,7 +75,7 @@ struct Destination {
   }
 };
 
-// What the builder puts where a document has storages and tensors. `construction` is zerocopy.construction,
+// What the builder puts where a document has storages and tensors. `construction` is zerocopy.loading.objects.builder,
 // or what stands in for it.
 class Tensors {
  public:

@@ -14,16 +14,20 @@ from zerocopy import _interpreters, _version
 
 if TYPE_CHECKING:
     from zerocopy import gds, jit, share
-    from zerocopy.allowlist import safe_globals
     from zerocopy.assigning import assign, load_model
     from zerocopy.checkpoint import Checkpoint, open
     from zerocopy.converting import convert
     from zerocopy.editing import drop_keys, rename_keys
     from zerocopy.errors import ClosedError, Error, FormatError, UnsupportedError
-    from zerocopy.explanation import Explanation, explain
     from zerocopy.layer import TensorInfo
     from zerocopy.lazy import lazy_load
-    from zerocopy.loading import load
+    from zerocopy.loading.explain import Explanation, explain
+    from zerocopy.loading.loader import load
+    from zerocopy.loading.memory_report import FileMemory, MemoryReport, memory
+    from zerocopy.loading.objects.allowlist import safe_globals
+    from zerocopy.loading.objects.stubs import Stub, UnknownGlobal
+    from zerocopy.loading.readers.unpickler import Unpickler
+    from zerocopy.loading.untyped_storage import untyped_storage
     from zerocopy.overlaying import overlay
     from zerocopy.patching import is_patched, patch, patched, unpatch
     from zerocopy.pickling import StoredTensor
@@ -31,10 +35,6 @@ if TYPE_CHECKING:
     from zerocopy.prefetching import Prefetch, prefetch
     from zerocopy.reserving import Extent, skip_data, storage_offsets
     from zerocopy.saving import save
-    from zerocopy.storage import untyped_storage
-    from zerocopy.stubs import Stub, UnknownGlobal
-    from zerocopy.unpickler import Unpickler
-    from zerocopy.usage import FileMemory, MemoryReport, memory
     from zerocopy.writer import Writer
 
 _interpreters.require_main()
@@ -89,44 +89,44 @@ _HOMES = {
     "Checkpoint": "checkpoint",
     "ClosedError": "errors",
     "Error": "errors",
-    "Explanation": "explanation",
+    "Explanation": "loading.explain",
     "Extent": "reserving",
-    "FileMemory": "usage",
+    "FileMemory": "loading.memory_report",
     "FormatError": "errors",
-    "MemoryReport": "usage",
+    "MemoryReport": "loading.memory_report",
     "NotYetLoadedTensor": "placeholder",
     "Prefetch": "prefetching",
     "StoredTensor": "pickling",
-    "Stub": "stubs",
+    "Stub": "loading.objects.stubs",
     "TensorInfo": "layer",
-    "UnknownGlobal": "stubs",
-    "Unpickler": "unpickler",
+    "UnknownGlobal": "loading.objects.stubs",
+    "Unpickler": "loading.readers.unpickler",
     "UnsupportedError": "errors",
     "Writer": "writer",
     "assign": "assigning",
     "convert": "converting",
     "drop_keys": "editing",
-    "explain": "explanation",
+    "explain": "loading.explain",
     "gds": "gds",
     "is_patched": "patching",
     "jit": "jit",
     "lazy_load": "lazy",
-    "load": "loading",
+    "load": "loading.loader",
     "load_model": "assigning",
-    "memory": "usage",
+    "memory": "loading.memory_report",
     "open": "checkpoint",
     "overlay": "overlaying",
     "patch": "patching",
     "patched": "patching",
     "prefetch": "prefetching",
     "rename_keys": "editing",
-    "safe_globals": "allowlist",
+    "safe_globals": "loading.objects.allowlist",
     "save": "saving",
     "share": "share",
     "skip_data": "reserving",
     "storage_offsets": "reserving",
     "unpatch": "patching",
-    "untyped_storage": "storage",
+    "untyped_storage": "loading.untyped_storage",
 }
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from zerocopy import dcp, loading, opening, sharded
 from zerocopy._torch import modules
+from zerocopy.loading import inputs, loader
+from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.placeholder import materialized
 
 Slot = tuple[torch.nn.Module, str]
@@ -121,8 +122,8 @@ def load_model(
     """
     _require_module(module)
     has_ties = _is_safetensors(path)
-    state_dict = loading.load(path, device, **load_args)
-    _require_state_dict(state_dict, opening.name_of(path))
+    state_dict = loader.load(path, device, **load_args)
+    _require_state_dict(state_dict, inputs.name_of(path))
     if has_ties:
         state_dict = _with_tied_names(module, state_dict)
     if assign:
@@ -139,12 +140,12 @@ def _require_module(module: Any) -> None:
 
 def _is_safetensors(f: Any) -> bool:
     """Whether a file, or the shards of an index, are in the format that has no ties."""
-    if (index := sharded.index_of(f)) is not None:
+    if (index := shard_index.index_of(f)) is not None:
         return any(shard.suffix == ".safetensors" for shard in index.shards)
-    begin = opening.position_of(f)
-    if dcp.folder_of(f) is not None or (hasattr(f, "read") and begin is None):
+    begin = inputs.position_of(f)
+    if dcp_metadata.folder_of(f) is not None or (hasattr(f, "read") and begin is None):
         return False
-    with opening.binary_file(f, begin) as file:
+    with inputs.binary_file(f, begin) as file:
         head = file.read(_SAFETENSORS_HEAD)
         if begin is not None:
             f.seek(begin)

@@ -10,9 +10,11 @@ from typing import Any, NoReturn
 
 import torch
 
-from zerocopy import display, lazy, loading, sharded
+from zerocopy import display, lazy
 from zerocopy.errors import ClosedError, UnsupportedError
 from zerocopy.layer import FileLayer, Layer, TensorInfo
+from zerocopy.loading import loader
+from zerocopy.loading.formats import shard_index
 from zerocopy.placeholder import materialized
 from zerocopy.slicing import Slice
 from zerocopy.suggestions import no_such_name
@@ -75,7 +77,7 @@ def open(
     (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
     """
     how = {"mode": mode, "backend": backend, "encoding": encoding, "dtype": dtype, "device": device}
-    if (index := sharded.index_of(path)) is not None:
+    if (index := shard_index.index_of(path)) is not None:
         return open_shards(index, weights_only, keys, prefix, predicate, **how)
     file = _read(path, weights_only, **how)
     layer = FileLayer(file, lazy.chosen(file.native, keys, prefix, predicate))
@@ -89,13 +91,13 @@ def _read(f: Any, weights_only: bool, **how: Any) -> lazy.LazyFile:
         if weights_only:
             raise
         raise UnsupportedError(f"{error} To look at such a file use zerocopy.lazy_load.") from error
-    with loading.naming(f, weights_only):
+    with loader.naming(f, weights_only):
         file.native.find("")  # has the names made: where there are absurdly many the file is refused now
     return file
 
 
 def open_shards(
-    index: sharded.Index,
+    index: shard_index.Index,
     weights_only: bool,
     keys: Iterable[str] | None,
     prefix: str | None,
@@ -111,8 +113,8 @@ def open_shards(
             file = _read(shard, weights_only, **how)
             on_failure.callback(file.native.close)
             if missing := [name for name in held if file.native.find(name) < 0]:
-                raise sharded.not_there(index, missing[0])
-            sharded.require_named(index, shard, file.native.names())
+                raise shard_index.not_there(index, missing[0])
+            shard_index.require_named(index, shard, file.native.names())
             layers.append(FileLayer(file, held if wanted is None else wanted.intersection(held)))
         on_failure.pop_all()
     return Checkpoint(layers, opened=layers, path=index.name)

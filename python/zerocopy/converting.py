@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
-from zerocopy import dcp, hdf5, loading, opening, sharded, sharding, targets
+from zerocopy import sharding, targets
 from zerocopy.casting import Options
 from zerocopy.errors import UnsupportedError
 from zerocopy.hdf5_writer import Hdf5Writer
+from zerocopy.loading import inputs, loader
+from zerocopy.loading.formats import dcp_metadata, hdf5, shard_index
 from zerocopy.replacing import path_of_file, replacing
 from zerocopy.saving import Counted, Progress, require_progress
 from zerocopy.sources import Keep
@@ -113,18 +115,18 @@ def convert(
 
 
 def _is_zip(source: Any) -> bool:
-    if sharded.index_of(source) is not None or dcp.folder_of(source) is not None:
+    if shard_index.index_of(source) is not None or dcp_metadata.folder_of(source) is not None:
         return False
-    with loading.undiagnosed(), loading.naming(source, weights_only=True):
+    with loader.undiagnosed(), loader.naming(source, weights_only=True):
         # It checks the file, and says what it is instead.
-        return opening.open_archive(source, windows=True).container == "zip"
+        return inputs.open_archive(source, windows=True).container == "zip"
 
 
 def _copy_archive(source: Path, target: Path, progress: Progress | None) -> None:
     """Write the records of an archive to HDF5, as they are."""
     h5py = hdf5.import_h5py(target)
     with contextlib.ExitStack() as block:
-        block.enter_context(loading.naming(source, weights_only=True))
+        block.enter_context(loader.naming(source, weights_only=True))
         file = block.enter_context(source.open("rb"))
         new = block.enter_context(replacing(target, has_name=True))
         block.enter_context(hdf5.staying(os.fsencode(source)))

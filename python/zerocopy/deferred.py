@@ -1,4 +1,4 @@
-"""Stands in for :mod:`zerocopy.construction` where tensors are wanted later: placeholders take their place.
+"""Stands in for :mod:`zerocopy.loading.objects.builder` where tensors are wanted later: placeholders take their place.
 
 The native builder makes those of dense tensors that stay on the CPU itself, and is handed a :class:`Deferred` for the
 rest.
@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch, allowlist, construction, rebuild
+from zerocopy import _torch
 from zerocopy.errors import UnsupportedError
+from zerocopy.loading.objects import allowlist, builder, rebuild
 from zerocopy.placeholder import NotYetLoadedTensor, real_of, replaced, set_own
 from zerocopy.process.fork_safe import ForkSafeLock
 
@@ -46,7 +47,7 @@ class Call:
     def _made(self) -> torch.Tensor:
         tensor: torch.Tensor = self.function(*loaded(self.arguments))
         for state in self.attributes:
-            construction.set_attributes(tensor, state)
+            builder.set_attributes(tensor, state)
         return tensor
 
 
@@ -69,7 +70,7 @@ class Deferred:
         self.converts: bool = source.converts
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(construction, name)
+        return getattr(builder, name)
 
     def placeholder(
         self, index: int, size: Shape, stride: Shape, dtype: torch.dtype, location: str, requires_grad: bool
@@ -80,8 +81,8 @@ class Deferred:
     def parameter(self, data: Any, requires_grad: bool) -> Any:
         """Return the placeholder of a parameter."""
         if not isinstance(data, NotYetLoadedTensor):
-            return construction.parameter(data, requires_grad)
-        return self._parameter(Call(construction.parameter, (data, requires_grad)), data, requires_grad)
+            return builder.parameter(data, requires_grad)
+        return self._parameter(Call(builder.parameter, (data, requires_grad)), data, requires_grad)
 
     def _parameter(self, recipe: Call, data: NotYetLoadedTensor, requires_grad: bool) -> Any:
         stride = data.stride() if data._is_dense else None
@@ -95,7 +96,7 @@ class Deferred:
         if isinstance(target, NotYetLoadedTensor):
             target._recipe[1].attributes.append(state)
         else:
-            construction.set_attributes(target, state)
+            builder.set_attributes(target, state)
 
     def call(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return ``function(*arguments)``, or the placeholder of the tensor that it makes."""
@@ -107,11 +108,11 @@ class Deferred:
 
     def create(self, cls: Any, arguments: tuple[Any, ...]) -> Any:
         """Return ``cls.__new__(cls, *arguments)``."""
-        return construction.create(cls, loaded(arguments))
+        return builder.create(cls, loaded(arguments))
 
     def set_state(self, target: Any, state: Any) -> None:
         """Give an object of one of the user's classes its state."""
-        construction.set_state(target, plain_state(state))
+        builder.set_state(target, plain_state(state))
 
     def later(self, function: Callable[..., Any], path: str) -> Callable[..., Any]:
         """Return what makes placeholders in place of a rebuild function of torch; other functions as they are.

@@ -24,9 +24,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from zerocopy import _C, _core, loading, opening
+from zerocopy import _C, _core
 from zerocopy._core import crc32
 from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.loading import inputs, loader
 from zerocopy.pickle_editing import PickleEditor
 from zerocopy.sinks import begin_writing, naming
 from zerocopy.zip_tail import LOCAL_HEADER, MARK, OLD, FreeNames, RawEntry, Tail, directory_of, tail_of
@@ -114,8 +115,8 @@ def _edit(path: str | os.PathLike[str], change: Callable[[PickleEditor], None], 
     with (
         _opened(Path(name)) as file,
         naming(os.fsdecode(name)),
-        loading.undiagnosed(),
-        loading.naming(path, weights_only=True),
+        loader.undiagnosed(),
+        loader.naming(path, weights_only=True),
     ):
         if _core.container(file, os.fsdecode(name)) != "zip":
             raise UnsupportedError(
@@ -155,7 +156,7 @@ def _checked_archive(file: int, size: int, headers: list[tuple[int, bytes]]) -> 
     copy = mmap.mmap(file, size, access=mmap.ACCESS_COPY)
     for offset, header in headers:
         copy[offset : offset + len(header)] = header
-    return opening.open_archive(copy)
+    return inputs.open_archive(copy)
 
 
 @contextlib.contextmanager

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerocopy import _C, backends, diagnosis, loading, opening, torchscript
+from zerocopy import _C
 from zerocopy.errors import FormatError
+from zerocopy.loading import backends, diagnosis, inputs, loader
+from zerocopy.loading.readers import torchscript
 
 __all__ = ["load"]
 
@@ -68,7 +70,7 @@ def load(
     torch.Size([1, 2])
     """
     check_extra_files(_extra_files)
-    begin = opening.position_of(path_or_buffer)
+    begin = inputs.position_of(path_or_buffer)
     try:
         return attempt(path_or_buffer, map_location, _extra_files, mode)
     except torchscript.StockOnlyError as reason:
@@ -77,8 +79,8 @@ def load(
 
 def attempt(f: Any, map_location: Any, extra_files: dict[str, Any] | None, mode: str | None = None) -> Any:
     """Load, or raise: ``StockOnlyError`` where torch's own loader would do it."""
-    begin = opening.position_of(f)
-    with loading.undiagnosed(), loading.naming(f, weights_only=False):
+    begin = inputs.position_of(f)
+    with loader.undiagnosed(), loader.naming(f, weights_only=False):
         archive = _opened(f, mode)
         module = torchscript.load(archive, map_location, extra_files)
         if begin is not None:
@@ -100,14 +102,14 @@ def check_extra_files(extra_files: Any) -> None:
 def _opened(f: Any, mode: str | None) -> _C.Archive:
     backend = backends.backend_of("auto", None)
     try:
-        return opening.open_archive(f, mode or _default_mode(f), backend)
+        return inputs.open_archive(f, mode or _default_mode(f), backend)
     except (diagnosis.TarError, diagnosis.UnknownPickleError) as error:
         raise FormatError(f"no TorchScript archive: {error}") from None
     except diagnosis.UnknownFormatError:
-        begin, (place, magic) = opening.position_of(f), _FLATBUFFER
+        begin, (place, magic) = inputs.position_of(f), _FLATBUFFER
         if hasattr(f, "read") and begin is None:
             raise
-        with opening.binary_file(f, begin) as file:
+        with inputs.binary_file(f, begin) as file:
             if file.read(place.stop)[place] == magic:
                 raise torchscript.StockOnlyError("a TorchScript module in the flatbuffer format") from None
         raise

@@ -14,10 +14,12 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from zerocopy import _C, _torch, construction, loading
+from zerocopy import _C, _torch
 from zerocopy.errors import ClosedError
 from zerocopy.indexing import Geometry
 from zerocopy.lazy import LazyFile
+from zerocopy.loading import loader
+from zerocopy.loading.objects import builder
 from zerocopy.process.fork_safe import ForkSafeLock
 from zerocopy.slicing import Slice
 
@@ -110,12 +112,12 @@ class FileLayer:
 
     def require_there(self) -> None:
         """Raise ``OSError`` (ESTALE) if the path does not lead any more to the file as it was opened."""
-        with loading.naming(self.path, weights_only=True):
+        with loader.naming(self.path, weights_only=True):
             self._native.require_there()
 
     def build(self, chosen: Iterable[str] | None) -> Any:
         """Return the object that was saved, with placeholders; of its leaves those chosen, None for all."""
-        with loading.naming(self.path, weights_only=True):
+        with loader.naming(self.path, weights_only=True):
             return self._native.build(self._file.objects, None if chosen is None else list(chosen))
 
     def __contains__(self, name: object) -> bool:
@@ -162,7 +164,7 @@ class FileLayer:
         return TensorInfo(
             name,
             torch.Size(entry.shape),
-            construction.dtype(entry.dtype),
+            builder.dtype(entry.dtype),
             entry.stride,
             entry.nbytes,
             entry.offset,
@@ -177,7 +179,7 @@ class FileLayer:
         entry = _Entry(*self._native.entry(self._native.find(name)))
         if entry.offset is not None:
             return entry.offset
-        return entry.storage_offset * _torch.element_size(construction.dtype(entry.dtype))
+        return entry.storage_offset * _torch.element_size(builder.dtype(entry.dtype))
 
     def flags(self, name: str) -> tuple[bool, bool]:
         """Return whether a dense tensor shows conjugates, and negatives, of what its storage holds."""
@@ -194,12 +196,12 @@ class FileLayer:
 
     def _leaf(self, name: str) -> Any:
         native = self._native
-        with loading.naming(self.path, weights_only=True):
+        with loader.naming(self.path, weights_only=True):
             return native.leaf(name, self._file.objects)
 
     def _part(self, index: int, part: Geometry) -> torch.Tensor:
         native = self._native
-        with loading.naming(self.path, weights_only=True):
+        with loader.naming(self.path, weights_only=True):
             return native.part(index, *part)
 
     @property

@@ -12,25 +12,16 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from zerocopy import (
-    _C,
-    _torch,
-    allowlist,
-    backends,
-    construction,
-    dcp,
-    dcp_files,
-    diagnosis,
-    loading,
-    opening,
-    road,
-    sharded,
-    tar,
-)
+from zerocopy import _C, _torch
 from zerocopy.casting import Options, cast_dtype, converted
 from zerocopy.deferred import Call, Deferred
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.lazy_unpickler import LazyUnpickler
+from zerocopy.loading import backends, diagnosis, inputs, loader
+from zerocopy.loading.device import staging
+from zerocopy.loading.formats import dcp_metadata, shard_index
+from zerocopy.loading.objects import allowlist, builder
+from zerocopy.loading.readers import dcp_folder, tar
 from zerocopy.suggestions import no_such_name
 
 Predicate = Callable[[str], bool]
@@ -88,7 +79,7 @@ def lazy_load(
     >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
-    if (index := sharded.index_of(path)) is not None:
+    if (index := shard_index.index_of(path)) is not None:
         from zerocopy.checkpoint import open_shards  # which needs this module
 
         checkpoint = open_shards(
@@ -105,7 +96,7 @@ def lazy_load(
         )
         return {name: checkpoint[name] for name in checkpoint}
     options = Options(dtype, device, mode)
-    if (folder := dcp.folder_of(path)) is not None:
+    if (folder := dcp_metadata.folder_of(path)) is not None:
         source = _read_folder(folder, mode, backend, encoding, options, weights_only)
         return source.native.build(source.objects, chosen(source.native, keys, prefix, predicate))
 
@@ -115,14 +106,14 @@ def lazy_load(
 
     # To choose by names takes the safe machine: pickle's own knows of none.
     trusting = not weights_only and all(chooses is None for chooses in (keys, prefix, predicate))
-    with loading.undiagnosed(), loading.naming(path, weights_only=not trusting):
-        begin = opening.position_of(path)
+    with loader.undiagnosed(), loader.naming(path, weights_only=not trusting):
+        begin = inputs.position_of(path)
         try:
             opened = _open(path, mode, backend)
         except diagnosis.TarError:  # each of its storages is copied, whatever is done
             if not trusting:
                 raise
-            with opening.binary_file(path, begin) as file:
+            with inputs.binary_file(path, begin) as file:
                 return tar.load(file, options.map_location, pickle, {"encoding": encoding})
         if not (trusting and opened.archive.is_pickled):
             return load_safely(opened)
@@ -166,7 +157,7 @@ class LazyFile:
 
     def load(self, recipe: int | Call) -> torch.Tensor:
         """Return the real tensor of a recipe: a number of the native side, or a call."""
-        with loading.naming(self.name, weights_only=True):
+        with loader.naming(self.name, weights_only=True):
             if isinstance(recipe, Call):
                 self.native.require_there()
                 real = recipe.made()
@@ -177,7 +168,7 @@ class LazyFile:
     def identity(self, number: int) -> Any:
         """Return what tensors have in common that are over one storage, even if each is made anew."""
         name, *storage = self.native.storage_at(number)
-        dtype = construction.dtype(name)
+        dtype = builder.dtype(name)
         if cast_dtype(dtype, self._dtype) == dtype and (self._device is None or self._device.type == "cpu"):
             return tuple(storage)
         return self.same.get(number, number)
@@ -206,9 +197,9 @@ class LazyFile:
 
 def read(f: Any, mode: str = "c", backend: str = "auto", encoding: str = "utf-8", **options: Any) -> LazyFile:
     """Read a checkpoint's pickle, and build nothing of it. Arguments and errors as for :func:`lazy_load`, safely."""
-    if (folder := dcp.folder_of(f)) is not None:
+    if (folder := dcp_metadata.folder_of(f)) is not None:
         return _read_folder(folder, mode, backend, encoding, Options(mode=mode, **options))
-    with loading.undiagnosed(), loading.naming(f, weights_only=True):
+    with loader.undiagnosed(), loader.naming(f, weights_only=True):
         return _read(_open(f, mode, backend), encoding, Options(mode=mode, **options))
 
 
@@ -227,31 +218,36 @@ class _Opened(NamedTuple):
 
 
 def _open(f: Any, mode: str, backend: str) -> _Opened:
-    begin, name = opening.position_of(f), opening.name_of(f)
+    begin, name = inputs.position_of(f), inputs.name_of(f)
     if isinstance(f, (str, os.PathLike)):
         f = Path(os.fsdecode(f)).absolute()  # placeholders find it when the program has gone elsewhere
-    archive = opening.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
+    archive = inputs.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
     if archive.is_torchscript:
-        raise diagnosis.TorchScriptError(loading.TORCHSCRIPT_REFUSED)
+        raise diagnosis.TorchScriptError(loader.TORCHSCRIPT_REFUSED)
     return _Opened(archive, name, f, begin)
 
 
 def _read(opened: _Opened, encoding: str, options: Options) -> LazyFile:
-    where = (*_torch.restore_function(options.map_location), road.road_to(options.device))
-    native = _C.Lazy(opened.archive, allowlist.resolve, *where, encoding, construction, opened.name)
+    where = (*_torch.restore_function(options.map_location), staging.road_to(options.device))
+    native = _C.Lazy(opened.archive, allowlist.resolve, *where, encoding, builder, opened.name)
     opened.finish()
     return LazyFile(native, opened.name, options)
 
 
 def _read_folder(
-    folder: dcp.Folder, mode: str, backend: str, encoding: str, options: Options, weights_only: bool = True
+    folder: dcp_metadata.Folder,
+    mode: str,
+    backend: str,
+    encoding: str,
+    options: Options,
+    weights_only: bool = True,
 ) -> LazyFile:
     def load_archive(archive: _C.Archive) -> Any:
-        return loading.load_archive(archive, options.map_location, None, weights_only, {"encoding": encoding})
+        return loader.load_archive(archive, options.map_location, None, weights_only, {"encoding": encoding})
 
     way = backends.backend_of(backend, None)
-    files = dcp_files.Files(folder, mode, way, windows=True, load_archive=load_archive)
-    return LazyFile(dcp_files.Tensors(files), folder.name, options)
+    files = dcp_folder.Files(folder, mode, way, windows=True, load_archive=load_archive)
+    return LazyFile(dcp_folder.Tensors(files), folder.name, options)
 
 
 def _load_trusting(opened: _Opened, encoding: str, options: Options) -> Any:
@@ -269,7 +265,7 @@ def _load_trusting(opened: _Opened, encoding: str, options: Options) -> Any:
 
 
 class Named(Protocol):
-    """What has names to choose from: a ``_C.Lazy``, a ``zerocopy.sharded.Index``."""
+    """What has names to choose from: a ``_C.Lazy``, a ``zerocopy.loading.formats.shard_index.Index``."""
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from zerocopy import _C
 from zerocopy.deferred import Deferred, loaded, plain_state
-from zerocopy.unpickler import StorageUnpickling
+from zerocopy.loading.readers.unpickler import StorageUnpickling
 
 _PythonUnpickler: Any = pickle._Unpickler
 

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch, construction
+from zerocopy import _torch
 from zerocopy.deferred import Call
 from zerocopy.layer import shape_of
+from zerocopy.loading.objects import builder
 from zerocopy.placeholder import NotYetLoadedTensor, real_of
 
 PROTOCOL = 2  # torch.save's, and the only one that weights_only reads on every release
@@ -219,7 +220,7 @@ def tie(placeholder: NotYetLoadedTensor, kept: NotYetLoadedTensor) -> None:
 def _dense(placeholder: NotYetLoadedTensor) -> tuple[Any, int | None]:
     """Return the source of a dense tensor, or of a parameter's, and its number there; None of any other."""
     source, recipe = placeholder._recipe
-    if isinstance(recipe, Call) and recipe.function is construction.parameter:
+    if isinstance(recipe, Call) and recipe.function is builder.parameter:
         return _dense(recipe.arguments[0])
     return source, recipe if isinstance(recipe, int) else None
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, backends, dcp, environment, sharded
+from zerocopy import _C, _torch, environment
 from zerocopy.checkpoint import Checkpoint
+from zerocopy.loading import backends
+from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.placeholder import NotYetLoadedTensor
 from zerocopy.saving import require_progress
 
@@ -252,8 +254,8 @@ def _paths(names: Iterable[str]) -> Iterator[str]:
 
 def _files_of(path: str | os.PathLike[str]) -> list[str]:
     """Return the files whose bytes a checkpoint is made of: shards and not their index."""
-    if (index := sharded.index_of(path)) is not None:
+    if (index := shard_index.index_of(path)) is not None:
         return [str(shard) for shard in index.shards]
-    if (folder := dcp.folder_of(path)) is not None:
+    if (folder := dcp_metadata.folder_of(path)) is not None:
         return [str(place.file) for place in folder.places]
     return [os.fspath(path)]

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from zerocopy import _core, _torch, diagnosis, loading, opening
+from zerocopy import _core, _torch
 from zerocopy.errors import Error, UnsupportedError
+from zerocopy.loading import diagnosis, inputs, loader
 
 
 class Extent(NamedTuple):
@@ -98,11 +99,11 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     >>> {key: (extent.offset % 4096, extent.size) for key, extent in zerocopy.storage_offsets(file.name).items()}
     {'0': (0, 16), '1': (0, 8)}
     """
-    with Path(path).open("rb") as file, loading.undiagnosed(), loading.naming(path, weights_only=True):
+    with Path(path).open("rb") as file, loader.undiagnosed(), loader.naming(path, weights_only=True):
         try:
             storages = _core.examine(file.fileno(), os.fspath(path), 0)["storages"]
         except Error as error:  # the core says no more about a file that is not an archive
-            glimpse = opening.glimpse_of_descriptor(file.fileno(), 0)
+            glimpse = inputs.glimpse_of_descriptor(file.fileno(), 0)
             raise diagnosis.diagnose(glimpse, error) from None
         for key, _, _, _, deflated, _ in storages:
             if deflated:

@@ -14,9 +14,9 @@ import torch
 from zerocopy import _torch
 from zerocopy.casting import converted
 from zerocopy.errors import UnsupportedError
+from zerocopy.loading.objects.rebuild.dense import tensor_over
 from zerocopy.mapped import Place
 from zerocopy.process.malloc_trim import Heap
-from zerocopy.rebuild.dense import tensor_over
 from zerocopy.sinks import Sink, Written
 from zerocopy.sources import Sources
 

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch, hdf5, safetensors_writer, sharding
+from zerocopy import _torch, safetensors_writer, sharding
 from zerocopy.casting import cast_dtype
 from zerocopy.hdf5_writer import STORAGES, Hdf5Writer, Record
+from zerocopy.loading.formats import hdf5
 from zerocopy.pickling import tie
 from zerocopy.placeholder import NotYetLoadedTensor
 from zerocopy.planning import Plan, planned

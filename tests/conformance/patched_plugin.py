@@ -16,7 +16,7 @@ from typing import Any
 import outcomes_plugin
 
 import zerocopy
-from zerocopy import loading
+from zerocopy.loading import loader as loading
 
 HANDED_OVER = re.compile(r"goes to (?:torch\.load|safetensors): (.*)", re.DOTALL)
 

@@ -17,7 +17,7 @@ from test_backends import state_of_all_sizes
 from test_road import large_state
 
 import zerocopy
-from zerocopy import rings, road
+from zerocopy.loading.device import pinned_ring, staging
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -72,7 +72,7 @@ def test_operations_and_gradients(save: Saver) -> None:
 
 
 def test_many_times_through_a_small_ring(save: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rings, "_MOST_SLOTS", 3)
+    monkeypatch.setattr(pinned_ring, "_MOST_SLOTS", 3)
     path = save(large_state())
     before = None
     for _ in range(20):
@@ -80,7 +80,7 @@ def test_many_times_through_a_small_ring(save: Saver, monkeypatch: pytest.Monkey
         gc.collect()
         before = before or torch.cuda.memory_allocated()
         assert torch.cuda.memory_allocated() == before
-    assert sum(ring.nbytes for ring in rings._rings.values()) <= 128 << 20
+    assert sum(ring.nbytes for ring in pinned_ring._rings.values()) <= 128 << 20
 
 
 def test_behind_work_that_is_under_way(save: Saver) -> None:
@@ -139,7 +139,7 @@ def test_storages_in_memory_and_threads(save: Saver) -> None:
     storages = [untyped(tensor) for tensor in large_state().values()]
     assert all(
         torch.equal(torch.tensor([], dtype=torch.float32, device="cuda").set_(moved).cpu(), tensor)
-        for moved, tensor in zip(road.move(storages, "cuda"), large_state().values(), strict=True)
+        for moved, tensor in zip(staging.move(storages, "cuda"), large_state().values(), strict=True)
     )
     path, loaded = save(large_state()), [None] * 4
     threads = [

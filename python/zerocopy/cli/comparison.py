@@ -21,11 +21,12 @@ from typing import Any
 
 import torch
 
-from zerocopy import _torch, loading
+from zerocopy import _torch
 from zerocopy.cli.output import escaped
 from zerocopy.cli.reading import Trouble
 from zerocopy.errors import Error
-from zerocopy.storage import untyped_storage
+from zerocopy.loading import loader
+from zerocopy.loading.untyped_storage import untyped_storage
 
 _ALIGNMENT = 16  # of the widest element
 _LONGEST_PATH = 200
@@ -49,7 +50,7 @@ def difference(path: str, storages: Extents) -> str:
         If one of them refuses the file.
     """
     try:
-        ours = loading.load(path, "cpu")
+        ours = loader.load(path, "cpu")
     except (Error, UnpicklingError, RuntimeError) as error:
         raise Trouble(f"cannot be compared: {escaped(str(error), 1000)}") from None
     with warnings.catch_warnings():

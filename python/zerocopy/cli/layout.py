@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from zerocopy import _core, diagnosis, hdf5
+from zerocopy import _core
 from zerocopy.cli.reading import OpenFile, Trouble
 from zerocopy.errors import Error, FormatError, UnsupportedError
+from zerocopy.loading import diagnosis
+from zerocopy.loading.formats import hdf5
 
 if TYPE_CHECKING:
     from zerocopy._C import Listing

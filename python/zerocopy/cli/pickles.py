@@ -11,7 +11,7 @@ from zerocopy import _core
 from zerocopy.cli import policy
 from zerocopy.cli.layout import MAX_PICKLE, Record, datasets_of, listing_of, records_of
 from zerocopy.cli.reading import OpenFile
-from zerocopy.names import Name
+from zerocopy.loading.objects.global_names import Name
 
 #: Distinct globals that are kept of a pickle. More than on any list: where some are left out, some are not allowed.
 MOST_GLOBALS = 1000

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
 
-from zerocopy.names import BLOCKED_MODULES, Name, modern
+from zerocopy.loading.objects.global_names import BLOCKED_MODULES, Name, modern
 
 _ELEMENTS = ("BFloat16", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
 _PLACES = ("torch", "torch.cuda", "torch.sparse", "torch.cuda.sparse")
@@ -127,12 +127,15 @@ def may_be_set(target: Name, attribute: bytes) -> bool:
     if target == (b"collections", b"OrderedDict"):  # state_dict's _metadata: nearly every file has it
         return not name.startswith("__") and not hasattr(OrderedDict, name)
 
-    from zerocopy import allowlist, construction  # only torch's classes know what their attributes mean
+    from zerocopy.loading.objects import (  # only torch's classes know what their attributes mean
+        allowlist,
+        builder,
+    )
 
     if running().allows(target):
         cls = allowlist.resolve([target])[target]
     else:
-        cls = construction.native_global(*(part.decode() for part in target))
+        cls = builder.native_global(*(part.decode() for part in target))
     return isinstance(cls, type) and allowlist.may_be_set(cls, name)
 
 
@@ -160,7 +163,8 @@ def running() -> Policy:
     if minor in LISTS:
         return Policy(minor, LISTS[minor])
 
-    from zerocopy import _torch, allowlist
+    from zerocopy import _torch
+    from zerocopy.loading.objects import allowlist
 
     return Policy(minor, frozenset(_torch.release_allow_list()) | allowlist.OF_OTHER_RELEASES.keys())
 

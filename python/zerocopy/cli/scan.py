@@ -20,7 +20,7 @@ from zerocopy.cli.output import escaped, listed
 from zerocopy.cli.pickles import Global, Pickle
 from zerocopy.cli.reading import Reason
 from zerocopy.errors import Error
-from zerocopy.names import Name, printable
+from zerocopy.loading.objects.global_names import Name, printable
 
 DESCRIPTION = """
 Lists what the pickles of checkpoints name, and says of each file whether zerocopy.load would take it with

@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, allowlist, construction, loading, opening, sharded
+from zerocopy import _C, _torch
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.gds import driver
 from zerocopy.gds.availability import is_required, required
 from zerocopy.gds.channel import Channel, name_of
 from zerocopy.gds.devices import device_of
 from zerocopy.gds.image import Image, Record
+from zerocopy.loading import inputs, loader
+from zerocopy.loading.formats import shard_index
+from zerocopy.loading.objects import allowlist, builder
 
 log = logging.getLogger("zerocopy")
 
@@ -64,9 +67,9 @@ def load(
     if found.type not in driver.devices():
         if is_required(require):
             raise UnsupportedError(f"GPUDirect Storage is required, which has no part in a load to {found}")
-        return loading.load(path, map_location=found)
-    if (index := sharded.index_of(path)) is not None:
-        return sharded.load(index, functools.partial(_load_file, device=found, require=require))
+        return loader.load(path, map_location=found)
+    if (index := shard_index.index_of(path)) is not None:
+        return shard_index.load(index, functools.partial(_load_file, device=found, require=require))
     return _load_file(Path(os.fsdecode(path)), found, require)
 
 
@@ -75,26 +78,26 @@ def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
     name = name_of(path)
     if require is None and device.type == "cuda" and (reason := driver.refusal()):
         _warn(name, reason)
-        return loading.load(path, map_location=device)  # the staged road
+        return loader.load(path, map_location=device)  # the staged road
     if path.is_dir() or _torch.skips_data():
         return _load_by_cpu(path, device, require)
     with path.open("rb") as file:
         try:
-            archive = opening.open_archive(file, "c", "mmap")
+            archive = inputs.open_archive(file, "c", "mmap")
             records = _records(archive)
         except (Error, pickle.UnpicklingError):
             records = None  # zerocopy.load says what it is
         if records is None:
             return _load_by_cpu(path, device, require)
         image = Image(records, device, name)
-        with loading.naming(path, True), Channel(file.fileno(), name, strict=require is not None) as channel:
+        with loader.naming(path, True), Channel(file.fileno(), name, strict=require is not None) as channel:
             if image.size:
                 channel.register_if_taken()
                 if channel.reason:
                     _say(channel, image, name)
-                    return loading.load(path, map_location=device)
+                    return loader.load(path, map_location=device)
             result = archive.load_over(
-                allowlist.resolve, lambda i: image.storage(i, channel), "utf-8", construction
+                allowlist.resolve, lambda i: image.storage(i, channel), "utf-8", builder
             )
             archive.require_unchanged()
             _say(channel, image, name)
@@ -105,8 +108,8 @@ def _load_by_cpu(path: Path, device: torch.device, require: str | None) -> Any:
     """Load what has to be inflated, swapped, put together, ... first, and a file that is at fault."""
     if require is None:
         log.info("%s: loaded to %s by way of the CPU", path, device)
-        return loading.load(path, map_location=device)
-    loading.load(path)
+        return loader.load(path, map_location=device)
+    loader.load(path)
     raise UnsupportedError(f"{path}: its storages do not lie in the file as a GPU has them")
 
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from zerocopy import _torch, rings
-from zerocopy.construction import tensor_over
+from zerocopy import _torch
 from zerocopy.errors import FormatError
 from zerocopy.gds import driver
+from zerocopy.loading.device import pinned_ring
+from zerocopy.loading.objects.builder import tensor_over
 
 PIECE = 16 << 20
 
@@ -101,7 +102,7 @@ def _all_done(pieces: Sequence[_Piece]) -> Iterator[None]:
                 piece.wait()
     except RuntimeError:  # of CUDA: who knows what still reads them, and whether they can be given back
         for piece in pieces:
-            rings.keep_for_good(piece.tensor)
+            pinned_ring.keep_for_good(piece.tensor)
         raise
 
 

@@ -10,9 +10,10 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from zerocopy import _torch, diagnosis, environment, loading, opening
+from zerocopy import _torch, environment
 from zerocopy._torch import context
 from zerocopy.errors import Error, UnsupportedError
+from zerocopy.loading import diagnosis, inputs, loader
 from zerocopy.patching import wording
 
 Function = Callable[..., Any]
@@ -106,7 +107,7 @@ def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
 
 
 def _load(original: Function, call: Call, weights_only: bool) -> Any:
-    f, begin = call.f, opening.position_of(call.f)
+    f, begin = call.f, inputs.position_of(call.f)
 
     def hand_over(reason: str) -> Any:
         if begin is not None:
@@ -130,7 +131,7 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
 
     try:
         mmap = None if call.mmap is _UNSET else call.mmap
-        return loading.load_diagnosed(
+        return loader.load_diagnosed(
             f,
             call.map_location,
             call.pickle_module,
@@ -165,5 +166,5 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
 
 
 def _hand_over(original: Function, reason: str, *args: Any, **kwargs: Any) -> Any:
-    log.debug("%s goes to torch.load: %s", opening.name_of(args[0] if args else kwargs.get("f")), reason)
+    log.debug("%s goes to torch.load: %s", inputs.name_of(args[0] if args else kwargs.get("f")), reason)
     return original(*args, **kwargs)

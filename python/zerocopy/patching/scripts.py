@@ -14,7 +14,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from zerocopy import jit, opening
+from zerocopy import jit
+from zerocopy.loading import inputs
 from zerocopy.patching.dispatch import log
 
 Function = Callable[..., Any]
@@ -40,7 +41,7 @@ def load_for(original: Function) -> Function:
         except TypeError:  # the original says it in its own words
             return original(*args, **kwargs)
         reason = _why_not_ours(call)
-        begin = opening.position_of(call.f)
+        begin = inputs.position_of(call.f)
         if not reason:
             try:
                 module = jit.attempt(call.f, call.map_location, call.extra_files)
@@ -52,7 +53,7 @@ def load_for(original: Function) -> Function:
                 said = _warnings_of(original) if said is None else said
                 _say(said, original.__module__)
                 return module
-        log.debug("%s goes to torch.jit.load: %s", opening.name_of(call.f), reason)
+        log.debug("%s goes to torch.jit.load: %s", inputs.name_of(call.f), reason)
         return original(*args, **kwargs)
 
     return load
@@ -65,7 +66,7 @@ def _call(f: Any, map_location: Any = None, _extra_files: Any = None, _restore_s
 def _why_not_ours(call: Call) -> str:
     """Return why a call goes to the original by its arguments, or an empty string."""
     if not isinstance(call.f, (str, os.PathLike)):
-        if not hasattr(call.f, "read") or opening.position_of(call.f) is None:
+        if not hasattr(call.f, "read") or inputs.position_of(call.f) is None:
             return "neither a path nor a file object that can seek"
         if isinstance(call.f, io.TextIOBase):
             return "a file open in text mode"

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 import zerocopy
-from zerocopy import backends, loading, opening, sharded
 from zerocopy.errors import UnsupportedError
+from zerocopy.loading import backends, inputs, loader
+from zerocopy.loading.formats import shard_index
 from zerocopy.patching.dispatch import log
 
 Function = Callable[..., Any]
@@ -141,16 +142,16 @@ def _opened(
 
 
 def _load(filename: Any) -> Any:
-    with loading.naming(filename, weights_only=True):
-        archive = opening.open_archive(filename, backend=backends.backend_of("auto", None))
+    with loader.naming(filename, weights_only=True):
+        archive = inputs.open_archive(filename, backend=backends.backend_of("auto", None))
         _require_safetensors(archive.container)
-        result = loading.load_archive(archive, None, None, True, {"encoding": "utf-8"})
+        result = loader.load_archive(archive, None, None, True, {"encoding": "utf-8"})
         archive.require_unchanged()
         return result
 
 
 def _open(filename: Any) -> zerocopy.Checkpoint:
-    if sharded.index_of(filename) is not None:
+    if shard_index.index_of(filename) is not None:
         _require_safetensors("sharded")
     checkpoint = zerocopy.open(filename)
     try:
@@ -177,4 +178,4 @@ def _why_not_ours(filename: Any, device: Any, backend: Any) -> str:
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    return opening.name_of(args[0] if args else kwargs.get("filename"))
+    return inputs.name_of(args[0] if args else kwargs.get("filename"))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zerocopy import opening
+from zerocopy.loading import inputs
 
 Function = Callable[..., Any]
 
@@ -83,7 +83,7 @@ def _stand_in(error: Exception, f: Any, weights_only: bool) -> bytes | None:
 
 def _beginning(f: Any) -> bytes:
     """Return how the pickle of a file begins: of newer protocols torch refuses the first opcode already."""
-    begin = opening.open_archive(f, windows=True).pickle()[:3]
+    begin = inputs.open_archive(f, windows=True).pickle()[:3]
     return begin[:2] + (b"\x95" + bytes(8) if begin[2:] == b"\x95" else b"")
 
 
@@ -94,7 +94,7 @@ def _cut(f: Any) -> bytes:
 
 def _first_name(f: Any) -> bytes | None:
     """Return an archive of one empty record, of the name by which torch takes the first of `f`."""
-    with opening.binary_file(f, opening.position_of(f)) as file:
+    with inputs.binary_file(f, inputs.position_of(f)) as file:
         begin = file.tell()
         header = file.read(30)
         name = file.read(int.from_bytes(header[26:28], "little"))

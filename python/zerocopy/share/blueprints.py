@@ -25,9 +25,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _C, _torch, construction, road
+from zerocopy import _C, _torch
 from zerocopy._torch import tensor_extras
 from zerocopy.errors import UnsupportedError
+from zerocopy.loading.device import staging
+from zerocopy.loading.objects import builder
 from zerocopy.pickling import Store, pickled
 from zerocopy.share import hashes, quirks
 from zerocopy.share.hashes import Hashes
@@ -182,7 +184,7 @@ def leaves_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None = 
     """
     restored, cpu_as_is = restore or _RESTORE
     with _uncollected:
-        return archive.load(_refuse_all, restored, cpu_as_is, way, "utf-8", construction, False)
+        return archive.load(_refuse_all, restored, cpu_as_is, way, "utf-8", builder, False)
 
 
 class _Uncollected:
@@ -231,7 +233,7 @@ class _SkeletonUnpickler(pickle.Unpickler):
 
 _RESTORE = _torch.restore_function(None)
 AS_IT_IS = _torch.restore_function("cpu")  # wherever it was: its pages, untouched
-ROAD = road.road_to(None)  # what was on a GPU goes there from the shared pages
+ROAD = staging.road_to(None)  # what was on a GPU goes there from the shared pages
 
 
 def _refuse_all(names: Sequence[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], Any]:

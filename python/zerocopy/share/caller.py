@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch, allowlist
+from zerocopy import _torch
 from zerocopy._torch import context
+from zerocopy.loading.objects import allowlist
 
 State = dict[str, Any]
 

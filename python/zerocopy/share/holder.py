@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, road
+from zerocopy import _C
+from zerocopy.loading.device import staging
 from zerocopy.share import attaching, blueprints, frames, memory, references
 from zerocopy.share.residence import Kind, Way
 
@@ -64,7 +65,7 @@ def _filled(connection: socket.socket, entry: str, kind: Kind, device: torch.dev
     found: list[torch.UntypedStorage] = []
 
     def bring(haul: _C.Haul) -> torch.UntypedStorage:
-        found.append(road.carry(kind, haul))
+        found.append(staging.carry(kind, haul))
         return found[-1]
 
     try:

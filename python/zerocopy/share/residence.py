@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from zerocopy import _C, devices, road
+from zerocopy import _C
 from zerocopy._torch import cuda
 from zerocopy.errors import UnsupportedError
+from zerocopy.loading.device import devices, staging
 
 
 class Kind(devices.Device, Protocol):
@@ -168,7 +169,7 @@ class Way:
         self,
         device: torch.device,
         bring: Callable[[_C.Haul], torch.UntypedStorage],
-        elsewhere: road.Road | None,
+        elsewhere: staging.Road | None,
     ) -> None:
         self._device, self._bring, self._elsewhere = device, bring, elsewhere
 

@@ -1,7 +1,7 @@
 """What the native builder asks of Python: the objects that only torch's Python side can make.
 
 Everything here is called with values from the file. Plain types are made as asked; a global of the allow-list is
-called only if :mod:`zerocopy.allowlist` says that a file may call it.
+called only if :mod:`zerocopy.loading.objects.allowlist` says that a file may call it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from zerocopy import _torch, allowlist, rebuild
+from zerocopy import _torch
 from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.loading.objects import allowlist, rebuild
 
 Counter = collections.Counter
 Size = torch.Size

@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, opening
+from zerocopy import _C
 from zerocopy._torch import context, script
 from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.loading import inputs
 
 log = logging.getLogger("zerocopy")
 
@@ -69,10 +70,10 @@ def load_by_stock(
     f: Any, begin: int | None, map_location: Any, extra_files: dict[str, Any] | None, reason: StockOnlyError
 ) -> Any:
     """Return what ``torch.jit.load`` returns, and say in the log why it was asked."""
-    log.info("%s goes to torch.jit.load: %s", opening.name_of(f), reason)
+    log.info("%s goes to torch.jit.load: %s", inputs.name_of(f), reason)
     if isinstance(f, (str, os.PathLike)):
         return script.jit_load(os.fsdecode(f), map_location, extra_files)
-    with opening.binary_file(f, begin) as file:
+    with inputs.binary_file(f, begin) as file:
         return script.jit_load(file, map_location, extra_files)
 
 

@@ -18,7 +18,9 @@ from itertools import islice
 
 import torch
 
-from zerocopy import _C, _torch, backends, devices, environment
+from zerocopy import _C, _torch, environment
+from zerocopy.loading import backends
+from zerocopy.loading.device import devices
 
 #: Memory of a ring, taken block by block as loads need it: 114 MiB at most. The first is for loads of one tensor or
 #: two: to lock 16 MiB takes ten times as long as to copy them.

@@ -5,10 +5,10 @@ The common cases (dense tensors, parameters) are native; see csrc/pickle/rebuild
 that differ by release, so each is checked here, for this load alone.
 """
 
-from zerocopy.rebuild.dense import rebuild_parameter, tensor_over
-from zerocopy.rebuild.layouts import rebuild_sparse_tensor
-from zerocopy.rebuild.others import rebuild_from_type_v2
-from zerocopy.rebuild.registry import MAX_DIMENSIONS, SAFE, set_attributes
+from zerocopy.loading.objects.rebuild.dense import rebuild_parameter, tensor_over
+from zerocopy.loading.objects.rebuild.layouts import rebuild_sparse_tensor
+from zerocopy.loading.objects.rebuild.others import rebuild_from_type_v2
+from zerocopy.loading.objects.rebuild.registry import MAX_DIMENSIONS, SAFE, set_attributes
 
 __all__ = [
     "MAX_DIMENSIONS",

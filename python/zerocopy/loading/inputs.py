@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from zerocopy import _C, backends, diagnosis, hdf5
+from zerocopy import _C
 from zerocopy.errors import Error, FormatError, UnsupportedError
+from zerocopy.loading import backends, diagnosis
+from zerocopy.loading.formats import hdf5
 
 Backend = str
 

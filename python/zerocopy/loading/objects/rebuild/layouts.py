@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from zerocopy import _torch
-from zerocopy.rebuild.registry import (
+from zerocopy.loading.objects.rebuild.registry import (
     QUANTIZED,
     SAFE,
     are_integers,

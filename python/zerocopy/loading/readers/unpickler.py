@@ -12,8 +12,12 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, allowlist, legacy, opening, rebuild, road
+from zerocopy import _C, _torch
 from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.loading import inputs
+from zerocopy.loading.device import staging
+from zerocopy.loading.objects import allowlist, rebuild
+from zerocopy.loading.readers import legacy
 
 
 class FindingClasses:
@@ -40,9 +44,9 @@ class StorageUnpickling(FindingClasses):
     def __init__(self, file: Any, archive: Any, *, map_location: Any = None, **pickle_args: Any) -> None:
         super().__init__(file, **pickle_args)  # type: ignore[call-arg]
         self.archive: _C.Archive = (
-            archive if isinstance(archive, _C.Archive) else opening.open_archive(archive)
+            archive if isinstance(archive, _C.Archive) else inputs.open_archive(archive)
         )
-        self._restore, self._cpu_as_is = road.restoring(map_location)
+        self._restore, self._cpu_as_is = staging.restoring(map_location)
         self._pickle_args = pickle_args
         self._storages: dict[tuple[str, str], Any] = {}
 

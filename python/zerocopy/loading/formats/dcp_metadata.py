@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _C, stubs
+from zerocopy import _C
 from zerocopy.display import shown
 from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.loading.objects import stubs
 
 _METADATA = ".metadata"
 _LONGEST = 1 << 30  # bytes

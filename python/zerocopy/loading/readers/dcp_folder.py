@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, dcp, loading, opening
+from zerocopy import _C, _torch
 from zerocopy.display import shown
 from zerocopy.errors import ClosedError, FormatError, UnsupportedError
+from zerocopy.loading import inputs, loader
+from zerocopy.loading.formats import dcp_metadata
 
 LoadArchive = Callable[[_C.Archive], Any]
 
@@ -23,7 +25,7 @@ class Files:
 
     Parameters
     ----------
-    folder : zerocopy.dcp.Folder
+    folder : zerocopy.loading.formats.dcp_metadata.Folder
         What is in them.
     mode, backend : str
         As for ``load``.
@@ -34,18 +36,24 @@ class Files:
     """
 
     def __init__(
-        self, folder: dcp.Folder, mode: str, backend: str, *, windows: bool, load_archive: LoadArchive
+        self,
+        folder: dcp_metadata.Folder,
+        mode: str,
+        backend: str,
+        *,
+        windows: bool,
+        load_archive: LoadArchive,
     ) -> None:
         self.folder, self._mode, self._load_archive = folder, mode, load_archive
         self._parts = {
-            file: opening.open_parts(file, mode, backend, windows=windows)
+            file: inputs.open_parts(file, mode, backend, windows=windows)
             for file in dict.fromkeys(place.file for place in folder.places)
         }
 
     def load(self, name: str) -> Any:
         """Return a tensor, over its file or put together of its chunks; or whatever else has that name."""
         entry = self.folder.entries[name]
-        if isinstance(entry, dcp.Place):
+        if isinstance(entry, dcp_metadata.Place):
             return self._loaded(entry)
         parts = (
             _checked(name, entry.dtype, *part) for part in zip(entry.chunks, self.each(name), strict=True)
@@ -57,7 +65,9 @@ class Files:
     def each(self, name: str) -> Iterator[Any]:
         """Yield each part of what has that name, in the order of the chunks."""
         entry = self.folder.entries[name]
-        for place in [entry] if isinstance(entry, dcp.Place) else [chunk.place for chunk in entry.chunks]:
+        for place in (
+            [entry] if isinstance(entry, dcp_metadata.Place) else [chunk.place for chunk in entry.chunks]
+        ):
             yield self._loaded(place)
 
     def _in_rows(self, name: str, part: torch.Tensor) -> torch.Tensor:
@@ -73,7 +83,7 @@ class Files:
             )
         return part.contiguous()
 
-    def _joined(self, name: str, entry: dcp.Chunked, parts: Iterator[torch.Tensor]) -> torch.Tensor:
+    def _joined(self, name: str, entry: dcp_metadata.Chunked, parts: Iterator[torch.Tensor]) -> torch.Tensor:
         if self._mode == "r+":
             raise UnsupportedError(
                 f"{self.folder.name}: mode 'r+' cannot write to {shown(name)}, which lies in several chunks"
@@ -91,7 +101,7 @@ class Files:
             whole[tuple(slice(begin, begin + size) for begin, size in extents)] = part
         return torch.empty(entry.shape, dtype=entry.dtype) if whole is None else whole
 
-    def _archive(self, place: dcp.Place) -> _C.Archive:
+    def _archive(self, place: dcp_metadata.Place) -> _C.Archive:
         """Open what lies at a place: one archive by torch.save, and nothing else."""
         try:
             archive = self._parts[place.file].archive(place.offset, place.length)
@@ -106,8 +116,8 @@ class Files:
             raise FormatError(f"what lies at {place.offset:#x} is not one file by torch.save")
         return archive
 
-    def _loaded(self, place: dcp.Place) -> Any:
-        with loading.undiagnosed(), loading.naming(place.file, weights_only=True):
+    def _loaded(self, place: dcp_metadata.Place) -> Any:
+        with loader.undiagnosed(), loader.naming(place.file, weights_only=True):
             archive = self._archive(place)
             archive.require_there()
             loaded = self._load_archive(archive)
@@ -115,7 +125,7 @@ class Files:
             return loaded
 
 
-def _is_safetensors(place: dcp.Place) -> bool:
+def _is_safetensors(place: dcp_metadata.Place) -> bool:
     """Whether a place, which is said to be a tensor's, is where a whole .safetensors begins."""
     with place.file.open("rb") as file:
         file.seek(place.offset)
@@ -123,7 +133,7 @@ def _is_safetensors(place: dcp.Place) -> bool:
     return len(head) == _SAFETENSORS.size and _SAFETENSORS.unpack(head)[1] == b'{"'
 
 
-def _checked(name: str, dtype: torch.dtype, chunk: dcp.Chunk, part: Any) -> torch.Tensor:
+def _checked(name: str, dtype: torch.dtype, chunk: dcp_metadata.Chunk, part: Any) -> torch.Tensor:
     if not isinstance(part, torch.Tensor) or (part.shape, part.dtype) != (chunk.sizes, dtype):
         file, offset, _ = chunk.place
         raise FormatError(f"{file}: what lies at {offset:#x} is no chunk of {shown(name)}")
@@ -139,8 +149,8 @@ class Tensors:
         self._files: Files | None = files
         entries = files.folder.entries
         self.name, self._entries = files.folder.name, entries
-        self._names = [name for name, entry in entries.items() if isinstance(entry, dcp.Chunked)]
-        self._others = [name for name, entry in entries.items() if isinstance(entry, dcp.Place)]
+        self._names = [name for name, entry in entries.items() if isinstance(entry, dcp_metadata.Chunked)]
+        self._others = [name for name, entry in entries.items() if isinstance(entry, dcp_metadata.Place)]
         self._places = {name: place for place, name in enumerate(self._names)}
 
     @property
@@ -167,14 +177,14 @@ class Tensors:
     def entry(self, i: int) -> tuple[Any, ...]:
         """Return what is known of a tensor, in the form of ``_C.Lazy.entry``: not as one that lies in one storage."""
         stored = self._entries[self._names[i]]
-        assert isinstance(stored, dcp.Chunked)
+        assert isinstance(stored, dcp_metadata.Chunked)
         dtype = str(stored.dtype).removeprefix("torch.")
         return stored.shape, dtype, (), 0, 0, None, "", "cpu", False, False, False, False, 0, False
 
     def leaf(self, name: str, objects: Any) -> Any:
         """Return the placeholder of a tensor; anything else itself."""
         entry = self._entries[name]
-        if isinstance(entry, dcp.Place):
+        if isinstance(entry, dcp_metadata.Place):
             return self._opened.load(name)
         strides = torch.empty(entry.shape, device="meta").stride()
         return objects.placeholder(self._places[name], entry.shape, strides, entry.dtype, "cpu", False)

@@ -73,7 +73,7 @@ def set_attributes(target: Any, state: Any) -> None:
     A name that the class gives a meaning to (``__class__``, ``items``) is refused: the file must not be able to
     change what the object is.
     """
-    from zerocopy import allowlist
+    from zerocopy.loading.objects import allowlist
 
     for attributes in state if isinstance(state, tuple) and len(state) == 2 else (state,):
         if attributes is None:

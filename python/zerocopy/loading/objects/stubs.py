@@ -1,6 +1,6 @@
 """Stands in for what a file names and no list has: the data of its objects without their code.
 
-The native builder is given this module in place of :mod:`zerocopy.construction`. The two agree on everything but
+The native builder is given this module in place of :mod:`zerocopy.loading.objects.builder`. The two agree on everything but
 objects of unknown classes, and calls that are handed such an object.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from zerocopy import allowlist, construction, rebuild
-from zerocopy.construction import (
+from zerocopy.loading.objects import allowlist, builder, rebuild
+from zerocopy.loading.objects.builder import (
     Counter,
     Size,
     device,
@@ -20,7 +20,7 @@ from zerocopy.construction import (
     tensor_over,
     typed_storage,
 )
-from zerocopy.names import Name
+from zerocopy.loading.objects.global_names import Name
 
 __all__ = [
     "Counter", "Size", "append", "call", "create", "device", "dtype", "native_global", "parameter",
@@ -108,21 +108,21 @@ def call(function: Any, arguments: tuple[Any, ...]) -> Any:
             return Stub(cls, (call(make, its_arguments),), state)
     if _is_unknown(function) or _hold_unknown(arguments):
         return Stub(function, arguments)
-    return construction.call(function, arguments)
+    return builder.call(function, arguments)
 
 
 def create(cls: Any, arguments: tuple[Any, ...]) -> Any:
     """Return ``cls.__new__(cls, *arguments)`` where both are known (NEWOBJ)."""
     if _is_unknown(cls) or _hold_unknown(arguments):
         return Stub(cls, arguments)
-    return construction.create(cls, arguments)
+    return builder.create(cls, arguments)
 
 
 def parameter(data: Any, requires_grad: bool) -> Any:
     """Return ``torch.nn.Parameter(data, requires_grad)`` if the data are known."""
     if _is_unknown(data):
         return Stub(rebuild.rebuild_parameter, (data, requires_grad))
-    return construction.parameter(data, requires_grad)
+    return builder.parameter(data, requires_grad)
 
 
 def set_state(target: Any, state: Any) -> None:
@@ -130,7 +130,7 @@ def set_state(target: Any, state: Any) -> None:
     if isinstance(target, Stub):
         target.state = state
     else:
-        construction.set_state(target, state)
+        builder.set_state(target, state)
 
 
 def set_attributes(target: Any, state: Any) -> None:
@@ -138,7 +138,7 @@ def set_attributes(target: Any, state: Any) -> None:
     if isinstance(target, Stub):
         target.state = state
     else:
-        construction.set_attributes(target, state)
+        builder.set_attributes(target, state)
 
 
 def append(target: Any, item: Any) -> None:
@@ -146,7 +146,7 @@ def append(target: Any, item: Any) -> None:
     if isinstance(target, Stub):
         target.items.append(item)
     else:
-        construction.append(target, item)
+        builder.append(target, item)
 
 
 def set_item(target: Any, key: Any, value: Any) -> None:
@@ -154,7 +154,7 @@ def set_item(target: Any, key: Any, value: Any) -> None:
     if isinstance(target, Stub):
         target.entries.append((key, value))
     else:
-        construction.set_item(target, key, value)
+        builder.set_item(target, key, value)
 
 
 def _is_unknown(value: Any) -> bool:

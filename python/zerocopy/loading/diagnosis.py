@@ -137,7 +137,8 @@ def other_zip(content: bytes, error: Error) -> str | None:
 
 
 def _bare_pickle(head: bytes) -> Exception:
-    from zerocopy import _C, allowlist  # here, because both need torch and the command line does without
+    from zerocopy import _C  # here, because both need torch and the command line does without
+    from zerocopy.loading.objects import allowlist
 
     try:
         allowlist.resolve(_C.foreign_globals(head))

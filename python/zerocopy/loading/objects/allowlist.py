@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from zerocopy import _torch, rebuild
-from zerocopy.names import BLOCKED_MODULES, Name, modern, printable
+from zerocopy import _torch
+from zerocopy.loading.objects import rebuild
+from zerocopy.loading.objects.global_names import BLOCKED_MODULES, Name, modern, printable
 
 # A message names every global of an honest file; one made to fill a log is cut, and so is `error.globals`.
 _MAX_LISTED = 200
@@ -118,7 +119,7 @@ def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
 
 
 def callee(allowed: Any) -> Callable[..., Any]:
-    """Return `allowed` if a file may call it: a function of :mod:`zerocopy.rebuild`, or one of the user's.
+    """Return `allowed` if a file may call it: a function of :mod:`zerocopy.loading.objects.rebuild`, or one of the user's.
 
     The rest of torch's list is good as a value only: ``torch.Tensor(2**38)`` from a file would allocate, and
     ``torch.Tensor(64)`` return uninitialised memory.

@@ -11,25 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from zerocopy import (
-    _C,
-    _torch,
-    allowlist,
-    backends,
-    construction,
-    dcp,
-    diagnosis,
-    legacy,
-    opening,
-    road,
-    sharded,
-    stubs,
-    tar,
-    torchscript,
-    unpickler,
-)
+from zerocopy import _C, _torch
 from zerocopy.errors import Error, FormatError, UnsupportedError
-from zerocopy.names import Name
+from zerocopy.loading import backends, diagnosis, inputs
+from zerocopy.loading.device import staging
+from zerocopy.loading.formats import dcp_metadata, shard_index
+from zerocopy.loading.objects import allowlist, builder, stubs
+from zerocopy.loading.objects.global_names import Name
+from zerocopy.loading.readers import legacy, tar, torchscript, unpickler
 
 Allow = Callable[[list[Name]], dict[Name, Any]]
 
@@ -121,10 +110,10 @@ def load(
     if weights_only is None:
         weights_only = True
     how = (map_location, pickle_module, weights_only, mmap, backend, mode, pickle_load_args)
-    if (index := sharded.index_of(f)) is not None:
-        return sharded.load(index, lambda shard: _load_shard(shard, *how, unknown=unknown))
-    if (folder := dcp.folder_of(f)) is not None:
-        from zerocopy.dcp_files import Files  # which needs this module
+    if (index := shard_index.index_of(f)) is not None:
+        return shard_index.load(index, lambda shard: _load_shard(shard, *how, unknown=unknown))
+    if (folder := dcp_metadata.folder_of(f)) is not None:
+        from zerocopy.loading.readers.dcp_folder import Files  # which needs this module
 
         pickle_load_args = _checked(pickle_module, weights_only, unknown, pickle_load_args)
         files = Files(
@@ -172,7 +161,7 @@ def naming(f: Any, weights_only: bool) -> Iterator[None]:
 
 
 def _named(f: Any, error: object) -> str:
-    name, text = opening.name_of(f), str(error)
+    name, text = inputs.name_of(f), str(error)
     return text if text.startswith(f"{name}: ") else f"{name}: {text}"
 
 
@@ -196,15 +185,15 @@ def load_diagnosed(
     """
     backend = backends.backend_of(backend, mmap)
     pickle_load_args = _checked(pickle_module, weights_only, unknown, pickle_load_args)
-    begin = opening.position_of(f)
+    begin = inputs.position_of(f)
     with naming(f, weights_only):
         try:
             # What goes to a device is read on its way there: to read ahead would be to read twice.
-            archive = opening.open_archive(f, mode, backend, windows=road.leads_to(map_location))
+            archive = inputs.open_archive(f, mode, backend, windows=staging.leads_to(map_location))
         except diagnosis.TarError:
             if weights_only:
                 raise
-            with opening.binary_file(f, begin) as file:
+            with inputs.binary_file(f, begin) as file:
                 return tar.load(file, map_location, pickle_module or pickle, pickle_load_args)
         if archive.is_torchscript:
             if loads_only and not weights_only:
@@ -263,12 +252,12 @@ def _load_safely(
     *,
     encoding: str,
     allow: Allow = allowlist.resolve,
-    objects: types.ModuleType = construction,
+    objects: types.ModuleType = builder,
 ) -> Any:
     restore, cpu_as_is = (
-        road.restoring(map_location) if callable(map_location) else _torch.restore_function(map_location)
+        staging.restoring(map_location) if callable(map_location) else _torch.restore_function(map_location)
     )
-    way = road.road_to(map_location)
+    way = staging.road_to(map_location)
     return archive.load(allow, restore, cpu_as_is, way, encoding, objects, objects is stubs)
 
 

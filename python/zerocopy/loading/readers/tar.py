@@ -20,14 +20,18 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
-from zerocopy import _torch, rebuild, road, storage, unpickler
+from zerocopy import _torch
 from zerocopy.errors import FormatError
+from zerocopy.loading import untyped_storage
+from zerocopy.loading.device import staging
+from zerocopy.loading.objects import rebuild
+from zerocopy.loading.readers import unpickler
 
 
 def load(file: BinaryIO, map_location: Any, pickle_module: ModuleType, pickle_args: dict[str, Any]) -> Any:
     """Return the object in a tar archive."""
     objects: dict[int, Any] = {}
-    restore, _ = road.restoring(map_location)
+    restore, _ = staging.restoring(map_location)
 
     class Unpickler(unpickler.find_class_of(pickle_module.Unpickler)):  # type: ignore[misc]
         def persistent_load(self, pid: Any) -> Any:
@@ -111,7 +115,7 @@ def _storage(content: BinaryIO, dtype: torch.dtype) -> torch.UntypedStorage:
         raise FormatError(f"tar archive: {left} bytes are left for a storage of {count} elements")
     data = bytearray(size)
     content.readinto(data)  # type: ignore[attr-defined]
-    return storage.untyped_storage(data)
+    return untyped_storage.untyped_storage(data)
 
 
 def _left(content: BinaryIO) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from zerocopy.rebuild.registry import (
+from zerocopy.loading.objects.rebuild.registry import (
     MANY,
     MAX_DIMENSIONS,
     Function,
@@ -68,7 +68,7 @@ def rebuild_from_type_v2(
     function: Function, cls: Any, arguments: tuple[Any, ...], state: Any
 ) -> torch.Tensor:
     """Return an instance of a tensor subclass, or a tensor with Python attributes."""
-    from zerocopy import allowlist
+    from zerocopy.loading.objects import allowlist
 
     require(isinstance(cls, type) and issubclass(cls, torch.Tensor), "a tensor of a class that is no tensor")
     made: torch.Tensor = allowlist.callee(function)(*arguments)

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, devices, rings
+from zerocopy import _C, _torch
 from zerocopy._torch import context
+from zerocopy.loading.device import devices, pinned_ring
 
 
 class Road:
@@ -138,7 +139,7 @@ def carry(device: devices.Device, haul: _C.Haul) -> torch.UntypedStorage:
         assert whole is not None
         if haul.chunks:
             try:
-                rings.of(device).carry(haul, device, whole)
+                pinned_ring.of(device).carry(haul, device, whole)
             except BaseException:
                 whole = None  # a traceback is no reason to keep it
                 raise

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.hdf5_image import FileImage, Image, faults
+from zerocopy.loading.formats.hdf5_stream import FileImage, Image, faults
 
 if TYPE_CHECKING:
     from zerocopy import _C  # which needs torch; the command line has none

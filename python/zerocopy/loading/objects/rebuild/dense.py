@@ -8,7 +8,13 @@ from typing import Any
 import torch
 
 from zerocopy import _C, _torch
-from zerocopy.rebuild.registry import QUANTIZED, are_integers, require, set_attributes, twin_of
+from zerocopy.loading.objects.rebuild.registry import (
+    QUANTIZED,
+    are_integers,
+    require,
+    set_attributes,
+    twin_of,
+)
 
 
 def tensor_over(

@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _C, backends, dcp, dcp_files, diagnosis, loading, opening, sharded
+from zerocopy import _C
 from zerocopy.display import count, size
 from zerocopy.errors import Error
+from zerocopy.loading import backends, diagnosis, inputs, loader
+from zerocopy.loading.formats import dcp_metadata, shard_index
+from zerocopy.loading.readers import dcp_folder
 
 _SHOWN = 4  # storages named for each reason
 
@@ -124,39 +127,39 @@ def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation
     >>> explanation.storages[1].nbytes
     1024
     """
-    if (index := sharded.index_of(path)) is not None:
+    if (index := shard_index.index_of(path)) is not None:
         shards = [_of_file(shard, backend, mode) for shard in index.shards]
         storages = tuple(storage for shard in shards for storage in shard.storages)
         return Explanation(index.name, "sharded", storages, f"in {count(len(shards), 'file')}")
-    if (folder := dcp.folder_of(path)) is not None:
+    if (folder := dcp_metadata.folder_of(path)) is not None:
         return _of_folder(folder, backend, mode)
     return _of_file(path, backend, mode)
 
 
 def _of_file(f: Any, backend: str, mode: str) -> Explanation:
-    begin = opening.position_of(f)
+    begin = inputs.position_of(f)
     try:
-        archive = opening.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
+        archive = inputs.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
         if archive.is_torchscript:
             note = "a program: weights_only refuses it, zerocopy.jit.load loads it"
-            return Explanation(opening.name_of(f), "torchscript", (), note)
+            return Explanation(inputs.name_of(f), "torchscript", (), note)
         storages = tuple(StorageExplanation(*entry) for entry in archive.explain())
     except diagnosis.TarError:
         note = "every storage is copied; weights_only refuses the format, which lets a file run any code"
-        return Explanation(opening.name_of(f), "tar", (), note)
+        return Explanation(inputs.name_of(f), "tar", (), note)
     except (Error, *diagnosis.UNKNOWN) as error:
         public = diagnosis.undiagnosed(error) if isinstance(error, diagnosis.DIAGNOSES) else error
         raise type(public)(f"{opening.name_of(f)}: {public}") from error.__cause__
     finally:
         if begin is not None:
             f.seek(begin)
-    return Explanation(opening.name_of(f), archive.container, storages)
+    return Explanation(inputs.name_of(f), archive.container, storages)
 
 
-def _of_folder(folder: dcp.Folder, backend: str, mode: str) -> Explanation:
+def _of_folder(folder: dcp_metadata.Folder, backend: str, mode: str) -> Explanation:
     def of_archive(archive: _C.Archive) -> list[StorageExplanation]:
         found = [StorageExplanation(*entry) for entry in archive.explain()]
-        tensor = loading.load_archive(archive, "meta", None, True, {"encoding": "utf-8"}, "stub")
+        tensor = loader.load_archive(archive, "meta", None, True, {"encoding": "utf-8"}, "stub")
         if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
             found = [
                 storage._replace(how="copied", why="the tensor does not lie row by row") for storage in found
@@ -164,11 +167,11 @@ def _of_folder(folder: dcp.Folder, backend: str, mode: str) -> Explanation:
         return found
 
     way = backends.backend_of(backend, None)
-    files = dcp_files.Files(folder, mode, way, windows=True, load_archive=of_archive)
+    files = dcp_folder.Files(folder, mode, way, windows=True, load_archive=of_archive)
     storages: list[StorageExplanation] = []
     for name, entry in folder.entries.items():
         found = [storage._replace(key=name) for part in files.each(name) for storage in part]
-        if isinstance(entry, dcp.Chunked) and len(entry.chunks) > 1:
+        if isinstance(entry, dcp_metadata.Chunked) and len(entry.chunks) > 1:
             why = "the tensor is put together of several chunks"
             found = [storage._replace(how="copied", why=why) for storage in found]
         storages += found

@@ -1,0 +1,1 @@
+"""Reading checkpoints: from a file, or bytes, to the object that was saved."""

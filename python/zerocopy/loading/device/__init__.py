@@ -1,0 +1,1 @@
+"""Copies to a device, in stages through pinned memory."""

@@ -1,0 +1,1 @@
+"""Formats that Python reads: which bytes of which file are which tensor."""

@@ -1,0 +1,1 @@
+"""From a document to Python objects: which globals are allowed, and how tensors are built."""
