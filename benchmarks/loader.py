@@ -72,7 +72,9 @@ def needs_torch_mmap() -> str:
 
 def needs_open() -> str:
     missing = needs_module("zerocopy")()
-    return missing or ("" if importlib.util.find_spec("zerocopy.checkpoint") else "zerocopy has no open()")
+    return missing or (
+        "" if importlib.util.find_spec("zerocopy.lazy.checkpoint") else "zerocopy has no open()"
+    )
 
 
 def mapped(path: str) -> Any:

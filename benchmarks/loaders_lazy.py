@@ -190,7 +190,7 @@ def _streamed(state: Mapping[str, torch.Tensor]) -> list[int]:
     return [_sum(kernels, (state[name] for name in names)) for _, names in layers]
 
 
-CHECKPOINT = ("zerocopy.checkpoint",)
+CHECKPOINT = ("zerocopy.lazy.checkpoint",)
 
 
 LAZY: dict[str, Loader] = {

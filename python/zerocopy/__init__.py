@@ -14,13 +14,16 @@ from zerocopy import _interpreters, _version
 
 if TYPE_CHECKING:
     from zerocopy import gds, jit, share
-    from zerocopy.assigning import assign, load_model
-    from zerocopy.checkpoint import Checkpoint, open
     from zerocopy.converting import convert
     from zerocopy.editing import drop_keys, rename_keys
     from zerocopy.errors import ClosedError, Error, FormatError, UnsupportedError
-    from zerocopy.layer import TensorInfo
-    from zerocopy.lazy import lazy_load
+    from zerocopy.lazy.assign import assign, load_model
+    from zerocopy.lazy.checkpoint import Checkpoint, open
+    from zerocopy.lazy.layer import TensorInfo
+    from zerocopy.lazy.lazy_load import lazy_load
+    from zerocopy.lazy.overlay import overlay
+    from zerocopy.lazy.placeholder import NotYetLoadedTensor
+    from zerocopy.lazy.prefetch import Prefetch, prefetch
     from zerocopy.loading.explain import Explanation, explain
     from zerocopy.loading.loader import load
     from zerocopy.loading.memory_report import FileMemory, MemoryReport, memory
@@ -28,11 +31,8 @@ if TYPE_CHECKING:
     from zerocopy.loading.objects.stubs import Stub, UnknownGlobal
     from zerocopy.loading.readers.unpickler import Unpickler
     from zerocopy.loading.untyped_storage import untyped_storage
-    from zerocopy.overlaying import overlay
     from zerocopy.patching import is_patched, patch, patched, unpatch
     from zerocopy.pickling import StoredTensor
-    from zerocopy.placeholder import NotYetLoadedTensor
-    from zerocopy.prefetching import Prefetch, prefetch
     from zerocopy.reserving import Extent, skip_data, storage_offsets
     from zerocopy.saving import save
     from zerocopy.writer import Writer
@@ -86,7 +86,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Checkpoint": "checkpoint",
+    "Checkpoint": "lazy.checkpoint",
     "ClosedError": "errors",
     "Error": "errors",
     "Explanation": "loading.explain",
@@ -94,31 +94,31 @@ _HOMES = {
     "FileMemory": "loading.memory_report",
     "FormatError": "errors",
     "MemoryReport": "loading.memory_report",
-    "NotYetLoadedTensor": "placeholder",
-    "Prefetch": "prefetching",
+    "NotYetLoadedTensor": "lazy.placeholder",
+    "Prefetch": "lazy.prefetch",
     "StoredTensor": "pickling",
     "Stub": "loading.objects.stubs",
-    "TensorInfo": "layer",
+    "TensorInfo": "lazy.layer",
     "UnknownGlobal": "loading.objects.stubs",
     "Unpickler": "loading.readers.unpickler",
     "UnsupportedError": "errors",
     "Writer": "writer",
-    "assign": "assigning",
+    "assign": "lazy.assign",
     "convert": "converting",
     "drop_keys": "editing",
     "explain": "loading.explain",
     "gds": "gds",
     "is_patched": "patching",
     "jit": "jit",
-    "lazy_load": "lazy",
+    "lazy_load": "lazy.lazy_load",
     "load": "loading.loader",
-    "load_model": "assigning",
+    "load_model": "lazy.assign",
     "memory": "loading.memory_report",
-    "open": "checkpoint",
-    "overlay": "overlaying",
+    "open": "lazy.checkpoint",
+    "overlay": "lazy.overlay",
     "patch": "patching",
     "patched": "patching",
-    "prefetch": "prefetching",
+    "prefetch": "lazy.prefetch",
     "rename_keys": "editing",
     "safe_globals": "loading.objects.allowlist",
     "save": "saving",

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from zerocopy import sharding, targets
-from zerocopy.casting import Options
 from zerocopy.errors import UnsupportedError
 from zerocopy.hdf5_writer import Hdf5Writer
+from zerocopy.lazy.conversion import Options
 from zerocopy.loading import inputs, loader
 from zerocopy.loading.formats import dcp_metadata, hdf5, shard_index
 from zerocopy.replacing import path_of_file, replacing

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch
-from zerocopy.deferred import Call
-from zerocopy.layer import shape_of
+from zerocopy.lazy.layer import shape_of
+from zerocopy.lazy.placeholder import NotYetLoadedTensor, real_of
+from zerocopy.lazy.placeholder_builder import Call
 from zerocopy.loading.objects import builder
-from zerocopy.placeholder import NotYetLoadedTensor, real_of
 
 PROTOCOL = 2  # torch.save's, and the only one that weights_only reads on every release
 _STORAGES: tuple[type, ...] = (torch.storage.TypedStorage, torch.UntypedStorage)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from zerocopy.casting import cast_dtype
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
+from zerocopy.lazy.conversion import cast_dtype
 from zerocopy.safetensors_writer import Described, described, is_text
 from zerocopy.sources import Sources, listed
 from zerocopy.ties import overlapping, tied_names

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 
 from zerocopy import _torch
-from zerocopy.casting import converted
 from zerocopy.errors import UnsupportedError
+from zerocopy.lazy.conversion import converted
 from zerocopy.loading.objects.rebuild.dense import tensor_over
 from zerocopy.mapped import Place
 from zerocopy.process.malloc_trim import Heap

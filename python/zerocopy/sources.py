@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from zerocopy import checkpoint, lazy
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
-from zerocopy.layer import FileLayer, TensorInfo
+from zerocopy.lazy import checkpoint, lazy_load
+from zerocopy.lazy.layer import FileLayer, TensorInfo
 from zerocopy.mapped import Place
 
 Keep = str | Sequence[str] | Callable[[str], bool]
@@ -191,11 +191,11 @@ class Sources:
             return
         had_some = bool(self.tensors)
         if isinstance(keep, str):
-            wanted = lazy.chosen(self, None, keep, None)
+            wanted = lazy_load.chosen(self, None, keep, None)
         elif callable(keep):
-            wanted = lazy.chosen(self, None, None, keep)
+            wanted = lazy_load.chosen(self, None, None, keep)
         else:
-            wanted = lazy.chosen(self, keep, None, None)
+            wanted = lazy_load.chosen(self, keep, None, None)
         self.tensors = {name: self.tensors[name] for name in wanted or () if name in self.tensors}
         self.others = {name: self.others[name] for name in wanted or () if name in self.others}
         if had_some and not self.tensors:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch, safetensors_writer, sharding
-from zerocopy.casting import cast_dtype
 from zerocopy.hdf5_writer import STORAGES, Hdf5Writer, Record
+from zerocopy.lazy.conversion import cast_dtype
+from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading.formats import hdf5
 from zerocopy.pickling import tie
-from zerocopy.placeholder import NotYetLoadedTensor
 from zerocopy.planning import Plan, planned
 from zerocopy.replacing import NewFile, replacing
 from zerocopy.saving import Counted, Parts, Progress

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from zerocopy import _C, _torch
-from zerocopy.casting import Options, cast_dtype, converted
-from zerocopy.deferred import Call, Deferred
 from zerocopy.errors import Error, UnsupportedError
-from zerocopy.lazy_unpickler import LazyUnpickler
+from zerocopy.lazy.conversion import Options, cast_dtype, converted
+from zerocopy.lazy.name_hints import no_such_name
+from zerocopy.lazy.placeholder_builder import Call, Deferred
+from zerocopy.lazy.unpickler import LazyUnpickler
 from zerocopy.loading import backends, diagnosis, inputs, loader
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.objects import allowlist, builder
 from zerocopy.loading.readers import dcp_folder, tar
-from zerocopy.suggestions import no_such_name
 
 Predicate = Callable[[str], bool]
 
@@ -80,7 +80,7 @@ def lazy_load(
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
     if (index := shard_index.index_of(path)) is not None:
-        from zerocopy.checkpoint import open_shards  # which needs this module
+        from zerocopy.lazy.checkpoint import open_shards  # which needs this module
 
         checkpoint = open_shards(
             index,
@@ -131,7 +131,7 @@ class LazyFile:
         What errors and reprs call the file.
     native : zerocopy._C.Lazy
         Its names, its tensors. Of a file that takes trust the ``Archive``, which has neither.
-    objects : zerocopy.deferred.Deferred
+    objects : zerocopy.lazy.placeholder_builder.Deferred
         Makes its placeholders.
     converts : bool
         Whether tensors get another dtype or device than they have in the file.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from zerocopy.checkpoint import Checkpoint, open
-from zerocopy.layer import Layer, TensorsLayer
+from zerocopy.lazy.checkpoint import Checkpoint, open
+from zerocopy.lazy.layer import Layer, TensorsLayer
 
 
 def overlay(*checkpoints: Any) -> Checkpoint:

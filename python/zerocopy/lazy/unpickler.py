@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 from zerocopy import _C
-from zerocopy.deferred import Deferred, loaded, plain_state
+from zerocopy.lazy.placeholder_builder import Deferred, loaded, plain_state
 from zerocopy.loading.readers.unpickler import StorageUnpickling
 
 _PythonUnpickler: Any = pickle._Unpickler

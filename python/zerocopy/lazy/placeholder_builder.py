@@ -15,8 +15,8 @@ import torch
 
 from zerocopy import _torch
 from zerocopy.errors import UnsupportedError
+from zerocopy.lazy.placeholder import NotYetLoadedTensor, real_of, replaced, set_own
 from zerocopy.loading.objects import allowlist, builder, rebuild
-from zerocopy.placeholder import NotYetLoadedTensor, real_of, replaced, set_own
 from zerocopy.process.fork_safe import ForkSafeLock
 
 Shape = Sequence[int]
@@ -61,7 +61,7 @@ class Described(NamedTuple):
 
 
 class Deferred:
-    """What the builder asks for one source of tensors, a ``zerocopy.lazy.LazyFile``."""
+    """What the builder asks for one source of tensors, a ``zerocopy.lazy.lazy_load.LazyFile``."""
 
     placeholder_class = NotYetLoadedTensor
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from zerocopy._torch import modules
+from zerocopy.lazy.placeholder import materialized
 from zerocopy.loading import inputs, loader
 from zerocopy.loading.formats import dcp_metadata, shard_index
-from zerocopy.placeholder import materialized
 
 Slot = tuple[torch.nn.Module, str]
 

@@ -10,14 +10,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from zerocopy import display, lazy
+from zerocopy import display
 from zerocopy.errors import ClosedError, UnsupportedError
-from zerocopy.layer import FileLayer, Layer, TensorInfo
+from zerocopy.lazy import lazy_load
+from zerocopy.lazy.layer import FileLayer, Layer, TensorInfo
+from zerocopy.lazy.name_hints import no_such_name
+from zerocopy.lazy.placeholder import materialized
+from zerocopy.lazy.slice import Slice
 from zerocopy.loading import loader
 from zerocopy.loading.formats import shard_index
-from zerocopy.placeholder import materialized
-from zerocopy.slicing import Slice
-from zerocopy.suggestions import no_such_name
 
 
 def open(
@@ -30,7 +31,7 @@ def open(
     device: Any = None,
     keys: Iterable[str] | None = None,
     prefix: str | None = None,
-    predicate: lazy.Predicate | None = None,
+    predicate: lazy_load.Predicate | None = None,
     encoding: str = "utf-8",
 ) -> Checkpoint:
     """Open a checkpoint to look at it and take single tensors out of it.
@@ -80,13 +81,13 @@ def open(
     if (index := shard_index.index_of(path)) is not None:
         return open_shards(index, weights_only, keys, prefix, predicate, **how)
     file = _read(path, weights_only, **how)
-    layer = FileLayer(file, lazy.chosen(file.native, keys, prefix, predicate))
+    layer = FileLayer(file, lazy_load.chosen(file.native, keys, prefix, predicate))
     return Checkpoint([layer], opened=[layer])
 
 
-def _read(f: Any, weights_only: bool, **how: Any) -> lazy.LazyFile:
+def _read(f: Any, weights_only: bool, **how: Any) -> lazy_load.LazyFile:
     try:
-        file = lazy.read(f, **how)
+        file = lazy_load.read(f, **how)
     except pickle.UnpicklingError as error:
         if weights_only:
             raise
@@ -101,11 +102,11 @@ def open_shards(
     weights_only: bool,
     keys: Iterable[str] | None,
     prefix: str | None,
-    predicate: lazy.Predicate | None,
+    predicate: lazy_load.Predicate | None,
     **how: Any,
 ) -> Checkpoint:
     """Open the shards of an index as one checkpoint: a layer each, of the tensors that the index says are in it."""
-    chosen = lazy.chosen(index, keys, prefix, predicate)
+    chosen = lazy_load.chosen(index, keys, prefix, predicate)
     wanted = None if chosen is None else set(chosen)
     layers: list[Layer] = []
     with ExitStack() as on_failure:
@@ -174,7 +175,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return materialized(self[name])
 
     def get_slice(self, name: str) -> Slice:
-        """Return a :class:`~zerocopy.slicing.Slice`: indexing it reads a part of the tensor and not the rest."""
+        """Return a :class:`~zerocopy.lazy.slice.Slice`: indexing it reads a part of the tensor and not the rest."""
         return self._layer_of(name).slice(name)
 
     def info(self, name: str) -> TensorInfo:

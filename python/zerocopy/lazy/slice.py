@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from zerocopy.indexing import Geometry, is_basic
-from zerocopy.placeholder import materialized
+from zerocopy.lazy.indexing import Geometry, is_basic
+from zerocopy.lazy.placeholder import materialized
 
 #: safetensors' names of dtypes; others have torch's.
 _SAFETENSORS = {

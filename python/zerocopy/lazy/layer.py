@@ -16,12 +16,12 @@ import torch
 
 from zerocopy import _C, _torch
 from zerocopy.errors import ClosedError
-from zerocopy.indexing import Geometry
-from zerocopy.lazy import LazyFile
+from zerocopy.lazy.indexing import Geometry
+from zerocopy.lazy.lazy_load import LazyFile
+from zerocopy.lazy.slice import Slice
 from zerocopy.loading import loader
 from zerocopy.loading.objects import builder
 from zerocopy.process.fork_safe import ForkSafeLock
-from zerocopy.slicing import Slice
 
 _MOST_TIED = 100
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from zerocopy import _C, _torch, environment
-from zerocopy.checkpoint import Checkpoint
+from zerocopy.lazy.checkpoint import Checkpoint
+from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading import backends
 from zerocopy.loading.formats import dcp_metadata, shard_index
-from zerocopy.placeholder import NotYetLoadedTensor
 from zerocopy.saving import require_progress
 
 Progress = Callable[[int, int], object]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from zerocopy import _torch
-from zerocopy.indexing import is_basic
+from zerocopy.lazy.indexing import is_basic
 
 
 def _getter(name: str) -> Callable[..., Any]:
@@ -81,9 +81,7 @@ class NotYetLoadedTensor(torch.Tensor):
     """
 
     # Set past __setattr__ when one is made; what a tensor has when it is not asked is here.
-    _recipe: Any = (
-        None  # (zerocopy.lazy.LazyFile, what it knows it by); None: a tensor on its way to be a Parameter
-    )
+    _recipe: Any = None  # (zerocopy.lazy.lazy_load.LazyFile, what it knows it by); None: a tensor on its way to be a Parameter
     _real: torch.Tensor | None = None
     _handed_out: weakref.ref[torch.Tensor] | None = None
     _is_loaded: bool = False

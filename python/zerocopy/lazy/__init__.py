@@ -1,0 +1,1 @@
+"""Tensors that are loaded when they are first used, and checkpoints of these."""
