@@ -24,8 +24,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import zerocopy
-from zerocopy import editing
-from zerocopy.pickle_editing import PickleEditor
+from zerocopy.saving import edit
+from zerocopy.saving.pickle_editor import PickleEditor
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 BASE = torch.arange(2000.0)
@@ -319,7 +319,7 @@ def test_interrupted_edit_is_not_undone_by_wrong_arguments(
     save: Saver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = save({"weight": BASE, **{f"entry {i}": i for i in range(4000)}})
-    write = editing._write
+    write = edit._write
     left = path.with_name("left.pt")
 
     def copying(file: int, content: bytes, offset: int) -> None:
@@ -327,7 +327,7 @@ def test_interrupted_edit_is_not_undone_by_wrong_arguments(
         if not left.exists():
             shutil.copy(path, left)
 
-    monkeypatch.setattr(editing, "_write", copying)
+    monkeypatch.setattr(edit, "_write", copying)
     zerocopy.rename_keys(path, {"weight": "W"})
     monkeypatch.undo()
     before = left.read_bytes()
@@ -355,7 +355,7 @@ def test_stopped_after_each_write(
             for info in source.infolist():
                 target.writestr(info.filename, source.read(info))
     new = {"W": old["weight"], **{name: value for name, value in old.items() if name != "weight"}}
-    write, left = editing._write, [path.with_name("left0.pt")]
+    write, left = edit._write, [path.with_name("left0.pt")]
     shutil.copy(path, left[0])
 
     def copying(file: int, content: bytes, offset: int) -> None:
@@ -363,7 +363,7 @@ def test_stopped_after_each_write(
         left.append(path.with_name(f"left{len(left)}.pt"))
         shutil.copy(path, left[-1])
 
-    monkeypatch.setattr(editing, "_write", copying)
+    monkeypatch.setattr(edit, "_write", copying)
     zerocopy.rename_keys(path, {"weight": "W"})
     monkeypatch.undo()
     seen = [check(each, old, new) for each in left]

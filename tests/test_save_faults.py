@@ -21,7 +21,7 @@ from conftest import Child, Saver, digest, lies_in_mapping, stock_load
 from equality import assert_same
 
 import zerocopy
-from zerocopy import sinks
+from zerocopy.saving import sink
 
 SIZE = 1 << 20
 STATE = {"weight": torch.arange(float(SIZE)), "bias": torch.arange(float(SIZE)).neg(), "step": 1}
@@ -238,7 +238,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(os.copy_file_range(source, target, size, offset))
         return sizes[-1]
 
-    monkeypatch.setattr(sinks, "_copy_file_range", copy_file_range)
+    monkeypatch.setattr(sink, "_copy_file_range", copy_file_range)
     return sizes
 
 
@@ -299,7 +299,7 @@ def test_file_systems_that_cannot_copy(
     def refuse(*_: int) -> int:
         raise OSError(refusal, os.strerror(refusal))
 
-    monkeypatch.setattr(sinks, "_copy_file_range", refuse)
+    monkeypatch.setattr(sink, "_copy_file_range", refuse)
     if also:
         monkeypatch.setattr(os, "sendfile", refuse)
     path = save(STATE)

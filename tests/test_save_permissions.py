@@ -16,7 +16,7 @@ import torch
 from conftest import saved_bytes
 
 import zerocopy
-from zerocopy import replacing
+from zerocopy.saving import atomic_file
 
 ACL, DEFAULT_ACL = "system.posix_acl_access", "system.posix_acl_default"
 STATE = {"weight": torch.arange(1000.0)}
@@ -46,7 +46,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
                 raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
             return os_open(path, flags, *rest, **named)
 
-        monkeypatch.setattr(replacing.os, "open", opened)
+        monkeypatch.setattr(atomic_file.os, "open", opened)
     torch.save(STATE, tmp_path / "model.pt")
     return tmp_path / "model.pt"
 
@@ -137,7 +137,7 @@ def test_group_that_cannot_be_restored_gives_its_permissions_to_no_other(
 ) -> None:
     path.chmod(mode)
     old = path.stat()
-    monkeypatch.setattr(replacing, "_status_of", lambda _: StatOfAnotherGroup(old))
+    monkeypatch.setattr(atomic_file, "_status_of", lambda _: StatOfAnotherGroup(old))
 
     def refused(*_: Any) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

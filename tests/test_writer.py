@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from kinds import CATALOG, Kind
 
 import zerocopy
-from zerocopy import writer as writing
 from zerocopy._core import crc32
+from zerocopy.saving import writer as writing
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 #: An object in it has a list that is in the dict too: lists are copied, and what is in objects is not looked at.

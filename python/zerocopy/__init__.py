@@ -15,7 +15,6 @@ from zerocopy import _interpreters, _version
 if TYPE_CHECKING:
     from zerocopy import gds, jit, share
     from zerocopy.converting import convert
-    from zerocopy.editing import drop_keys, rename_keys
     from zerocopy.errors import ClosedError, Error, FormatError, UnsupportedError
     from zerocopy.lazy.assign import assign, load_model
     from zerocopy.lazy.checkpoint import Checkpoint, open
@@ -32,10 +31,11 @@ if TYPE_CHECKING:
     from zerocopy.loading.readers.unpickler import Unpickler
     from zerocopy.loading.untyped_storage import untyped_storage
     from zerocopy.patching import is_patched, patch, patched, unpatch
-    from zerocopy.pickling import StoredTensor
-    from zerocopy.reserving import Extent, skip_data, storage_offsets
-    from zerocopy.saving import save
-    from zerocopy.writer import Writer
+    from zerocopy.saving.edit import drop_keys, rename_keys
+    from zerocopy.saving.pickler import StoredTensor
+    from zerocopy.saving.saver import save
+    from zerocopy.saving.skip_data import Extent, skip_data, storage_offsets
+    from zerocopy.saving.writer import Writer
 
 _interpreters.require_main()
 
@@ -90,22 +90,22 @@ _HOMES = {
     "ClosedError": "errors",
     "Error": "errors",
     "Explanation": "loading.explain",
-    "Extent": "reserving",
+    "Extent": "saving.skip_data",
     "FileMemory": "loading.memory_report",
     "FormatError": "errors",
     "MemoryReport": "loading.memory_report",
     "NotYetLoadedTensor": "lazy.placeholder",
     "Prefetch": "lazy.prefetch",
-    "StoredTensor": "pickling",
+    "StoredTensor": "saving.pickler",
     "Stub": "loading.objects.stubs",
     "TensorInfo": "lazy.layer",
     "UnknownGlobal": "loading.objects.stubs",
     "Unpickler": "loading.readers.unpickler",
     "UnsupportedError": "errors",
-    "Writer": "writer",
+    "Writer": "saving.writer",
     "assign": "lazy.assign",
     "convert": "converting",
-    "drop_keys": "editing",
+    "drop_keys": "saving.edit",
     "explain": "loading.explain",
     "gds": "gds",
     "is_patched": "patching",
@@ -119,12 +119,12 @@ _HOMES = {
     "patch": "patching",
     "patched": "patching",
     "prefetch": "lazy.prefetch",
-    "rename_keys": "editing",
+    "rename_keys": "saving.edit",
     "safe_globals": "loading.objects.allowlist",
-    "save": "saving",
+    "save": "saving.saver",
     "share": "share",
-    "skip_data": "reserving",
-    "storage_offsets": "reserving",
+    "skip_data": "saving.skip_data",
+    "storage_offsets": "saving.skip_data",
     "unpatch": "patching",
     "untyped_storage": "loading.untyped_storage",
 }

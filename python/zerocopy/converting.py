@@ -17,8 +17,8 @@ from zerocopy.hdf5_writer import Hdf5Writer
 from zerocopy.lazy.conversion import Options
 from zerocopy.loading import inputs, loader
 from zerocopy.loading.formats import dcp_metadata, hdf5, shard_index
-from zerocopy.replacing import path_of_file, replacing
-from zerocopy.saving import Counted, Progress, require_progress
+from zerocopy.saving.atomic_file import path_of_file, replacing
+from zerocopy.saving.saver import Counted, Progress, require_progress
 from zerocopy.sources import Keep
 from zerocopy.zip_source import zip_records
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from zerocopy.sinks import Written
+from zerocopy.saving.sink import Written
 
 STORAGES = "data/"
 _PAGE = 4096

@@ -14,7 +14,7 @@ from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import checkpoint, lazy_load
 from zerocopy.lazy.layer import FileLayer, TensorInfo
-from zerocopy.mapped import Place
+from zerocopy.saving.mapped_files import Place
 
 Keep = str | Sequence[str] | Callable[[str], bool]
 

@@ -19,11 +19,11 @@ from zerocopy.hdf5_writer import STORAGES, Hdf5Writer, Record
 from zerocopy.lazy.conversion import cast_dtype
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading.formats import hdf5
-from zerocopy.pickling import tie
 from zerocopy.planning import Plan, planned
-from zerocopy.replacing import NewFile, replacing
-from zerocopy.saving import Counted, Parts, Progress
-from zerocopy.sinks import PIECE, FileSink, Written
+from zerocopy.saving.atomic_file import NewFile, replacing
+from zerocopy.saving.pickler import tie
+from zerocopy.saving.saver import Counted, Parts, Progress
+from zerocopy.saving.sink import PIECE, FileSink, Written
 from zerocopy.sources import METADATA, Keep, Sources, listed
 from zerocopy.ties import tied_names
 

@@ -6,17 +6,18 @@ import os
 from collections import OrderedDict
 from typing import Any
 
-from zerocopy import _core, _torch, saving
-from zerocopy.checkpoint_writer import CheckpointWriter
+from zerocopy import _core, _torch
 from zerocopy.errors import UnsupportedError
 from zerocopy.gds import driver
 from zerocopy.gds.availability import required
 from zerocopy.gds.channel import Channel, name_of
-from zerocopy.mapped import MappedFiles
-from zerocopy.replacing import is_special, path_of_file, replacing
-from zerocopy.saving import Parts
-from zerocopy.sinks import FileSink
-from zerocopy.zip_writer import ROOT
+from zerocopy.saving import saver
+from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
+from zerocopy.saving.checkpoint_writer import CheckpointWriter
+from zerocopy.saving.mapped_files import MappedFiles
+from zerocopy.saving.saver import Parts
+from zerocopy.saving.sink import FileSink
+from zerocopy.saving.zip_writer import ROOT
 
 _ALIGNMENT = 4096
 _MOST_LAYOUTS = 8
@@ -69,7 +70,7 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None =
     if is_special(path):  # a pipe, say: one byte after the other is all that it takes
         if require is not None:
             raise UnsupportedError(f"{path}: cuFile takes regular files and no others")
-        saving.save(state_dict, path, alignment=_ALIGNMENT)
+        saver.save(state_dict, path, alignment=_ALIGNMENT)
         return
     _torch.log_usage("torch.save")
     parts = Parts(state_dict)

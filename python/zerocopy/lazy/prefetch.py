@@ -16,7 +16,7 @@ from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading import backends
 from zerocopy.loading.formats import dcp_metadata, shard_index
-from zerocopy.saving import require_progress
+from zerocopy.saving.saver import require_progress
 
 Progress = Callable[[int, int], object]
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from zerocopy.mapped import MappedFiles, identity_of
-from zerocopy.replacing import NewFile, replacing
+from zerocopy.saving.atomic_file import NewFile, replacing
+from zerocopy.saving.mapped_files import MappedFiles, identity_of
 
 Function = Callable[..., Any]
 

@@ -30,7 +30,7 @@ from zerocopy._torch import tensor_extras
 from zerocopy.errors import UnsupportedError
 from zerocopy.loading.device import staging
 from zerocopy.loading.objects import builder
-from zerocopy.pickling import Store, pickled
+from zerocopy.saving.pickler import Store, pickled
 from zerocopy.share import hashes, quirks
 from zerocopy.share.hashes import Hashes
 from zerocopy.share.leaves import Leaves, Naming

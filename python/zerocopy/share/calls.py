@@ -22,8 +22,8 @@ import torch
 
 from zerocopy import __version__
 from zerocopy.errors import UnsupportedError
-from zerocopy.mapped import Place
 from zerocopy.process import replacements
+from zerocopy.saving.mapped_files import Place
 from zerocopy.share import blueprints, by_value, call_options, caller, files, generators, publishing, sockets
 from zerocopy.share.errors import ServerError
 from zerocopy.share.placing import NOTHING_PLACED, Placed, Span, place

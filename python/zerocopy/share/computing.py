@@ -15,7 +15,7 @@ import torch
 
 from zerocopy import patching
 from zerocopy.errors import UnsupportedError
-from zerocopy.mapped import MappedFiles, Place, identity_of
+from zerocopy.saving.mapped_files import MappedFiles, Place, identity_of
 from zerocopy.share import (
     attaching,
     blueprints,

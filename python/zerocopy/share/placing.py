@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 
 from zerocopy import _core
-from zerocopy.mapped import MappedFiles, Place
+from zerocopy.saving.mapped_files import MappedFiles, Place
 
 #: Spans of fewer bytes are copied without a search for equal ones.
 _MIN_COMPARED = 1 << 14

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch
-from zerocopy.mapped import MappedFiles, Place
-from zerocopy.pickling import Remake
+from zerocopy.saving.mapped_files import MappedFiles, Place
+from zerocopy.saving.pickler import Remake
 from zerocopy.share import blueprints, memory, placing
 from zerocopy.share.frames import MOST_DESCRIPTORS
 from zerocopy.share.hashes import Hashes

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from zerocopy.mapped import MappedFiles
+from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.share import states
 
 

@@ -17,7 +17,7 @@ import torch
 
 from zerocopy import _core, _torch
 from zerocopy._torch import tensor_extras
-from zerocopy.mapped import MappedFiles, Place
+from zerocopy.saving.mapped_files import MappedFiles, Place
 from zerocopy.share import blueprints, by_value, files, leaves, publishing, quirks
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from zerocopy._core import crc32
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.zip_writer import plain_local_header
+from zerocopy.saving.zip_writer import plain_local_header
 
 #: What the names of records begin with, behind the root folder, that no pickle speaks of.
 OLD = b"old/"

@@ -28,10 +28,10 @@ from zerocopy import _C, _core
 from zerocopy._core import crc32
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading import inputs, loader
-from zerocopy.pickle_editing import PickleEditor
-from zerocopy.sinks import begin_writing, naming
-from zerocopy.zip_tail import LOCAL_HEADER, MARK, OLD, FreeNames, RawEntry, Tail, directory_of, tail_of
-from zerocopy.zip_writer import Entry, directory, end, plain_local_header, wide_end
+from zerocopy.saving.pickle_editor import PickleEditor
+from zerocopy.saving.sink import begin_writing, naming
+from zerocopy.saving.zip_tail import LOCAL_HEADER, MARK, OLD, FreeNames, RawEntry, Tail, directory_of, tail_of
+from zerocopy.saving.zip_writer import Entry, directory, end, plain_local_header, wide_end
 
 _STEP = 60 << 10
 _BLOCK = 512

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from zerocopy._core import crc32
-from zerocopy.sinks import Sink
+from zerocopy.saving.sink import Sink
 
 ROOT = "archive"
 SMALLEST_ALIGNMENT, LARGEST_ALIGNMENT = 64, 2 << 20

@@ -13,11 +13,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from zerocopy import _torch
 from zerocopy._core import crc32
-from zerocopy.checkpoint_writer import CheckpointWriter, checked_alignment
-from zerocopy.mapped import MappedFiles
-from zerocopy.pickling import StandIns, Store, pickled
-from zerocopy.replacing import path_of_file
-from zerocopy.saving import require_one_dtype, sink_of
+from zerocopy.saving.atomic_file import path_of_file
+from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
+from zerocopy.saving.mapped_files import MappedFiles
+from zerocopy.saving.pickler import StandIns, Store, pickled
+from zerocopy.saving.saver import require_one_dtype, sink_of
 
 
 class Writer:

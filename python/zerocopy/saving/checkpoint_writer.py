@@ -13,9 +13,9 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._core import crc32
-from zerocopy.mapped import MappedFiles, Place
-from zerocopy.sinks import Sink, Written
-from zerocopy.zip_writer import LARGEST_ALIGNMENT, SMALLEST_ALIGNMENT, ZipWriter
+from zerocopy.saving.mapped_files import MappedFiles, Place
+from zerocopy.saving.sink import Sink, Written
+from zerocopy.saving.zip_writer import LARGEST_ALIGNMENT, SMALLEST_ALIGNMENT, ZipWriter
 
 _FILE_FORMAT = b"3\n"
 # From this size on it is worth to ask where a storage lies, and to have a thread compute its checksum.

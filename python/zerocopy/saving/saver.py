@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from zerocopy import _torch
-from zerocopy.checkpoint_writer import CheckpointWriter, checked_alignment
-from zerocopy.mapped import MappedFiles
-from zerocopy.pickling import Remake, pickled
 from zerocopy.process.malloc_trim import Heap
-from zerocopy.replacing import is_special, path_of_file, replacing
-from zerocopy.sinks import FileSink, Sink, StreamSink, Written
+from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
+from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
+from zerocopy.saving.mapped_files import MappedFiles
+from zerocopy.saving.pickler import Remake, pickled
+from zerocopy.saving.sink import FileSink, Sink, StreamSink, Written
 
 Progress = Callable[[int, int], object]
 

@@ -1,0 +1,1 @@
+"""Writing checkpoints: whole, tensor by tensor, or by editing a file."""
