@@ -40,7 +40,7 @@ def test_a_difference_is_found(
     def convert(*_: object, **__: object) -> None:
         torch.save({"a": torch.tensor([1.0, 1.0, -1.0])}, target)
 
-    monkeypatch.setattr("zerocopy.converting.convert", convert)
+    monkeypatch.setattr("zerocopy.converting.converter.convert", convert)
     assert cli.main(["convert", "--verify", str(source), str(target)]) == 1
     assert "a differs: other bits" in capsys.readouterr().out
 

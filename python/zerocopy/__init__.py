@@ -14,7 +14,7 @@ from zerocopy import _interpreters, _version
 
 if TYPE_CHECKING:
     from zerocopy import gds, jit, share
-    from zerocopy.converting import convert
+    from zerocopy.converting.converter import convert
     from zerocopy.errors import ClosedError, Error, FormatError, UnsupportedError
     from zerocopy.lazy.assign import assign, load_model
     from zerocopy.lazy.checkpoint import Checkpoint, open
@@ -104,7 +104,7 @@ _HOMES = {
     "UnsupportedError": "errors",
     "Writer": "saving.writer",
     "assign": "lazy.assign",
-    "convert": "converting",
+    "convert": "converting.converter",
     "drop_keys": "saving.edit",
     "explain": "loading.explain",
     "gds": "gds",

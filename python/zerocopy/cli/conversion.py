@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from zerocopy import sharding, targets
 from zerocopy.cli.comparison import Comparison
 from zerocopy.cli.output import escaped, listed
-from zerocopy.safetensors_writer import elements_of
-from zerocopy.sources import Sources
+from zerocopy.converting import outputs, shard_plan
+from zerocopy.converting.inputs import Sources
+from zerocopy.converting.safetensors_writer import elements_of
 
 
 def difference(
@@ -22,7 +22,7 @@ def difference(
     """Return the first difference between the tensors of sources, and those of the target; empty if there is none."""
     target = Path(options.target)
     if options.max_shard_size is not None:
-        target = sharding.layout_of(target, targets.SUFFIXES).index_path
+        target = shard_plan.layout_of(target, outputs.SUFFIXES).index_path
     with (
         Sources(options.sources, keep, dtype=dtype, device="cpu") as wanted,
         Sources([target], None, device="cpu") as found,

@@ -72,7 +72,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _convert(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    from zerocopy.converting import convert
+    from zerocopy.converting.converter import convert
 
     shown = _Bar(f"zerocopy convert: {escaped(options.target)}:")
     try:

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import torch
 
+from zerocopy.converting.inputs import Sources, listed
+from zerocopy.converting.safetensors_writer import Described, described, is_text
+from zerocopy.converting.ties import overlapping, tied_names
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import cast_dtype
-from zerocopy.safetensors_writer import Described, described, is_text
-from zerocopy.sources import Sources, listed
-from zerocopy.ties import overlapping, tied_names
 
 
 class Plan(NamedTuple):

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from zerocopy import _torch
+from zerocopy.converting.inputs import Sources
 from zerocopy.lazy.layer import TensorInfo
-from zerocopy.sources import Sources
 
 # Beyond these tensors are said to overlap without a look: of a storage, and of ways to come from one to the other.
 _MOST_COMPARED = 1 << 16

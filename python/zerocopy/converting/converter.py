@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from zerocopy import sharding, targets
+from zerocopy.converting import outputs, shard_plan
+from zerocopy.converting.hdf5_writer import Hdf5Writer
+from zerocopy.converting.inputs import Keep
+from zerocopy.converting.zip_records import zip_records
 from zerocopy.errors import UnsupportedError
-from zerocopy.hdf5_writer import Hdf5Writer
 from zerocopy.lazy.conversion import Options
 from zerocopy.loading import inputs, loader
 from zerocopy.loading.formats import dcp_metadata, hdf5, shard_index
 from zerocopy.saving.atomic_file import path_of_file, replacing
 from zerocopy.saving.saver import Counted, Progress, require_progress
-from zerocopy.sources import Keep
-from zerocopy.zip_source import zip_records
 
 
 def convert(
@@ -91,27 +91,27 @@ def convert(
         raise ValueError("convert takes at least one source")
     Options(dtype)  # which says what is wrong with it
     require_progress(progress)
-    job = targets.Job(paths, dtype, keep, progress)
+    job = outputs.Job(paths, dtype, keep, progress)
     if max_shard_size is not None:
-        most = sharding.size_of(max_shard_size)
-        layout = sharding.layout_of(target, targets.SUFFIXES)
+        most = shard_plan.size_of(max_shard_size)
+        layout = shard_plan.layout_of(target, outputs.SUFFIXES)
         if layout.suffix in hdf5.SUFFIXES:
             raise UnsupportedError(f"{os.fspath(dst)}: shards are .safetensors or .pt, not .h5")
-        targets.write_shards(job, layout, most)
+        outputs.write_shards(job, layout, most)
         return
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(dst))
-    if target.suffix == targets.SAFETENSORS:
-        targets.write_safetensors(job, target)
-    elif target.suffix in targets.PICKLED:
-        targets.write_pickled(job, target)
+    if target.suffix == outputs.SAFETENSORS:
+        outputs.write_safetensors(job, target)
+    elif target.suffix in outputs.PICKLED:
+        outputs.write_pickled(job, target)
     elif target.suffix not in hdf5.SUFFIXES:
         ending = target.suffix or "a file without an ending"
         raise UnsupportedError(f"{os.fspath(dst)}: convert writes .pt, .safetensors and .h5, not {ending!r}")
     elif dtype is None and keep is None and len(paths) == 1 and _is_zip(paths[0]):
         _copy_archive(Path(os.fsdecode(paths[0])).absolute(), target, progress)
     else:
-        targets.write_hdf5(job, target)
+        outputs.write_hdf5(job, target)
 
 
 def _is_zip(source: Any) -> bool:

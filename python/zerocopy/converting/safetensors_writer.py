@@ -12,13 +12,13 @@ from typing import NamedTuple
 import torch
 
 from zerocopy import _torch
+from zerocopy.converting.inputs import Sources
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import converted
 from zerocopy.loading.objects.rebuild.dense import tensor_over
 from zerocopy.process.malloc_trim import Heap
 from zerocopy.saving.mapped_files import Place
 from zerocopy.saving.sink import Sink, Written
-from zerocopy.sources import Sources
 
 # In the order of the format's own enumeration, by which its writer sorts: the most strictly aligned come last there,
 # and first in a file. One name a line would hide that order.

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from zerocopy import _core
+from zerocopy.converting.hdf5_writer import STORAGES, number_of
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.hdf5_writer import STORAGES, number_of
 
 _PIECE = 1 << 22
 _COPIED = ("data.pkl", "version", "byteorder")

@@ -14,18 +14,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _torch, safetensors_writer, sharding
-from zerocopy.hdf5_writer import STORAGES, Hdf5Writer, Record
+from zerocopy import _torch
+from zerocopy.converting import safetensors_writer, shard_plan
+from zerocopy.converting.hdf5_writer import STORAGES, Hdf5Writer, Record
+from zerocopy.converting.inputs import METADATA, Keep, Sources, listed
+from zerocopy.converting.safetensors_plan import Plan, planned
+from zerocopy.converting.ties import tied_names
 from zerocopy.lazy.conversion import cast_dtype
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading.formats import hdf5
-from zerocopy.planning import Plan, planned
 from zerocopy.saving.atomic_file import NewFile, replacing
 from zerocopy.saving.pickler import tie
 from zerocopy.saving.saver import Counted, Parts, Progress
 from zerocopy.saving.sink import PIECE, FileSink, Written
-from zerocopy.sources import METADATA, Keep, Sources, listed
-from zerocopy.ties import tied_names
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
@@ -124,7 +125,7 @@ class _Stored(NamedTuple):
 # --------------------------------------------------------------------------------- shards
 
 
-def write_shards(job: Job, layout: sharding.Layout, most: int) -> None:
+def write_shards(job: Job, layout: shard_plan.Layout, most: int) -> None:
     """Write shards of at most so many bytes, and the index."""
     if layout.suffix == SAFETENSORS:
         with Sources(job.paths, job.keep, device="cpu") as sources:
@@ -133,7 +134,7 @@ def write_shards(job: Job, layout: sharding.Layout, most: int) -> None:
             plan = plan._replace(metadata=_FORMAT | plan.metadata)
             _say_left_out(layout.index_path, plan.left_out)
             entries = {tensor.name: tensor for tensor in plan.tensors}
-            shards = sharding.spread((([tensor.name], tensor.nbytes) for tensor in plan.tensors), most)
+            shards = shard_plan.spread((([tensor.name], tensor.nbytes) for tensor in plan.tensors), most)
             written = _counted(job, plan)
             total = sum(tensor.nbytes for tensor in plan.tensors)
             with _shard_files(layout, shards, total) as files:
@@ -145,7 +146,7 @@ def write_shards(job: Job, layout: sharding.Layout, most: int) -> None:
         with _sources_of_objects(job) as sources:
             _say_left_out(layout.index_path, sources.others)
             units = _units(sources, job.dtype)
-            shards = sharding.spread(units, most)
+            shards = shard_plan.spread(units, most)
             total = sum(size for _, size in units)
             contents = [Parts(_flat(sources, names)) for names in shards]
             written = Counted(job.progress, sum(parts.total for parts in contents))
@@ -157,7 +158,7 @@ def write_shards(job: Job, layout: sharding.Layout, most: int) -> None:
 
 @contextlib.contextmanager
 def _shard_files(
-    layout: sharding.Layout, shards: list[list[str]], total: int
+    layout: shard_plan.Layout, shards: list[list[str]], total: int
 ) -> Iterator[list[tuple[Path, NewFile]]]:
     """Give a new file for each shard. At the end all take their names, and the index as the last."""
     paths = [layout.shard(number, len(shards)) for number in range(1, len(shards) + 1)]
@@ -169,7 +170,7 @@ def _shard_files(
             index = block.enter_context(replacing(layout.index_path))  # first in, last out
             files = [(path, block.enter_context(replacing(path))) for path in paths]
             yield files
-            text = sharding.index_text(layout, shards, total)
+            text = shard_plan.index_text(layout, shards, total)
             FileSink(index.descriptor, os.fspath(layout.index_path)).write(memoryview(text), lambda _: None)
             for _, new in files:  # a disk that is full says so before the first has its name
                 os.fsync(new.descriptor)
