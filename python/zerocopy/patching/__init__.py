@@ -7,6 +7,6 @@ scripts     one call of torch.jit.load
 saving      torch.save over a file that is mapped
 """
 
-from zerocopy.patching.switching import is_patched, patch, patched, unpatch
+from zerocopy.patching.switch import is_patched, patch, patched, unpatch
 
 __all__ = ["is_patched", "patch", "patched", "unpatch"]

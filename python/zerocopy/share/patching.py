@@ -114,11 +114,11 @@ def _guard_saves() -> None:
 
 
 def _begin_guard(_: ModuleType) -> None:
-    from zerocopy.patching import switching  # which imports torch
+    from zerocopy.patching import switch  # which imports torch
 
     with _lock:
         if not _guards:
-            _guards.append(switching.guard_saves())
+            _guards.append(switch.guard_saves())
 
 
 def _await(places: Iterable[Place], is_known: bool) -> None:

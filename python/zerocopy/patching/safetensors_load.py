@@ -18,7 +18,7 @@ import zerocopy
 from zerocopy.errors import UnsupportedError
 from zerocopy.loading import backends, inputs, loader
 from zerocopy.loading.formats import shard_index
-from zerocopy.patching.dispatch import log
+from zerocopy.patching.torch_load import log
 
 Function = Callable[..., Any]
 

@@ -21,7 +21,7 @@ import torch
 from zerocopy import environment
 from zerocopy._torch import compiler
 from zerocopy.errors import UnsupportedError
-from zerocopy.patching import dispatch, saving, scripts
+from zerocopy.patching import torch_jit, torch_load, torch_save
 from zerocopy.process import replacements
 from zerocopy.process.fork_safe import ForkSafeLock
 
@@ -33,14 +33,14 @@ _LOAD, _SAVE, _JIT, _SAFETENSORS = "load", "save", "jit", "safetensors"
 _Place = tuple[ModuleType, str, Callable[[Function], Function]]
 _PLACES: dict[str, tuple[_Place, ...]] = {
     _LOAD: (
-        (torch, "load", dispatch.load_for),
-        (torch.serialization, "load", dispatch.load_for),
+        (torch, "load", torch_load.load_for),
+        (torch.serialization, "load", torch_load.load_for),
     ),
     _SAVE: (
-        (torch, "save", saving.save_for),
-        (torch.serialization, "save", saving.save_for),
+        (torch, "save", torch_save.save_for),
+        (torch.serialization, "save", torch_save.save_for),
     ),
-    _JIT: ((torch.jit, "load", scripts.load_for),),
+    _JIT: ((torch.jit, "load", torch_jit.load_for),),
 }
 
 
@@ -193,12 +193,12 @@ def _safetensors_places() -> tuple[_Place, ...]:
         raise UnsupportedError(
             "patch(safetensors=True) takes the package safetensors, which is not there"
         ) from None
-    from zerocopy.patching import tensors
+    from zerocopy.patching import safetensors_load
 
     return (
-        (safetensors, "safe_open", tensors.safe_open_for),
-        (safetensors.torch, "safe_open", tensors.safe_open_for),
-        (safetensors.torch, "load_file", tensors.load_file_for),
+        (safetensors, "safe_open", safetensors_load.safe_open_for),
+        (safetensors.torch, "safe_open", safetensors_load.safe_open_for),
+        (safetensors.torch, "load_file", safetensors_load.load_file_for),
     )
 
 

@@ -14,7 +14,7 @@ from zerocopy import _torch, environment
 from zerocopy._torch import context
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.loading import diagnosis, inputs, loader
-from zerocopy.patching import wording
+from zerocopy.patching import torch_errors
 
 Function = Callable[..., Any]
 
@@ -127,7 +127,7 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
     def in_torch_words(error: Exception) -> BaseException:
         if begin is not None:
             f.seek(begin)
-        return wording.in_torch_words(original, error, f, weights_only)
+        return torch_errors.in_torch_words(original, error, f, weights_only)
 
     try:
         mmap = None if call.mmap is _UNSET else call.mmap
@@ -158,7 +158,7 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
             raise
         raise in_torch_words(error) from error
     except RuntimeError as error:  # from map_location
-        words = wording.of_weights_only(original, error) if weights_only else error
+        words = torch_errors.of_weights_only(original, error) if weights_only else error
         if words is error:
             raise
         raise words from error

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from zerocopy import jit
 from zerocopy.loading import inputs
-from zerocopy.patching.dispatch import log
+from zerocopy.patching.torch_load import log
 
 Function = Callable[..., Any]
 
