@@ -181,7 +181,7 @@ def _shared(_: str) -> str:
 
 
 _OURS = needs_module("zerocopy")
-_ASKING = ("zerocopy", "zerocopy.share.asking")  # what the first call would import
+_ASKING = ("zerocopy", "zerocopy.share.client.load_call")  # what the first call would import
 _PIPELINE = (
     "diffusers",
     "diffusers.pipelines.dit.pipeline_dit",
@@ -217,7 +217,7 @@ SHARE: dict[str, Loader] = {
         _attach_resident,
         lambda: _OURS() or ("" if torch.cuda.is_available() else "there is no CUDA device"),
         _with_holder,
-        modules=(*_ASKING, "zerocopy.share.residence"),
+        modules=(*_ASKING, "zerocopy.share.client.resident"),
         real=lambda state: {name: tensor.cpu() for name, tensor in state.items()},
     ),
     "zerocopy-process": Loader("a process with zerocopy.load", _in_a_process, _OURS, expected=None),

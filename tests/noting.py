@@ -13,8 +13,8 @@ import traceback
 
 import numpy  # noqa: F401 - as the zygote has it
 
-from zerocopy.share import loader
-from zerocopy.share.reading import Reading
+from zerocopy.share.conditions.file_tracker import Reading
+from zerocopy.share.worker import worker
 
 FUNCTIONS = "tests.sources"
 
@@ -29,7 +29,7 @@ def note(name: str, folder: str) -> str:
 
 
 def main() -> None:
-    loader.import_all()
+    worker.import_all()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

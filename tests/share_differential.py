@@ -41,7 +41,7 @@ import zerocopy
 from zerocopy import share
 
 TESTS = Path(__file__).parent
-SERVER = "zerocopy.share.client:load"
+SERVER = "zerocopy.share.client.api:load"
 MAX_SHOWN = 6
 
 # What the children of a case find imported: a case of such a package would import it four times.

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from zerocopy import share
-from zerocopy.share import files, frames, sockets, versions
+from zerocopy.share.wire import file_identity, frames, sockets, versions
 
 
 class Module(torch.nn.Module):
@@ -204,7 +204,7 @@ def request(op: str, **body: Any) -> dict[str, Any]:
 
 def load_request(key: str = "k" * 40, **body: Any) -> dict[str, Any]:
     """Return a request for a result as a client of this process's mount namespace sends it."""
-    about = {"key": key, "files": [], "namespace": files.namespace(), "is_strict": False, "skip": []}
+    about = {"key": key, "files": [], "namespace": file_identity.namespace(), "is_strict": False, "skip": []}
     return request("load", **{**about, **body})
 
 

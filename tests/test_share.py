@@ -23,7 +23,9 @@ from sharing import Box, Module
 
 import zerocopy
 from zerocopy import share
-from zerocopy.share import ServerError, blueprints, references
+from zerocopy.share import ServerError
+from zerocopy.share.client import result_references
+from zerocopy.share.objects import serialized
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -342,7 +344,7 @@ def test_memory_is_sealed(server: Path) -> None:
     status = share.status()
     assert status is not None
     connection = sharing.connected(server)
-    frames = pytest.importorskip("zerocopy.share.frames")
+    frames = pytest.importorskip("zerocopy.share.wire.frames")
     key = next(e["key"] for e in status["entries"] if e["memory"] > 100_000)
     frames.send(connection, sharing.load_request(key))
     answer = frames.receive(connection)
@@ -395,7 +397,7 @@ def test_memory_of_results_that_are_gone_is_forgotten() -> None:
     assert share.load(sharing.box, module).things[0] is module
     for value in range(150):
         share.load(sharing.filled, 5000, value)
-    assert len(references._memory) <= 100  # nothing that a user sees tells
+    assert len(result_references._memory) <= 100  # nothing that a user sees tells
     before = memory_in_use()
     assert torch.equal(share.load(sharing.box, [state]).things[0][0]["w"], state["w"])
     assert share.load(sharing.box, module, 1).things[0] is module
@@ -499,7 +501,7 @@ def _sum_in_folder(folder: Path) -> torch.Tensor:
 
 def test_garbage_is_looked_for_again_after_threads() -> None:
     """Whoever leaves first or last of those that load side by side."""
-    uncollected = blueprints._uncollected
+    uncollected = serialized._uncollected
     uncollected.__enter__()
     uncollected.__enter__()
     uncollected.__exit__()

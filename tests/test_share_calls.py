@@ -408,7 +408,7 @@ def test_a_thread_that_forks_keeps_its_lock() -> None:
 def test_dill_passes_further_keywords() -> None:
     """dill 0.4.1 on Python 3.14 gives `_batch_setitems` the object, too."""
     dill = pytest.importorskip("dill")
-    from zerocopy.share import by_value
+    from zerocopy.share.objects import by_value
 
     class Pickler(dill.Pickler):  # type: ignore[misc]
         def _batch_setitems(self, items: Any, obj: Any = None) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests import noting, sources
-from zerocopy.share import environment, files, program, watching
-from zerocopy.share.conditions import Conditions
+from zerocopy.share.conditions import environment, program, watching
+from zerocopy.share.conditions.conditions import Conditions
+from zerocopy.share.wire import file_identity
 
 Noting = Callable[..., Conditions]
 VARIABLE = "ZC_TEST_VARIABLE"
@@ -127,7 +128,7 @@ def test_another_file_of_the_same_path_is_told(noted: Noting, tmp_path: Path) ->
     (tmp_path / "a").write_text("1")
     conditions = noted(sources.text, tmp_path)
     path = str(tmp_path / "a")
-    assert conditions.files[path] == files.identity_at(path)
+    assert conditions.files[path] == file_identity.identity_at(path)
     assert conditions.files_hold() and conditions.why_not_paths() == ""
     assert not conditions.files_hold({path: (1, 2, 3, 4, 5)}), "what the client saw counts"
     (tmp_path / "a").write_text("2")
@@ -219,4 +220,6 @@ def test_the_programs_own_modules_are_noted(noted: Noting, tmp_path: Path) -> No
 
 
 def test_namespaces_of_one_process_are_one() -> None:
-    assert files.namespace() == files.namespace() and all(isinstance(part, int) for part in files.namespace())
+    assert file_identity.namespace() == file_identity.namespace() and all(
+        isinstance(part, int) for part in file_identity.namespace()
+    )

@@ -17,7 +17,7 @@ from conftest import Child
 
 import zerocopy
 from zerocopy import share
-from zerocopy.share import client
+from zerocopy.share.client import api
 
 MODULE = '''
 """A library."""
@@ -103,7 +103,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append((fn, args, kwargs))
         return "served", fn, args, kwargs
 
-    monkeypatch.setattr(client, "load_strictly", load)
+    monkeypatch.setattr(api, "load_strictly", load)
     return found
 
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_served(
         raise error
 
     module = library.module
-    monkeypatch.setattr(client, "load_strictly", load)
+    monkeypatch.setattr(api, "load_strictly", load)
     share.patch_all(library.config)
     argument = object()
     for error in (share.ServerError("gone"), zerocopy.UnsupportedError("no pickle")):

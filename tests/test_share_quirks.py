@@ -13,7 +13,7 @@ from conftest import lies_in_mapping
 
 import zerocopy
 from zerocopy import share
-from zerocopy.share import quirks
+from zerocopy.share.objects import custom_reducers
 
 ODD = '''
 import functools
@@ -159,11 +159,11 @@ def test_compiled_modules_are_refused(odd: Any) -> None:
         share.load(odd.compiled)
     # What module.compile() and torch.compile(function) leave, without the seconds that importing the compiler takes.
     in_place, function = torch.nn.Linear(2, 2), lambda x: x
-    assert quirks.reduced(in_place) is quirks.reduced(function) is NotImplemented
+    assert custom_reducers.reduced(in_place) is custom_reducers.reduced(function) is NotImplemented
     in_place._compiled_call_impl = function._torchdynamo_orig_callable = function
     for compiled in (in_place, function):
         with pytest.raises(zerocopy.UnsupportedError, match=r"torch\.compile"):
-            quirks.reduced(compiled)
+            custom_reducers.reduced(compiled)
 
 
 def test_hooks_of_accelerate(odd: Any) -> None:

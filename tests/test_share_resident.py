@@ -21,7 +21,9 @@ from zerocopy import _C, share
 from zerocopy._torch import cuda
 from zerocopy.cli import main
 from zerocopy.errors import UnsupportedError
-from zerocopy.share import ServerError, asking, frames, residence
+from zerocopy.share import ServerError
+from zerocopy.share.client import load_call, resident
+from zerocopy.share.wire import frames
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def _twin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(residence.KINDS, "cpu", resident_twin.Memfd)
+    monkeypatch.setitem(resident.KINDS, "cpu", resident_twin.Memfd)
 
 
 def loaded(*call: Any) -> Any:
@@ -225,14 +227,14 @@ def test_what_somebody_has_on_a_device_is_not_forgotten_for_room(tmp_path: Path)
     ],
 )
 def test_a_holder_that_fails(monkeypatch: pytest.MonkeyPatch, kind: Any, error: Any, match: str) -> None:
-    monkeypatch.setitem(residence.KINDS, "cpu", kind)
+    monkeypatch.setitem(resident.KINDS, "cpu", kind)
     share.unload("*")
     for _ in range(2):
         with pytest.raises(error, match=match) as caught:
             loaded(sharing.filled, 6000, 4)
-    assert error is ServerError or isinstance(caught.value.__cause__, asking.LoaderTraceback)
+    assert error is ServerError or isinstance(caught.value.__cause__, load_call.LoaderTraceback)
     assert residents() == [] and int(share.load(sharing.filled, 6000, 4).sum()) == 24_000
-    monkeypatch.setitem(residence.KINDS, "cpu", resident_twin.Memfd)
+    monkeypatch.setitem(resident.KINDS, "cpu", resident_twin.Memfd)
     assert int(loaded(sharing.filled, 6000, 4).sum()) == 24_000
 
 
@@ -268,7 +270,7 @@ def test_a_lease_lasts_as_long_as_any_part_of_its_storage() -> None:
 
 
 def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(residence.KINDS, "cpu")
+    monkeypatch.delitem(resident.KINDS, "cpu")
     for device in ("cpu", "meta", torch.device("cpu")):
         with pytest.raises(UnsupportedError, match="memory of that kind is not shared"):
             share.resident(device)
@@ -277,7 +279,7 @@ def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         share.resident(wrong)
     with pytest.raises(RuntimeError):
         share.resident("no device")
-    assert residence.wanted() is None
+    assert resident.wanted() is None
 
 
 def test_cudas_memory_is_taken_apart_and_leaves_nothing(
@@ -287,7 +289,7 @@ def test_cudas_memory_is_taken_apart_and_leaves_nothing(
     said: list[str] = []
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", said.append, raising=False)
     monkeypatch.setattr(cuda, "_SHARED_MEMORY", tmp_path)
-    kind = residence.Cuda(torch.device("cpu"))
+    kind = resident.Cuda(torch.device("cpu"))
     assert kind.allocate(8).numel() == 8 and said == ["expandable_segments:False"]
     ours = [f"cuda.shm.0.{os.getpid():x}.{i}" for i in (1, 2)]
     others = [f"cuda.shm.0.{os.getpid() + 1:x}.1", f"torch_{os.getpid()}_1"]

@@ -23,8 +23,9 @@ import sharing
 import torch
 
 from zerocopy import share
-from zerocopy.share import ServerError, frames, memory, sockets
+from zerocopy.share import ServerError
 from zerocopy.share.errors import FrameError
+from zerocopy.share.wire import frames, sealed_memory, sockets
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to be another user")
 
@@ -280,7 +281,7 @@ def test_another_release_is_refused(server: Path) -> None:
 
 
 def test_a_client_of_another_release_is_told(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from zerocopy.share import versions
+    from zerocopy.share.wire import versions
 
     other = {**versions.own(), "torch": "9.9"}
     monkeypatch.setattr(versions, "own", lambda: other)
@@ -358,7 +359,7 @@ def test_messages_longer_than_a_frame(server: Path) -> None:
         text = frames.encode({})[4:] + b" "
         for content in (text, b"[]", b"\xff", b"x" * (1 << 21)):
             with sharing.connected(server) as other:
-                held = memory.sealed("test", [content])
+                held = sealed_memory.sealed("test", [content])
                 frames.send_some(other, frames.encode({"body": "memory"}, 1), [held])
                 os.close(held)
                 other.settimeout(20)
@@ -418,7 +419,7 @@ def test_a_client_that_dies_between_any_two_messages(server: Path, tmp_path: Pat
         frame = frames.encode(load)
         compute = load | {"op": "compute", "name": "nothing", "python": sys.executable}
         compute |= {"timeout": 20, "descriptors": 3}
-        sealed = [memory.sealed("test", [b"no call"]) for _ in range(3)]
+        sealed = [sealed_memory.sealed("test", [b"no call"]) for _ in range(3)]
         if steps >= 1:
             connection.send(frame[:2])
         if steps >= 2:
@@ -572,13 +573,13 @@ def test_whoever_is_at_the_other_end_is_asked_for(tmp_path: Path, monkeypatch: p
 
 
 def test_memory_that_is_not_sealed_is_refused(tmp_path: Path) -> None:
-    from zerocopy.share import attaching
+    from zerocopy.share.objects import attach
 
     reading, writing = os.pipe()
-    open_memory = memory.create("open")
-    memory.reserve(open_memory, 1000)
-    short = memory.sealed("short", [b"x" * 100])
-    blank = memory.sealed("blank", [bytes(1000)])
+    open_memory = sealed_memory.create("open")
+    sealed_memory.reserve(open_memory, 1000)
+    short = sealed_memory.sealed("short", [b"x" * 100])
+    blank = sealed_memory.sealed("blank", [bytes(1000)])
     layout = {"table": 64, "storages": 0, "pickle": [64, 10], "skeleton": None}
     for descriptor, identity, why in (
         (open_memory, None, "not sealed"),
@@ -587,11 +588,11 @@ def test_memory_that_is_not_sealed_is_refused(tmp_path: Path) -> None:
         (blank, [1, 2, 3, 4, 5], "another file"),
     ):
         with pytest.raises(ServerError, match=why):
-            attaching.attach(
+            attach.attach(
                 {"parts": [[0, 1000, identity]], "layout": layout, "arguments": []}, [descriptor, writing]
             )
     with pytest.raises(ServerError, match="other descriptors"):
-        attaching.attach({"parts": [], "layout": layout, "arguments": []}, [blank, writing])
+        attach.attach({"parts": [], "layout": layout, "arguments": []}, [blank, writing])
     frames.close_all([reading, writing, open_memory, short, blank])
 
 
@@ -667,7 +668,7 @@ def test_bad_settings_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_unit_of_systemd() -> None:
-    from zerocopy.share import systemd
+    from zerocopy.share.server import systemd
 
     unit = configparser.ConfigParser(interpolation=None, comment_prefixes=("#",))
     unit.read_string(systemd.unit({}))

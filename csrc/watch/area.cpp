@@ -41,7 +41,7 @@ struct Record {
   std::int64_t modified;  // nanoseconds
   std::int64_t changed;
 };
-static_assert(sizeof(Record) == 72, "python/zerocopy/share/watching.py reads it");
+static_assert(sizeof(Record) == 72, "python/zerocopy/share/conditions/watching.py reads it");
 
 struct Head {
   std::atomic<std::uint32_t> is_on;
@@ -201,7 +201,7 @@ void note_path(Event event) noexcept {
 
 }  // namespace zerocopy::watch
 
-// What python/zerocopy/share/watching.py calls, by ctypes.
+// What python/zerocopy/share/conditions/watching.py calls, by ctypes.
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
 /// Note from now on, in an area of so many bytes that children share. Returns 0, or why not, as errno has it.

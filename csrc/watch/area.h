@@ -13,7 +13,7 @@
 
 namespace zerocopy::watch {
 
-/// The kinds of request. python/zerocopy/share/watching.py has the same numbers.
+/// The kinds of request. python/zerocopy/share/conditions/watching.py has the same numbers.
 enum class Kind : std::uint16_t {
   opened = 1,     // flags are those of open(2)
   looked = 2,     // as stat(2), which follows links

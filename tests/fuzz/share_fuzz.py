@@ -22,11 +22,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import engine  # noqa: E402
 import mutate_bytes  # noqa: E402
 
-from zerocopy.share import frames, memory, versions  # noqa: E402
-from zerocopy.share.connections import Connection  # noqa: E402
+from zerocopy.share.client.settings import Settings  # noqa: E402
 from zerocopy.share.errors import FrameError  # noqa: E402
-from zerocopy.share.server import Server  # noqa: E402
-from zerocopy.share.settings import Settings  # noqa: E402
+from zerocopy.share.server.server import Server  # noqa: E402
+from zerocopy.share.wire import frames, sealed_memory, versions  # noqa: E402
+from zerocopy.share.wire.connections import Connection  # noqa: E402
 
 _PIECE = 700
 _MOST_DESCRIPTORS = 20
@@ -148,7 +148,7 @@ def _messages(pieces: list[bytes]) -> list[Any]:
 
 def _send(connection: socket.socket, data: bytes) -> None:
     count = data[0] % _MOST_DESCRIPTORS if data else 0
-    sent = [memory.sealed("fuzz", [b"x"]) for _ in range(count)]
+    sent = [sealed_memory.sealed("fuzz", [b"x"]) for _ in range(count)]
     try:
         with contextlib.suppress(BrokenPipeError):
             frames.send_some(connection, data[1 : 1 + _PIECE] or b"\0", sent)

@@ -145,7 +145,7 @@ def _patch_this_process(share: bool) -> None:
         return
     import_hook.when_imported("torch", lambda _: zerocopy.patch())
     if share:  # over the other: what the server cannot give is loaded by zerocopy.load
-        importlib.import_module("zerocopy.share.patching").patch_all()
+        importlib.import_module("zerocopy.share.patches.patch_all").patch_all()
     original = spawn.get_preparation_data
 
     @functools.wraps(original)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from zerocopy.cli import reading, serving
 from zerocopy.cli.output import complain, flush, say
-from zerocopy.share import server, sockets, status, systemd
+from zerocopy.share import status
+from zerocopy.share.server import server, systemd
+from zerocopy.share.wire import sockets
 
 DESCRIPTION = """
 Runs the model server until it is told to stop: by "zerocopy stop", by SIGTERM or Ctrl-C, or because nobody has asked it
@@ -69,7 +71,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    from zerocopy.share.settings import Settings
+    from zerocopy.share.client.settings import Settings
 
     Settings.of_environment()  # a value that makes no sense is said now
     if options.print_unit:

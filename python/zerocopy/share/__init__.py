@@ -12,11 +12,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zerocopy.share.call_options import options
-    from zerocopy.share.client import load, shutdown, status, unload
+    from zerocopy.share.client.api import load, shutdown, status, unload
+    from zerocopy.share.client.call_options import options
+    from zerocopy.share.client.resident import resident
     from zerocopy.share.errors import ServerError
-    from zerocopy.share.patching import patch_all, unpatch_all
-    from zerocopy.share.residence import resident
+    from zerocopy.share.patches.patch_all import patch_all, unpatch_all
 
 __all__ = [
     "ServerError",

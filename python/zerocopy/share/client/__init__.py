@@ -1,0 +1,1 @@
+"""The calling process: its calls, its connection, its results."""

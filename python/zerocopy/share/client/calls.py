@@ -1,0 +1,269 @@
+"""A call as bytes: what the loader runs, and the key by which its result is found.
+
+Arguments go by value, earlier results by what the server calls them, strings that are paths along with which file is
+there. Functions go by name where they have one that the loader can import, else by value, with dill. Tensors among the
+arguments are storages as in any blueprint: what lies unchanged in an earlier result, or in a file, is not copied.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import os
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+import torch
+
+from zerocopy import __version__
+from zerocopy.errors import UnsupportedError
+from zerocopy.process import replacements
+from zerocopy.saving.mapped_files import Place
+from zerocopy.share.client import call_options
+from zerocopy.share.client.result_references import References
+from zerocopy.share.conditions import caller, generators
+from zerocopy.share.errors import ServerError
+from zerocopy.share.objects import by_value, publish, serialized
+from zerocopy.share.objects.dedupe import NOTHING_PLACED, Placed, Span, place
+from zerocopy.share.wire import file_identity, sockets
+
+_LONGEST_PATH = 4096
+_OF_PROCESS = ("/proc/self/", "/proc/thread-self/", "/dev/fd/", "/dev/std")
+# Variables that torch or CUDA read before a loader watches what is read.
+_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
+
+
+class Call(NamedTuple):
+    """What is asked of the server."""
+
+    key: str
+    name: str
+    file_identity: file_identity.Files
+    torchs_globals: list[tuple[str, str]]
+    state: caller.State
+    generators: generators.States | None
+    blueprint: serialized.Blueprint
+    storages: publish.Storages
+    placed: Placed
+
+    def published(self, max_parts: int) -> publish.Published:
+        """Return the call as the loader reads it."""
+        return publish.write(self.blueprint, self.storages, self.placed, max_parts)
+
+
+def encode(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: References, is_strict: bool
+) -> Call:
+    """Return a call.
+
+    Parameters
+    ----------
+    function, args, kwargs
+        The call.
+    known : References
+        What of its arguments the server has.
+    is_strict : bool
+        Whether a loader has to notice that the call changes its arguments, or gives them back.
+
+    Raises
+    ------
+    UnsupportedError
+        If it takes dill, which is not there.
+    """
+    args, kwargs = _canonical(function, args, kwargs)
+    notes = _Notes(known)
+    storages = publish.Storages()
+    # In the order of the signature, and of the call for what the signature does not name.
+    whole = function, args, list(kwargs.items()), caller.extensions()
+    blueprint = serialized.of(whole, storages, storages.store, naming=notes.name_of)
+    state = caller.state()
+    random_states = generators.states() if call_options.current().generators else None
+    placed = NOTHING_PLACED
+    digest = hashlib.blake2b(blueprint.pickle, digest_size=20)
+    digest.update(blueprint.skeleton or b"")
+    if storages.found:
+        placed = place(storages.found, known.mapped(), lambda checksums: [None] * len(checksums))
+        digest.update(repr((placed.seats, placed.sizes, storages.first)).encode())
+        for span, there in zip(placed.spans, placed.places, strict=True):
+            digest.update(_content_of(span, there, known))
+    about = (
+        notes.has_relative_paths and folder(),
+        state,
+        random_states and generators.digest(random_states),
+        is_strict and bool(mutable([*args, *kwargs.values()])),
+        _process(),
+    )
+    digest.update(repr(about).encode(errors="surrogateescape"))
+    return Call(
+        digest.hexdigest(),
+        name_of(function),
+        notes.files,
+        caller.torchs_globals(),
+        state,
+        random_states,
+        blueprint,
+        storages,
+        placed,
+    )
+
+
+def why_here(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return why a call with these arguments may change this process, or an empty string."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, types.FunctionType) and by_value.is_nameless(value):
+            code = value.__code__
+            if code.co_freevars or code.co_names:
+                return f"its argument {value.__qualname__} may change what it refers to"
+    return ""
+
+
+def _content_of(span: Span, there: Any, known: References) -> bytes | memoryview:
+    """Return a description that no two spans of different bytes have in common."""
+    if not isinstance(there, Place):
+        return span.content()
+    source = known.origins.get(there.descriptor) or file_identity.identity(os.fstat(there.descriptor))
+    return repr((source, there.offset, span.size)).encode()
+
+
+def folder() -> str:
+    """Return the current folder. ``ServerError`` if there is none: nor could a loader be there."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - a client asks at each request
+    except FileNotFoundError as error:
+        raise ServerError("the current folder has been removed") from error
+
+
+@functools.cache
+def _versions() -> tuple[Any, ...]:
+    return __version__, sockets.torch_version(), sys.version_info[:3]
+
+
+def _process() -> list[Any]:
+    """Return facts of the process that a loader is started with."""
+    interpreter = sys.executable, sys.prefix
+    return [*_versions(), *interpreter, *((name, os.environ.get(name)) for name in _VARIABLES)]
+
+
+def name_of(function: Any) -> str:
+    """Return what a function is called where people read it."""
+    plain = function.func if isinstance(function, functools.partial) else function
+    owner = getattr(plain, "__self__", None)
+    if isinstance(owner, type):
+        return f"{owner.__module__}.{owner.__qualname__}.{plain.__name__}"
+    name = getattr(plain, "__qualname__", None) or type(plain).__qualname__
+    return f"{getattr(plain, '__module__', None) or '?'}.{name}"
+
+
+def _canonical(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments in the one form that calls that mean the same have."""
+    plain = getattr(function, "__func__", function)
+    owner = () if plain is function else (function.__self__,)
+    try:
+        signature = _signature(replacements.original(plain))
+        bound = signature.bind(*owner, *args, **kwargs)
+    except (TypeError, ValueError):
+        return args, kwargs
+    # In front of more arguments than have names none may be left out.
+    is_open = any(
+        parameter.kind is parameter.VAR_POSITIONAL and name in bound.arguments
+        for name, parameter in signature.parameters.items()
+    )
+    for name, parameter in signature.parameters.items():
+        can_go = parameter.kind is parameter.KEYWORD_ONLY or (
+            parameter.kind is parameter.POSITIONAL_OR_KEYWORD and not is_open
+        )
+        if can_go and name in bound.arguments and _is_default(bound.arguments[name], parameter.default):
+            del bound.arguments[name]
+    return bound.args[len(owner) :], bound.kwargs
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    # Of other types "==" may mean anything; and 0.0 is not -0.0.
+    return value is default or (
+        type(value) is type(default) and type(value) in _COMPARED and repr(value) == repr(default)
+    )
+
+
+_IMMUTABLE = (
+    *(str, bytes, int, float, complex, bool, type(None), type, os.PathLike),
+    *(types.FunctionType, torch.dtype, torch.device),
+)
+
+
+def mutable(values: Iterable[Any]) -> list[Any]:
+    """Return the arguments that a call may change, or give back."""
+    return [value for value in values if not isinstance(value, _IMMUTABLE)]
+
+
+_COMPARED = (str, bytes, int, float, bool)
+
+
+def _signature(function: Any) -> inspect.Signature:
+    # Not of what others have wrapped: a wrapper may tell keywords from positions.
+    return _signature_of_function(function) if type(function) is types.FunctionType else _asked(function)
+
+
+def _asked(function: Any) -> inspect.Signature:
+    return inspect.signature(function, follow_wrapped=False)
+
+
+_signature_of_function = functools.lru_cache(maxsize=64)(_asked)  # which holds no model, as objects may
+
+
+class _Notes:
+    """What is found on the way through the arguments."""
+
+    def __init__(self, known: References) -> None:
+        self._known = known
+        self.files: file_identity.Files = {}
+        self.has_relative_paths = False
+
+    def name_of(self, obj: Any) -> Any:
+        kind: Any = type(obj)
+        if kind is str:
+            self._note_path(obj)
+            return None
+        if kind is set or kind is frozenset:  # its order is another in each process
+            return "set", kind is frozenset, sorted(obj, key=repr)
+        if kind is os.DirEntry:  # which pickle refuses
+            return "path", Path, obj.path
+        if isinstance(obj, PurePath) and kind.__reduce__ is PurePath.__reduce__:  # which is in pieces
+            return "path", kind, os.fspath(obj)
+        if isinstance(obj, os.PathLike):
+            self._note_path(os.fsdecode(obj))
+            return None
+        known = self._known.name_of(obj)
+        return None if known is None else ("result", *known)
+
+    def _note_path(self, text: str) -> None:
+        if not 0 < len(text) < _LONGEST_PATH or "\0" in text:
+            return
+        if text.startswith(_OF_PROCESS):
+            raise UnsupportedError(f"{text} is another file in each process")
+        is_relative = text[0] != "/"
+        absolute = f"{folder()}/{text}" if is_relative else text
+        if file_identity.note(absolute, self.files):
+            self.has_relative_paths |= is_relative
+
+
+def finding(resolve: Callable[[str, int], Any]) -> serialized.Finding:
+    """Return what finds the things that calls name, given what finds an earlier result by name and number."""
+
+    def find(pid: Any) -> Any:
+        kind, *about = pid
+        if kind == "result":
+            return resolve(*about)
+        if kind == "path":
+            return about[0](about[1])
+        if kind == "set":
+            return frozenset(about[1]) if about[0] else set(about[1])
+        raise pickle.UnpicklingError(f"a call names a {kind!r}")
+
+    return find

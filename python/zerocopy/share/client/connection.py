@@ -1,0 +1,212 @@
+"""Connections to the server: kept for the next request, by one thread at a time, and not across a fork."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerocopy.process.fork_safe import ForkSafeLock
+from zerocopy.share.client import start_server
+from zerocopy.share.conditions import interrupts
+from zerocopy.share.errors import FrameError, ServerError
+from zerocopy.share.wire import frames, sockets, versions
+from zerocopy.share.wire.frames import Body, Message
+
+#: Seconds for an answer that takes no computing.
+_PATIENCE = 60.0
+_MOST_KEPT = 4
+_LONGEST_POLL = (1 << 31) - 1  # milliseconds
+
+
+class Channels:
+    """The connections of this process that nobody uses at the moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[tuple[Path, socket.socket]] = []
+        os.register_at_fork(after_in_child=self._forget)
+
+    def take(self, place: Path) -> socket.socket | None:
+        """Return one that was kept."""
+        with self._lock:
+            while self._kept:
+                where, connection = self._kept.pop()
+                if where == place:
+                    return connection
+                connection.close()
+        return None
+
+    def keep(self, place: Path, connection: socket.socket) -> None:
+        """Keep one for the next request."""
+        with self._lock:
+            if len(self._kept) < _MOST_KEPT:
+                self._kept.append((place, connection))
+                return
+        connection.close()
+
+    def _forget(self) -> None:
+        """Leave to the parent what is the parent's: in the child its descriptors are closed."""
+        self._lock = threading.Lock()
+        kept, self._kept = self._kept, []
+        for _, connection in kept:
+            connection.close()
+
+
+_channels: Channels | None = None
+_making = ForkSafeLock()
+
+
+def _all() -> Channels:
+    global _channels
+    if _channels is None:
+        with _making:
+            if _channels is None:
+                _channels = Channels()
+    return _channels
+
+
+class Exchange:
+    """A request and what follows, over one connection that is nobody else's meanwhile.
+
+    Parameters
+    ----------
+    place : Path
+        The server's.
+    starts : bool
+        Whether a server is started where none is.
+    """
+
+    def __init__(self, place: Path, starts: bool = True) -> None:
+        self._place, self._starts = place, starts
+        self._connection = _all().take(place)
+        self._is_fresh = self._connection is None
+        if self._connection is None:
+            self._connection = self._connected()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a server."""
+        return self._connection is not None
+
+    def _connected(self) -> socket.socket | None:
+        with interrupts.allowed():
+            if self._starts:
+                return start_server.connected(self._place, _PATIENCE)
+            return sockets.connect(self._place, _PATIENCE)
+
+    def ask(self, body: Body, descriptors: Sequence[int] = (), timeout: float = _PATIENCE) -> Message:
+        """Return the answer. ``ServerError`` if none comes."""
+        body = {**body, "versions": versions.own()}
+        try:
+            return self._ask(body, descriptors, timeout)
+        except TimeoutError:
+            self.close()
+            raise ServerError(f"the model server has not answered for {timeout:g} s") from None
+        except (FrameError, OSError) as error:
+            self.close()
+            if self._is_fresh:
+                raise ServerError(f"the model server went away: {error}") from error
+        # A connection that was kept may have been closed meanwhile, or its server have ended. Asked again, once.
+        self._is_fresh = True
+        self._connection = self._connected()
+        if self._connection is None:
+            raise ServerError("the model server went away")
+        return self.ask(body, descriptors, timeout)
+
+    def _ask(self, body: Body, descriptors: Sequence[int], timeout: float) -> Message:
+        if self._connection is None:
+            raise FrameError("it is not there")
+        self._connection.settimeout(timeout)
+        frames.send(self._connection, body, descriptors)
+        _await(self._connection, timeout)
+        answer = frames.receive(self._connection)
+        self._is_fresh = True
+        return answer
+
+    def process(self) -> int | None:
+        """Return a descriptor of the server's process; None where that cannot be seen from here."""
+        if self._connection is None:
+            return None
+        with contextlib.suppress(OSError, ServerError):
+            return os.pidfd_open(sockets.require_same_user(self._connection))
+        return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def end(self) -> None:
+        """Keep the connection for another request."""
+        if self._connection is not None:
+            _all().keep(self._place, self._connection)
+            self._connection = None
+
+
+def _await(connection: socket.socket, timeout: float) -> None:
+    """Wait for an answer to begin. ``TimeoutError``."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    with interrupts.allowed():
+        if not poll.poll(min(timeout * 1000, _LONGEST_POLL)):
+            raise TimeoutError
+
+
+def ask_if_there(body: Body) -> Message | None:
+    """Return the server's answer; None if there is no server."""
+    exchange = Exchange(sockets.path(), starts=False)
+    if not exchange.is_connected:
+        return None
+    try:
+        answer = exchange.ask(body)
+    except ServerError:
+        if sockets.connect(sockets.path(), 1) is None:
+            return None
+        raise
+    exchange.end()
+    return answer
+
+
+def require(body: Body, state: str) -> None:
+    """Raise ``ServerError`` with what the server says, unless it is that."""
+    if body.get("state") != state:
+        raise ServerError(str(body.get("why", f"the model server answered {body.get('state')!r}")))
+
+
+def end_server() -> None:
+    """End the server, if there is one, and wait for it."""
+    place = sockets.path()
+    exchange = Exchange(place, starts=False)
+    if not exchange.is_connected:
+        return
+    deadline = time.monotonic() + _PATIENCE
+    process = exchange.process()
+    with contextlib.suppress(ServerError):
+        exchange.ask({"op": "shutdown"})
+    exchange.close()
+    if process is not None:
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        poll.poll(_PATIENCE * 1000)
+        os.close(process)
+    while is_locked(place):
+        if time.monotonic() > deadline:
+            raise ServerError("the model server does not end")
+        time.sleep(0.005)
+
+
+def is_locked(place: Path) -> bool:
+    """Return whether a server has the lock of a path."""
+    from zerocopy.share.server.server import lock
+
+    if not place.with_name(f"{place.name}.lock").exists():
+        return False
+    with lock(place) as is_ours:
+        return not is_ours

@@ -1,0 +1,338 @@
+"""What ``share.load`` does: asks for a result, has it computed where there is none, and rebuilds it here."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from zerocopy import _C
+from zerocopy.errors import UnsupportedError
+from zerocopy.share.client import call_options, calls, resident, result_references, settings
+from zerocopy.share.client.connection import Exchange, require
+from zerocopy.share.client.resident import Residence
+from zerocopy.share.client.result_references import References
+from zerocopy.share.conditions import caller, generators, interrupts, namespaces
+from zerocopy.share.conditions.conditions import Conditions
+from zerocopy.share.errors import RunHere, ServerError
+from zerocopy.share.objects import attach, serialized
+from zerocopy.share.wire import file_identity, frames, sealed_memory, sockets
+from zerocopy.share.wire.frames import MOST_OF_REQUEST, Body, Message
+
+#: Over what a loader may take, for the server to say so.
+_GRACE = 15.0
+_MAX_ATTEMPTS = 4
+#: Results of one key that are not true in this process.
+_MAX_SKIPPED = 64
+
+_log = logging.getLogger("zerocopy")
+
+
+class LoaderTraceback(Exception):
+    """The traceback, as text, of an exception that a loader raised: the exception's cause."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
+def load(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], is_strict: bool = False
+) -> Any:
+    """Return ``fn(*args, **kwargs)``, from the server.
+
+    Parameters
+    ----------
+    fn, args, kwargs
+        The call.
+    is_strict : bool
+        Whether the call has to leave this process as it would have left it, too: `RunHere` is raised for a call
+        that uses random numbers, or whose result cannot be sent.
+    """
+    why = caller.why_here()
+    if is_strict and (why := why or calls.why_here(args, kwargs)):
+        raise RunHere(why, is_usual=True)
+    if why:
+        raise UnsupportedError(f"the model server cannot make a call of {calls.name_of(fn)} now: {why}")
+    with interrupts.deferred():
+        return _Asking(fn, args, kwargs, is_strict).result()
+
+
+class _Asking:
+    """One call of `load`."""
+
+    def __init__(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], is_strict: bool
+    ) -> None:
+        self._call, self._is_strict = (fn, args, kwargs), is_strict
+        self._skip: list[str] = []  # results that are not true in this process
+
+    def result(self) -> Any:
+        again: result_references.Again | None = _attached_again
+        attempts = 0
+        while attempts < _MAX_ATTEMPTS and len(self._skip) < _MAX_SKIPPED:
+            with References(again) as known:
+                call = calls.encode(*self._call, known, self._is_strict)
+                answer = self._answer_to(call, known)
+            state = answer.body.get("state")
+            if state == "ready":
+                why = _why_not_true(answer, call)
+                if not why:
+                    self._require_unchanged(answer)
+                    with contextlib.suppress(
+                        result_references.LostReference
+                    ):  # forgotten before it was on a device
+                        return self._accepted(answer, known.arguments, call.name)
+                else:
+                    answer.close()
+                    if answer.body.get("is_own"):
+                        raise ServerError(f"the loader of {call.name} ran elsewhere: {why}")
+                    self._skip.append(answer.body["id"])
+                    continue
+            elif state == "lost":  # the server has forgotten a result that is an argument: all go by value
+                again = None
+            elif state == "failed":
+                error = _error_of(answer)
+                if self._is_strict:  # this process may have what the loader lacks
+                    raise RunHere(f"it raises {type(error).__name__} in a loader", is_usual=True)
+                raise error
+            elif state in ("moved", "unsupported"):
+                if self._is_strict:
+                    raise RunHere(str(answer.body["why"]), is_usual=state == "moved")
+            elif state != "absent":
+                require(answer.body, "ready")
+            attempts += 1
+        name = calls.name_of(self._call[0])
+        raise ServerError(f"no result for {name} after {attempts + len(self._skip)} attempts")
+
+    def _require_unchanged(self, answer: Message) -> None:
+        """Raise `RunHere` where the program has changed what the result is made of."""
+        name = namespaces.changed(answer.body["layout"]["namespaces"]) if self._is_strict else ""
+        if name:
+            answer.close()
+            raise RunHere(f"the program has changed {name}", is_usual=True)
+
+    def _answer_to(self, call: calls.Call, known: References) -> Message:
+        exchange = Exchange(sockets.path())
+        timeout = settings.timeout()
+        about = {
+            "key": call.key,
+            "files": list(call.files.items()),
+            "namespace": file_identity.namespace(),
+            "is_strict": self._is_strict,
+        }
+        try:
+            answer = exchange.ask({"op": "load", "skip": self._skip, **about}, timeout=timeout + _GRACE)
+            if answer.body.get("state") == "absent":
+                answer = _computed(exchange, call, known, {**about, "timeout": timeout})
+        except BaseException:
+            exchange.close()
+            raise
+        exchange.end()
+        return answer
+
+    def _accepted(self, answer: Message, arguments: list[Any], name: str) -> Any:
+        """Return the result, unless this call does not take such a one."""
+        moved, unseen = answer.body["moved"], answer.body["conditions"]["unseen"]
+        seeded = answer.body["layout"]["generators"]
+        try:
+            if moved and self._is_strict and seeded is None:
+                raise RunHere(f"it uses random numbers ({', '.join(moved)})", is_usual=True)
+            if unseen and call_options.current().unseen == "refuse":
+                raise UnsupportedError(
+                    f"the result of {name} may depend on something unseen ({'; '.join(unseen)}), "
+                    'and share.options(unseen="refuse") is set'
+                )
+        except BaseException:
+            answer.close()
+            raise
+        if moved and seeded is None:
+            _log.info(
+                "%s uses random numbers (%s): its result is the same whatever the seed. "
+                "share.options(generators=True) makes the seed part of the call.",
+                name,
+                ", ".join(moved),
+            )
+        result = _attached(answer, arguments, name)
+        if seeded is not None:
+            generators.set_states(generators.from_body(seeded))
+        return result
+
+
+def _why_not_true(answer: Message, call: calls.Call) -> str:
+    """Return why a result is not that of this process's call, or an empty string."""
+    conditions = Conditions.from_body(answer.body["conditions"])
+    return conditions.why_not_here() or conditions.why_not_paths()
+
+
+def _computed(exchange: Exchange, call: calls.Call, known: References, about: Body) -> Message:
+    """Send the call itself: earlier results by their names, files and the rest as descriptors."""
+    published = call.published(MOST_OF_REQUEST - 2)
+    passed = [published.parts[0].descriptor]
+    try:
+        parts: list[tuple[int, int, Any]] = [(*published.parts[0][1:], 0)]
+        for descriptor, offset, size in published.parts[1:]:
+            origin = known.origins.get(descriptor)
+            if origin is None:
+                passed.append(os.dup(descriptor))
+            parts.append((offset, size, origin or len(passed) - 1))
+        head = {
+            "name": call.name,
+            "path": sys.path,
+            "argv": sys.argv,
+            "cwd": calls.folder(),
+            "files": call.files,
+            "state": call.state,
+            "torchs_globals": call.torchs_globals,
+            "generators": call.generators,
+            "is_strict": about["is_strict"],
+            "parts": parts,
+            "layout": published.layout,
+        }
+        sent = [*_described(head), *passed]
+    except BaseException:
+        frames.close_all(passed)
+        raise
+    return _started(exchange, {"op": "compute", "name": call.name, **about}, sent, about["timeout"])
+
+
+def _described(head: dict[str, Any]) -> list[int]:
+    """Return what a loader is told about itself, as descriptors: in words, and the environment."""
+    described = sealed_memory.sealed("zerocopy-call", [pickle.dumps(head)])
+    environment = b"\0".join(name + b"=" + value for name, value in os.environb.items())
+    try:
+        return [described, sealed_memory.sealed("zerocopy-environment", [environment])]
+    except BaseException:
+        os.close(described)
+        raise
+
+
+def _started(exchange: Exchange, body: Body, sent: list[int], timeout: float) -> Message:
+    """Have a loader started, and return what comes of it. Closes the descriptors."""
+    try:
+        return exchange.ask({**body, "python": sys.executable}, sent, timeout=timeout + _GRACE)
+    finally:
+        frames.close_all(sent)
+
+
+def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
+    """Return a new object over the memory of a result. Closes the answer."""
+    where = resident.wanted()
+    try:
+        with interrupts.allowed():
+            if where is not None:  # not an earlier result of later calls: others may write to it at any time
+                way = functools.partial(_way_to, where, answer, name)
+                return attach.attach(answer.body, answer.descriptors, arguments, resident=way)
+            result = attach.attach(answer.body, answer.descriptors, arguments)
+        result_references.note(result, answer.body["id"], attach.memory_of(answer.body, answer.descriptors))
+    finally:
+        answer.close()
+    return result
+
+
+def _way_to(where: Residence, result: Message, name: str) -> resident.Way:
+    """Return what stands for the road to where a result is resident, brought there if need be."""
+    with interrupts.deferred():
+        return _way_over(where, result, name)
+
+
+def _way_over(where: Residence, result: Message, name: str) -> resident.Way:
+    answer = _resident(where, result.body["id"], name)
+    try:
+        content, pipe, *descriptors = answer.descriptors
+        size, handle = pickle.loads(sealed_memory.content(content))
+        whole = (
+            where.kind(where.device).open(handle, descriptors)
+            if size
+            else torch.UntypedStorage(0, device=where.device)
+        )
+        # As long as it is used its holder goes on, and the server keeps the result.
+        whole = _C.leased_storage(whole, [pipe, result.descriptors[-1]])
+    finally:
+        answer.close()
+
+    def bring(haul: _C.Haul) -> torch.UntypedStorage:
+        if haul.size != size:
+            raise ServerError(f"{name} takes {haul.size} bytes on {where.device}, and its holder has {size}")
+        return whole
+
+    return resident.Way(where.device, bring, serialized.ROAD)
+
+
+def _resident(where: Residence, entry: str, name: str) -> Message:
+    """Return by what a result is opened on a device. ``LostReference`` if the server has forgotten it."""
+    timeout = settings.timeout()
+    about = {
+        "id": entry,
+        "device": str(where.device),
+        "key": f"{entry} {where.device}",
+        "namespace": file_identity.namespace(),
+    }
+    exchange = Exchange(sockets.path())
+    try:
+        answer = exchange.ask({"op": "resident", **about}, timeout=timeout + _GRACE)
+        if answer.body.get("state") == "absent":
+            head = {"path": sys.path, "argv": sys.argv, "cwd": calls.folder(), **about}
+            sent = _described({**head, "kind": pickle.dumps(where.kind)})
+            body = {
+                "op": "compute",
+                "name": f"{name} on {where.device}",
+                "timeout": timeout,
+                **about,
+            }
+            answer = _started(exchange, body, sent, timeout)
+    except BaseException:
+        exchange.close()
+        raise
+    exchange.end()
+    state = answer.body.get("state")
+    if state == "lost":
+        raise result_references.LostReference(entry)
+    if state == "failed":
+        raise _error_of(answer)
+    require(answer.body, "resident")
+    return answer
+
+
+def _attached_again(entry: str) -> Any:
+    """Return the result of that name once more. ``LostReference`` if there is none."""
+    with interrupts.deferred():
+        return _attached_deferred(entry)
+
+
+def _attached_deferred(entry: str) -> Any:
+    exchange = Exchange(sockets.path())
+    answer = exchange.ask({"op": "attach", "id": entry})
+    exchange.end()
+    if answer.body.get("state") != "ready":
+        raise result_references.LostReference(entry)
+    try:
+        return attach.attach(answer.body, answer.descriptors, resolve=_attached_again)
+    except ServerError:  # a file that it lies in has been renamed or written to
+        raise result_references.LostReference(entry) from None
+    finally:
+        answer.close()
+
+
+def _error_of(answer: Message) -> Exception:
+    """Return what the loader raised, with its traceback as the cause."""
+    try:
+        content, described, text = pickle.loads(sealed_memory.content(answer.descriptors[0]))
+    finally:
+        answer.close()
+    error: BaseException | None = None
+    if content is not None:
+        try:
+            error = pickle.loads(content)
+        except Exception:  # it is of a class that is only there
+            error = None
+    if not isinstance(error, Exception):  # SystemExit and its like would end this process
+        error = ServerError(f"the loader raised {described}")
+    error.__cause__ = LoaderTraceback(text)
+    return error

@@ -1,0 +1,1 @@
+"""The facts that a result depends on, and whether they still hold."""

@@ -1,0 +1,195 @@
+"""Functions and classes that another process cannot import: of ``__main__``, lambdas, nested ones. They take dill.
+
+What is sent is a part of a call's key, so it has to be the same bytes in every process: what has no order of its own,
+as sets and the globals that a function uses, is sorted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import importlib
+import io
+import operator
+import sys
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from zerocopy.errors import UnsupportedError
+
+_SPAWNED = "__mp_main__"  # what multiprocessing calls the main module of a process that it has spawned
+_MAINS = ("__main__", _SPAWNED)
+_NAMED = (types.FunctionType, type, functools._lru_cache_wrapper)
+
+
+def reduced(obj: Any) -> Any:
+    """Return how a function or class is pickled by value; NotImplemented for whatever is found by its name."""
+    if not is_nameless(obj):
+        return NotImplemented
+    return made, (obj.__module__, obj.__qualname__, _content_of(obj))
+
+
+def is_nameless(obj: Any) -> bool:
+    """Return whether something is a function or class that has no name by which another process could import it."""
+    if not isinstance(obj, _NAMED):
+        return False
+    return getattr(obj, "__module__", None) in _MAINS or "<" in obj.__qualname__
+
+
+def _content_of(obj: Any) -> bytes:
+    buffer = io.BytesIO()
+    pickler_class(why_nameless(obj))(buffer).dump(obj)
+    return buffer.getvalue()
+
+
+def why_nameless(obj: Any) -> str:
+    """Return what is wrong with it, for people."""
+    return f"{obj.__module__}.{obj.__qualname__} cannot be imported elsewhere"
+
+
+def pickler_class(what: str) -> Any:
+    """Return a pickler that takes functions and classes by value. ``UnsupportedError`` says what takes it."""
+    return _pickler_class(required(what))
+
+
+@functools.cache
+def _pickler_class(dill: Any) -> Any:
+    class Pickler(dill.Pickler):  # type: ignore[misc]
+        def __init__(self, file: Any, **options: Any) -> None:
+            super().__init__(file, protocol=5, byref=False, recurse=True, **options)
+            self._used: list[Mapping[str, Any]] = []  # of each function, the globals that dill will find
+
+        def reducer_override(self, obj: Any) -> Any:
+            kind = type(obj)
+            if isinstance(obj, _NAMED) and obj.__module__ == _SPAWNED:
+                obj.__module__ = "__main__"  # where it is as well; dill would send its name alone
+            if kind is types.FunctionType and (is_nameless(obj) or not _is_found(obj)):
+                self._used.append(dill.detect.globalvars(obj, recurse=True, builtin=True))
+            elif kind is types.ModuleType and obj.__name__ not in _MAINS:
+                # dill would send what the program's own have in them.
+                return importlib.import_module, (obj.__name__,)
+            elif kind is set:
+                return set, (), sorted(obj, key=repr), None, None, _fill
+            elif kind is frozenset:
+                return frozenset, (sorted(obj, key=repr),)
+            elif isinstance(obj, enum.EnumMeta) and is_nameless(obj):
+                return _of_enum(obj)
+            elif kind in _SENTINELS:
+                return _SENTINELS[kind](obj)
+            return NotImplemented
+
+        def _batch_setitems(self, items: Any, *others: Any, **named: Any) -> None:
+            found = dict(items)
+            if any(_is_same(found, used) for used in self._used):
+                found = dict(sorted(found.items()))
+            super()._batch_setitems(found.items(), *others, **named)
+
+    return Pickler
+
+
+def _is_found(function: Any) -> bool:
+    """Return whether a function can be found by its name, as dill sends it then."""
+    try:
+        found = operator.attrgetter(function.__qualname__)(sys.modules.get(function.__module__))
+    except (AttributeError, TypeError):  # the latter: its module has no name
+        return False
+    return found is function
+
+
+def _is_same(found: dict[Any, Any], used: Mapping[str, Any]) -> bool:
+    return found.keys() == used.keys() and all(value is used[name] for name, value in found.items())
+
+
+def _fill(target: set[Any], content: Iterable[Any]) -> None:
+    target.update(content)
+
+
+# What dataclasses compares by identity: under these names it can be found.
+_SENTINELS: dict[type, Any] = {
+    type(dataclasses.MISSING): lambda _: "MISSING",
+    type(dataclasses._FIELD): operator.attrgetter("name"),  # type: ignore[attr-defined]
+}
+
+
+# ---------------------------------------------------------------------------------- enumerations
+
+# dill knows no class whose own attributes are its instances.
+_MADE_ANEW = ("__dict__", "__weakref__", "__new__", "__module__", "__qualname__")
+
+
+def _of_enum(cls: Any) -> Any:
+    members = cls.__members__
+    attributes = {
+        name: value
+        for name, value in vars(cls).items()
+        if name not in members and name not in _MADE_ANEW and (name == "_missing_" or not _is_enums_own(name))
+        if all(vars(base).get(name) is not value for base in cls.__mro__[1:])
+    }
+    told = {
+        name: {key: value for key, value in vars(member).items() if key[:1] != "_"}
+        for name, member in members.items()
+    }
+    values = {name: member._value_ for name, member in members.items()}
+    about = (type(cls), cls.__name__, cls.__bases__, cls.__module__, cls.__qualname__, values)
+    return _enum, about, (attributes, told), None, None, _set_attributes
+
+
+def _is_enums_own(name: str) -> bool:
+    return name[:1] == name[-1:] == "_" != name[1:2]
+
+
+def _enum(
+    metaclass: Any, name: str, bases: tuple[Any, ...], module: str, qualname: str, members: dict[str, Any]
+) -> Any:
+    content = metaclass.__prepare__(name, bases)
+    for key, value in ("__module__", module), ("__qualname__", qualname), *members.items():
+        content[key] = value
+    return metaclass(name, bases, content)
+
+
+def _set_attributes(cls: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    attributes, told = state
+    for name, value in attributes.items():
+        setattr(cls, name, value)
+    for name, of_member in told.items():  # by an __init__ of the class's own
+        vars(cls.__members__[name]).update(of_member)
+
+
+# -------------------------------------------------------------------------------- at the other end
+
+
+def made(module: str, name: str, content: bytes) -> Any:
+    """Return it: the program's own where that has one of the name, so that instances are of the class it knows."""
+    from zerocopy.share.client import api
+
+    if module in _MAINS and "<" not in name and not api.is_loader():
+        try:
+            return operator.attrgetter(name)(sys.modules["__main__"])
+        except AttributeError:  # another program's
+            pass
+    return _made(content)
+
+
+@functools.lru_cache(maxsize=256)
+def _made(content: bytes) -> Any:
+    # The same class for all of its instances.
+    return required("a function or class was sent by value, which").loads(content)
+
+
+def required(what: str) -> Any:
+    """Return the module dill. ``UnsupportedError`` says what takes it, if it is not there."""
+    found = dill_or_none()
+    if found is None:
+        raise UnsupportedError(f"{what} takes dill, which is not installed")
+    return found
+
+
+def dill_or_none() -> Any:
+    """Return the module dill, which is optional."""
+    try:
+        import dill
+    except ImportError:
+        return None
+    return dill

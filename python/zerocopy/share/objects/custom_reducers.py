@@ -1,0 +1,163 @@
+"""What does not pickle as it should, and how the model server has it pickled all the same.
+
+========================================  =========================================================================
+tensors with hooks, flags, attributes,
+gradients                                 keep them: no release pickles all of these
+tensors that autograd computed            are refused: their graph belongs to its process
+views of NumPy's arrays                   keep their base: pickle copies those that are not contiguous
+parameters of a class of their own        keep it: ``torch.nn.Parameter`` forgets the class (bitsandbytes)
+modules with hooks of accelerate          are rebuilt with them: the forward that calls a hook is a nested function
+TorchScript modules                       go through a buffer, which :func:`zerocopy.jit.load` maps
+modules of the Hugging Face hub           are imported from the folder where transformers or diffusers keeps them
+what ``torch.compile`` has made           is refused: it is code of the process that has compiled it
+========================================  =========================================================================
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from zerocopy import jit
+from zerocopy._torch import tensor_extras
+from zerocopy.errors import UnsupportedError
+from zerocopy.share.objects import arrays
+
+_ACCELERATE = "_hf_hook"
+# What accelerate puts in a module beside the hook itself: all of it nested functions that belong to the module.
+_WRAPPED = ("forward", "_old_forward", "to", "cuda", "npu", "xpu", "mlu", "sdaa", "musa", "neuron")
+
+# A function that makes the package of downloaded modules importable, by the package's name.
+_DYNAMIC = {
+    "transformers_modules": "transformers.dynamic_module_utils",
+    "diffusers_modules": "diffusers.utils.dynamic_modules_utils",
+}
+
+
+def reduced(obj: Any) -> Any:
+    """Return how an odd object is pickled, as ``__reduce__`` says it; ``NotImplemented`` for all others.
+
+    Raises
+    ------
+    zerocopy.UnsupportedError
+        For what another process cannot have.
+    """
+    if isinstance(obj, torch.Tensor):
+        return _of_tensor(obj)
+    if _is_compiled(obj):
+        raise UnsupportedError(
+            f"{type(obj).__qualname__}: what torch.compile has made belongs to the process that has compiled it; "
+            "share the module, and compile it where it is used"
+        )
+    if isinstance(obj, torch.jit.ScriptModule):
+        return _of_script(obj)
+    if isinstance(obj, torch.nn.Module):
+        return _of_module(obj)
+    return arrays.reduced(obj)
+
+
+def _is_compiled(obj: Any) -> bool:
+    """Whether ``torch.compile`` has made a module or function, or has been told to compile a module in place."""
+    names = getattr(obj, "__dict__", ())
+    return (
+        "_torchdynamo_orig_callable" in names
+        or type(obj).__module__ == "torch._dynamo.eval_frame"
+        or ("_compiled_call_impl" in names and obj._compiled_call_impl is not None)
+    )
+
+
+def _of_tensor(tensor: torch.Tensor) -> Any:
+    extras = tensor_extras.extras_of_subclass(tensor)
+    if extras is not None and extras.is_computed:
+        raise UnsupportedError(
+            f"a tensor that autograd computed ({tensor.grad_fn}) belongs to its process: detach() it, "
+            "or compute it under torch.no_grad()"
+        )
+    if type(tensor) not in tensor_extras.TENSORS:
+        return _of_subclass(tensor, extras)
+    if extras is None:
+        return _of_coalesced(tensor) if is_coalesced(tensor) else NotImplemented
+    flags = tensor.requires_grad, extras.is_conj, extras.is_neg, extras.is_inference
+    made_of = tensor_extras.without_extras(tensor), type(tensor), *flags
+    return tensor_extras.with_flags, made_of, _state_of(extras), None, None, _set_extras
+
+
+def _state_of(extras: tensor_extras.TensorExtras | None) -> tuple[Any, ...]:
+    if extras is None:
+        return {}, None, None, None
+    return extras.attributes, extras.hooks, extras.accumulated_hooks, extras.grad
+
+
+def _set_extras(tensor: torch.Tensor, state: tuple[Any, ...]) -> None:
+    tensor_extras.set_extras(tensor, *state)
+
+
+def _of_subclass(tensor: Any, extras: tensor_extras.TensorExtras | None) -> Any:
+    cls: Any = type(tensor)
+    if tensor_extras.is_elements(cls):
+        made_of = cls, tensor_extras.data_of_subclass(tensor), tensor.requires_grad
+        return tensor_extras.subclass_of, made_of, _state_of(extras), None, None, _set_extras
+    if extras is None or not (extras.hooks or extras.accumulated_hooks or extras.grad is not None):
+        return NotImplemented
+    reduced = tensor.__reduce_ex__(2)
+    if len(reduced) != 2:
+        return NotImplemented
+    return *reduced, _state_of(extras._replace(attributes={})), None, None, _set_extras
+
+
+def is_coalesced(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a sparse one that is marked as coalesced, which not all releases pickle."""
+    return tensor.layout is torch.sparse_coo and tensor.is_coalesced()
+
+
+def _of_coalesced(tensor: torch.Tensor) -> Any:
+    about = tuple(tensor.shape), tensor.requires_grad, type(tensor)
+    return _coalesced, (tensor._indices(), tensor._values(), *about)
+
+
+def _coalesced(indices: Any, values: Any, shape: Any, requires_grad: bool, cls: type) -> Any:
+    made = torch.sparse_coo_tensor(indices, values, shape)._coalesced_(True)
+    return (
+        torch.nn.Parameter(made, requires_grad)
+        if cls is torch.nn.Parameter
+        else made.requires_grad_(requires_grad)
+    )
+
+
+def _of_script(module: Any) -> Any:
+    buffer = io.BytesIO()
+    torch.jit.save(module, buffer)
+    return jit.load, (buffer.getbuffer(),)
+
+
+def _of_module(module: Any) -> Any:
+    own = getattr(vars(module).get("_old_forward"), "__func__", None)
+    if _ACCELERATE not in vars(module) or own is not type(module).forward:
+        return NotImplemented
+    function, args, state = module.__reduce_ex__(4)[:3]
+    state = {name: value for name, value in state.items() if name not in _WRAPPED}
+    return function, args, state, None, None, _set_hooked
+
+
+def _set_hooked(module: Any, state: dict[str, Any]) -> None:
+    hooks = importlib.import_module("accelerate.hooks")
+    module.__setstate__(state)
+    hook = vars(module).pop(_ACCELERATE)
+    hooks.add_hook_to_module(module, hooks.ModelHook())  # its own was initialized where the module was made
+    setattr(module, _ACCELERATE, hook)
+
+
+def make_importable(module: str) -> None:
+    """See to it that a module that a library has downloaded can be imported."""
+    package = module.partition(".")[0]
+    if package not in _DYNAMIC or module in sys.modules:
+        return
+    library = importlib.import_module(_DYNAMIC[package])
+    init: Callable[[], None] = library.init_hf_modules
+    init()
+    importlib.invalidate_caches()  # it may have been written since

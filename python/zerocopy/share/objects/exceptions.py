@@ -1,0 +1,65 @@
+"""A loader's exception, as the program gets it: of its own type, whatever its constructor asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from zerocopy.share.objects import by_value
+
+
+def dumps(error: BaseException) -> bytes | None:
+    """Return the pickle of an exception; None if its type cannot be sent."""
+    for reduced in _ways(error):
+        with contextlib.suppress(Exception):
+            buffer = io.BytesIO()
+            _Pickler(buffer, error, reduced).dump(error)
+            again = pickle.loads(buffer.getvalue())
+            # Not all that can be pickled can be made again, or becomes the same.
+            if type(again).__qualname__ == type(error).__qualname__ and str(again) == str(error):
+                return buffer.getvalue()
+    return None
+
+
+def _ways(error: BaseException) -> Iterator[Any]:
+    """Yield how it may be reduced: as it says itself, without its constructor, without what cannot be sent."""
+    yield NotImplemented
+    # What the built-in type says of itself: of an OSError that has the file's name too.
+    args = _built_in(type(error)).__reduce__(error)[1]
+    yield _made, (type(error), args, vars(error))
+    state = {name: value for name, value in vars(error).items() if _can_be_sent(value)}
+    yield _made, (type(error), args, state)
+    yield _made, (type(error), (str(error),), state)
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _built_in(cls: type[BaseException]) -> Any:
+    return next(base for base in cls.__mro__ if base.__module__ == "builtins")
+
+
+def _made(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    """Make an exception as the built-in one that it derives from is made."""
+    base = _built_in(cls)
+    error: BaseException = base.__new__(cls, *args)
+    base.__init__(error, *args)
+    vars(error).update(state)
+    return error
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, error: BaseException, reduced: Any) -> None:
+        super().__init__(file, protocol=5)
+        self._error, self._reduced = error, reduced
+
+    def reducer_override(self, obj: Any) -> Any:
+        return self._reduced if obj is self._error else by_value.reduced(obj)

@@ -1,0 +1,269 @@
+"""An object as a pickle over numbered storages, and back.
+
+Plain objects (dicts, lists, tensors, numbers, ...) are one pickle that the native machine builds. Of all others the
+machine builds the *leaves*, a list of tensors and storages, and Python's unpickler the object over them:
+
+    pickle      ([leaf, leaf, ...], [note, ...])          protocol 2, as torch.save writes it; built by _C
+    skeleton    the object, with numbers for leaves       protocol 5; built by pickle.Unpickler
+
+A *note* says of a leaf that it stands for something else than itself: bytes, a memoryview, a buffer out of the
+skeleton's band, one of the caller's own arguments. Calls are blueprints too; whoever makes or reads one may have other
+persistent ids than numbers in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import io
+import os
+import pickle
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from zerocopy import _C, _torch
+from zerocopy._torch import tensor_extras
+from zerocopy.errors import UnsupportedError
+from zerocopy.loading.device import staging
+from zerocopy.loading.objects import builder
+from zerocopy.saving.pickler import Store, pickled
+from zerocopy.share.objects import custom_reducers
+from zerocopy.share.objects.skeleton import Leaves, Naming
+from zerocopy.share.wire import hashes
+from zerocopy.share.wire.hashes import Hashes
+
+# Of the other end: a class or module that is not there, or another one.
+_FAILURES = (pickle.UnpicklingError, AttributeError, ImportError, LookupError, TypeError)
+
+
+class Blueprint(NamedTuple):
+    """What an object is made of, but for the storages."""
+
+    pickle: bytes
+    skeleton: bytes | None  # of plain objects none
+
+
+def plain_of(obj: Any, owner: object, store: Store) -> Blueprint | None:
+    """Return the blueprint of a plain object; None for any other. The machine may still refuse it."""
+
+    def store_typed(storage: _torch.PickledStorage, remake: Any) -> str:
+        if storage.storage_type is torch.UntypedStorage:
+            raise UnsupportedError("the machine returns typed storages")
+        return store(storage, remake)
+
+    with contextlib.suppress(Exception):  # whatever it is, it is not plain
+        plain = pickled(obj, owner, store_typed, _require_bare)
+        # Bytes, which would be text in protocol 2, go quicker as leaves.
+        if b"_codecs" not in plain and not _C.foreign_globals(plain):
+            return Blueprint(plain, None)
+    return None
+
+
+def _require_bare(obj: Any) -> None:
+    if type(obj) in tensor_extras.TENSORS and (
+        tensor_extras.extras_of(obj) is not None or custom_reducers.is_coalesced(obj)
+    ):
+        raise UnsupportedError("a tensor that has more than the machine knows of")
+
+
+_NO_ARGUMENTS: Mapping[int, Any] = {}
+
+
+def of(
+    obj: Any,
+    owner: object,
+    store: Store,
+    arguments: Mapping[int, Any] = _NO_ARGUMENTS,
+    naming: Naming | None = None,
+    noted: Hashes | None = None,
+) -> Blueprint:
+    """Return the blueprint of any object.
+
+    Parameters
+    ----------
+    obj : object
+        Whatever can be pickled, with dill if need be.
+    owner : object
+        Whoever publishes.
+    store : callable
+        Is given every storage.
+    arguments : mapping
+        What the caller has already: of these their numbers are enough.
+    naming : callable, optional
+        Asked first.
+    noted : Hashes, optional
+        Numbers that each process computes for itself.
+
+    Raises
+    ------
+    UnsupportedError
+        If it takes dill, which is not there.
+    """
+    leaves = Leaves(arguments, naming, noted)
+    skeleton = leaves.skeleton_of(obj)
+    if not leaves.found:
+        return Blueprint(_NO_LEAVES, skeleton)
+    try:
+        return Blueprint(pickled((leaves.found, leaves.notes), owner, store), skeleton)
+    except KeyError as error:  # a dtype without a storage class
+        raise UnsupportedError(f"what cannot be pickled cannot be shared: {error}") from error
+
+
+_NO_LEAVES = pickle.dumps(([], []), protocol=2)
+
+
+#: Finds what a persistent id that is no number stands for.
+Finding = Callable[[Any], Any]
+
+
+def build(
+    archive: _C.Archive,
+    skeleton: bytes | None,
+    arguments: Sequence[Any] = (),
+    finding: Finding = hashes.here,
+    resident: Callable[[], Any] | None = None,
+) -> Any:
+    """Return the object that a blueprint describes, over the storages of an archive.
+
+    Parameters
+    ----------
+    archive : _C.Archive
+        What was published.
+    skeleton : bytes, optional
+        Of what is not plain.
+    arguments : sequence
+        What the object may have in it as it is.
+    finding : callable, optional
+        Returns the object for a persistent id that is not the number of a leaf.
+    resident : callable, optional
+        Returns the road that tensors take in place of the usual one. It is asked if there are any.
+    """
+    if skeleton is None:
+        return leaves_of(archive, ROAD if resident is None else resident())
+    if resident is None:
+        leaves, notes = leaves_of(archive, ROAD)
+    else:
+        leaves, notes = leaves_of(archive, None, AS_IT_IS)
+        here = {number for number, kind, *_ in notes if kind in _READ_HERE}
+        if len(here) < len(leaves):
+            there, _ = leaves_of(archive, resident())
+            leaves = [leaves[i] if i in here else leaf for i, leaf in enumerate(there)]
+    with _uncollected:
+        buffers = []
+        for number, kind, *about in notes:
+            if kind == "argument":
+                leaves[number] = arguments[about[0]]
+            elif kind == "buffer":
+                buffers.append(_memory_of(leaves[number]))
+            else:
+                leaves[number] = _CONVERSIONS[kind](leaves[number], *about)
+        unpickler = _SkeletonUnpickler(io.BytesIO(skeleton), buffers=buffers)
+        unpickler.persistent_load = (  # type: ignore[method-assign]
+            lambda pid: leaves[pid] if isinstance(pid, int) else finding(pid)
+        )
+        try:
+            return unpickler.load()
+        except _FAILURES as error:
+            raise UnsupportedError(f"it cannot be built here: {type(error).__name__}: {error}") from error
+
+
+def leaves_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None = None) -> Any:
+    """Return what the machine makes of an archive: the leaves and the notes, or all of a plain object.
+
+    Parameters
+    ----------
+    archive : _C.Archive
+        What was published.
+    way : Road
+        Of storages that are not to stay on the CPU; or what stands for one.
+    restore : tuple, optional
+        What becomes of those that it does not carry; as in :func:`zerocopy._torch.restore_function`.
+    """
+    restored, cpu_as_is = restore or _RESTORE
+    with _uncollected:
+        return archive.load(_refuse_all, restored, cpu_as_is, way, "utf-8", builder, False)
+
+
+class _Uncollected:
+    """Has no garbage looked for: all that is made is kept, and a search among torch's objects takes longer.
+
+    Threads may be within it side by side: what is off before any of them stays off, and nothing else.
+    """
+
+    def __init__(self) -> None:
+        self._be_outside()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _be_outside(self) -> None:
+        self._lock, self._count, self._was_on = threading.Lock(), 0, False
+
+    def _after_fork(self) -> None:
+        was_on = self._count and self._was_on  # the threads that were within are not in the child
+        self._be_outside()
+        if was_on:
+            gc.enable()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._count == 0:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._count == 0 and self._was_on:
+                gc.enable()
+
+
+_uncollected = _Uncollected()
+
+
+class _SkeletonUnpickler(pickle.Unpickler):
+    """Runs what the user's own loader has written."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        custom_reducers.make_importable(module)
+        return super().find_class(module, name)
+
+
+_RESTORE = _torch.restore_function(None)
+AS_IT_IS = _torch.restore_function("cpu")  # wherever it was: its pages, untouched
+ROAD = staging.road_to(None)  # what was on a GPU goes there from the shared pages
+
+
+def _refuse_all(names: Sequence[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], Any]:
+    if names:
+        raise pickle.UnpicklingError(f"a blueprint names {names[0]!r}")
+    return {}
+
+
+def _memory_of(typed: Any) -> memoryview:
+    """Return a storage's memory, which keeps the storage."""
+    storage = _torch.untyped(typed)
+    if storage.nbytes() == 0:
+        return memoryview(bytearray())
+    memory = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+    memory._storage = storage  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
+
+
+def _memoryview(typed: Any, format: str, shape: list[int], readonly: bool) -> memoryview:
+    memory = _memory_of(typed)
+    if format != "B" or len(shape) != 1:
+        memory = memory.cast(format, shape) if 0 not in shape else memory.cast(format)  # type: ignore[call-overload]
+    return memory.toreadonly() if readonly else memory
+
+
+#: Leaves whose memory is Python's to read, or which nobody wants.
+_READ_HERE = ("argument", "buffer", "bytes", "memoryview")
+_CONVERSIONS: dict[str, Callable[..., Any]] = {
+    "untyped": _torch.untyped,
+    "bytes": lambda typed: bytes(_memory_of(typed)),
+    "memoryview": _memoryview,
+}

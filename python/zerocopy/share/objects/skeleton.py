@@ -1,0 +1,186 @@
+"""Takes the leaves out of an object while it is pickled: tensors, storages, and bytes that are worth sharing."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from zerocopy import _C, _torch
+from zerocopy._torch import tensor_extras
+from zerocopy.errors import Error, UnsupportedError
+from zerocopy.share.objects import by_value, custom_reducers
+from zerocopy.share.wire.hashes import Hashes
+
+#: Shorter bytes go by value.
+SHARED_FROM = 1 << 12
+
+_FORMATS = frozenset("cbB?hHiIlLqQnNfdeP")  # that a memoryview can be cast to
+_REFUSALS = (pickle.PicklingError, AttributeError, TypeError)
+
+#: Gives an object a persistent id, or None.
+Naming = Callable[[Any], Any]
+
+
+class Leaves:
+    """What was found in an object.
+
+    Parameters
+    ----------
+    arguments : mapping
+        What the caller has already: of these their numbers are enough.
+    naming : callable, optional
+        Asked first.
+    hashes : Hashes, optional
+        Numbers that each process computes for itself.
+    """
+
+    def __init__(self, arguments: Mapping[int, Any], naming: Naming | None, hashes: Hashes | None) -> None:
+        self._naming, self._hashes = naming, hashes or None
+        self.found: list[Any] = []
+        self.notes: list[tuple[Any, ...]] = []
+        self._numbers: dict[int, int] = {}  # by id; what is numbered is kept by `_kept`
+        self._kept: list[Any] = []
+        for number, argument in arguments.items():
+            self._add(argument, None, ("argument", number))
+
+    def skeleton_of(self, obj: Any) -> bytes:
+        """Return the pickle of an object without its leaves. ``UnsupportedError``."""
+        begin = len(self.found), len(self.notes)
+        try:
+            try:
+                return _dumped(_SkeletonPickler, self, obj)
+            except _REFUSALS as refusal:
+                # Buffers are taken in their order, so none may be there twice.
+                del self.found[begin[0] :], self.notes[begin[1] :]
+                self._numbers = {at: number for at, number in self._numbers.items() if number < begin[0]}
+                return _dumped(_dill_pickler(refusal), self, obj)
+        except (Error, MemoryError):
+            raise
+        except Exception as error:
+            raise UnsupportedError(f"what cannot be pickled cannot be shared: {error}") from error
+
+    @property
+    def is_call(self) -> bool:
+        """Whether a loader will build it, to which no function or class of ``__main__`` is known."""
+        return self._naming is not None
+
+    def name_of(self, obj: Any) -> Any:
+        """Return the number of a leaf, or what whoever asked for the blueprint calls it; None for any other object."""
+        named = None if self._naming is None else self._naming(obj)
+        if named is None and self._hashes is not None:
+            named = self._hashes.name_of(obj)
+        return self._number_of(obj) if named is None else named
+
+    def _number_of(self, obj: Any) -> int | None:
+        known = self._numbers.get(id(obj))
+        if known is not None:
+            return known
+        kind = type(obj)
+        if kind in tensor_extras.TENSORS:
+            return self._add(obj, obj) if is_simple(obj) else None
+        if kind is torch.storage.TypedStorage:
+            return self._add(obj, obj)
+        if kind is torch.UntypedStorage:
+            return self._add(obj, _typed(obj), ("untyped",))
+        if kind is bytes and len(obj) >= SHARED_FROM:
+            return self._add(obj, _storage_over(obj), ("bytes",))
+        if kind is memoryview:
+            if not obj.c_contiguous:
+                raise UnsupportedError("a memoryview that is not contiguous cannot be shared")
+            if obj.format.removeprefix("@") not in _FORMATS:
+                raise UnsupportedError(
+                    f"a memoryview of format {obj.format!r} cannot be shared: none can be made"
+                )
+            about = ("memoryview", obj.format, list(obj.shape or ()), obj.readonly)
+            return self._add(obj, _storage_over(obj), about)
+        return None
+
+    def take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
+        """Take a buffer out of the band, or return that it goes by value. A small one may be a view of a large one."""
+        raw = buffer.raw()
+        if raw.nbytes == 0:
+            return True
+        self._add(buffer, _storage_over(raw), ("buffer",))
+        return False
+
+    def _add(self, obj: Any, leaf: Any, note: tuple[Any, ...] | None = None) -> int:
+        number = self._numbers[id(obj)] = len(self.found)
+        self._kept.append(obj)
+        self.found.append(leaf)
+        if note is not None:
+            self.notes.append((number, *note))
+        return number
+
+
+def _dumped(kind: Any, leaves: Leaves, obj: Any) -> bytes:
+    buffer = io.BytesIO()
+    kind(buffer, leaves).dump(obj)
+    return buffer.getvalue()
+
+
+class _SkeletonPickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, leaves: Leaves) -> None:
+        super().__init__(file, protocol=5, buffer_callback=leaves.take_buffer)
+        self._leaves = leaves
+
+    def persistent_id(self, obj: Any) -> Any:
+        return self._leaves.name_of(obj)
+
+    def reducer_override(self, obj: Any) -> Any:
+        found = custom_reducers.reduced(obj)
+        if found is not NotImplemented:
+            return found
+        if self._leaves.is_call and by_value.is_nameless(obj):
+            # All of it by dill: the class of an argument has to be the one that the function knows.
+            raise pickle.PicklingError(by_value.why_nameless(obj))
+        return by_value.reduced(obj)
+
+
+def _dill_pickler(refusal: Exception) -> Any:
+    base = by_value.pickler_class(f"an object that pickle refuses ({str(refusal)[:200]})")
+
+    class DillPickler(base):  # type: ignore[misc, valid-type]
+        def __init__(self, file: io.BytesIO, leaves: Leaves) -> None:
+            super().__init__(file, buffer_callback=leaves.take_buffer)
+            self._leaves = leaves
+            # Functions and classes: their names and texts are no arguments, which may be paths.
+            self._within = 0
+
+        def save(self, obj: Any, *options: Any, **others: Any) -> None:
+            is_code = by_value.is_nameless(obj)
+            self._within += is_code
+            super().save(obj, *options, **others)
+            self._within -= is_code
+
+        def persistent_id(self, obj: Any) -> Any:
+            return None if self._within and type(obj) is str else self._leaves.name_of(obj)
+
+        def reducer_override(self, obj: Any) -> Any:
+            found = custom_reducers.reduced(obj)
+            return super().reducer_override(obj) if found is NotImplemented else found
+
+    return DillPickler
+
+
+def is_simple(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is elements of a storage and nothing else: the machine makes it anew."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type in ("cpu", "cuda")
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not tensor_extras.is_named(tensor)
+        and tensor_extras.extras_of(tensor) is None
+    )
+
+
+def _typed(storage: torch.UntypedStorage) -> Any:
+    return _torch.typed_storage(storage, torch.uint8)
+
+
+def _storage_over(buffer: Any) -> Any:
+    return _typed(_C.untyped_storage(memoryview(buffer).cast("B"), True))

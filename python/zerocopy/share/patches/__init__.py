@@ -1,0 +1,1 @@
+"""Functions of other libraries that go through the server."""

@@ -1,0 +1,82 @@
+"""One call of a patched function: the model server's, or the original's."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from zerocopy._torch import compiler
+from zerocopy.errors import UnsupportedError
+from zerocopy.share.client import api
+from zerocopy.share.errors import RunHere, ServerError
+from zerocopy.share.patches.targets import Place
+
+Function = Callable[..., Any]
+
+log = logging.getLogger("zerocopy")
+
+
+class _Here(threading.local):
+    """What this thread is doing."""
+
+    is_calling = False  # a patched function: what that calls in turn stays in this process
+
+
+_here = _Here()
+
+
+def is_ours(place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call may go to the server."""
+    if _here.is_calling:
+        return False
+    file = args[0] if args else kwargs.get("f", kwargs.get("filename"))
+    return not place.takes_files or isinstance(file, (str, os.PathLike))
+
+
+def call(function: Function, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what the server has, or what the original returns where it has nothing to give.
+
+    Parameters
+    ----------
+    function : callable
+        The function as another process can look it up by its name.
+    original : callable
+        What stood there before.
+    """
+    _here.is_calling = True
+    try:
+        return compiler.untraced(api.load_strictly)(function, args, kwargs)
+    except (RunHere, ServerError, UnsupportedError) as error:
+        from zerocopy.share.client.calls import name_of  # which needs torch
+
+        level = logging.INFO if isinstance(error, RunHere) and error.is_usual else logging.WARNING
+        log.log(level, "%s is called here, not by the model server: %s", name_of(function), error)
+        return original(*args, **kwargs)
+    finally:
+        _here.is_calling = False
+
+
+class Inherited:
+    """A class method of a base class, for a class that has one of its own by that name.
+
+    ``super().from_pretrained`` has no name by which another process could look it up.
+    """
+
+    def __init__(self, place: Place, cls: type) -> None:
+        self._place, self._cls = place, cls
+        self.__module__ = cls.__module__
+        self.__qualname__ = f"{cls.__qualname__}.{place.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Inherited, (self._place, self._cls)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it as ``super()`` would."""
+        owner: Any = importlib.import_module(self._place.module)
+        for name in self._place.owners:
+            owner = getattr(owner, name)
+        return vars(owner)[self._place.name].__func__(self._cls, *args, **kwargs)

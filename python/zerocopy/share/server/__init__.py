@@ -1,0 +1,1 @@
+"""The process that keeps results, and starts workers."""

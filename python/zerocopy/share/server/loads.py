@@ -1,0 +1,341 @@
+"""The loaders that run, as the server sees them: who waits for each, what it says, and how it ends."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from typing import Any
+
+from zerocopy.share.conditions.conditions import Conditions
+from zerocopy.share.errors import FrameError, ServerError
+from zerocopy.share.server.entries import Entries, Entry, Holding, Refusal, Resident
+from zerocopy.share.server.fork_server_handle import Zygote
+from zerocopy.share.wire import frames, sealed_memory
+from zerocopy.share.wire.connections import Connection
+from zerocopy.share.wire.frames import Body, Message
+
+_KEPT_OUTPUT = 1 << 14
+#: A zygote is kept so long without anything to load.
+_ZYGOTE_IDLE = 300.0
+
+
+@dataclasses.dataclass(eq=False)
+class Load:
+    """A loader process."""
+
+    number: int
+    key: str
+    name: str
+    zygote: Zygote
+    connection: Connection
+    timeout: float
+    client: Connection  # whose call it is
+    waiting: dict[Connection, bool]  # and whether each sees the same files as the server
+    pid: int | None = None  # until it is forked
+    begun: float = dataclasses.field(default_factory=time.monotonic)
+    output: collections.deque[bytes] = dataclasses.field(default_factory=collections.deque)
+    is_over: bool = False
+    is_holder: bool = False  # it goes on by itself: what it holds others have
+
+    def said(self) -> str:
+        """Return the end of what it printed."""
+        return b"".join(self.output).decode(errors="replace")[-2000:].strip()
+
+
+class Loads:
+    """All loaders that run."""
+
+    def __init__(self, selector: selectors.BaseSelector, entries: Entries) -> None:
+        self._selector, self._entries = selector, entries
+        self._loads: dict[str, Load] = {}
+        self._processes: dict[int, Load] = {}  # by number, until they are reaped
+        self._zygote: Zygote | None = None
+        self._retired: list[Zygote] = []
+        self.count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._loads)
+
+    def names(self) -> list[str]:
+        """Return what is being loaded."""
+        return [load.name for load in self._loads.values()]
+
+    def waits(self, connection: Connection) -> bool:
+        """Return whether a client waits for a loader."""
+        return any(connection in load.waiting for load in self._loads.values())
+
+    def join(self, connection: Connection, key: str, is_near: bool) -> bool:
+        """Have a client wait for a result that is being computed; False if none is."""
+        load = self._loads.get(key)
+        if load is None:
+            return False
+        load.waiting[connection] = is_near
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """Answer a client no more. The loader goes on: its result will be asked for again."""
+        for load in self._loads.values():
+            load.waiting.pop(connection, None)
+
+    def begin(self, connection: Connection, body: Body, descriptors: list[int], is_near: bool) -> None:
+        """Start a loader, unless one for the same is running."""
+        if self.join(connection, body["key"], is_near):
+            return
+        try:
+            load = self._start(connection, body, descriptors, is_near)
+        except (OSError, FrameError, subprocess.SubprocessError) as error:
+            connection.send({"state": "refused", "why": f"no loader could be started: {error}"})
+        else:
+            self._loads[load.key] = load
+
+    def _start(self, client: Connection, body: Body, call: list[int], is_near: bool) -> Load:
+        key, name = str(body["key"]), str(body["name"])
+        timeout = float(body["timeout"])
+        zygote = self._zygote_for(str(body["python"]), sealed_memory.content(call[1]))
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        self.count += 1
+        try:
+            zygote.fork(self.count, [writing, theirs.fileno(), *call])
+        except BaseException:
+            ours.close()
+            os.close(reading)
+            raise
+        finally:
+            theirs.close()
+            os.close(writing)
+        ours.setblocking(False)
+        os.set_blocking(reading, False)
+        connection = Connection(ours, 0, self._selector, frames.MOST_DESCRIPTORS)
+        load = Load(self.count, key, name, zygote, connection, timeout, client, {client: is_near})
+        self._processes[load.number] = load
+        self._selector.register(ours, selectors.EVENT_READ, lambda mask: self._hear(load, mask))
+        self._selector.register(reading, selectors.EVENT_READ, lambda _: self._overhear(load, reading))
+        return load
+
+    def _zygote_for(self, python: str, content: bytes) -> Zygote:
+        environment = sealed_memory.environment_of(content)
+        if self._zygote is None or not self._zygote.suits(python, environment):
+            # One that is of no use any more ends with the last of its loaders: see expire().
+            self._retired += [self._zygote] if self._zygote else []
+            self._zygote = Zygote(python, environment, self._selector, self._hear_zygote)
+        return self._zygote
+
+    def _hear_zygote(self, body: Body) -> None:
+        if body["op"] == "gone":
+            for load in [load for load in self._processes.values() if load.zygote.is_gone]:
+                del self._processes[load.number]
+                self._fail(load, f"the loader of {load.name} has gone")
+        elif body["op"] == "forked":
+            load = self._processes[body["number"]]
+            load.pid = body["pid"]
+            if load.is_over:
+                _kill(load)
+        elif body["op"] == "ended":
+            self._ended(self._processes.pop(body["number"]), body["status"])
+
+    # ------------------------------------------------------------------------- what a loader says
+
+    def _hear(self, load: Load, mask: int) -> None:
+        try:
+            if mask & selectors.EVENT_WRITE:
+                load.connection.flush()
+            if mask & selectors.EVENT_READ:
+                goes_on = load.connection.read()
+                for message in load.connection.messages():
+                    self._take(load, message)
+                    if load.is_over:
+                        return
+                if not goes_on:
+                    load.connection.leave()
+        except Exception as error:  # the model's own code may have written to its socket
+            self._fail(load, f"the loader of {load.name} sent what it should not: {error}")
+
+    def _take(self, load: Load, message: Message) -> None:
+        body = message.body
+        said = body["op"]
+        try:
+            if said == "find":
+                self._find(load, body["checksums"])
+            elif said == "reserve":
+                self._reserve(load, int(body["size"]))
+            elif said == "attach":
+                entry = self._entries.by_id(body["id"])
+                load.connection.send(*(entry.answer() if entry else ({"state": "absent"}, [])), holding=entry)
+            elif said == "published":
+                self._publish(load, message)
+            elif said == "here":
+                self._refuse(load, body)
+            elif said == "held":
+                self._hold(load, message)
+            elif said == "failed":
+                self._finish(load, {"state": "failed", "said": load.said()}, message.descriptors)
+            elif said == "refused":
+                self._finish(load, {"state": body["state"], "why": body["why"]}, [])
+            else:
+                raise FrameError(f"no message {said!r}")
+        finally:
+            message.close()
+
+    def _find(self, load: Load, checksums: list[list[int]]) -> None:
+        found = self._entries.places([(size, crc) for size, crc in checksums])
+        holdings: dict[Holding, int] = {}
+        places: list[list[int] | None] = []
+        for place in found:
+            if place is None or (place[0] not in holdings and len(holdings) == frames.MOST_DESCRIPTORS):
+                places.append(None)
+            else:
+                places.append([holdings.setdefault(place[0], len(holdings)), place[1]])
+        load.connection.send({"places": places}, [h.descriptor for h in holdings], holding=list(holdings))
+
+    def _reserve(self, load: Load, size: int) -> None:
+        try:
+            self._entries.make_room(size)
+        except ServerError as error:
+            load.connection.send({"why": str(error)})
+        else:
+            load.connection.send({"why": None})
+
+    def _publish(self, load: Load, message: Message) -> None:
+        body, descriptors = message
+        parts = body["parts"]
+        holdings = self._holdings(parts, descriptors)
+        entry = Entry(
+            load.key,
+            load.name,
+            [(holding, offset, size) for holding, (offset, size, _) in zip(holdings, parts, strict=True)],
+            body["layout"],
+            Conditions.from_body(body["conditions"]),
+            time.monotonic() - load.begun,
+            body["moved"],
+            body["arguments"],
+        )
+        self._entries.make_room(holdings[0].size)
+        self._entries.add(entry, [tuple(row) for row in body["checksums"]])
+        waiting, load.waiting = load.waiting, {}
+        for connection, is_near in waiting.items():
+            answer, descriptors = entry.answer(with_paths=not is_near)
+            answer["is_own"] = connection is load.client
+            self._tell(connection, answer, descriptors, holding=entry)
+        self._end(load)
+
+    def _refuse(self, load: Load, body: Body) -> None:
+        refusal = Refusal(body["state"], str(body["why"]), Conditions.from_body(body["conditions"]))
+        self._entries.refuse(load.key, refusal)
+        self._finish(load, {"state": refusal.state, "why": refusal.why}, [])
+
+    def _hold(self, load: Load, message: Message) -> None:
+        body = message.body
+        entry = self._entries.by_id(body["id"])
+        if entry is None:
+            self._finish(load, {"state": "lost"}, [])
+            return
+        resident = Resident(message.descriptors, int(body["size"]), int(body["pid"]))
+        entry.hold(body["device"], resident)
+        load.is_holder = True
+        waiting, load.waiting = load.waiting, {}
+        for connection in waiting:
+            self._tell(connection, *resident.answer(), holding=resident)
+        self._end(load)
+
+    def _holdings(self, parts: list[Any], descriptors: list[int]) -> list[Holding]:
+        """Return what holds the parts: memory that other results have already, by the one that they have."""
+        known: dict[tuple[int, int], Holding] = {}
+        for entry in self._entries:
+            for holding, _, _ in entry.parts:
+                status = os.fstat(holding.descriptor)
+                known[status.st_dev, status.st_ino] = holding
+        holdings: list[Holding] = []
+        for (_, _, identity), descriptor in zip(parts, descriptors, strict=True):
+            status = os.fstat(descriptor)
+            if identity is None:
+                sealed_memory.require_sealed(descriptor, 0)
+            shared = known.get((status.st_dev, status.st_ino)) if identity is None else None
+            holdings.append(shared or Holding(os.dup(descriptor), status.st_size, identity))
+        return holdings
+
+    def _overhear(self, load: Load, reading: int) -> None:
+        try:
+            data = os.read(reading, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data or load.is_over:
+            self._selector.unregister(reading)
+            os.close(reading)
+            return
+        load.output.append(data[-_KEPT_OUTPUT:])
+        while sum(map(len, load.output)) > _KEPT_OUTPUT and len(load.output) > 1:
+            load.output.popleft()
+
+    # ---------------------------------------------------------------------------------- how it ends
+
+    def _ended(self, load: Load, status: int) -> None:
+        if not load.is_over:
+            self._hear(load, selectors.EVENT_READ)  # it may have said something before
+        if not load.is_over:
+            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            self._fail(load, f"the loader of {load.name} {how}")
+
+    def expire(self) -> None:
+        """End the loaders that take too long, and zygotes that are of no use any more."""
+        now = time.monotonic()
+        for load in [load for load in self._loads.values() if now > load.begun + load.timeout]:
+            self._fail(
+                load,
+                f"the loader of {load.name} took longer than {load.timeout:g} s (ZEROCOPY_SHARE_TIMEOUT)",
+            )
+        busy = {load.zygote for load in self._processes.values() if not load.is_holder}
+        if self._zygote is not None and now > self._zygote.used + _ZYGOTE_IDLE:
+            self._retired.append(self._zygote)
+            self._zygote = None
+        for zygote in [zygote for zygote in self._retired if zygote not in busy]:
+            self._retired.remove(zygote)
+            zygote.end()
+
+    def end(self) -> None:
+        """End all loaders."""
+        for load in list(self._loads.values()):
+            self._fail(load, "the model server is ending")
+        for zygote in (self._zygote, *self._retired):
+            if zygote is not None:
+                zygote.end()
+
+    def _fail(self, load: Load, why: str) -> None:
+        said = load.said()
+        self._finish(load, {"state": "refused", "why": f"{why}; it printed: {said}" if said else why}, [])
+
+    def _finish(self, load: Load, body: Body, descriptors: list[int]) -> None:
+        waiting, load.waiting = load.waiting, {}
+        for connection in waiting:
+            self._tell(connection, body, descriptors)
+        self._end(load)
+
+    def _tell(self, connection: Connection, body: Body, descriptors: list[int], holding: Any = None) -> None:
+        copies = [os.dup(descriptor) for descriptor in descriptors] if holding is None else descriptors
+        if holding is None:
+            holding = [Holding(copy, 0, None) for copy in copies]
+        with contextlib.suppress(OSError, FrameError):  # that one has gone: its own turn to be dropped comes
+            connection.send(body, copies, holding=holding)
+
+    def _end(self, load: Load) -> None:
+        if load.is_over:
+            return
+        load.is_over = True
+        self._loads.pop(load.key, None)
+        load.connection.close()
+        _kill(load)
+
+
+def _kill(load: Load) -> None:
+    """Kill a loader and what it has forked; not a holder, which sees for itself when nobody needs it any more."""
+    if load.pid is not None and not load.is_holder:
+        for kill in (os.killpg, os.kill):  # it may not have a group of its own yet
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(load.pid, signal.SIGKILL)

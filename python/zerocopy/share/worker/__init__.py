@@ -1,0 +1,1 @@
+"""The process that makes one call and publishes its result."""

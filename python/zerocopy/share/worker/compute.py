@@ -1,0 +1,272 @@
+"""Runs a call in a loader, and publishes what it returns."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from zerocopy import patching
+from zerocopy.errors import UnsupportedError
+from zerocopy.saving.mapped_files import MappedFiles, Place, identity_of
+from zerocopy.share.client import api, calls, result_references
+from zerocopy.share.conditions import caller, generators, namespaces
+from zerocopy.share.conditions.file_tracker import Reading
+from zerocopy.share.errors import ServerError
+from zerocopy.share.objects import attach, fingerprint, serialized
+from zerocopy.share.objects.dedupe import Checksum
+from zerocopy.share.objects.publish import Published, Publisher
+from zerocopy.share.wire import file_identity, frames
+from zerocopy.share.wire.hashes import Hashes
+
+
+def compute(connection: socket.socket, about: dict[str, Any], descriptors: Sequence[int]) -> None:
+    """Run a call, and send the server what it returns.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        To the server.
+    about : dict
+        What the client says of the call.
+    descriptors : sequence of int
+        The call's own memory, and files.
+    """
+    api.be_loader()
+    caller.apply(about["state"])
+    # Hooks are kept by numbers, one process's from 0: those that others add must not take the place of these.
+    torch.utils.hooks.RemovableHandle.next_id = secrets.randbits(62)
+    # So what torch.load returns lies in the file, and need not be copied to be published.
+    patching.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
+    session = _Session(connection)
+    with Reading(about["files"]) as reading:
+        function, args, kwargs, extensions = session.call(about, descriptors)
+        session.note_arguments()
+        if about["generators"] is not None:
+            generators.set_states(about["generators"])
+        watched = _Arguments(args, kwargs, session.earlier_results()) if about["is_strict"] else None
+        try:
+            with (
+                generators.Use() as use,
+                Hashes() as noted,
+                caller.applied(about["state"]),
+                caller.extended(extensions, about["torchs_globals"]),
+            ):
+                result = function(*args, **dict(kwargs))
+        except AttributeError as error:
+            # What unpickling says of a class of the program's: that is another __main__ than the one here.
+            if str(error).endswith(f" on {sys.modules['__main__']!r}"):
+                raise ServerError(f"a loader is not the program: {error}") from error
+            raise
+    if about["is_strict"] and use.names:
+        session.refuse("moved", f"it uses random numbers ({', '.join(use.names)})", reading)
+        return
+    if watched is not None and (why := watched.why_here(result)):
+        session.refuse("moved", why, reading)
+        return
+    left = generators.states() if about["generators"] is not None else None
+    with session.mapped() as mapped:
+        publisher = Publisher(mapped, session.find, session.reserve)
+        arguments = session.unchanged_arguments(mapped)
+        try:
+            published = publisher.publish(result, arguments, noted, session.works)
+        except UnsupportedError as error:
+            if not about["is_strict"]:
+                raise
+            session.refuse("unsupported", str(error), reading)
+            return
+        except OSError as error:  # memory has ended: that is not the call's own error
+            raise ServerError(f"the result of {about['name']} cannot be published: {error}") from error
+        published.layout["generators"] = None if left is None else generators.as_body(left)
+        published.layout["namespaces"] = {**reading.own_modules(), **namespaces.of_classes(published.pickles)}
+        session.send(published, reading, use.names)
+
+
+class _Arguments:
+    """The arguments of a call, of which the caller has others: what the call does to these it would not see."""
+
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: Sequence[tuple[str, Any]], earlier: Sequence[Any]
+    ) -> None:
+        self._all = args, [value for _, value in kwargs]
+        self._mutable = calls.mutable([*args, *self._all[1]])
+        # The caller gets its own object where an earlier result is part of the result.
+        self._own = [value for value in self._mutable if not any(value is result for result in earlier)]
+        self._before = self._described()
+
+    def _described(self) -> fingerprint.State | None:
+        if not self._mutable:
+            return None
+        with MappedFiles() as mapped:
+            return fingerprint.described(self._all, mapped)
+
+    def why_here(self, result: Any) -> str:
+        """Return why the caller has to make the call itself, or an empty string."""
+        if self._before is not None and self._described() != self._before:
+            return "it changes its arguments"
+        if self._own and fingerprint.has_any(result, self._own):
+            return "its result has an argument in it"
+        return ""
+
+
+class _Argument(NamedTuple):
+    """An earlier result."""
+
+    name: str
+    value: Any
+    before: fingerprint.State | None
+
+
+class _Session:
+    """What a loader and the server say to each other."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._arguments: dict[int, _Argument] = {}
+        self._known: dict[str, int] = {}  # memory that is mapped here, by what the kernel calls it
+
+    def _ask(self, body: dict[str, Any]) -> frames.Message:
+        frames.send(self._connection, body)
+        return frames.receive(self._connection)
+
+    # ---------------------------------------------------------------------------------- the call
+
+    def call(
+        self, about: dict[str, Any], descriptors: Sequence[int]
+    ) -> tuple[Any, tuple[Any, ...], Any, caller.Extensions | None]:
+        """Return the function, its arguments, and what the program has added to loading."""
+        parts = [
+            (self._descriptor_of(where, descriptors), offset, size) for offset, size, where in about["parts"]
+        ]
+        with _lease() as lease:
+            archive, skeleton = attach.opened(parts, lease, about["layout"])
+        made: tuple[Any, tuple[Any, ...], Any, caller.Extensions | None] = serialized.build(
+            archive, skeleton, finding=calls.finding(self._argument)
+        )
+        return made
+
+    def _descriptor_of(self, where: Any, descriptors: Sequence[int]) -> int:
+        """Return one of the call's own, or the server's of a part of an earlier result."""
+        if isinstance(where, int):
+            return descriptors[where]
+        return self._answer(where.entry).descriptors[where.part]
+
+    def _answer(self, name: str) -> frames.Message:
+        answer = self._ask({"op": "attach", "id": name})
+        if answer.body.get("state") != "ready":
+            raise result_references.LostReference(name)
+        for _, descriptor in attach.memory_of(answer.body, answer.descriptors):
+            identity = identity_of(descriptor)
+            if identity is not None:
+                self._known[identity] = descriptor
+        return answer
+
+    def _argument(self, name: str, number: int) -> Any:
+        if number not in self._arguments:
+            self._arguments[number] = _Argument(name, self._attached(name), None)
+        return self._arguments[number].value
+
+    def _attached(self, name: str) -> Any:
+        answer = self._answer(name)
+        try:
+            return attach.attach(answer.body, answer.descriptors, resolve=self._attached)
+        except ServerError:  # a file that it lies in has been renamed or written to
+            raise result_references.LostReference(name) from None
+
+    def mapped(self) -> MappedFiles:
+        """Return what is mapped now."""
+        return MappedFiles(self._known)
+
+    def note_arguments(self) -> None:
+        """Note what earlier results are before the call."""
+        if self._arguments:
+            with self.mapped() as mapped:
+                self._arguments = {
+                    number: argument._replace(before=fingerprint.of(argument.value, mapped))
+                    for number, argument in self._arguments.items()
+                }
+
+    def earlier_results(self) -> list[Any]:
+        """Return the earlier results among the arguments."""
+        return [argument.value for argument in self._arguments.values()]
+
+    def unchanged_arguments(self, mapped: MappedFiles) -> dict[int, Any]:
+        """Return those that the call has left as they were: the caller has them."""
+        return {
+            number: argument.value
+            for number, argument in self._arguments.items()
+            if fingerprint.are_same(argument.before, fingerprint.of(argument.value, mapped))
+        }
+
+    # ---------------------------------------------------------------------------------- the result
+
+    def find(self, checksums: list[Checksum]) -> list[Place | None]:
+        """Return where such bytes were published before."""
+        answer = self._ask({"op": "find", "checksums": checksums})
+        return [
+            None if place is None else Place(answer.descriptors[place[0]], place[1])
+            for place in answer.body["places"]
+        ]
+
+    def reserve(self, size: int) -> None:
+        """Ask for room. ``ServerError`` if there is none."""
+        why = self._ask({"op": "reserve", "size": size}).body["why"]
+        if why is not None:
+            raise ServerError(why)
+
+    def works(self, published: Published) -> bool:
+        """Return whether the machine can build a result."""
+        body, descriptors = _described(published)
+        with _lease() as lease:
+            try:
+                attach.attach(body, [*descriptors, lease])
+            except Exception:  # whatever it is, Python's unpickler has another way
+                return False
+        return True
+
+    def refuse(self, state: str, why: str, reading: Reading) -> None:
+        """Say that only the client itself can make the call, as long as the conditions hold."""
+        said = {"op": "here", "state": state, "why": why[:4000]}
+        frames.send(self._connection, {**said, "conditions": reading.conditions().as_body()})
+
+    def send(self, published: Published, reading: Reading, moved: list[str]) -> None:
+        """Publish."""
+        body, descriptors = _described(published)
+        body |= {
+            "op": "published",
+            "conditions": reading.conditions().as_body(),
+            "moved": moved,
+            "checksums": published.checksums,
+            "arguments": [self._arguments[number].name for number in range(len(self._arguments))],
+        }
+        frames.send(self._connection, body, descriptors)
+
+
+@contextlib.contextmanager
+def _lease() -> Iterator[int]:
+    """Give a lease of nobody's."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        yield writing
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def _described(published: Published) -> tuple[dict[str, Any], list[int]]:
+    descriptors = [part.descriptor for part in published.parts]
+    parts = [[part.offset, part.size, _identity_of(part.descriptor)] for part in published.parts]
+    return {"parts": parts, "layout": published.layout}, descriptors
+
+
+def _identity_of(descriptor: int) -> Sequence[int] | None:
+    """Return which file it is; of memory that has none: None."""
+    status = os.fstat(descriptor)
+    return None if status.st_nlink == 0 else file_identity.identity(status)

@@ -1,0 +1,86 @@
+"""The process that holds a result on a device: it fills an allocation there, exports it once, and then only waits.
+
+It is a loader, but one that goes on, and that nobody has to end. What it gives to the server it gives with the writing
+end of a pipe, and the server gives that to each client. When the last of them is closed, by whatever end of whoever had
+it, nobody has the memory any more, and the holder ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import socket
+from typing import Any
+
+import torch
+
+from zerocopy import _C
+from zerocopy.loading.device import staging
+from zerocopy.share.client import result_references
+from zerocopy.share.client.resident import Kind, Way
+from zerocopy.share.objects import attach, serialized
+from zerocopy.share.wire import frames, sealed_memory
+
+_PR_SET_PDEATHSIG = 1
+
+
+def hold(connection: socket.socket, about: dict[str, Any]) -> None:
+    """Bring a result to a device, tell the server, and keep it there until nobody has it.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        To the server.
+    about : dict
+        Which result, and where it is wanted.
+    """
+    device = torch.device(about["device"])
+    kind: Kind = pickle.loads(about["kind"])(device)
+    whole = _filled(connection, about["id"], kind, device)
+    handle, descriptors = kind.export(whole) if whole.nbytes() else (None, [])
+    content = sealed_memory.sealed("zerocopy-resident", [pickle.dumps((whole.nbytes(), handle))])
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    # From here on it is the pipe that it ends with, not the process that it was forked from.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    said = {
+        "op": "held",
+        "id": about["id"],
+        "device": about["device"],
+        "size": whole.nbytes(),
+        "pid": os.getpid(),
+    }
+    frames.send(connection, said, [content, writing, *descriptors])
+    connection.close()
+    frames.close_all([content, writing])
+    _be_silent()
+    os.read(reading, 1)
+    kind.forget()
+
+
+def _filled(connection: socket.socket, entry: str, kind: Kind, device: torch.device) -> torch.UntypedStorage:
+    """Return the allocation with a result in it."""
+    frames.send(connection, {"op": "attach", "id": entry})
+    answer = frames.receive(connection)
+    if answer.body.get("state") != "ready":
+        raise result_references.LostReference(entry)
+    found: list[torch.UntypedStorage] = []
+
+    def bring(haul: _C.Haul) -> torch.UntypedStorage:
+        found.append(staging.carry(kind, haul))
+        return found[-1]
+
+    try:
+        archive, _ = attach.checked(answer.body, answer.descriptors)
+        serialized.leaves_of(archive, Way(device, bring, elsewhere=None), serialized.AS_IT_IS)
+    finally:
+        answer.close()
+    return found[0] if found else torch.UntypedStorage(0)  # all of it was on other devices
+
+
+def _be_silent() -> None:
+    """Let go of what it was heard by."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (1, 2):
+        os.dup2(nothing, stream)
+    os.close(nothing)

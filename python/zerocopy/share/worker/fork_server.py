@@ -1,0 +1,101 @@
+"""The process that loaders are forked from: it has imported torch, which takes seconds, and does nothing else.
+
+It runs no thread and none of its clients' code, and touches no device: a child finds torch as if it had just imported
+it. One is kept for a while, for the loads that follow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from zerocopy.share.errors import FrameError
+from zerocopy.share.wire import frames
+from zerocopy.share.worker import worker
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Fork loaders as the server says: ``sys.argv`` has the socket to it."""
+    die_with_parent()
+    with socket.socket(fileno=int(sys.argv[2])) as server:
+        server.set_inheritable(False)
+        worker.import_all()
+        gc.freeze()  # what is here now the children need not look through, and so not copy
+        with contextlib.suppress(FrameError, OSError):  # the server has gone
+            _Zygote(server).run()
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+class _Zygote:
+    def __init__(self, server: socket.socket) -> None:
+        self._server = server
+        self._inbox = frames.Inbox(frames.MOST_DESCRIPTORS)
+        self._children: dict[int, int] = {}  # the numbers of loads, by pid
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+
+    def run(self) -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # so that it wakes the selector
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if self._woken in ready:
+                    self._woken.recv(4096)
+                    self._reap()
+                if self._server in ready:
+                    if not self._inbox.read(self._server):
+                        return
+                    for message in self._inbox.messages():
+                        self._fork(message, selector)
+
+    def _fork(self, message: frames.Message, selector: selectors.BaseSelector) -> None:
+        pid = os.fork()
+        if pid == 0:
+            selector.close()
+            self._be_loader(message.descriptors)
+        message.close()
+        number = self._children[pid] = message.body["number"]
+        frames.send(self._server, {"op": "forked", "number": number, "pid": pid})
+
+    def _be_loader(self, descriptors: list[int]) -> NoReturn:
+        try:
+            die_with_parent()
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for end in (self._server, self._woken, self._waker):
+                end.close()
+            output, server, *call = descriptors
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+            worker.run(server, call)
+        finally:
+            os._exit(1)  # it has not come to its own end
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                number, code = self._children.pop(pid, None), os.waitstatus_to_exitcode(status)
+                if number is not None:
+                    frames.send(self._server, {"op": "ended", "number": number, "status": code})

@@ -1,0 +1,99 @@
+"""The process that computes a result, publishes it, and ends: whatever it has loaded or started ends with it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from zerocopy.share.errors import FrameError, ServerError
+from zerocopy.share.objects import exceptions
+from zerocopy.share.wire import frames, sealed_memory
+
+_log = logging.getLogger("zerocopy")
+
+
+def import_all() -> None:
+    """Import what every loader needs."""
+    from zerocopy.share.worker import compute, device_holder  # noqa: F401
+
+
+def run(server: int, descriptors: Sequence[int]) -> NoReturn:
+    """Run a call, and end.
+
+    Parameters
+    ----------
+    server : int
+        The socket to the server.
+    descriptors : sequence of int
+        What the client sent: what it says of the call, its environment, the call.
+    """
+    status = 1
+    with socket.socket(fileno=server) as connection:
+        try:
+            _run(connection, descriptors)
+            status = 0
+        except (FrameError, OSError) as error:  # the server has gone, or does not want it any more
+            _log.error("%s", error)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)  # without waiting for threads that the call has left
+
+
+def _run(connection: socket.socket, descriptors: Sequence[int]) -> None:
+    from zerocopy.share.client import result_references
+    from zerocopy.share.worker import compute, device_holder
+
+    head, environment, *parts = descriptors
+    try:
+        about = pickle.loads(sealed_memory.content(head))
+        _become(about, sealed_memory.content(environment))
+        if "kind" in about:
+            device_holder.hold(connection, about)
+        else:
+            compute.compute(connection, about, parts)
+    except (ServerError, result_references.LostReference) as error:
+        state = "lost" if isinstance(error, result_references.LostReference) else "refused"
+        frames.send(connection, {"op": "refused", "state": state, "why": str(error)[:4000]})
+    except BaseException as error:
+        _report(connection, error)
+
+
+def _become(about: dict[str, object], environment: bytes) -> None:
+    """Have this process be where its client is."""
+    os.environb.clear()
+    os.environb.update(sealed_memory.environment_of(environment))
+    os.chdir(str(about["cwd"]))
+    sys.path[:] = about["path"]  # type: ignore[call-overload]
+    sys.argv = about["argv"]  # type: ignore[assignment]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:  # Python's own generator sees to that itself
+        numpy.random.seed()
+
+
+def _report(connection: socket.socket, error: BaseException) -> None:
+    """Send an exception, with its traceback as text."""
+    text = "".join(traceback.format_exception(error))
+    descriptor = sealed_memory.sealed("zerocopy-error", [_pickled(error, text)])
+    frames.send(connection, {"op": "failed"}, [descriptor])
+    os.close(descriptor)
+
+
+def _pickled(error: BaseException, text: str) -> bytes:
+    described = f"{type(error).__qualname__}: {_message_of(error)}"
+    content = exceptions.dumps(error)
+    return pickle.dumps((content, described, text))
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "<no message>"
