@@ -10,7 +10,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from zerocopy import _interpreters, _version
+from zerocopy import _interpreters
 
 if TYPE_CHECKING:
     from zerocopy import gds, jit, share
@@ -134,10 +134,6 @@ _MODULES = ("gds", "jit", "share")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "_C":  # whichever module is the first to import it
-        torch = importlib.import_module("torch")  # whose libraries have to be there before
-        _version.require_built_for(torch.__version__)
-        return importlib.import_module(f"{__name__}._C")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = importlib.import_module(f"{__name__}.{_HOMES[name]}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.errors import FormatError
 from zerocopy.loading import backends, diagnosis, inputs, loader
 from zerocopy.loading.readers import torchscript

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.gds import driver
 from zerocopy.gds.topology import site_of

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.gds import driver
 from zerocopy.gds.channel import untyped

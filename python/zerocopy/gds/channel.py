@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.gds import driver, staging
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.process.fork_safe import ForkSafeLock
 

@@ -11,7 +11,7 @@ from typing import Self
 
 import torch
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.gds import driver, staging
 from zerocopy.gds.availability import Availability, availability_of

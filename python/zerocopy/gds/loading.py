@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.gds import driver
 from zerocopy.gds.availability import is_required, required

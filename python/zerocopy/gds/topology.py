@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from zerocopy import _C
+from zerocopy._native import _C
 
 _SYS = Path("/sys")
 _DEEPEST = 8  # device mapper over md over ... disks

@@ -212,8 +212,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def __repr__(self) -> str:
         if self.closed:
-            return f"<closed Checkpoint {showing.shown(self.path)}>"
-        return f"<Checkpoint {showing.shown(self.path)}, {showing.count(len(self), 'tensor')}>"
+            return f"<closed Checkpoint {display.shown(self.path)}>"
+        return f"<Checkpoint {display.shown(self.path)}, {display.count(len(self), 'tensor')}>"
 
     def _repr_html_(self) -> str:
         infos = self.tensors()
@@ -282,5 +282,5 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def _title(self, infos: Sequence[TensorInfo]) -> str:
         containers = ", ".join(dict.fromkeys(layer.container for layer in self._layers))
-        sums = f"{showing.count(len(infos), 'tensor')}, {showing.size(showing.total(infos))}"
-        return f"{showing.shown(self.path)}: {containers}, {sums}"
+        sums = f"{display.count(len(infos), 'tensor')}, {display.size(display.total(infos))}"
+        return f"{display.shown(self.path)}: {containers}, {sums}"

@@ -14,7 +14,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.indexing import Geometry
 from zerocopy.lazy.lazy_load import LazyFile

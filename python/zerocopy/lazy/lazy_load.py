@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.lazy.conversion import Options, cast_dtype, converted
 from zerocopy.lazy.name_hints import no_such_name

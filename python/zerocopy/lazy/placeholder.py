@@ -81,7 +81,8 @@ class NotYetLoadedTensor(torch.Tensor):
     """
 
     # Set past __setattr__ when one is made; what a tensor has when it is not asked is here.
-    _recipe: Any = None  # (zerocopy.lazy.lazy_load.LazyFile, what it knows it by); None: a tensor on its way to be a Parameter
+    # (LazyFile, its name for the tensor). None: a tensor that is about to become a Parameter.
+    _recipe: Any = None
     _real: torch.Tensor | None = None
     _handed_out: weakref.ref[torch.Tensor] | None = None
     _is_loaded: bool = False

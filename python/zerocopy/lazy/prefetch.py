@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch, environment
+from zerocopy import _torch, environment
+from zerocopy._native import _C
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading import backends

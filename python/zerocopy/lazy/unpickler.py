@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.lazy.placeholder_builder import Deferred, loaded, plain_state
 from zerocopy.loading.readers.unpickler import StorageUnpickling
 

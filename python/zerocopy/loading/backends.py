@@ -9,7 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from zerocopy import _C, environment
+from zerocopy import environment
+from zerocopy._native import _C
 from zerocopy.errors import Error
 
 BACKENDS = ("auto", "mmap", "pread", "direct")

@@ -137,7 +137,7 @@ def other_zip(content: bytes, error: Error) -> str | None:
 
 
 def _bare_pickle(head: bytes) -> Exception:
-    from zerocopy import _C  # here, because both need torch and the command line does without
+    from zerocopy._native import _C  # here, because both need torch and the command line does without
     from zerocopy.loading.objects import allowlist
 
     try:

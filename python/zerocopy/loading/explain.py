@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.display import count, size
 from zerocopy.errors import Error
 from zerocopy.loading import backends, diagnosis, inputs, loader
@@ -149,7 +149,7 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
         return Explanation(inputs.name_of(f), "tar", (), note)
     except (Error, *diagnosis.UNKNOWN) as error:
         public = diagnosis.undiagnosed(error) if isinstance(error, diagnosis.DIAGNOSES) else error
-        raise type(public)(f"{opening.name_of(f)}: {public}") from error.__cause__
+        raise type(public)(f"{inputs.name_of(f)}: {public}") from error.__cause__
     finally:
         if begin is not None:
             f.seek(begin)

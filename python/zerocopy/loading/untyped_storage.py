@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C
+from zerocopy._native import _C
 
 
 def untyped_storage(buffer: Any, *, allow_readonly: bool = False) -> torch.UntypedStorage:

@@ -24,8 +24,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from zerocopy import _C, _core
+from zerocopy import _core
 from zerocopy._core import crc32
+from zerocopy._native import _C
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading import inputs, loader
 from zerocopy.saving.pickle_editor import PickleEditor

@@ -32,14 +32,14 @@ __all__ = [
 
 _HOMES = {
     "ServerError": "errors",
-    "load": "client",
-    "options": "call_options",
-    "patch_all": "patching",
-    "resident": "residence",
-    "shutdown": "client",
-    "status": "client",
-    "unload": "client",
-    "unpatch_all": "patching",
+    "load": "client.api",
+    "options": "client.call_options",
+    "patch_all": "patches.patch_all",
+    "resident": "client.resident",
+    "shutdown": "client.api",
+    "status": "client.api",
+    "unload": "client.api",
+    "unpatch_all": "patches.patch_all",
 }
 
 
@@ -58,6 +58,6 @@ def __dir__() -> list[str]:
 
 # As the whole package: where torch is there, no first use is slower than the next.
 if "torch" in sys.modules:
-    importlib.import_module(f"{__name__}.asking")
+    importlib.import_module(f"{__name__}.client.load_call")
     for _name in __all__:
         __getattr__(_name)

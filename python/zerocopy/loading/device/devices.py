@@ -120,7 +120,7 @@ class _MemoryLane:
         self._move = move
         self._fault: BaseException | None = None
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="zerocopy.loading.device.devices", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="zerocopy.devices", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

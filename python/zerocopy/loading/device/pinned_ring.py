@@ -18,7 +18,8 @@ from itertools import islice
 
 import torch
 
-from zerocopy import _C, _torch, environment
+from zerocopy import _torch, environment
+from zerocopy._native import _C
 from zerocopy.loading import backends
 from zerocopy.loading.device import devices
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy._torch import context
 from zerocopy.loading.device import devices, pinned_ring
 

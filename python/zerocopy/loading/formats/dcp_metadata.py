@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading.objects import stubs

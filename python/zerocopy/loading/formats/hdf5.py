@@ -24,7 +24,7 @@ from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading.formats.hdf5_stream import FileImage, Image, faults
 
 if TYPE_CHECKING:
-    from zerocopy import _C  # which needs torch; the command line has none
+    from zerocopy._native import _C  # which needs torch; the command line has none
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SUFFIXES = (".h5", ".hdf5")

@@ -119,7 +119,7 @@ def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
 
 
 def callee(allowed: Any) -> Callable[..., Any]:
-    """Return `allowed` if a file may call it: a function of :mod:`zerocopy.loading.objects.rebuild`, or one of the user's.
+    """Return `allowed` if a file may call it: a function of the package ``rebuild``, or one of the user's.
 
     The rest of torch's list is good as a value only: ``torch.Tensor(2**38)`` from a file would allocate, and
     ``torch.Tensor(64)`` return uninitialised memory.

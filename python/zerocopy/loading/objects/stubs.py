@@ -1,6 +1,6 @@
 """Stands in for what a file names and no list has: the data of its objects without their code.
 
-The native builder is given this module in place of :mod:`zerocopy.loading.objects.builder`. The two agree on everything but
+The native builder is given this module in place of the module ``builder``. The two agree on everything but
 objects of unknown classes, and calls that are handed such an object.
 """
 

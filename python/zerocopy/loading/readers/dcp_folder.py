@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import ClosedError, FormatError, UnsupportedError
 from zerocopy.loading import inputs, loader

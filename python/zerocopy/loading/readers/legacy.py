@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy.errors import FormatError
 
 _PICKLE_ARGS = {"fix_imports", "encoding", "errors", "buffers"}

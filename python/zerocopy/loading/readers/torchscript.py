@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy._torch import context, script
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading import inputs

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading import inputs
 from zerocopy.loading.device import staging

@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
     key: str
     name: str
-    file_identity: file_identity.Files
+    files: file_identity.Files
     torchs_globals: list[tuple[str, str]]
     state: caller.State
     generators: generators.States | None

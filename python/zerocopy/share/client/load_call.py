@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.share.client import call_options, calls, resident, result_references, settings
 from zerocopy.share.client.connection import Exchange, require

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy._torch import cuda
 from zerocopy.errors import UnsupportedError
 from zerocopy.loading.device import devices, staging

@@ -113,11 +113,8 @@ class Reading:
 
     def _is_named(self, path: str, identity: file_identity.Identity | None) -> bool:
         """Return whether an argument names a file itself. A folder's files count if they are read."""
-        return (
-            identity is not None
-            and os.path.dirname(path) not in self._known
-            and file_identity.is_regular(path)
-        )  # noqa: PTH120
+        folder = os.path.dirname(path)  # noqa: PTH120
+        return identity is not None and folder not in self._known and file_identity.is_regular(path)
 
     def _modules(self) -> tuple[dict[str, program.Origin], list[str]]:
         """Return where the program's own modules came from, and the names of all."""

@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.process import replacements
 from zerocopy.share.conditions import program
 

@@ -66,7 +66,7 @@ class Record(NamedTuple):
 
 def library() -> Path | None:
     """Return the library to preload, if this installation has it where LD_PRELOAD can name it."""
-    path = Path(__file__).resolve().parents[1] / "_watch.so"
+    path = Path(__file__).resolve().parents[2] / "_watch.so"
     return path if path.is_file() and not set(str(path)) & set(" :") else None
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.share.errors import ServerError
 from zerocopy.share.objects import serialized
 from zerocopy.share.objects.publish import MAGIC

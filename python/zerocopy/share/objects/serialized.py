@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy._torch import tensor_extras
 from zerocopy.errors import UnsupportedError
 from zerocopy.loading.device import staging

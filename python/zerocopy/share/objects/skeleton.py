@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy._torch import tensor_extras
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.share.objects import by_value, custom_reducers

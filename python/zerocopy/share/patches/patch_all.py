@@ -85,7 +85,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     known, further = known_places(), places_of(config) if config is not None else []
     if environment.is_disabled() or api.is_loader():
         return
-    compiler.skip(__package__)
+    compiler.skip("zerocopy.share")
     _guard_saves()
     _await(known, is_known=True)
     _await(further, is_known=False)

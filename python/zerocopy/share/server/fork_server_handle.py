@@ -16,7 +16,7 @@ from zerocopy.share.wire import frames
 from zerocopy.share.wire.connections import Connection
 from zerocopy.share.wire.frames import Body
 
-_ROOT = Path(__file__).resolve().parent.parent.parent
+_ROOT = Path(__file__).resolve().parents[3]
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from zerocopy.share.worker.fork_server import main; main()"
 #: What is read when torch is imported, or before: a zygote can only be one's own with the same.
 _IMPORTED = (

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C
+from zerocopy._native import _C
 from zerocopy.loading.device import staging
 from zerocopy.share.client import result_references
 from zerocopy.share.client.resident import Kind, Way

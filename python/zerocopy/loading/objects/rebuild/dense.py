@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _C, _torch
+from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy.loading.objects.rebuild.registry import (
     QUANTIZED,
     are_integers,

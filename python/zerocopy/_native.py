@@ -1,15 +1,17 @@
-"""The release of PyTorch that the native part was compiled for."""
+"""The native extension: the only module that imports it, after torch, to whose libraries it is linked."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_FILE = Path(__file__).with_name("built_for")  # setup.py writes it beside the native part
+import torch
+
+_FILE = Path(__file__).with_name("built_for")  # setup.py writes it beside the extension
 _COMMAND = "pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps ."
 
 
-def require_built_for(running: str) -> None:
-    """Raise ImportError where another release of torch is running: its classes may be laid out otherwise.
+def _require_built_for(running: str) -> None:
+    """Raise ImportError where another release of torch is running: the layout of its classes may differ.
 
     Builds of one release (``+cpu``, ``+cu126``) are alike.
     """
@@ -22,3 +24,8 @@ def require_built_for(running: str) -> None:
             f"zerocopy was built for PyTorch {built}, and this is PyTorch {running}. "
             f"Build it for this one, in the folder of its source: {_COMMAND}"
         )
+
+
+_require_built_for(torch.__version__)
+
+from zerocopy import _C as _C  # noqa: E402  (after the check, whose error says more than the dynamic linker's)
