@@ -578,7 +578,7 @@ def test_close(container: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(CONTAINERS[container]())
     eager = zerocopy.load(path)
-    source = zerocopy.lazy.lazy_load.read(path)
+    source = zerocopy.lazy.file.read(path)
     lazy = source.native.build(source.objects, None)
     used, handed_out = lazy[0] + 0, lazy[1].materialize()
     source.native.close()

@@ -32,9 +32,7 @@ def assert_nothing_left(twin: type[Twin], before: int) -> None:
     gc.collect()
     assert not twin.alive
     assert threads() <= before
-    assert not [
-        thread for thread in threading.enumerate() if thread.name == "zerocopy.devices"
-    ]
+    assert not [thread for thread in threading.enumerate() if thread.name == "zerocopy.devices"]
     assert not [ring for ring in pinned_ring._rings.values() if ring._lock.locked()]
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from zerocopy.loading.explain import Explanation, explain
     from zerocopy.loading.loader import load
     from zerocopy.loading.memory_report import FileMemory, MemoryReport, memory
-    from zerocopy.loading.objects.allowlist import safe_globals
     from zerocopy.loading.objects.stubs import Stub, UnknownGlobal
+    from zerocopy.loading.objects.user_globals import safe_globals
     from zerocopy.loading.readers.unpickler import Unpickler
     from zerocopy.loading.untyped_storage import untyped_storage
     from zerocopy.patching import is_patched, patch, patched, unpatch
@@ -120,7 +120,7 @@ _HOMES = {
     "patched": "patching",
     "prefetch": "lazy.prefetch",
     "rename_keys": "saving.edit",
-    "safe_globals": "loading.objects.allowlist",
+    "safe_globals": "loading.objects.user_globals",
     "save": "saving.saver",
     "share": "share",
     "skip_data": "saving.skip_data",

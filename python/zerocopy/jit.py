@@ -6,7 +6,7 @@ from typing import Any
 
 from zerocopy._native import _C
 from zerocopy.errors import FormatError
-from zerocopy.loading import backends, diagnosis, inputs, loader
+from zerocopy.loading import backends, diagnosis, error_context, inputs
 from zerocopy.loading.readers import torchscript
 
 __all__ = ["load"]
@@ -80,7 +80,7 @@ def load(
 def attempt(f: Any, map_location: Any, extra_files: dict[str, Any] | None, mode: str | None = None) -> Any:
     """Load, or raise: ``StockOnlyError`` where torch's own loader would do it."""
     begin = inputs.position_of(f)
-    with loader.undiagnosed(), loader.naming(f, weights_only=False):
+    with error_context.undiagnosed(), error_context.naming(f, weights_only=False):
         archive = _opened(f, mode)
         module = torchscript.load(archive, map_location, extra_files)
         if begin is not None:

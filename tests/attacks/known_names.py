@@ -96,7 +96,7 @@ KNOWN_NAMES = {
         torch.nn.modules.module._addindent torch.testing._internal.common_utils.run_tests
         torch._C._jit_pass_inline torch._C.import_ir_module""",
     "loaders and scanners of checkpoints": """
-        zerocopy.load zerocopy.loading.loader.load zerocopy.Unpickler zerocopy.loading.objects.allowlist.safe_globals
+        zerocopy.load zerocopy.loading.loader.load zerocopy.Unpickler zerocopy.loading.objects.user_globals.safe_globals
         zerocopy.patch zerocopy.patching.torch_load.load zerocopy._C.view safetensors.torch.load_file
         safetensors.safe_open picklescan.cli.main picklescan.scanner.scan_file_path modelscan.cli.cli
         fickling.fickle.Pickled.load transformers.AutoModel.from_pretrained h5py.File

@@ -22,9 +22,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import engine  # noqa: E402
 import mutate_bytes  # noqa: E402
 
-from zerocopy.share.client.settings import Settings  # noqa: E402
 from zerocopy.share.errors import FrameError  # noqa: E402
 from zerocopy.share.server.server import Server  # noqa: E402
+from zerocopy.share.settings import Settings  # noqa: E402
 from zerocopy.share.wire import frames, sealed_memory, versions  # noqa: E402
 from zerocopy.share.wire.connections import Connection  # noqa: E402
 

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
 
+from zerocopy.loading.objects import user_globals
 from zerocopy.loading.objects.global_names import BLOCKED_MODULES, Name, modern
 
 _ELEMENTS = ("BFloat16", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
@@ -136,7 +137,7 @@ def may_be_set(target: Name, attribute: bytes) -> bool:
         cls = allowlist.resolve([target])[target]
     else:
         cls = builder.native_global(*(part.decode() for part in target))
-    return isinstance(cls, type) and allowlist.may_be_set(cls, name)
+    return isinstance(cls, type) and user_globals.may_be_set(cls, name)
 
 
 def runs_code(name: Name) -> bool:

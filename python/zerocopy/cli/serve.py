@@ -71,7 +71,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    from zerocopy.share.client.settings import Settings
+    from zerocopy.share.settings import Settings
 
     Settings.of_environment()  # a value that makes no sense is said now
     if options.print_unit:

@@ -17,10 +17,10 @@ from zerocopy.converting.inputs import Keep
 from zerocopy.converting.zip_records import zip_records
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Options
-from zerocopy.loading import inputs, loader
+from zerocopy.loading import error_context, inputs
 from zerocopy.loading.formats import dcp_metadata, hdf5, shard_index
+from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving.atomic_file import path_of_file, replacing
-from zerocopy.saving.saver import Counted, Progress, require_progress
 
 
 def convert(
@@ -117,7 +117,7 @@ def convert(
 def _is_zip(source: Any) -> bool:
     if shard_index.index_of(source) is not None or dcp_metadata.folder_of(source) is not None:
         return False
-    with loader.undiagnosed(), loader.naming(source, weights_only=True):
+    with error_context.undiagnosed(), error_context.naming(source, weights_only=True):
         # It checks the file, and says what it is instead.
         return inputs.open_archive(source, windows=True).container == "zip"
 
@@ -126,7 +126,7 @@ def _copy_archive(source: Path, target: Path, progress: Progress | None) -> None
     """Write the records of an archive to HDF5, as they are."""
     h5py = hdf5.import_h5py(target)
     with contextlib.ExitStack() as block:
-        block.enter_context(loader.naming(source, weights_only=True))
+        block.enter_context(error_context.naming(source, weights_only=True))
         file = block.enter_context(source.open("rb"))
         new = block.enter_context(replacing(target, has_name=True))
         block.enter_context(hdf5.staying(os.fsencode(source)))

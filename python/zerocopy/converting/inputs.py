@@ -12,7 +12,7 @@ import torch
 
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy import checkpoint, lazy_load
+from zerocopy.lazy import checkpoint, selection
 from zerocopy.lazy.layer import FileLayer, TensorInfo
 from zerocopy.saving.mapped_files import Place
 
@@ -191,11 +191,11 @@ class Sources:
             return
         had_some = bool(self.tensors)
         if isinstance(keep, str):
-            wanted = lazy_load.chosen(self, None, keep, None)
+            wanted = selection.chosen(self, None, keep, None)
         elif callable(keep):
-            wanted = lazy_load.chosen(self, None, None, keep)
+            wanted = selection.chosen(self, None, None, keep)
         else:
-            wanted = lazy_load.chosen(self, keep, None, None)
+            wanted = selection.chosen(self, keep, None, None)
         self.tensors = {name: self.tensors[name] for name in wanted or () if name in self.tensors}
         self.others = {name: self.others[name] for name in wanted or () if name in self.others}
         if had_some and not self.tensors:

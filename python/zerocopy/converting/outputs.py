@@ -23,9 +23,10 @@ from zerocopy.converting.ties import tied_names
 from zerocopy.lazy.conversion import cast_dtype
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading.formats import hdf5
+from zerocopy.progress import Counted, Progress
 from zerocopy.saving.atomic_file import NewFile, replacing
 from zerocopy.saving.pickler import tie
-from zerocopy.saving.saver import Counted, Parts, Progress
+from zerocopy.saving.saver import Parts
 from zerocopy.saving.sink import PIECE, FileSink, Written
 
 SAFETENSORS = ".safetensors"

@@ -20,7 +20,7 @@ from zerocopy.gds.availability import is_required, required
 from zerocopy.gds.channel import Channel, name_of
 from zerocopy.gds.devices import device_of
 from zerocopy.gds.image import Image, Record
-from zerocopy.loading import inputs, loader
+from zerocopy.loading import error_context, inputs, loader
 from zerocopy.loading.formats import shard_index
 from zerocopy.loading.objects import allowlist, builder
 
@@ -91,7 +91,10 @@ def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
         if records is None:
             return _load_by_cpu(path, device, require)
         image = Image(records, device, name)
-        with loader.naming(path, True), Channel(file.fileno(), name, strict=require is not None) as channel:
+        with (
+            error_context.naming(path, True),
+            Channel(file.fileno(), name, strict=require is not None) as channel,
+        ):
             if image.size:
                 channel.register_if_taken()
                 if channel.reason:

@@ -12,12 +12,13 @@ import torch
 
 from zerocopy import display
 from zerocopy.errors import ClosedError, UnsupportedError
-from zerocopy.lazy import lazy_load
+from zerocopy.lazy import file as lazy_file
+from zerocopy.lazy import selection
 from zerocopy.lazy.layer import FileLayer, Layer, TensorInfo
 from zerocopy.lazy.name_hints import no_such_name
 from zerocopy.lazy.placeholder import materialized
 from zerocopy.lazy.slice import Slice
-from zerocopy.loading import loader
+from zerocopy.loading import error_context
 from zerocopy.loading.formats import shard_index
 
 
@@ -31,7 +32,7 @@ def open(
     device: Any = None,
     keys: Iterable[str] | None = None,
     prefix: str | None = None,
-    predicate: lazy_load.Predicate | None = None,
+    predicate: selection.Predicate | None = None,
     encoding: str = "utf-8",
 ) -> Checkpoint:
     """Open a checkpoint to look at it and take single tensors out of it.
@@ -81,18 +82,18 @@ def open(
     if (index := shard_index.index_of(path)) is not None:
         return open_shards(index, weights_only, keys, prefix, predicate, **how)
     file = _read(path, weights_only, **how)
-    layer = FileLayer(file, lazy_load.chosen(file.native, keys, prefix, predicate))
+    layer = FileLayer(file, selection.chosen(file.native, keys, prefix, predicate))
     return Checkpoint([layer], opened=[layer])
 
 
-def _read(f: Any, weights_only: bool, **how: Any) -> lazy_load.LazyFile:
+def _read(f: Any, weights_only: bool, **how: Any) -> lazy_file.LazyFile:
     try:
-        file = lazy_load.read(f, **how)
+        file = lazy_file.read(f, **how)
     except pickle.UnpicklingError as error:
         if weights_only:
             raise
         raise UnsupportedError(f"{error} To look at such a file use zerocopy.lazy_load.") from error
-    with loader.naming(f, weights_only):
+    with error_context.naming(f, weights_only):
         file.native.find("")  # has the names made: where there are absurdly many the file is refused now
     return file
 
@@ -102,11 +103,11 @@ def open_shards(
     weights_only: bool,
     keys: Iterable[str] | None,
     prefix: str | None,
-    predicate: lazy_load.Predicate | None,
+    predicate: selection.Predicate | None,
     **how: Any,
 ) -> Checkpoint:
     """Open the shards of an index as one checkpoint: a layer each, of the tensors that the index says are in it."""
-    chosen = lazy_load.chosen(index, keys, prefix, predicate)
+    chosen = selection.chosen(index, keys, prefix, predicate)
     wanted = None if chosen is None else set(chosen)
     layers: list[Layer] = []
     with ExitStack() as on_failure:

@@ -17,10 +17,10 @@ import torch
 from zerocopy import _torch
 from zerocopy._native import _C
 from zerocopy.errors import ClosedError
+from zerocopy.lazy.file import LazyFile
 from zerocopy.lazy.indexing import Geometry
-from zerocopy.lazy.lazy_load import LazyFile
 from zerocopy.lazy.slice import Slice
-from zerocopy.loading import loader
+from zerocopy.loading import error_context
 from zerocopy.loading.objects import builder
 from zerocopy.process.fork_safe import ForkSafeLock
 
@@ -113,12 +113,12 @@ class FileLayer:
 
     def require_there(self) -> None:
         """Raise ``OSError`` (ESTALE) if the path does not lead any more to the file as it was opened."""
-        with loader.naming(self.path, weights_only=True):
+        with error_context.naming(self.path, weights_only=True):
             self._native.require_there()
 
     def build(self, chosen: Iterable[str] | None) -> Any:
         """Return the object that was saved, with placeholders; of its leaves those chosen, None for all."""
-        with loader.naming(self.path, weights_only=True):
+        with error_context.naming(self.path, weights_only=True):
             return self._native.build(self._file.objects, None if chosen is None else list(chosen))
 
     def __contains__(self, name: object) -> bool:
@@ -197,12 +197,12 @@ class FileLayer:
 
     def _leaf(self, name: str) -> Any:
         native = self._native
-        with loader.naming(self.path, weights_only=True):
+        with error_context.naming(self.path, weights_only=True):
             return native.leaf(name, self._file.objects)
 
     def _part(self, index: int, part: Geometry) -> torch.Tensor:
         native = self._native
-        with loader.naming(self.path, weights_only=True):
+        with error_context.naming(self.path, weights_only=True):
             return native.part(index, *part)
 
     @property

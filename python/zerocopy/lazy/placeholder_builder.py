@@ -16,7 +16,7 @@ import torch
 from zerocopy import _torch
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.placeholder import NotYetLoadedTensor, real_of, replaced, set_own
-from zerocopy.loading.objects import allowlist, builder, rebuild
+from zerocopy.loading.objects import builder, rebuild
 from zerocopy.process.fork_safe import ForkSafeLock
 
 Shape = Sequence[int]
@@ -100,7 +100,7 @@ class Deferred:
 
     def call(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return ``function(*arguments)``, or the placeholder of the tensor that it makes."""
-        callee = allowlist.callee(function)
+        callee = rebuild.callee(function)
         described = describe(callee, arguments)
         if described is not None:
             return self._made(Call(callee, arguments), described, "cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,7 @@ from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading import backends
 from zerocopy.loading.formats import dcp_metadata, shard_index
-from zerocopy.saving.saver import require_progress
-
-Progress = Callable[[int, int], object]
+from zerocopy.progress import Progress, require_progress
 
 _BETWEEN_LOOKS = 50  # milliseconds
 

@@ -7,14 +7,14 @@ import io
 import pickle
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from zerocopy import _torch
 from zerocopy._native import _C
-from zerocopy.errors import Error, FormatError, UnsupportedError
-from zerocopy.loading import backends, diagnosis, inputs
+from zerocopy.errors import Error, UnsupportedError
+from zerocopy.loading import backends, diagnosis, error_context, inputs
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.objects import allowlist, builder, stubs
@@ -127,43 +127,14 @@ def load(
             ),
         )
         return folder.nested({name: files.load(name) for name in folder.entries})
-    with undiagnosed():
+    with error_context.undiagnosed():
         return load_diagnosed(f, *how, unknown=unknown)
 
 
 def _load_shard(shard: Path, *how: Any, unknown: str) -> Any:
     """Load one file: an index or a folder is no shard, or a few of them could name each other without end."""
-    with undiagnosed():
+    with error_context.undiagnosed():
         return load_diagnosed(shard, *how, unknown=unknown)
-
-
-@contextlib.contextmanager
-def undiagnosed() -> Iterator[None]:
-    """Raise what a file is instead of a checkpoint as one of the public exceptions."""
-    try:
-        yield
-    except diagnosis.DIAGNOSES as error:
-        raise diagnosis.undiagnosed(error) from error.__cause__
-
-
-@contextlib.contextmanager
-def naming(f: Any, weights_only: bool) -> Iterator[None]:
-    """Put the file's name into what is raised about it, once."""
-    try:
-        yield
-    except Error as error:
-        raise type(error)(_named(f, error)) from error.__cause__
-    except EOFError as error:
-        raise FormatError(_named(f, f"truncated: {error}")) from error
-    except pickle.UnpicklingError as error:
-        if weights_only:
-            error.args = (_named(f, error),)
-        raise
-
-
-def _named(f: Any, error: object) -> str:
-    name, text = inputs.name_of(f), str(error)
-    return text if text.startswith(f"{name}: ") else f"{name}: {text}"
 
 
 def load_diagnosed(
@@ -187,7 +158,7 @@ def load_diagnosed(
     backend = backends.backend_of(backend, mmap)
     pickle_load_args = _checked(pickle_module, weights_only, unknown, pickle_load_args)
     begin = inputs.position_of(f)
-    with naming(f, weights_only):
+    with error_context.naming(f, weights_only):
         try:
             # What goes to a device is read on its way there: to read ahead would be to read twice.
             archive = inputs.open_archive(f, mode, backend, windows=staging.leads_to(map_location))

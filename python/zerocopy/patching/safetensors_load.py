@@ -16,7 +16,7 @@ import torch
 
 import zerocopy
 from zerocopy.errors import UnsupportedError
-from zerocopy.loading import backends, inputs, loader
+from zerocopy.loading import backends, error_context, inputs, loader
 from zerocopy.loading.formats import shard_index
 from zerocopy.patching.torch_load import log
 
@@ -142,7 +142,7 @@ def _opened(
 
 
 def _load(filename: Any) -> Any:
-    with loader.naming(filename, weights_only=True):
+    with error_context.naming(filename, weights_only=True):
         archive = inputs.open_archive(filename, backend=backends.backend_of("auto", None))
         _require_safetensors(archive.container)
         result = loader.load_archive(archive, None, None, True, {"encoding": "utf-8"})

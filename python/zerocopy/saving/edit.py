@@ -28,7 +28,7 @@ from zerocopy import _core
 from zerocopy._core import crc32
 from zerocopy._native import _C
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.loading import inputs, loader
+from zerocopy.loading import error_context, inputs
 from zerocopy.saving.pickle_editor import PickleEditor
 from zerocopy.saving.sink import begin_writing, naming
 from zerocopy.saving.zip_tail import LOCAL_HEADER, MARK, OLD, FreeNames, RawEntry, Tail, directory_of, tail_of
@@ -116,8 +116,8 @@ def _edit(path: str | os.PathLike[str], change: Callable[[PickleEditor], None], 
     with (
         _opened(Path(name)) as file,
         naming(os.fsdecode(name)),
-        loader.undiagnosed(),
-        loader.naming(path, weights_only=True),
+        error_context.undiagnosed(),
+        error_context.naming(path, weights_only=True),
     ):
         if _core.container(file, os.fsdecode(name)) != "zip":
             raise UnsupportedError(

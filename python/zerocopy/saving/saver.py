@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from zerocopy import _torch
 from zerocopy.process.malloc_trim import Heap
+from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
 from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickler import Remake, pickled
 from zerocopy.saving.sink import FileSink, Sink, StreamSink, Written
-
-Progress = Callable[[int, int], object]
 
 
 def save(
@@ -170,25 +169,3 @@ def require_one_dtype(dtypes: dict[str, torch.dtype], key: str, storage: _torch.
         raise RuntimeError(
             "Cannot save multiple tensors or storages that view the same data as different types"
         )
-
-
-def require_progress(progress: Any) -> None:
-    """Raise TypeError unless progress can be called."""
-    if progress is not None and not callable(progress):
-        raise TypeError(
-            "expected progress to be a function of the bytes done and the bytes in all, "
-            f"got {type(progress).__name__}"
-        )
-
-
-class Counted:
-    """Adds up what was written."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def __call__(self, size: int) -> None:
-        """Note that so many bytes more are written."""
-        self._done += size
-        if self._progress is not None:
-            self._progress(self._done, self._total)

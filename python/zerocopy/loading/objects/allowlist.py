@@ -6,17 +6,13 @@ all others of the same file, before anything has been built.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import inspect
 import pickle
-import types
-from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
+from collections.abc import Iterable
 from typing import Any
 
 from zerocopy import _torch
-from zerocopy.loading.objects import rebuild
+from zerocopy.loading.objects import rebuild, user_globals
 from zerocopy.loading.objects.global_names import BLOCKED_MODULES, Name, modern, printable
 
 # A message names every global of an honest file; one made to fill a log is cut, and so is `error.globals`.
@@ -42,41 +38,6 @@ OF_OTHER_RELEASES = {
     if _is_lacking(path)
 }
 
-_safe: ContextVar[tuple[Any, ...]] = ContextVar("zerocopy_safe_globals", default=())
-
-
-@contextlib.contextmanager
-def safe_globals(globals: Iterable[Any]) -> Iterator[None]:
-    """Let ``zerocopy.load`` take these classes and functions from a file, within a ``with`` block.
-
-    Works on every release of PyTorch, also where ``torch.serialization.safe_globals`` does not exist; what is given
-    to that one, or to ``add_safe_globals``, counts too. Applies to the current thread or task.
-
-    Parameters
-    ----------
-    globals : iterable
-        Classes or functions, or pairs ``(object, "full.path.in.the.file")``.
-
-    Examples
-    --------
-    >>> import argparse, io, torch, zerocopy
-    >>> file = io.BytesIO()
-    >>> torch.save({"config": argparse.Namespace(layers=2), "weight": torch.ones(2)}, file)
-    >>> with zerocopy.safe_globals([argparse.Namespace]):
-    ...     zerocopy.load(file.getvalue())["config"]
-    Namespace(layers=2)
-    """
-    token = _safe.set((*_safe.get(), *globals))
-    try:
-        yield
-    finally:
-        _safe.reset(token)
-
-
-def given() -> tuple[Any, ...]:
-    """Return what is allowed by :func:`safe_globals` now."""
-    return _safe.get()
-
 
 def resolve(names: Iterable[Name]) -> dict[Name, Any]:
     """Return what each global of a file stands for.
@@ -97,7 +58,7 @@ def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
     names = list(dict.fromkeys(names))
     if not names:
         return {}, []
-    by_user = dict(_user_globals())
+    by_user = dict(user_globals.entries())
     found: dict[Name, Any] = {}
     refused: list[Name] = []
     for name in names:
@@ -116,51 +77,6 @@ def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
                 continue
         refused.append(name)
     return found, refused
-
-
-def callee(allowed: Any) -> Callable[..., Any]:
-    """Return `allowed` if a file may call it: a function of the package ``rebuild``, or one of the user's.
-
-    The rest of torch's list is good as a value only: ``torch.Tensor(2**38)`` from a file would allocate, and
-    ``torch.Tensor(64)`` return uninitialised memory.
-    """
-    if any(allowed is known for known in rebuild.SAFE.values()):
-        return allowed
-    if is_users(allowed):
-        return allowed
-    name = (
-        getattr(allowed, "__qualname__", None) or f"a {type(allowed).__name__}"
-    )  # never its repr: it may be endless
-    raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
-
-
-def may_be_set(cls: type, name: str) -> bool:
-    """Whether a file may give a tensor or an ``OrderedDict`` of class `cls` an attribute `name`.
-
-    Not if the class gives the name a meaning. A slot is a place for an attribute as any other; and in a class that the
-    user has allowed, attributes may hide methods and defaults, as jagged tensors do with ``_values``.
-    """
-    found = inspect.getattr_static(cls, name, cls)
-    if name.startswith("__"):
-        return False
-    if found is cls or isinstance(found, types.MemberDescriptorType):
-        return True
-    return is_users(cls) and not hasattr(type(found), "__set__")
-
-
-def is_users(allowed: Any) -> bool:
-    """Whether the user, rather than torch, has put this class or function on a list."""
-    return any(allowed is known for _, known in _user_globals())
-
-
-def _user_globals() -> Iterator[tuple[tuple[str, str], Any]]:
-    for entry in (*_torch.user_safe_globals(), *_safe.get()):
-        if isinstance(entry, tuple):
-            allowed, path = entry
-            module, _, name = path.rpartition(".")
-            yield (module, name), allowed
-        else:
-            yield (entry.__module__, entry.__qualname__), entry
 
 
 def _refusal(refused: list[Name]) -> pickle.UnpicklingError:

@@ -15,7 +15,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.loading.objects import allowlist, rebuild
+from zerocopy.loading.objects import rebuild, user_globals
 
 Counter = collections.Counter
 Size = torch.Size
@@ -59,12 +59,12 @@ def native_global(module: str, name: str) -> Any:
 
 def call(function: Any, arguments: tuple[Any, ...]) -> Any:
     """Return ``function(*arguments)`` if files may call it (REDUCE)."""
-    return allowlist.callee(function)(*arguments)
+    return rebuild.callee(function)(*arguments)
 
 
 def create(cls: Any, arguments: tuple[Any, ...]) -> Any:
     """Return ``cls.__new__(cls, *arguments)`` if files may call it (NEWOBJ)."""
-    allowed: Any = allowlist.callee(cls)
+    allowed: Any = rebuild.callee(cls)
     if not isinstance(allowed, type):
         raise pickle.UnpicklingError("checkpoint: a new object of something that is no class")
     return allowed.__new__(allowed, *arguments)
@@ -97,5 +97,5 @@ def set_item(target: Any, key: Any, value: Any) -> None:
 
 def _require_own(target: Any, what: str, base: type = object) -> None:
     """Refuse to change what torch's own functions have made: tensors, layouts, ..."""
-    if not isinstance(target, base) or not allowlist.is_users(type(target)):
+    if not isinstance(target, base) or not user_globals.is_users(type(target)):
         raise pickle.UnpicklingError(f"checkpoint: {what} a {type(target).__name__}")

@@ -13,7 +13,7 @@ from zerocopy import _torch
 from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import ClosedError, FormatError, UnsupportedError
-from zerocopy.loading import inputs, loader
+from zerocopy.loading import error_context, inputs
 from zerocopy.loading.formats import dcp_metadata
 
 LoadArchive = Callable[[_C.Archive], Any]
@@ -118,7 +118,7 @@ class Files:
         return archive
 
     def _loaded(self, place: dcp_metadata.Place) -> Any:
-        with loader.undiagnosed(), loader.naming(place.file, weights_only=True):
+        with error_context.undiagnosed(), error_context.naming(place.file, weights_only=True):
             archive = self._archive(place)
             archive.require_there()
             loaded = self._load_archive(archive)

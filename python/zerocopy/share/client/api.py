@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from zerocopy.share import role
 from zerocopy.share.client import connection
-
-_is_loader = False
-
-
-def be_loader() -> None:
-    """Have this process compute what it is asked to load: it is there for that."""
-    global _is_loader
-    _is_loader = True
-
-
-def is_loader() -> bool:
-    """Return whether this process computes a result for the server: then nothing in it goes to the server."""
-    return _is_loader
 
 
 def load(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -72,7 +60,7 @@ def load(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """
     if not callable(fn):
         raise TypeError(f"{type(fn).__name__!r} object is not callable")
-    if _is_loader:
+    if role.is_worker():
         return fn(*args, **kwargs)
     from zerocopy.share.client import load_call  # torch is there by now, or needed
 

@@ -204,9 +204,7 @@ def end_server() -> None:
 
 def is_locked(place: Path) -> bool:
     """Return whether a server has the lock of a path."""
-    from zerocopy.share.server.server import lock
-
     if not place.with_name(f"{place.name}.lock").exists():
         return False
-    with lock(place) as is_ours:
+    with sockets.lock(place) as is_ours:
         return not is_ours

@@ -15,7 +15,8 @@ import torch
 
 from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
-from zerocopy.share.client import call_options, calls, resident, result_references, settings
+from zerocopy.share import settings
+from zerocopy.share.client import call_options, calls, resident, result_references
 from zerocopy.share.client.connection import Exchange, require
 from zerocopy.share.client.resident import Residence
 from zerocopy.share.client.result_references import References

@@ -26,7 +26,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._torch import context
-from zerocopy.loading.objects import allowlist
+from zerocopy.loading.objects import user_globals
 
 State = dict[str, Any]
 
@@ -130,7 +130,7 @@ def extensions() -> Extensions | None:
     packages = [
         entry for entry in _torch.registered_packages() if not all(_is_torchs(item) for item in entry[1:])
     ]
-    found = Extensions(sorted(ours, key=_name_of), list(allowlist.given()), packages)
+    found = Extensions(sorted(ours, key=_name_of), list(user_globals.given()), packages)
     return found if any(found) else None
 
 
@@ -153,7 +153,7 @@ def extended(added: Extensions | None, torchs: Iterable[tuple[str, str]]) -> Ite
     _torch.add_safe_globals(added.torch_globals)
     for entry in added.packages:
         torch.serialization.register_package(*entry)
-    with allowlist.safe_globals(added.zerocopy_globals):
+    with user_globals.safe_globals(added.zerocopy_globals):
         yield
 
 

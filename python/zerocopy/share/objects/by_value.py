@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zerocopy.errors import UnsupportedError
+from zerocopy.share import role
 
 _SPAWNED = "__mp_main__"  # what multiprocessing calls the main module of a process that it has spawned
 _MAINS = ("__main__", _SPAWNED)
@@ -162,9 +163,7 @@ def _set_attributes(cls: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> N
 
 def made(module: str, name: str, content: bytes) -> Any:
     """Return it: the program's own where that has one of the name, so that instances are of the class it knows."""
-    from zerocopy.share.client import api
-
-    if module in _MAINS and "<" not in name and not api.is_loader():
+    if module in _MAINS and "<" not in name and not role.is_worker():
         try:
             return operator.attrgetter(name)(sys.modules["__main__"])
         except AttributeError:  # another program's

@@ -20,7 +20,7 @@ from zerocopy import environment
 from zerocopy._torch import compiler
 from zerocopy.process import import_hook, replacements
 from zerocopy.process.fork_safe import ForkSafeLock
-from zerocopy.share.client import api
+from zerocopy.share import role
 from zerocopy.share.patches import route
 from zerocopy.share.patches.targets import Place, known_places, places_of
 
@@ -83,7 +83,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     True
     """
     known, further = known_places(), places_of(config) if config is not None else []
-    if environment.is_disabled() or api.is_loader():
+    if environment.is_disabled() or role.is_worker():
         return
     compiler.skip("zerocopy.share")
     _guard_saves()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import logging
 import os
 import resource
@@ -23,10 +22,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from zerocopy.share.client.settings import Settings
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.server.entries import Entries
 from zerocopy.share.server.loads import Loads
+from zerocopy.share.settings import Settings
 from zerocopy.share.wire import file_identity, sockets
 from zerocopy.share.wire.connections import Connection
 from zerocopy.share.wire.versions import why_not
@@ -231,7 +230,7 @@ class Server:
 def serve(place: Path) -> int:
     """Be the server of a path until it ends; return an exit status: 0 also where another serves there already."""
     sockets.prepare(place)
-    with lock(place) as is_ours:
+    with sockets.lock(place) as is_ours:
         if not is_ours:
             return 0
         _harden()
@@ -251,19 +250,6 @@ def serve(place: Path) -> int:
             listener.close()
             wake.close()
     return 0
-
-
-@contextlib.contextmanager
-def lock(place: Path) -> Any:
-    """Hold the lock of a path within a block, or learn that another does. The file stays: it is what is locked."""
-    with place.with_name(f"{place.name}.lock").open("ab") as file:
-        os.fchmod(file.fileno(), 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
 
 
 def _wake_on_signals(server: Server) -> socket.socket:

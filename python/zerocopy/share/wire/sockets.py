@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import importlib.util
 import os
@@ -17,6 +18,7 @@ import stat
 import struct
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from zerocopy.share.errors import ServerError
@@ -134,3 +136,16 @@ def require_same_user(connection: socket.socket) -> int:
     if uid != os.geteuid():
         raise ServerError(f"user {uid} is at the other end of the model server's socket")
     return int(pid)
+
+
+@contextlib.contextmanager
+def lock(place: Path) -> Iterator[bool]:
+    """Hold the lock of a path within a block, or learn that another does. The file stays: it is what is locked."""
+    with place.with_name(f"{place.name}.lock").open("ab") as file:
+        os.fchmod(file.fileno(), 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True

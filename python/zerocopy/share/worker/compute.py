@@ -16,7 +16,8 @@ import torch
 from zerocopy import patching
 from zerocopy.errors import UnsupportedError
 from zerocopy.saving.mapped_files import MappedFiles, Place, identity_of
-from zerocopy.share.client import api, calls, result_references
+from zerocopy.share import role
+from zerocopy.share.client import calls, result_references
 from zerocopy.share.conditions import caller, generators, namespaces
 from zerocopy.share.conditions.file_tracker import Reading
 from zerocopy.share.errors import ServerError
@@ -39,7 +40,7 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
     descriptors : sequence of int
         The call's own memory, and files.
     """
-    api.be_loader()
+    role.become_worker()
     caller.apply(about["state"])
     # Hooks are kept by numbers, one process's from 0: those that others add must not take the place of these.
     torch.utils.hooks.RemovableHandle.next_id = secrets.randbits(62)

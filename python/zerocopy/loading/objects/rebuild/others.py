@@ -14,6 +14,7 @@ from zerocopy.loading.objects.rebuild.registry import (
     MAX_DIMENSIONS,
     Function,
     are_integers,
+    callee,
     require,
     set_attributes,
     twin_of,
@@ -68,10 +69,8 @@ def rebuild_from_type_v2(
     function: Function, cls: Any, arguments: tuple[Any, ...], state: Any
 ) -> torch.Tensor:
     """Return an instance of a tensor subclass, or a tensor with Python attributes."""
-    from zerocopy.loading.objects import allowlist
-
     require(isinstance(cls, type) and issubclass(cls, torch.Tensor), "a tensor of a class that is no tensor")
-    made: torch.Tensor = allowlist.callee(function)(*arguments)
+    made: torch.Tensor = callee(function)(*arguments)
     if type(made) is not cls:
         made = made.as_subclass(cls)
     if cls.__setstate__ is not torch.Tensor.__setstate__:

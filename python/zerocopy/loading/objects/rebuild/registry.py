@@ -12,6 +12,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy.errors import Error, FormatError
+from zerocopy.loading.objects import user_globals
 
 Function = Callable[..., Any]
 
@@ -61,6 +62,22 @@ def twin_of(path: str) -> Callable[[Function], Function]:
     return register
 
 
+def callee(allowed: Any) -> Callable[..., Any]:
+    """Return `allowed` if a file may call it: a checked twin, or one of the user's.
+
+    The rest of torch's list is good as a value only: ``torch.Tensor(2**38)`` from a file would allocate, and
+    ``torch.Tensor(64)`` return uninitialised memory.
+    """
+    if any(allowed is known for known in SAFE.values()):
+        return allowed
+    if user_globals.is_users(allowed):
+        return allowed
+    name = (
+        getattr(allowed, "__qualname__", None) or f"a {type(allowed).__name__}"
+    )  # never its repr: it may be endless
+    raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
+
+
 def require(condition: bool, what: str) -> None:
     """Raise ``FormatError`` unless `condition` holds."""
     if not condition:
@@ -73,14 +90,12 @@ def set_attributes(target: Any, state: Any) -> None:
     A name that the class gives a meaning to (``__class__``, ``items``) is refused: the file must not be able to
     change what the object is.
     """
-    from zerocopy.loading.objects import allowlist
-
     for attributes in state if isinstance(state, tuple) and len(state) == 2 else (state,):
         if attributes is None:
             continue
         require(isinstance(attributes, dict), f"the state of {type(target).__name__} is no dict")
         for name, value in attributes.items():
-            if not isinstance(name, str) or not allowlist.may_be_set(type(target), name):
+            if not isinstance(name, str) or not user_globals.may_be_set(type(target), name):
                 shown = repr(name[:_MAX_ECHO]) if isinstance(name, str) else f"of type {type(name).__name__}"
                 raise pickle.UnpicklingError(f"checkpoint: attribute {shown} of {type(target).__name__}")
             setattr(target, name, value)

@@ -1,0 +1,67 @@
+"""Choosing leaves by their dotted names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from zerocopy.lazy.name_hints import no_such_name
+
+Predicate = Callable[[str], bool]
+
+
+class Named(Protocol):
+    """What has names to choose from: a ``_C.Lazy``, a ``zerocopy.loading.formats.shard_index.Index``."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    def names(self) -> list[str]:
+        """Return the names of its tensors."""
+
+    def other_names(self) -> list[str]:
+        """Return the names of its other leaves."""
+
+
+def chosen(
+    native: Named, keys: Iterable[str] | None, prefix: str | None, predicate: Predicate | None
+) -> list[str] | None:
+    """Return the names of the leaves that a filter lets through; None for all, if there is no filter."""
+    if keys is None and prefix is None and predicate is None:
+        return None
+    if isinstance(keys, str):
+        raise TypeError("keys is one string; a list of names is wanted")
+    keys = None if keys is None else set(keys)
+    if keys is not None and not all(isinstance(key, str) for key in keys):
+        raise TypeError("keys are names: strings")
+    if prefix is not None and not isinstance(prefix, str):
+        raise TypeError(f"expected prefix to be a str, got {type(prefix).__name__}")
+    names: list[str] = [*native.names(), *native.other_names()]
+    if keys is not None:
+        names = _under(keys, names, native.name)
+    if prefix is not None:
+        names = [name for name in names if name.startswith(prefix)]
+    return names if predicate is None else [name for name in names if predicate(name)]
+
+
+def _under(keys: set[str], names: list[str], path: str) -> list[str]:
+    """Return the names that are among the keys, or in a branch that is."""
+    lengths, unknown, kept = {len(key) for key in keys}, set(keys), []
+    for name in names:
+        # Only what is as long as a key is looked up: a stranger's name may have any number of dots.
+        if known := keys & {name[:end] for end in _ends(name) if end in lengths}:
+            unknown -= known
+            kept.append(name)
+    if unknown:
+        raise no_such_name(path, min(unknown), names)
+    return kept
+
+
+def _ends(name: str) -> Iterator[int]:
+    """Yield where the names of the branches that a leaf is in end, and its own."""
+    end = name.find(".")
+    while end >= 0:
+        yield end
+        end = name.find(".", end + 1)
+    yield len(name)

@@ -1,0 +1,40 @@
+"""Context managers for errors about a file: as one of the public exceptions, and with the file's name."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+from zerocopy.errors import Error, FormatError
+from zerocopy.loading import diagnosis, inputs
+
+
+@contextlib.contextmanager
+def undiagnosed() -> Iterator[None]:
+    """Raise what a file is instead of a checkpoint as one of the public exceptions."""
+    try:
+        yield
+    except diagnosis.DIAGNOSES as error:
+        raise diagnosis.undiagnosed(error) from error.__cause__
+
+
+@contextlib.contextmanager
+def naming(f: Any, weights_only: bool) -> Iterator[None]:
+    """Put the file's name into what is raised about it, once."""
+    try:
+        yield
+    except Error as error:
+        raise type(error)(_named(f, error)) from error.__cause__
+    except EOFError as error:
+        raise FormatError(_named(f, f"truncated: {error}")) from error
+    except pickle.UnpicklingError as error:
+        if weights_only:
+            error.args = (_named(f, error),)
+        raise
+
+
+def _named(f: Any, error: object) -> str:
+    name, text = inputs.name_of(f), str(error)
+    return text if text.startswith(f"{name}: ") else f"{name}: {text}"

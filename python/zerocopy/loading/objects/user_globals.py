@@ -1,0 +1,77 @@
+"""Classes and functions that the user lets files name."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import types
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from zerocopy import _torch
+
+_safe: ContextVar[tuple[Any, ...]] = ContextVar("zerocopy_safe_globals", default=())
+
+
+@contextlib.contextmanager
+def safe_globals(globals: Iterable[Any]) -> Iterator[None]:
+    """Let ``zerocopy.load`` take these classes and functions from a file, within a ``with`` block.
+
+    Works on every release of PyTorch, also where ``torch.serialization.safe_globals`` does not exist; what is given
+    to that one, or to ``add_safe_globals``, counts too. Applies to the current thread or task.
+
+    Parameters
+    ----------
+    globals : iterable
+        Classes or functions, or pairs ``(object, "full.path.in.the.file")``.
+
+    Examples
+    --------
+    >>> import argparse, io, torch, zerocopy
+    >>> file = io.BytesIO()
+    >>> torch.save({"config": argparse.Namespace(layers=2), "weight": torch.ones(2)}, file)
+    >>> with zerocopy.safe_globals([argparse.Namespace]):
+    ...     zerocopy.load(file.getvalue())["config"]
+    Namespace(layers=2)
+    """
+    token = _safe.set((*_safe.get(), *globals))
+    try:
+        yield
+    finally:
+        _safe.reset(token)
+
+
+def given() -> tuple[Any, ...]:
+    """Return what is allowed by :func:`safe_globals` now."""
+    return _safe.get()
+
+
+def may_be_set(cls: type, name: str) -> bool:
+    """Whether a file may give a tensor or an ``OrderedDict`` of class `cls` an attribute `name`.
+
+    Not if the class gives the name a meaning. A slot is a place for an attribute as any other; and in a class that the
+    user has allowed, attributes may hide methods and defaults, as jagged tensors do with ``_values``.
+    """
+    found = inspect.getattr_static(cls, name, cls)
+    if name.startswith("__"):
+        return False
+    if found is cls or isinstance(found, types.MemberDescriptorType):
+        return True
+    return is_users(cls) and not hasattr(type(found), "__set__")
+
+
+def is_users(allowed: Any) -> bool:
+    """Whether the user, rather than torch, has put this class or function on a list."""
+    return any(allowed is known for _, known in entries())
+
+
+def entries() -> Iterator[tuple[tuple[str, str], Any]]:
+    """Yield the module and the name that a file may use, and the object: torch's list, then this package's."""
+    for entry in (*_torch.user_safe_globals(), *_safe.get()):
+        if isinstance(entry, tuple):
+            allowed, path = entry
+            module, _, name = path.rpartition(".")
+            yield (module, name), allowed
+        else:
+            yield (entry.__module__, entry.__qualname__), entry
