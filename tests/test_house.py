@@ -25,6 +25,28 @@ LAYERS = {
     "binding": {"memory", "container", "pickle", "checkpoint", "gds", "binding"},
 }
 
+# The Python half, from the bottom up. A file imports from the rooms above it in this list, and from its own.
+ROOMS = (
+    "_version errors environment display progress _interpreters",
+    "process",
+    "_torch",
+    "_native",
+    "loading",
+    "lazy",
+    "saving",
+    "converting jit gds",
+    "patching",
+    "share",
+    "share.wire",
+    "share.conditions share.objects",
+    "share.server share.client",
+    "share.worker share.patches",
+    "cli",
+    "__main__",
+)
+FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms.split()}
+MAX_TOP_FILES = 14
+
 # Private names of torch outside of _torch*.py: builders that the twins in rebuild/ have checked the arguments of.
 PRIVATE_NAMES = {
     "dense.py": {"torch._neg_view"},
@@ -121,6 +143,80 @@ def test_every_source_is_built() -> None:
 @pytest.mark.parametrize("path", [*CORE, *PACKAGE], ids=name_of)
 def test_files_are_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+def module_of(path: Path) -> str:
+    """Return the name of a module below ``zerocopy``."""
+    return (
+        ".".join(path.relative_to(ROOT / "python/zerocopy").with_suffix("").parts)
+        .removesuffix("__init__")
+        .strip(".")
+    )
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module: its package, for the model server the package in that; a file at the top itself."""
+    first, *others = module.split(".")
+    return f"share.{others[0]}" if first == "share" and len(others) > 1 else first
+
+
+MODULES = {module_of(path): path for path in PACKAGE}
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules of zerocopy that a file imports when it runs, in functions too. Types alone do not count."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    names = set()
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    found = set()
+    for name in names:
+        if name.startswith("zerocopy."):
+            below = name.removeprefix("zerocopy.")
+            found.add(below if below in MODULES else below.rpartition(".")[0] or below)
+    return found - {module_of(path)}
+
+
+def test_every_room_has_a_floor() -> None:
+    assert {room_of(module) for module in MODULES if module} == set(FLOOR)
+
+
+@each_module
+def test_imports_run_down(path: Path) -> None:
+    module = module_of(path)
+    if not module:  # zerocopy itself, which has all public names
+        return
+    for name in imported(path) & set(MODULES):
+        here, there = room_of(module), room_of(name)
+        assert here == there or FLOOR[there] < FLOOR[here], f"{module} imports {name}"
+
+
+@each_module
+def test_the_extension_has_one_door(path: Path) -> None:
+    assert "_C" not in imported(path) or path.name == "_native.py"
+
+
+def test_no_files_import_each_other() -> None:
+    """Take away what imports nothing that is left, again and again: what remains imports itself."""
+    left = {module: imported(path) & set(MODULES) for module, path in MODULES.items()}
+    while free := {module for module, names in left.items() if not names}:
+        left = {module: names - free for module, names in left.items() if module not in free}
+    assert not left
+
+
+def test_the_top_folder_is_small() -> None:
+    assert len(list((ROOT / "python/zerocopy").glob("*.py"))) <= MAX_TOP_FILES
 
 
 def dotted(node: ast.AST) -> str:

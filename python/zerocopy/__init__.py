@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from zerocopy import _interpreters
+from zerocopy._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from zerocopy import gds, jit, share
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from zerocopy.saving.writer import Writer
 
 _interpreters.require_main()
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Checkpoint",

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import zerocopy
+from zerocopy._version import __version__
 from zerocopy.cli import output
 
 FINE, BAD, TROUBLE = 0, 1, 2
@@ -172,7 +172,7 @@ def report_on(
                 output.say(report.lines())
         code = max(report.code for report in reports)
         if options.json:
-            head = {"schema": _SCHEMA, "command": command, "zerocopy": zerocopy.__version__}
+            head = {"schema": _SCHEMA, "command": command, "zerocopy": __version__}
             files = [report.as_json() for report in reports]
             output.say_json({**head, "verdict": [*verdicts, "trouble"][code], "files": files})
         output.flush()

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import zerocopy
+from zerocopy._version import __version__
 from zerocopy.cli import output, reading
 from zerocopy.errors import Error
 
@@ -73,7 +73,7 @@ def _socket(path: str | None) -> Iterator[None]:
 
 def say_json(command: str, **content: Any) -> None:
     """Print what a command has found, as one JSON object."""
-    output.say_json({"schema": _SCHEMA, "command": command, "zerocopy": zerocopy.__version__, **content})
+    output.say_json({"schema": _SCHEMA, "command": command, "zerocopy": __version__, **content})
 
 
 def size(count: int | None) -> str:

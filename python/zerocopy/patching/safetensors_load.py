@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-import zerocopy
 from zerocopy.errors import UnsupportedError
+from zerocopy.lazy.checkpoint import Checkpoint
+from zerocopy.lazy.checkpoint import open as open_checkpoint
 from zerocopy.loading import backends, error_context, inputs, loader
 from zerocopy.loading.formats import shard_index
 from zerocopy.patching.torch_load import log
@@ -68,8 +69,8 @@ def safe_open_for(original: Function) -> Function:
 class SafeOpen:
     """What ``safe_open`` returns, over a :class:`zerocopy.Checkpoint`. What that has not is asked of the original."""
 
-    def __init__(self, checkpoint: zerocopy.Checkpoint, kind: Any, original: Callable[[], Any]) -> None:
-        self._checkpoint: zerocopy.Checkpoint | None = checkpoint
+    def __init__(self, checkpoint: Checkpoint, kind: Any, original: Callable[[], Any]) -> None:
+        self._checkpoint: Checkpoint | None = checkpoint
         self._kind, self._open_original, self._original = kind, original, None
 
     @property  # type: ignore[misc]
@@ -123,7 +124,7 @@ class SafeOpen:
             self._original = self._open_original()
         return self._original
 
-    def _open(self) -> zerocopy.Checkpoint:
+    def _open(self) -> Checkpoint:
         if self._checkpoint is None:
             from safetensors import SafetensorError
 
@@ -150,10 +151,10 @@ def _load(filename: Any) -> Any:
         return result
 
 
-def _open(filename: Any) -> zerocopy.Checkpoint:
+def _open(filename: Any) -> Checkpoint:
     if shard_index.index_of(filename) is not None:
         _require_safetensors("sharded")
-    checkpoint = zerocopy.open(filename)
+    checkpoint = open_checkpoint(filename)
     try:
         [layer] = checkpoint.layers
         _require_safetensors(layer.container)

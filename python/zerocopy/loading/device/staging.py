@@ -119,10 +119,10 @@ def move(storages: Sequence[torch.UntypedStorage], device: torch.device | str) -
 
     Examples
     --------
-    >>> from zerocopy import devices, road
+    >>> from zerocopy.loading.device import staging
     >>> storage = torch.arange(4.0).storage().untyped()
     >>> if torch.cuda.is_available():
-    ...     assert road.move([storage], "cuda")[0].tolist() == storage.tolist()
+    ...     assert staging.move([storage], "cuda")[0].tolist() == storage.tolist()
     """
     there = torch.device(device)
     return _move(devices.KINDS[there.type](there), storages)

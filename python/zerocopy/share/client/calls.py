@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from zerocopy import __version__
+from zerocopy._version import __version__
 from zerocopy.errors import UnsupportedError
 from zerocopy.process import replacements
 from zerocopy.saving.mapped_files import Place

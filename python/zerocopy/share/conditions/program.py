@@ -6,9 +6,8 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
-
-import zerocopy
 
 #: A module's file, or the folders of a package that has none.
 Origin = str | list[str]
@@ -34,7 +33,7 @@ _listings: dict[str, _Listing] = {}
 # Asking sysconfig and site costs a client some ten milliseconds.
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _FOLDERS = (
-    *(os.path.dirname(file) for file in (os.__file__, zerocopy.__file__)),  # noqa: PTH120
+    *(str(folder) for folder in (Path(os.__file__).parent, Path(__file__).parents[2])),
     *(f"{prefix}/{name}" for prefix in (sys.prefix, sys.base_prefix) for name in ("bin", "lib")),
 )
 _LIBRARIES = tuple({f"{path}/" for folder in _FOLDERS for path in (folder, os.path.realpath(folder))})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from zerocopy import __version__
+from zerocopy._version import __version__
 from zerocopy.share.wire import sockets
 
 
