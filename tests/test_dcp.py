@@ -217,7 +217,7 @@ class Bomb:
 
 def test_nothing_of_metadata_is_called(writer: Writer, capsys: pytest.CaptureFixture[str]) -> None:
     writer.paths["step"] = Bomb()
-    with pytest.raises(zerocopy.FormatError, match="a path of"):
+    with pytest.raises(zerocopy.FormatError, match="a path of names"):
         zerocopy.load(writer.write())
     writer.paths["step"] = ("step",)
     writer.entries["step"] = Bomb()
@@ -302,9 +302,9 @@ FAULTS: dict[str, tuple[Callable[[Writer], None], type[Exception], str]] = {
     "a file name with a zero": (_relative("a\0b"), zerocopy.FormatError, "no file name"),
     "a folder as file": (_relative("."), OSError, ""),
     "behind the end": (_at("offset", 1 << 40), zerocopy.FormatError, "past the end"),
-    "before the beginning": (_at("offset", -1), zerocopy.FormatError, "a place of"),
-    "a length that overflows": (_at("length", 1 << 63), zerocopy.FormatError, "a place of"),
-    "an offset that is no number": (_at("offset", "0"), zerocopy.FormatError, "a place of"),
+    "before the beginning": (_at("offset", -1), zerocopy.FormatError, "an offset and a length"),
+    "a length that overflows": (_at("length", 1 << 63), zerocopy.FormatError, "an offset and a length"),
+    "an offset that is no number": (_at("offset", "0"), zerocopy.FormatError, "an offset and a length"),
     "not the whole archive": (_longer, zerocopy.FormatError, "distcp"),
     "nothing there": (_at("length", 0), zerocopy.FormatError, "distcp"),
     "compressed": (_at("transform_descriptors", ["zstd"]), zerocopy.UnsupportedError, "extension"),
@@ -330,9 +330,9 @@ FAULTS: dict[str, tuple[Callable[[Writer], None], type[Exception], str]] = {
         zerocopy.FormatError,
         "belongs where",
     ),
-    "a path of nothing": (_path("model.bias"), zerocopy.FormatError, "a path of"),
-    "a path of others": (_path("model.bias", 1.5), zerocopy.FormatError, "a path of"),
-    "a name that is none": (_entry(7, 7), zerocopy.FormatError, "no string"),
+    "a path of nothing": (_path("model.bias"), zerocopy.FormatError, "a path of names"),
+    "a path of others": (_path("model.bias", 1.5), zerocopy.FormatError, "a path of names"),
+    "a name that is none": (_entry(7, 7), zerocopy.FormatError, "expected a name"),
     "no entry": (_entry("step", 7), zerocopy.FormatError, "TensorStorageMetadata"),
     "no paths": (lambda writer: setattr(writer, "paths", 7), zerocopy.FormatError, "planner_data"),
 }

@@ -388,16 +388,16 @@ def test_killed(save: Saver, forked: Child) -> None:
     path = save({"weight": BASE, **{f"entry {i}": i for i in range(4000)}})
     code = """
         import os, signal, sys
-        from zerocopy import editing
+        from zerocopy.saving import edit
         import zerocopy
-        write, count = editing._write, int(sys.argv[2])
+        write, count = edit._write, int(sys.argv[2])
         def killing(*arguments):
             global count
             count -= 1
             if count < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             write(*arguments)
-        editing._write = killing
+        edit._write = killing
         zerocopy.rename_keys(sys.argv[1], {"weight": "W"})
     """
     for count in (0, 1, 2):

@@ -149,7 +149,7 @@ def test_an_error_of_the_disk_names_the_file(broken: Path, twin: type[Twin], bac
 @needs_far
 def test_ctrl_c(folder: Path, forked: Child) -> None:  # noqa: F811
     with far.mounted(folder, delay_us=200_000) as place:
-        load = "from zerocopy import devices; devices.KINDS['cpu'] = devices.Memory; zerocopy.load(path)"
+        load = "from zerocopy.loading.device import devices; devices.KINDS['cpu'] = devices.Memory; zerocopy.load(path)"
         seen = interrupted(forked, load, place / "m.pt", already=3, ZEROCOPY_NUM_THREADS="3")
     # The one that watches, the lane, and three that read.
     assert 3 < seen.most <= 5 and seen.left == seen.mapped == 0

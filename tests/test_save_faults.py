@@ -60,18 +60,18 @@ def test_killed_in_the_middle(save: Saver, tmp_path: Path, has_name: bool) -> No
     before = digest(path)
     code = """
         import sys, time, torch, zerocopy
-        from zerocopy import replacing
+        from zerocopy.saving import atomic_file
         def progress(done, total):
             if done > total // 2:
                 print("half", flush=True)
                 time.sleep(600)
         if sys.argv[2] == "True":
-            os_open = replacing.os.open
+            os_open = atomic_file.os.open
             def open_named(path, flags, *rest, **named):
-                if flags & replacing.os.O_TMPFILE == replacing.os.O_TMPFILE:
-                    raise OSError(replacing.errno.EOPNOTSUPP, "not here")
+                if flags & atomic_file.os.O_TMPFILE == atomic_file.os.O_TMPFILE:
+                    raise OSError(atomic_file.errno.EOPNOTSUPP, "not here")
                 return os_open(path, flags, *rest, **named)
-            replacing.os.open = open_named
+            atomic_file.os.open = open_named
         zerocopy.save({f"layer{i}": torch.ones(1 << 20) for i in range(8)}, sys.argv[1], progress=progress)
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(path), str(has_name)]

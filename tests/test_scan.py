@@ -63,6 +63,7 @@ from conftest import Child, Saver, saved_bytes
 import zerocopy
 from zerocopy import _core, _torch
 from zerocopy.__main__ import main
+from zerocopy._torch import safe_globals
 from zerocopy.cli import policy
 from zerocopy.loading.objects import allowlist, rebuild
 
@@ -404,7 +405,7 @@ def test_where_a_pickle_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_lists_of_this_release() -> None:
     """The tables that stand in for torch against the torch that is here."""
-    listed = {*_torch.release_allow_list(), *allowlist.OF_OTHER_RELEASES}
+    listed = {*_torch.release_allow_list(), *allowlist.OF_OTHER_RELEASES, *safe_globals.of_torch()}
 
     def is_native(path: str) -> bool:
         module, _, attribute = path.rpartition(".")

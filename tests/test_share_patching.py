@@ -296,8 +296,8 @@ import zerocopy
 share = zerocopy.share
 share.patch_all()
 assert not {"torch", "transformers", "diffusers", "safetensors"} & set(sys.modules)
-from zerocopy.share import client
-client.load_strictly = lambda fn, args, kwargs: "served"
+from zerocopy.share.client import api
+api.load_strictly = lambda fn, args, kwargs: "served"
 
 from torchvision.models import vgg16, vgg19
 from open_clip import create_model_and_transforms

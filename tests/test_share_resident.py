@@ -134,8 +134,8 @@ def test_another_process_has_the_same_copy(capsys: pytest.CaptureFixture[str]) -
     code = """
 import resident_twin, sharing
 from zerocopy import share
-from zerocopy.share import residence
-residence.KINDS["cpu"] = resident_twin.Memfd
+from zerocopy.share.client import resident
+resident.KINDS["cpu"] = resident_twin.Memfd
 with share.resident("cpu"):
     tensor = share.load(sharing.filled, 50_000, 1)
 assert int(tensor.sum()) == 50_000

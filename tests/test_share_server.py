@@ -59,13 +59,14 @@ def serves(place: Path) -> bool:
 
 TWENTY = """
     import os, sys
-    from zerocopy.share import sockets, starting
+    from zerocopy.share.client import start_server
+    from zerocopy.share.wire import sockets
     gate, opening = os.pipe()
     for _ in range(20):
         if os.fork() == 0:
             os.close(opening)
             os.read(gate, 1)
-            connection = starting.connected(sockets.path(), 60)
+            connection = start_server.connected(sockets.path(), 60)
             os.write(1, f"{sockets.require_same_user(connection)}\\n".encode())
             os._exit(0)
     os.close(opening)

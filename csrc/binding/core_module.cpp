@@ -12,6 +12,7 @@
 #include "container/checksum.h"
 #include "container/safetensors.h"
 #include "container/zip.h"
+#include "memory/budget.h"
 #include "memory/maps.h"
 #include "pickle/effects.h"
 #include "pickle/machine.h"
@@ -177,6 +178,12 @@ PYBIND11_MODULE(_core, module) {
   using namespace zerocopy;  // NOLINT(google-build-using-namespace): the module's own names
   module.doc() = "The native part of zerocopy that looks at files without torch.";
   register_exceptions();
+  py::class_<Budget>(module, "Budget")
+      .def(py::init([](std::uint64_t file_size, std::string complaint) {
+             return Budget(file_size, std::move(complaint));
+           }),
+           py::arg("file_size"), py::arg("complaint"))
+      .def("charge", &Budget::charge, py::arg("bytes"));
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"));
   module.def("is_unwritten", &unwritten, py::arg("pagemap"), py::arg("address"), py::arg("size"));

@@ -242,6 +242,12 @@ std::int64_t Lazy::find(const py::str& name) const {
   return found != leaves().tensors.end() && *found == *leaf ? found - leaves().tensors.begin() : -1;
 }
 
+std::size_t Lazy::leaf_at(py::handle name) const {
+  const auto leaf = place_of(leaves().catalog, name);
+  if (!leaf) throw_missing(name);
+  return *leaf;
+}
+
 const Value& Lazy::tensor_value(std::size_t i) const {
   if (i >= leaves().tensors.size())
     throw py::index_error("a checkpoint of " + std::to_string(leaves().tensors.size()) + " tensors");
@@ -290,23 +296,26 @@ py::object Lazy::build(const py::object& objects, const py::object& chosen) {
   Builder builder(reading_.document, placeholders, policy);
   if (chosen.is_none()) return builder.value(reading_.document.root);
   std::vector<bool> keep(leaves().catalog.leaves().size());
-  for (const py::handle name : chosen) {
-    const auto leaf = place_of(leaves().catalog, name);
-    if (!leaf) throw_missing(name);
-    keep[*leaf] = true;
-  }
+  for (const py::handle name : chosen) keep[leaf_at(name)] = true;
   return Pruning(reading_.document, builder, keep, objects).root(reading_.document.root);
 }
 
 py::object Lazy::leaf(const py::str& name, const py::object& objects) {
-  const auto leaf = place_of(leaves().catalog, name);
-  if (!leaf) throw_missing(name);
+  const Value& value = leaves().catalog.leaves()[leaf_at(name)].value;
+  if (!value.is(Kind::tensor)) return leaves_named(py::list(py::make_tuple(name)), objects)[0];
+  const std::shared_ptr<Opened> real = opened();
+  return Placeholders(objects, *real).tensor(value.as<Tensor>());
+}
+
+py::list Lazy::leaves_named(const py::list& names, const py::object& objects) {
   const std::shared_ptr<Opened> real = opened();
   Placeholders placeholders(objects, *real);
-  const Value& value = leaves().catalog.leaves()[*leaf].value;
-  if (value.is(Kind::tensor)) return placeholders.tensor(value.as<Tensor>());
   const BuildPolicy policy{allowed_, encoding_, objects};
-  return Builder(reading_.document, placeholders, policy).value(value);
+  Builder builder(reading_.document, placeholders, policy);
+  py::list made;
+  for (const py::handle name : names)
+    made.append(builder.value(leaves().catalog.leaves()[leaf_at(name)].value));
+  return made;
 }
 
 py::object Lazy::metadata(const py::object& objects) {

@@ -49,6 +49,8 @@ class Lazy {
   // placeholders.
   pybind11::object build(const pybind11::object& objects, const pybind11::object& chosen);
   pybind11::object leaf(const pybind11::str& name, const pybind11::object& objects);
+  // Several leaves, of which those that share a part share it in Python too.
+  pybind11::list leaves_named(const pybind11::list& names, const pybind11::object& objects);
 
   // What the container says of the file as a whole, a dict of strings, or None.
   pybind11::object metadata(const pybind11::object& objects);
@@ -82,6 +84,7 @@ class Lazy {
   // To be held as long as it is used: whatever asks Python lets other threads run, which may close this.
   std::shared_ptr<Opened> opened() const;
   pybind11::list names_of(const std::vector<std::size_t>& chosen) const;
+  std::size_t leaf_at(pybind11::handle name) const;
   const Value& tensor_value(std::size_t i) const;
 
   Reading reading_;

@@ -26,6 +26,7 @@ namespace {
 Reading read_document(Archive& archive, bool take_modules = false) {
   Document document = archive.document(take_modules);
   std::vector<Record> records = archive.records(wanted_by(document));
+  Content::require_inflatable(records);
   return {std::move(document), std::move(records)};
 }
 
@@ -133,6 +134,7 @@ py::list storages(Archive& archive,
   {
     const GilReleased released;
     const std::vector<Record> records = archive.records(wanted);
+    Content::require_inflatable(records);
     std::vector<Content::Need> needs;
     for (std::size_t i = 0; i < records.size(); ++i) needs.push_back({&records[i], wanted[i].dtype});
     regions = archive.content().read_storages(needs);
@@ -285,6 +287,7 @@ PYBIND11_MODULE(_C, module) {
       .def("entries", &Lazy::entries)
       .def("build", &Lazy::build, py::arg("objects"), py::arg("chosen"))
       .def("leaf", &Lazy::leaf, py::arg("name"), py::arg("objects"))
+      .def("leaves", &Lazy::leaves_named, py::arg("names"), py::arg("objects"))
       .def("metadata", &Lazy::metadata, py::arg("objects"))
       .def("part", &Lazy::part, py::arg("i"), py::arg("offset"), py::arg("size"), py::arg("stride"))
       .def("tensor_at", &Lazy::tensor_at, py::arg("index"))

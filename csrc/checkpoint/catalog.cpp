@@ -8,10 +8,9 @@
 namespace zerocopy {
 namespace {
 
-// Of all names together. Honest pickles spell out every leaf, in a byte at least, but the branches above once
-// only.
-constexpr std::uint64_t kLeastBudget = std::uint64_t{1} << 20U;
-constexpr std::uint64_t kBudget = 256;  // times the pickle
+// An honest pickle spells out each leaf, in two bytes at least. The names of the branches above are spelled
+// out once, and repeated in each name below.
+constexpr std::uint64_t kTimes = 64;
 constexpr std::uint64_t kLeafCost = 64;
 constexpr std::uint64_t kBranchCost = 16;
 
@@ -64,7 +63,7 @@ void Path::leave(const Node& branch) {
 }
 
 Catalog::Catalog(const Document& document)
-    : budget_(kLeastBudget + kBudget * document.text().size()),
+    : budget_(document.text().size(), "pickle: far more leaves than it spells out", kTimes),
       path_(document),
       by_name_(document.tensors.size()) {  // there are seldom many more leaves
   leaves_.reserve(document.tensors.size());
@@ -91,7 +90,7 @@ const Tensor* Catalog::dense(const Value& value) {
 
 void Catalog::add(std::string_view name, const Value& value) {
   if (!Path::is_branch(value)) return add_leaf(name, value);
-  charge(kBranchCost);
+  budget_.charge(kBranchCost);
   if (!path_.enter(value.node())) return;
   std::size_t place = 0;
   if (value.is_mapping()) {
@@ -107,7 +106,7 @@ void Catalog::add(std::string_view name, const Value& value) {
 }
 
 void Catalog::add_leaf(std::string_view name, const Value& value) {
-  charge(kLeafCost);
+  budget_.charge(kLeafCost);
   std::string_view free = name.data() == nullptr ? std::string_view("") : name;
   for (int i = 2; !by_name_.insert(free, leaves_.size()).second; ++i) {
     free = keep(std::string(name) + "~" + std::to_string(i));
@@ -124,13 +123,8 @@ std::string_view Catalog::join(std::string_view branch, std::string_view key) {
 }
 
 std::string_view Catalog::keep(std::string name) {
-  charge(name.size());
+  budget_.charge(name.size());
   return kept_.emplace_back(std::move(name));
-}
-
-void Catalog::charge(std::uint64_t size) {
-  if (size > budget_) throw FormatError("pickle: far more leaves than it spells out");
-  budget_ -= size;
 }
 
 }  // namespace zerocopy

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "memory/budget.h"
 #include "memory/name_hash.h"
 #include "memory/name_table.h"
 #include "pickle/document.h"
@@ -60,9 +61,8 @@ class Catalog {
   void add_leaf(std::string_view name, const Value& value);
   std::string_view join(std::string_view branch, std::string_view key);
   std::string_view keep(std::string name);
-  void charge(std::uint64_t size);
 
-  std::uint64_t budget_;
+  Budget budget_;
   Path path_;
   std::vector<Leaf> leaves_;
   std::deque<std::string> kept_;

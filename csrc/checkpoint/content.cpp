@@ -1,6 +1,11 @@
 #include "checkpoint/content.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <stdexcept>
+#include <string_view>
 
 #include "checkpoint/batch.h"
 #include "container/inflate.h"
@@ -15,6 +20,23 @@ void reverse_units(const Region& bytes, std::size_t unit) {
   for (std::size_t at = 0; at + unit <= bytes.size(); at += unit) {
     std::reverse(bytes.data() + at, bytes.data() + at + unit);
   }
+}
+
+constexpr std::uint64_t kMaxRecord = std::uint64_t{1} << 44U;  // so that no sum of them overflows
+
+std::optional<std::uint64_t> max_inflated() {
+  const char* const text = std::getenv("ZEROCOPY_MAX_INFLATED");
+  if (text == nullptr || *text == '\0') return std::nullopt;
+  const std::string_view said(text);
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(said.begin(), said.end(), number);
+  const std::string_view unit(end, static_cast<std::size_t>(said.end() - end));
+  const auto power = unit.empty() ? std::size_t{0} : std::string_view("KMGT").find(unit) + 1;
+  if (error != std::errc() || unit.size() > 1 || power > 4 || number >> (63 - 10 * power) != 0) {
+    throw std::invalid_argument("ZEROCOPY_MAX_INFLATED must be a number of bytes, with K, M, G or T behind it or "
+                                "nothing, not '" + std::string(said) + "'");
+  }
+  return number << (10 * power);
 }
 
 }  // namespace
@@ -90,7 +112,20 @@ Region Content::part(const Record& record, const DType& element, Extent extent) 
   return bytes;
 }
 
+void Content::require_inflatable(std::span<const Record> records) {
+  const std::optional<std::uint64_t> most = max_inflated();
+  if (!most) return;
+  std::uint64_t size = 0;
+  for (const Record& record : records) {
+    if (record.encoding != Encoding::stored) size += std::min(record.size, kMaxRecord);
+  }
+  if (size <= *most) return;
+  throw UnsupportedError("checkpoint: its records inflate to " + std::to_string(size) +
+                         " bytes, and ZEROCOPY_MAX_INFLATED allows " + std::to_string(*most));
+}
+
 Region Content::read(const Record& record) const {
+  if (record.encoding != Encoding::stored) require_inflatable({&record, 1});
   if (record.encoding == Encoding::deflated) return inflate(*source_, record.extent, record.size);
   if (record.encoding == Encoding::foreign) {
     Region bytes = record.foreign->read();

@@ -68,6 +68,10 @@ class Content {
     require_unchanged();
   }
 
+  // Throws UnsupportedError where records inflate to more than the environment variable ZEROCOPY_MAX_INFLATED
+  // allows: bytes, or with K, M, G or T behind the number. Without the variable any ratio will do.
+  static void require_inflatable(std::span<const Record> records);
+
   // The bytes of a record, inflated where need be, in fresh memory.
   Region read(const Record& record) const;
 

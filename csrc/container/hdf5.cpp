@@ -5,6 +5,7 @@
 #include <set>
 
 #include "container/hdf5_object.h"
+#include "memory/budget.h"
 #include "memory/cursor.h"
 #include "memory/utf8.h"
 
@@ -20,9 +21,8 @@ constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n"sv;
 constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
 constexpr std::uint64_t kEntry = 40;    // a name in a leaf
 constexpr std::uint64_t kHeader = 512;  // of an object, as h5py writes it: 272
+constexpr std::uint64_t kCopies = 4;  // of a path: in the listing, the document, the names, Python
 constexpr std::uint64_t kMaxHeap = 1U << 26U;
-constexpr std::uint64_t kFreeText = 1U << 16U;  // names and paths: so many bytes, and so many times the file
-constexpr std::uint64_t kMaxText = 16;
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kLevels = 16;  // of a tree
 constexpr std::uint16_t kMaxSymbols = 512;
@@ -34,7 +34,7 @@ class PlainReader {
         left_(source.size() / kEntry),
         unread_(source.size()),
         end_(source.size()),
-        text_(kFreeText + kMaxText * source.size()) {}
+        text_(source.size(), "hdf5: paths far longer than the file") {}
 
   Hdf5Listing read() {
     const Symbol root = superblock();
@@ -167,14 +167,8 @@ class PlainReader {
     const ByteSpan names = members.heap.bytes();
     expect(at < names.size());
     const auto name = Cursor(names.subspan({at, names.size() - at}), "hdf5").take_until(std::byte{0}).text();
-    charge(name.size());
+    text_.charge(name.size());
     return name;
-  }
-
-  // Names may overlap, and a path repeats those of its groups: that stays in proportion to the file.
-  void charge(std::uint64_t text) {
-    expect(text <= text_);
-    text_ -= text;
   }
 
   // A node of the tree, or at level -1 a leaf of names. libhdf5 looks a name up by halving, at each level:
@@ -221,7 +215,7 @@ class PlainReader {
   }
 
   void member(const Symbol& symbol, const Members& members, std::string_view name) {
-    charge(members.path.size() + name.size() + 1);
+    text_.charge(kCopies * (members.path.size() + name.size() + 1));
     std::string path = members.path;
     if (!path.empty()) path += '/';
     path += name;
@@ -239,7 +233,7 @@ class PlainReader {
   std::uint64_t left_;    // names and nodes: there cannot be more than fit
   std::uint64_t unread_;  // of what structures have for themselves
   std::uint64_t end_;
-  std::uint64_t text_;          // that names and paths may still take
+  Budget text_;                 // names may overlap, and a path repeats those of its groups
   std::uint64_t symbols_ = 0;   // of a leaf, at most
   std::uint64_t children_ = 0;  // of a node
   std::vector<Extent> taken_;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "memory/budget.h"
+#include "pickle/geometry.h"
+
 namespace zerocopy {
 namespace {
 
@@ -17,7 +20,9 @@ bool exceeds(std::uint64_t charged, std::uint64_t times, std::uint64_t held) {
 
 }  // namespace
 
-void Document::charge_rebuild(const Sequence& arguments) {
+void Document::charge_rebuild(const Global& function, const Sequence& arguments) {
+  arguments_.push_back(&arguments);
+  if (function.name.starts_with("_rebuild_device_tensor_")) charge_conversion(arguments);
   for (std::size_t i = 0; i < std::min(arguments.items.size(), kLooked); ++i) {
     charge_argument(arguments.items[i], 0);
   }
@@ -35,6 +40,36 @@ void Document::charge_argument(const Value& argument, int depth) {
   charge_state(argument);
 }
 
+// (tensor, dtype, ...): the tensor in another dtype, which may be sixteen times as wide.
+void Document::charge_conversion(const Sequence& arguments) {
+  if (arguments.items.size() < 2 || !arguments.items[0].is(Kind::tensor)) return;
+  const auto& from = arguments.items[0].as<Tensor>();
+  const Value& to = arguments.items[1];
+  const DType* dtype = to.is(Kind::global) ? to.as<Global>().dtype : nullptr;
+  if (dtype == nullptr || from.dtype->size == 0) return;
+  const std::uint64_t numel = std::min(from.storage->nbytes, kMostOfOne) / from.dtype->size;
+  converted_ = std::min(converted_ + numel * dtype->size, std::uint64_t{1} << 62U);
+}
+
+// A tuple that many calls share is looked at for each of them: that is bounded as the keys are.
+void Document::require_countable(const Value& argument, int depth, std::uint64_t& visits) const {
+  if (argument.is(Kind::big_integer)) throw FormatError("pickle: an integer beyond 64 bits in a tensor");
+  const bool is_sequence = argument.is(Kind::tuple) || argument.is(Kind::list);
+  if (!is_sequence || depth > kDeepest) return;
+  const auto& items = argument.as<Sequence>().items;
+  visits += items.size();
+  constexpr std::uint64_t kVisits = 16;
+  if (exceeds(visits, kVisits, text_.size())) throw FormatError("pickle: the same arguments are used too often");
+  std::size_t integers = 0;
+  for (const Value& item : items) {
+    if (item.is(Kind::integer)) ++integers;
+    require_countable(item, depth + 1, visits);
+  }
+  if (argument.is(Kind::tuple) && integers > kMaxDimensions) {
+    throw FormatError("pickle: a tensor of " + std::to_string(integers) + " dimensions");
+  }
+}
+
 void Document::charge_state(const Value& state) {
   if (state.is_mapping()) states_.push_back(&state.as<Mapping>());
 }
@@ -46,6 +81,13 @@ void Document::settle() const {
   for (const Storage* storage : storages) held += std::min(storage->nbytes, kMostOfOne);
   if (walked_ > kAlways && exceeds(walked_ - kAlways, kWalks, held)) {
     throw FormatError("pickle: the same tensors are rebuilt too often");
+  }
+  if (converted_ != 0) {
+    Budget(text_.size() + held, "pickle: the same tensors are converted too often").charge(converted_);
+  }
+  std::uint64_t visits = 0;
+  for (const Sequence* arguments : arguments_) {
+    for (const Value& argument : arguments->items) require_countable(argument, 0, visits);
   }
   constexpr std::uint64_t kSets = 4;
   constexpr std::uint64_t kLeast = 8;  // bytes that an attribute takes in a pickle: its name, its value

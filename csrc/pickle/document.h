@@ -250,7 +250,10 @@ class Document {
   // torch's rebuild functions look at every element of their tensors (are the indices in range?), every
   // attribute of a state is looked at and set, and a few bytes do either again with the same tensors or the
   // same state.
-  void charge_rebuild(const Sequence& arguments);
+  //
+  // They count with integers of any width and with any number of dimensions, for as long as that takes. So
+  // settle() refuses integers beyond 64 bits and more than 64 dimensions among their arguments.
+  void charge_rebuild(const Global& function, const Sequence& arguments);
   void charge_state(const Value& state);
 
   // At the end, when all storages and states are whole. Throws FormatError when those were out of proportion.
@@ -277,6 +280,8 @@ class Document {
 
  private:
   void charge_argument(const Value& argument, int depth);
+  void charge_conversion(const Sequence& arguments);
+  void require_countable(const Value& argument, int depth, std::uint64_t& visits) const;
 
   Region text_;
   std::unique_ptr<Arena> arena_ = std::make_unique<Arena>();  // its address outlives a move
@@ -284,7 +289,9 @@ class Document {
   std::uint64_t charged_ = 0;
   std::uint64_t visited_ = 0;
   std::uint64_t walked_ = 0;            // bytes of tensors
+  std::uint64_t converted_ = 0;         // bytes of tensors in another dtype
   std::vector<const Mapping*> states_;  // each time that one is set
+  std::vector<const Sequence*> arguments_;  // of the rebuild functions
 };
 
 }  // namespace zerocopy

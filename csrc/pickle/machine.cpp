@@ -321,7 +321,7 @@ void Machine::call(Object::Call how) {
     push(call_native(document_, global, arguments.as<Sequence>(), instruction_.offset));
     return;
   }
-  if (global.module.starts_with("torch.")) document_.charge_rebuild(arguments.as<Sequence>());
+  if (global.module.starts_with("torch.")) document_.charge_rebuild(global, arguments.as<Sequence>());
   auto& object = document_.make<Object>(Kind::object);
   object.callable = &global;
   object.call = how;

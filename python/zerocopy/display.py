@@ -24,6 +24,15 @@ def shown(text: str, longest: int = _LONGEST) -> str:
     return safe if len(text) <= longest and len(safe) <= longest else safe[:longest] + "..."
 
 
+def described(value: object) -> str:
+    """Return a short description of any object of a file's. Its ``repr`` may be endless."""
+    if isinstance(value, str):
+        return repr(shown(value))
+    if isinstance(value, int) and value.bit_length() <= 64:
+        return repr(value)
+    return f"an object of type {type(value).__name__}"
+
+
 def size(nbytes: int) -> str:
     """Return a number of bytes as "1.2 MB"."""
     value, unit = float(nbytes), 0

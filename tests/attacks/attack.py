@@ -77,12 +77,21 @@ class Attack:
 
     def here(self) -> Attack:
         """Return what the attack comes to on the running release of torch."""
-        if not self.needs or not self.weights_only or self.needs in torchs_list._get_allowed_globals():
+        if not self.needs or not self.weights_only or self.needs in _torchs_globals():
             return self
         return replace(self, expected=Expected.REFUSED, says=(self.needs,))
 
     def __str__(self) -> str:
         return self.name.replace(" ", "-")
+
+
+def _torchs_globals() -> set[str]:
+    """Return what torch allows, by its list and by what it has registered itself."""
+    registered = getattr(torch.serialization, "get_safe_globals", list)()
+    return {
+        *torchs_list._get_allowed_globals(),
+        *(f"{each.__module__}.{each.__qualname__}" for each in registered),
+    }
 
 
 @dataclass(frozen=True)

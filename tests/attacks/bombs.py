@@ -41,7 +41,12 @@ WIDE = tensor(None, 0, (HUGE,), (0,))
 INDICES = tensor(storage("1", "LongStorage", numel=2), 0, (1, HUGE), (0, 0))
 LONGS = tensor(storage("1", "LongStorage", numel=2), 0, (HUGE,), (0,))
 BYTES = storage("2", "QUInt8Storage", numel=64)
-STORAGES = {"0": DATA, "1": struct.pack("<2q", 0, 1), "2": bytes(64)}
+STORAGES = {
+    "0": DATA,
+    "1": struct.pack("<2q", 0, 1),
+    "2": bytes(64),
+    "3": struct.pack("<2q", 2**40, 2**40 + 1),
+}
 
 
 def bomb(what, make, expected=Expected.FORMAT, **more):
@@ -311,4 +316,46 @@ _COPIES = (
                  ordered_dict()), needs=f"{UTILS}._rebuild_qtensor"),
 )  # fmt: skip
 
-BOMBS = Family("Bombs", (*_DEPTH, *_KEYS, *_REPEATED, *_VIEWS, *_COPIES))
+#: An integer of thirty thousand bytes: to multiply with such takes a while, as dimensions of a tensor minutes.
+_WIDE_INTEGER = 1 << 240_000
+_DIMENSIONS = (2**62,) * 3000
+_META = f"{UTILS}._rebuild_meta_tensor_no_storage"
+_JAGGED = "torch.nested._internal.nested_tensor"
+
+
+def meta(size):
+    return lambda: call(name(UTILS, _META.rpartition(".")[2]), name("torch", "float32"), size, size, False)
+
+
+def jagged_tensor(offsets):
+    values, none = tensor(), Code(b"N")
+    rows = {"values": values, "offsets": offsets, "lengths": none, "_ragged_idx": 1, "_metadata_cache": {}}
+    rebuild, kind = name(_JAGGED, "_rebuild_njt"), name(_JAGGED, "NestedTensor")
+    return lambda: call(name("torch._tensor", "_rebuild_from_type_v2"), rebuild, kind, (rows,), {})
+
+
+#: Offsets 2^40 and 2^40 + 1.
+LONG_PAIR = tensor(storage("3", "LongStorage", numel=2), 0, (2,), (1,))
+
+_NUMBERS = (
+    bomb("meta tensor of an integer of 30 000 bytes", meta((_WIDE_INTEGER,))),
+    bomb("meta tensor of 3000 dimensions of 2^62", meta(_DIMENSIONS)),
+    bomb("sparse tensor of 3000 dimensions of 2^62", sparse("sparse_coo", tensor(), tensor(), _DIMENSIONS)),
+    bomb("sparse tensor of an integer of 30 000 bytes", sparse("sparse_coo", tensor(), tensor(), (_WIDE_INTEGER,))),
+    bomb("quantized tensor at an offset of 30 000 bytes",
+         lambda: call(name(UTILS, "_rebuild_qtensor"), BYTES, _WIDE_INTEGER, (1,), (1,),
+                      (name("torch", "per_tensor_affine"), 0.5, 3), False, ordered_dict()),
+         needs=f"{UTILS}._rebuild_qtensor"),
+    bomb("nested tensor at offsets of 30 000 bytes",
+         lambda: call(name(UTILS, "_rebuild_nested_tensor"), tensor(), INDICES, INDICES, [_WIDE_INTEGER] * 4),
+         needs=f"{UTILS}._rebuild_nested_tensor"),
+    bomb("jagged tensor of rows outside of its values", jagged_tensor(LONG_PAIR), needs=f"{_JAGGED}._rebuild_njt"),
+    bomb("layout of a mesh, called",
+         lambda: call(name("torch.distributed._mesh_layout", "_FlatLayout"), (2**40,), (1,)), Expected.REFUSED),
+    bomb("64 conversions to elements that are 16 times as wide",
+         repeated(64, f"{UTILS}._rebuild_device_tensor_from_cpu_tensor",
+                  tensor(storage("2", "ByteStorage", numel=64), 0, (64,)), name("torch", "complex128"), "cpu", False),
+         Expected.LOADS),
+)  # fmt: skip
+
+BOMBS = Family("Bombs", (*_DEPTH, *_KEYS, *_REPEATED, *_VIEWS, *_COPIES, *_NUMBERS))

@@ -202,9 +202,9 @@ UNCALLED: dict[str, dict[str, Any]] = {
     "a dtype": {"path": FLOAT, "arguments": ()},
     "a tensor": {"path": tensor(), "arguments": ()},
     "text": {"path": Code(assembler.code("print")), "arguments": ("x",)},
-    "lists doubled 40 times": {"path": doubled(40), "arguments": ()},
     "None": {"path": Code(b"N"), "arguments": ()},
 }
+DOUBLED: dict[str, dict[str, Any]] = {"lists doubled 40 times": {"path": doubled(40), "arguments": ()}}
 STATES: dict[str, dict[str, Any]] = {
     "sets __class__": {"state": {"__class__": TENSOR}},
     "sets __dict__": {"state": {"__dict__": {}}},
@@ -271,6 +271,7 @@ REBUILT = (
     Attack("a valid tensor of a class", typed, EQUAL, value=lambda: FLOATS, needs=TYPED),
     *attacks(typed, FORMAT, _titled("a tensor of a class, with", TYPES), needs=TYPED),
     *attacks(typed, REFUSED, _titled("a tensor of a class, made by", UNCALLED), needs=TYPED),
+    *attacks(typed, FORMAT, _titled("a tensor of a class, made by", DOUBLED), needs=TYPED),
     *attacks(typed, REFUSED, _titled("a tensor of a class, whose state", STATES), needs=TYPED),
     *_any(),
 )  # fmt: skip

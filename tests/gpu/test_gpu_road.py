@@ -156,7 +156,7 @@ def test_storages_in_memory_and_threads(save: Saver) -> None:
 
 BROKEN = """
     import sys, torch, zerocopy
-    from zerocopy import devices
+    from zerocopy.loading.device import devices
     class Broken(devices.Cuda):
         def lane(self):
             lane = super().lane()

@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -260,20 +260,6 @@ def release_allow_list() -> dict[str, Any]:
     """Return the running release's weights_only allow-list: full path to object."""
     found: dict[str, Any] = _weights_only._get_allowed_globals()
     return found
-
-
-def user_safe_globals() -> Iterable[Any]:
-    """Return what the user gave to ``torch.serialization.add_safe_globals``; nothing before 2.4."""
-    get = getattr(_serialization, "get_safe_globals", None)
-    found: Iterable[Any] = get() if get else ()
-    return found
-
-
-def add_safe_globals(found: list[Any]) -> None:
-    """Allow globals as ``torch.serialization.add_safe_globals`` does, for good; nothing before 2.4."""
-    add = getattr(_serialization, "add_safe_globals", None)
-    if add and found:
-        add(found)
 
 
 def registered_packages() -> list[Any]:

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
 
-from zerocopy.loading.objects import user_globals
 from zerocopy.loading.objects.global_names import BLOCKED_MODULES, Name, modern
 
 _ELEMENTS = ("BFloat16", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
@@ -38,6 +37,9 @@ _EVERYWHERE = frozenset(
     }
 )
 
+_JAGGED = "torch.nested._internal.nested_tensor"
+_JAGGED_ATTRIBUTES = frozenset({b"_values", b"_offsets", b"_lengths", b"_ragged_idx", b"_metadata_cache"})
+
 #: Full paths that a file may name, by minor release.
 LISTS = {
     "1.13": _EVERYWHERE,
@@ -53,6 +55,8 @@ LISTS = {
         "torch._utils._rebuild_nested_tensor",
         "torch._utils._rebuild_qtensor",
         "torch._utils._rebuild_wrapper_subclass",
+        f"{_JAGGED}.NestedTensor",
+        f"{_JAGGED}._rebuild_njt",
         "torch.per_channel_affine",
         "torch.per_channel_affine_float_qparams",
         "torch.per_channel_symmetric",
@@ -80,6 +84,7 @@ FUNCTIONS = frozenset(
         "torch._utils._rebuild_tensor_v3",
         "torch._utils._rebuild_wrapper_subclass",
         "torch.serialization._get_layout",
+        f"{_JAGGED}._rebuild_njt",
     }
 )
 
@@ -128,9 +133,13 @@ def may_be_set(target: Name, attribute: bytes) -> bool:
     if target == (b"collections", b"OrderedDict"):  # state_dict's _metadata: nearly every file has it
         return not name.startswith("__") and not hasattr(OrderedDict, name)
 
+    if target == (_JAGGED.encode(), b"NestedTensor") and attribute in _JAGGED_ATTRIBUTES:
+        return True  # of what the call has set already: a load refuses other values
+
     from zerocopy.loading.objects import (  # only torch's classes know what their attributes mean
         allowlist,
         builder,
+        user_globals,
     )
 
     if running().allows(target):

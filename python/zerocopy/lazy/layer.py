@@ -135,8 +135,10 @@ class FileLayer:
 
     def metadata(self) -> dict[str, Any]:
         """Return what the file says beside its tensors."""
-        said: dict[str, Any] = self._native.metadata(self._file.objects) or {}
-        return said | {name: self._leaf(name) for name in self.other_names()}
+        native, names = self._native, self.other_names()
+        with error_context.naming(self.path, weights_only=True):
+            said: dict[str, Any] = native.metadata(self._file.objects) or {}
+            return said | dict(zip(names, native.leaves(names, self._file.objects), strict=True))
 
     def tensor(self, name: str) -> torch.Tensor:
         """Return a placeholder: the one that was made before, if it is alive."""

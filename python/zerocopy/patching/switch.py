@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import environment
-from zerocopy._torch import compiler
+from zerocopy.process import torch_compiler
 from zerocopy.errors import UnsupportedError
 from zerocopy.patching import torch_jit, torch_load, torch_save
 from zerocopy.process import replacements
@@ -203,7 +203,7 @@ def _safetensors_places() -> tuple[_Place, ...]:
 
 
 def _install(parts: list[str], rebind: bool) -> None:
-    compiler.skip(__package__)
+    torch_compiler.skip(__package__)
     for part in parts:
         for place, name, make in _PLACES[part]:
             _swap(place, name, getattr(place, name), make, part)
@@ -243,7 +243,7 @@ def _set(module: ModuleType, alias: str, swap: _Swap) -> None:
 def _replacement(original: Function, ours: Function, part: str) -> Function:
     @functools.wraps(original)
     def choose(*args: Any, **kwargs: Any) -> Any:
-        called = compiler.untraced(ours) if _is_wanted(part) else original
+        called = torch_compiler.untraced(ours) if _is_wanted(part) else original
         return called(*args, **kwargs)
 
     return _class_for(original, choose) if isinstance(original, type) else choose

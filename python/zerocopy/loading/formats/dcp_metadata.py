@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from zerocopy import _core
 from zerocopy._native import _C
-from zerocopy.display import shown
+from zerocopy.display import described, shown
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading.objects import stubs
 
@@ -31,6 +32,10 @@ _METADATA = ".metadata"
 _LONGEST = 1 << 30  # bytes
 _WIDEST_GAP = 1024  # places of a list that nothing was saved for
 _MOST_CELLS = 1 << 20
+_MOST_DIMENSIONS = 64
+_POINTER = 8
+_CELL = 64  # of a grid: it is counted, compared and kept
+_CHUNK = 512  # of a tensor: the objects that are made of it, in each dimension
 
 Key = str | int
 
@@ -70,11 +75,14 @@ class Folder(NamedTuple):
         Tensors and everything else, by name, in the order they were saved in.
     paths : dict of str to tuple
         Under which keys of nested dicts and lists each belongs.
+    metadata_size : int
+        Bytes of ``.metadata``: what is made of the folder is in proportion to them.
     """
 
     name: str
     entries: dict[str, Chunked | Place]
     paths: dict[str, tuple[Key, ...]]
+    metadata_size: int
 
     @property
     def places(self) -> Iterator[Place]:
@@ -85,10 +93,11 @@ class Folder(NamedTuple):
     def nested(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return values by name as the nested object that was saved."""
         root: dict[Any, Any] = {}
+        budget = _core.Budget(self.metadata_size, f"{self.name}: lists with far more gaps than items")
         for name, value in values.items():
             path = self.paths.get(name, (name,))
             try:
-                _put(root, path, value)
+                _put(root, path, value, budget)
             except (TypeError, KeyError, IndexError):
                 raise FormatError(f"{self.name}: {shown(name)} belongs where something else is") from None
         return root
@@ -113,7 +122,8 @@ def folder_of(f: Any) -> Folder | None:
         return None
     name = os.fsdecode(f)
     try:
-        return _folder(name, path, _unpickled(path / _METADATA))
+        content = _content(path / _METADATA)
+        return _folder(name, path, _unpickled(content), len(content))
     except UnsupportedError:
         raise
     except (FormatError, TypeError, ValueError, KeyError) as error:
@@ -121,12 +131,16 @@ def folder_of(f: Any) -> Folder | None:
         raise FormatError(f"{name}/{_METADATA}: {reason}") from None
 
 
-def _unpickled(path: Path) -> Any:
+def _content(path: Path) -> bytes:
     with path.open("rb") as file:
         # Python allocates the number of bytes that it is asked for, however short the file is.
         content = file.read(min(_LONGEST, os.fstat(file.fileno()).st_size) + 1)
     if len(content) > _LONGEST:
         raise ValueError("more than 1 GiB")
+    return content
+
+
+def _unpickled(content: bytes) -> Any:
     # The machine reads pickles that are in archives.
     wrapped = io.BytesIO()
     with zipfile.ZipFile(wrapped, "w") as archive:
@@ -136,23 +150,24 @@ def _unpickled(path: Path) -> Any:
     return opened.load(stubs.allow, None, True, None, "utf-8", stubs, True)
 
 
-def _folder(name: str, folder: Path, metadata: Any) -> Folder:
+def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:
     said = _state(metadata, "Metadata")
+    budget = _core.Budget(size, "far more chunks than it spells out")
     if not isinstance(said["storage_data"], dict) or not isinstance(said["state_dict_metadata"], dict):
         raise TypeError("it is not what a FileSystemWriter writes")
     places = dict(_place(folder, *item) for item in said["storage_data"].items())
     entries: dict[str, Chunked | Place] = {}
     for key, value in said["state_dict_metadata"].items():
         if not isinstance(key, str):
-            raise TypeError(f"a name that is no string: {shown(repr(key))}")
+            raise TypeError(f"expected a name, found {described(key)}")
         if _class_of(value) == "BytesStorageMetadata":
             entries[key] = places[key, None]
         else:
-            entries[key] = _chunked(key, _state(value, "TensorStorageMetadata"), places)
+            entries[key] = _chunked(key, _state(value, "TensorStorageMetadata"), places, budget)
     paths = said.get("planner_data") or {}
     if not isinstance(paths, dict):
         raise TypeError("planner_data is no dict")
-    return Folder(name, entries, {key: _path(path) for key, path in paths.items()})
+    return Folder(name, entries, {key: _path(path) for key, path in paths.items()}, size)
 
 
 def _class_of(value: Any) -> str:
@@ -169,9 +184,7 @@ def _state(value: Any, wanted: str) -> dict[str, Any]:
 def _place(folder: Path, index: Any, info: Any) -> tuple[tuple[str, tuple[int, ...] | None], Place]:
     key, said = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
     if said.get("transform_descriptors"):
-        raise UnsupportedError(
-            f"{folder}: written by an extension: {shown(str(said['transform_descriptors']))}"
-        )
+        raise UnsupportedError(f"{folder}: written by an extension")
     file, offset, length = said["relative_path"], said["offset"], said["length"]
     if not isinstance(file, str) or not file or "\0" in file:
         raise TypeError("a chunk in what is no file name")
@@ -179,17 +192,21 @@ def _place(folder: Path, index: Any, info: Any) -> tuple[tuple[str, tuple[int, .
         raise ValueError(f"the file {shown(file)} is not in its folder")
     for number in (offset, length):
         if type(number) is not int or not 0 <= number < 1 << 62:
-            raise ValueError(f"a place of {shown(repr(number))} bytes")
+            raise ValueError(f"expected an offset and a length in bytes, found {described(number)}")
     begin = key.get("offset")
     return (key["fqn"], None if begin is None else _extent(begin)), Place(folder / file, offset, length)
 
 
-def _chunked(name: str, said: dict[str, Any], places: dict[Any, Place]) -> Chunked:
+def _chunked(name: str, said: dict[str, Any], places: dict[Any, Place], budget: _core.Budget) -> Chunked:
     properties = said["properties"]
     state = properties.state if _class_of(properties) == "TensorProperties" else None
     dtype = state[0] if isinstance(state, tuple) and state else None
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{shown(name)} has no dtype")
+    shape = _extent(said["size"])
+    if not isinstance(said["chunks"], list):
+        raise TypeError(f"the chunks of {shown(name)} are no list")
+    budget.charge(_CHUNK * len(said["chunks"]) * (1 + len(shape)))
     chunks = []
     for chunk in said["chunks"]:
         extent = _state(chunk, "ChunkStorageMetadata")
@@ -198,8 +215,8 @@ def _chunked(name: str, said: dict[str, Any], places: dict[Any, Place]) -> Chunk
         if place is None:
             raise ValueError(f"{shown(name)} has no place for its chunk at {begin}")
         chunks.append(Chunk(begin, size, place))
-    tensor = Chunked(_extent(said["size"]), dtype, chunks)
-    if not _is_whole(tensor):
+    tensor = Chunked(shape, dtype, chunks)
+    if not _is_whole(tensor, budget):
         raise ValueError(f"the chunks of {shown(name)} do not make up a tensor of {tensor.shape}")
     return tensor
 
@@ -207,11 +224,13 @@ def _chunked(name: str, said: dict[str, Any], places: dict[Any, Place]) -> Chunk
 def _extent(value: Any) -> tuple[int, ...]:
     numbers = tuple(value) if isinstance(value, (tuple, list)) else None
     if numbers is None or not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
-        raise TypeError(f"a size of {shown(repr(value)[:200])}")
+        raise TypeError(f"expected a size, found {described(value)}")
+    if len(numbers) > _MOST_DIMENSIONS:
+        raise ValueError(f"a size of {len(numbers)} dimensions")
     return numbers
 
 
-def _is_whole(tensor: Chunked) -> bool:
+def _is_whole(tensor: Chunked, budget: _core.Budget) -> bool:
     """Whether each element is in one chunk: in a grid along the borders of all chunks, each cell is."""
     rank = len(tensor.shape)
     borders: list[dict[int, int]] = []
@@ -228,6 +247,7 @@ def _is_whole(tensor: Chunked) -> bool:
     cells = [len(places) - 1 for places in borders]
     if prod(cells) > _MOST_CELLS:
         raise UnsupportedError(f"chunks in a grid of {shown(str(cells))}")
+    budget.charge(_CELL * prod(cells))
     grid = torch.zeros(cells, dtype=torch.int32)
     for chunk in tensor.chunks:
         begins = zip(borders, chunk.offsets, chunk.sizes, strict=True)
@@ -237,22 +257,22 @@ def _is_whole(tensor: Chunked) -> bool:
 
 def _path(path: Any) -> tuple[Key, ...]:
     if not isinstance(path, tuple) or not path or not all(type(key) in (str, int) for key in path):
-        raise TypeError(f"a path of {shown(repr(path)[:200])}")
+        raise TypeError(f"expected a path of names and numbers, found {described(path)}")
     return path
 
 
-def _put(root: Any, path: tuple[Key, ...], value: Any) -> None:
+def _put(root: Any, path: tuple[Key, ...], value: Any, budget: _core.Budget) -> None:
     """Put a value into nested dicts (by strings) and lists (by numbers), which are made as they are needed."""
     here = root
     for key, following in itertools.pairwise(path):
         inner = _get(here, key)
         if inner is None:
             inner = {} if isinstance(following, str) else []
-            _set(here, key, inner)
+            _set(here, key, inner, budget)
         here = inner
     if _get(here, path[-1]) is not None:
         raise KeyError(path[-1])
-    _set(here, path[-1], value)
+    _set(here, path[-1], value, budget)
 
 
 def _get(here: Any, key: Key) -> Any:
@@ -263,9 +283,11 @@ def _get(here: Any, key: Key) -> Any:
     return here[key] if key < len(here) else None
 
 
-def _set(here: Any, key: Key, value: Any) -> None:
+def _set(here: Any, key: Key, value: Any, budget: _core.Budget) -> None:
     if isinstance(here, list) and isinstance(key, int):
         if key > len(here) + _WIDEST_GAP:
             raise IndexError(key)
-        here.extend([None] * (key + 1 - len(here)))
+        missing = max(0, key + 1 - len(here))
+        budget.charge(_POINTER * missing)
+        here.extend([None] * missing)
     here[key] = value

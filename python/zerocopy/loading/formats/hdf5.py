@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zerocopy import _core
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading.formats.hdf5_stream import FileImage, Image, faults
 
@@ -32,8 +33,7 @@ SUFFIXES = (".h5", ".hdf5")
 _USER_BLOCKS = [1 << n for n in range(9, 21)]
 _DEEPEST = 100
 _MOST_LINKS = 16  # behind each other: libhdf5's own bound
-_MOST_TEXT = 16  # bytes of all paths for a byte of the file
-_FREE_TEXT = 1 << 16
+_COPIES = 4  # of a path: in the listing, the document, the names, the result
 _PIECE = 1 << 22
 _MOST_DIMENSIONS = 32  # of HDF5 and of numpy, yet there may be arrays in a dataset of as many
 
@@ -105,7 +105,7 @@ class _Lister:
         self._places: dict[int, int] = {}  # of datasets, by their address
         self._by_path: dict[str, int] = {}
         self._groups: set[int] = set()
-        self._text = _FREE_TEXT + _MOST_TEXT * int(file.id.get_filesize())
+        self._budget = _core.Budget(int(file.id.get_filesize()), "hdf5: paths far longer than the file")
         self._soft: dict[str, str] = {}  # where each leads, both from the root
         with faults(image):
             self._group(h5py.h5g.open(file.id, b"/"), "", 0)
@@ -125,6 +125,7 @@ class _Lister:
             kind = group.links.get_info(name).type
             if kind == h5.h5l.TYPE_SOFT:
                 target = posixpath.join("/", path, _text(group.links.get_val(name)))
+                self._budget.charge(_COPIES * (len(here) + len(target)))
                 self._soft[here] = posixpath.normpath(target).lstrip("/")
             if kind != h5.h5l.TYPE_HARD:
                 continue  # external ones lead to other files
@@ -136,11 +137,7 @@ class _Lister:
                 self._dataset(member, here)
 
     def _append(self, path: str, *rest: Any) -> None:
-        self._text -= len(path) + 1
-        if self._text < 0:
-            raise UnsupportedError(
-                "hdf5: the paths of all names together are many times longer than the file"
-            )
+        self._budget.charge(_COPIES * (len(path) + 1))
         self._by_path[path] = len(self.listing)
         self.listing.append((path.encode(), *rest))
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from zerocopy import _torch
+from zerocopy._torch import safe_globals
 from zerocopy.loading.objects import rebuild, user_globals
 from zerocopy.loading.objects.global_names import BLOCKED_MODULES, Name, modern, printable
 
@@ -58,7 +59,7 @@ def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
     names = list(dict.fromkeys(names))
     if not names:
         return {}, []
-    by_user = dict(user_globals.entries())
+    by_user, own = dict(user_globals.entries()), safe_globals.of_torch()
     found: dict[Name, Any] = {}
     refused: list[Name] = []
     for name in names:
@@ -71,6 +72,9 @@ def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
             path = ".".join(pair)
             if "." not in pair[1] and path in _torch.release_allow_list():
                 found[name] = rebuild.SAFE.get(path, _torch.release_allow_list()[path])
+                continue
+            if "." not in pair[1] and path in own:
+                found[name] = rebuild.SAFE.get(path, own[path])
                 continue
             if "." not in pair[1] and path in OF_OTHER_RELEASES:
                 found[name] = OF_OTHER_RELEASES[path]

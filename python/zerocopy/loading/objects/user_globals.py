@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from zerocopy import _torch
+from zerocopy._torch import safe_globals as safe_globals_of_torch
 
 _safe: ContextVar[tuple[Any, ...]] = ContextVar("zerocopy_safe_globals", default=())
 
@@ -68,7 +68,10 @@ def is_users(allowed: Any) -> bool:
 
 def entries() -> Iterator[tuple[tuple[str, str], Any]]:
     """Yield the module and the name that a file may use, and the object: torch's list, then this package's."""
-    for entry in (*_torch.user_safe_globals(), *_safe.get()):
+    for path, allowed in safe_globals_of_torch.of_program():
+        module, _, name = path.rpartition(".")
+        yield (module, name), allowed
+    for entry in _safe.get():
         if isinstance(entry, tuple):
             allowed, path = entry
             module, _, name = path.rpartition(".")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from zerocopy import _torch
+from zerocopy import _core, _torch
 from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import ClosedError, FormatError, UnsupportedError
@@ -82,7 +82,14 @@ class Files:
             raise UnsupportedError(
                 f"{self.folder.name}: mode 'r+' cannot write to {shown(name)}, which does not lie row by row"
             )
+        nbytes = part.numel() * _torch.element_size(part.dtype)
+        self._charge_copy(name, nbytes, _torch.untyped_of(part).nbytes())
         return part.contiguous()
+
+    def _charge_copy(self, name: str, nbytes: int, stored: int) -> None:
+        """Refuse a copy that is out of proportion to the stored bytes: a stride of 0 repeats these."""
+        complaint = f"{self.folder.name}: {shown(name)} is larger than its chunks"
+        _core.Budget(stored, complaint).charge(nbytes)
 
     def _joined(self, name: str, entry: dcp_metadata.Chunked, parts: Iterator[torch.Tensor]) -> torch.Tensor:
         if self._mode == "r+":
@@ -189,6 +196,10 @@ class Tensors:
             return self._opened.load(name)
         strides = torch.empty(entry.shape, device="meta").stride()
         return objects.placeholder(self._places[name], entry.shape, strides, entry.dtype, "cpu", False)
+
+    def leaves(self, names: list[str], objects: Any) -> list[Any]:
+        """Return several of these."""
+        return [self.leaf(name, objects) for name in names]
 
     def build(self, objects: Any, chosen: Iterable[str] | None) -> Any:
         """Return the nested object, of the leaves that were chosen (None: of all)."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch
-from zerocopy._torch import context
+from zerocopy._torch import context, safe_globals
 from zerocopy.loading.objects import user_globals
 
 State = dict[str, Any]
@@ -126,7 +126,7 @@ class Extensions(NamedTuple):
 
 def extensions() -> Extensions | None:
     """Return what the program has added to loading; None if nothing."""
-    ours = [entry for entry in _torch.user_safe_globals() if not _is_torchs(entry)]
+    ours = [entry for entry in safe_globals.registered() if not _is_torchs(entry)]
     packages = [
         entry for entry in _torch.registered_packages() if not all(_is_torchs(item) for item in entry[1:])
     ]
@@ -138,7 +138,7 @@ def torchs_globals() -> list[tuple[str, str]]:
     """Return the names of the globals that torch's own modules have allowed, which depends on which are imported."""
     return sorted(
         (entry.__module__, entry.__qualname__)
-        for entry in _torch.user_safe_globals()
+        for entry in safe_globals.registered()
         if _is_torchs(entry) and hasattr(entry, "__qualname__")
     )
 
@@ -146,11 +146,11 @@ def torchs_globals() -> list[tuple[str, str]]:
 @contextlib.contextmanager
 def extended(added: Extensions | None, torchs: Iterable[tuple[str, str]]) -> Iterator[None]:
     """Load within a block as a process does that has added `added`."""
-    _torch.add_safe_globals([entry for module, name in torchs for entry in _found(module, name)])
+    safe_globals.add([entry for module, name in torchs for entry in _found(module, name)])
     if added is None:
         yield
         return
-    _torch.add_safe_globals(added.torch_globals)
+    safe_globals.add(added.torch_globals)
     for entry in added.packages:
         torch.serialization.register_package(*entry)
     with user_globals.safe_globals(added.zerocopy_globals):

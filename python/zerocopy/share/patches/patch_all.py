@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from zerocopy import environment
-from zerocopy._torch import compiler
+from zerocopy.process import torch_compiler
 from zerocopy.process import import_hook, replacements
 from zerocopy.process.fork_safe import ForkSafeLock
 from zerocopy.share import role
@@ -85,7 +85,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     known, further = known_places(), places_of(config) if config is not None else []
     if environment.is_disabled() or role.is_worker():
         return
-    compiler.skip("zerocopy.share")
+    torch_compiler.skip("zerocopy.share")
     _guard_saves()
     _await(known, is_known=True)
     _await(further, is_known=False)

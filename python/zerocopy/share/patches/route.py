@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from zerocopy._torch import compiler
+from zerocopy.process import torch_compiler
 from zerocopy.errors import UnsupportedError
 from zerocopy.share.client import api
 from zerocopy.share.errors import RunHere, ServerError
@@ -49,7 +49,7 @@ def call(function: Function, original: Function, args: tuple[Any, ...], kwargs: 
     """
     _here.is_calling = True
     try:
-        return compiler.untraced(api.load_strictly)(function, args, kwargs)
+        return torch_compiler.untraced(api.load_strictly)(function, args, kwargs)
     except (RunHere, ServerError, UnsupportedError) as error:
         from zerocopy.share.client.calls import name_of  # which needs torch
 

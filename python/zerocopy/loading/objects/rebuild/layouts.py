@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 
 from zerocopy import _torch
+from zerocopy._torch import safe_globals
 from zerocopy.loading.objects.rebuild.registry import (
     QUANTIZED,
     SAFE,
@@ -127,3 +128,38 @@ def rebuild_nested_tensor(
     for size, stride, start in zip(sizes.tolist(), strides.tolist(), starts, strict=True):
         require_inside(buffer.numel(), start, size, stride)
     return torch._utils._rebuild_nested_tensor(buffer, sizes, strides, offsets)
+
+
+_JAGGED = {"values", "offsets", "lengths", "_ragged_idx", "_metadata_cache", "requires_grad"}
+
+
+@twin_of("torch.nested._internal.nested_tensor._rebuild_njt")
+def rebuild_jagged_tensor(arguments: dict[str, Any]) -> torch.Tensor:
+    """Return a jagged nested tensor whose rows lie inside its values."""
+    require(isinstance(arguments, dict) and arguments.keys() <= _JAGGED, "a jagged tensor's arguments")
+    values, offsets = arguments["values"], arguments["offsets"]
+    lengths = arguments.get("lengths")
+    plain = [offsets, *(lengths,) * (lengths is not None)]
+    within_storage(values, *plain)
+    require(
+        all(part.dtype in (torch.int32, torch.int64) and part.dim() == 1 for part in plain),
+        "a jagged tensor's rows",
+    )
+    ragged = arguments.get("_ragged_idx", 1)
+    require(type(ragged) is int and 1 <= ragged <= values.dim(), "a jagged tensor's ragged dimension")
+    starts, room = offsets.tolist(), values.shape[ragged - 1]
+    ends = starts[1:] if lengths is None else [a + n for a, n in zip(starts, lengths.tolist(), strict=False)]
+    require(len(starts) == len(ends) + 1, "a jagged tensor's rows")
+    rows = zip(starts, ends, strict=False)
+    require(
+        all(0 <= start <= end <= room for start, end in rows), "a jagged tensor's row outside of its values"
+    )
+    cache = arguments.get("_metadata_cache") or {}
+    require(
+        isinstance(cache, dict) and cache.keys() <= {"min_seqlen", "max_seqlen"}, "a jagged tensor's lengths"
+    )
+    for bound in cache.values():
+        is_empty = isinstance(bound, torch.Tensor) and bound.numel() == 0  # its shape has the number
+        require(type(bound) is int or is_empty, "a jagged tensor's lengths")
+    require(type(arguments.get("requires_grad", False)) is bool, "whether a jagged tensor requires grad")
+    return safe_globals.jagged_tensor(arguments)

@@ -76,5 +76,21 @@ def rebuild_from_type_v2(
     if cls.__setstate__ is not torch.Tensor.__setstate__:
         made.__setstate__(state)
     else:
-        set_attributes(made, state)
+        set_attributes(made, _new_attributes(made, state))
     return made
+
+
+def _new_attributes(made: torch.Tensor, state: Any) -> Any:
+    """Return a state without what the call that made a tensor has set already: of jagged tensors all that they are."""
+    if not isinstance(state, dict) or made.layout is not getattr(torch, "jagged", None):
+        return state
+    there = vars(made)
+    return {
+        name: value for name, value in state.items() if name not in there or not _is_same(there[name], value)
+    }
+
+
+def _is_same(here: Any, value: Any) -> bool:
+    if isinstance(here, dict) and isinstance(value, dict):
+        return here.keys() == value.keys() and all(_is_same(here[name], value[name]) for name in here)
+    return here is value or (type(here) is type(value) is int and here == value)

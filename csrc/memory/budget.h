@@ -1,0 +1,37 @@
+// How much may be made of a file beyond its own bytes: a fixed amount, and a multiple of its size.
+//
+// A few bytes of a hostile file can ask for the same thing again and again. Each place that makes something of
+// a file charges here for the bytes it makes, before it makes them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "memory/errors.h"
+
+namespace zerocopy {
+
+class Budget {
+ public:
+  static constexpr std::uint64_t kFixed = std::uint64_t{64} << 20U;
+  static constexpr std::uint64_t kTimes = 20;
+
+  // `complaint` is the message of the FormatError for a file that asks for more.
+  Budget(std::uint64_t file_size, std::string complaint, std::uint64_t times = kTimes)
+      : left_(kFixed + times * std::min(file_size, kMaxSize)), complaint_(std::move(complaint)) {}
+
+  void charge(std::uint64_t bytes) {
+    if (bytes > left_) throw FormatError(complaint_);
+    left_ -= bytes;
+  }
+
+ private:
+  static constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 56U;  // the product fits 64 bits
+
+  std::uint64_t left_;
+  std::string complaint_;
+};
+
+}  // namespace zerocopy

@@ -1,0 +1,64 @@
+"""The globals that ``torch.serialization.add_safe_globals`` was given, by torch itself or by the program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import serialization
+
+#: Registered by ``import torch`` itself as safe, unasked. Of DTensor: what its import by the program makes useful.
+REGISTERED_BY_TORCH = frozenset(
+    {
+        "torch.nested._internal.nested_tensor.NestedTensor",
+        "torch.nested._internal.nested_tensor._rebuild_njt",
+    }
+)
+_OF_DTENSOR = frozenset(
+    {"torch.distributed._mesh_layout._FlatLayout", "torch.distributed._mesh_layout._MeshLayout"}
+)
+
+
+def registered() -> list[Any]:
+    """Return torch's list: classes and functions, or pairs of these and a path; nothing before 2.4."""
+    get = getattr(serialization, "get_safe_globals", None)
+    return list(get()) if get else []
+
+
+def named(entries: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the path that a file may use, and the object, of each entry of such a list."""
+    for entry in entries:
+        if isinstance(entry, tuple):
+            yield entry[1], entry[0]
+        else:
+            yield f"{entry.__module__}.{entry.__qualname__}", entry
+
+
+def of_program() -> Iterator[tuple[str, Any]]:
+    """Yield the path and the object of what the program gave to ``torch.serialization.add_safe_globals``."""
+    own = REGISTERED_BY_TORCH
+    if "torch.distributed.tensor" not in sys.modules:
+        own |= _OF_DTENSOR
+    return ((path, allowed) for path, allowed in named(registered()) if path not in own)
+
+
+def of_torch() -> dict[str, Any]:
+    """Return the path and the object of what torch has registered itself."""
+    return {path: allowed for path, allowed in named(registered()) if path in REGISTERED_BY_TORCH}
+
+
+def add(found: list[Any]) -> None:
+    """Allow globals as ``torch.serialization.add_safe_globals`` does, for good; nothing before 2.4."""
+    add_safe_globals = getattr(serialization, "add_safe_globals", None)
+    if add_safe_globals and found:
+        add_safe_globals(found)
+
+
+def jagged_tensor(arguments: dict[str, Any]) -> torch.Tensor:
+    """Return ``NestedTensor(**arguments)``, of checked arguments."""
+    from torch.nested._internal.nested_tensor import NestedTensor  # from 2.1 on
+
+    made: torch.Tensor = NestedTensor(**arguments)
+    return made
