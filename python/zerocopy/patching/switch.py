@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import environment
-from zerocopy.process import torch_compiler
 from zerocopy.errors import UnsupportedError
 from zerocopy.patching import torch_jit, torch_load, torch_save
-from zerocopy.process import replacements
+from zerocopy.process import replacements, torch_compiler
 from zerocopy.process.fork_safe import ForkSafeLock
 
 Function = Callable[..., Any]

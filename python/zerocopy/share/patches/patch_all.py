@@ -17,8 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from zerocopy import environment
-from zerocopy.process import torch_compiler
-from zerocopy.process import import_hook, replacements
+from zerocopy.process import import_hook, replacements, torch_compiler
 from zerocopy.process.fork_safe import ForkSafeLock
 from zerocopy.share import role
 from zerocopy.share.patches import route

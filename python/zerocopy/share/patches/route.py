@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from zerocopy.process import torch_compiler
 from zerocopy.errors import UnsupportedError
+from zerocopy.process import torch_compiler
 from zerocopy.share.client import api
 from zerocopy.share.errors import RunHere, ServerError
 from zerocopy.share.patches.targets import Place

@@ -1,0 +1,120 @@
+"""The law of docs/security.md: what a file takes is in proportion to its size, at every way in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from assembler import APPEND, EMPTY_LIST, Code, call, checkpoint, get, name, pickle, put, storage, tensor
+from conftest import Child
+from dcp_folders import Writer
+from sanitizer import SANITIZED
+
+UTILS = "torch._utils"
+
+pytestmark = pytest.mark.skipif(bool(SANITIZED), reason="sanitizers keep what was freed")
+
+ENTRIES = {
+    "load": "zerocopy.load(path)",
+    "lazy_load": "zerocopy.lazy_load(path)",
+    "lazy_load, of a dtype": "zerocopy.lazy_load(path, dtype=torch.float64)",
+    "open": "list(zerocopy.open(path))",
+    "explain": "str(zerocopy.explain(path))",
+    "tree": "zerocopy.open(path).tree()",
+    "metadata": "zerocopy.open(path).metadata()",
+    "convert": "zerocopy.convert(path, path + '.out.pt')",
+    "convert, to another dtype": "zerocopy.convert(path, path + '.out.pt', dtype=torch.float16)",
+    "scan": "main(['scan', path])",
+    "verify": "main(['verify', path])",
+}
+CODE = """
+import os, pickle, resource, sys, torch, zerocopy
+from zerocopy.cli import main
+path, peak = sys.argv[1], lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+out, _ = os.dup(1), os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+before = peak()
+try:
+    kept = {entry}
+except (zerocopy.Error, ValueError, OSError, RuntimeError, TypeError, SystemExit, pickle.UnpicklingError):
+    pass
+os.write(out, str((peak() - before) << 10).encode())
+"""
+
+
+def again(value: Code, times: int) -> Code:
+    """A list that holds one object again and again."""
+    return Code(EMPTY_LIST + put(value, 0) + APPEND + b"".join(get(0) + APPEND for _ in range(times)))
+
+
+def saved(value: Any, storages: dict[str, bytes] | None = None) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        path = folder / "f.pt"
+        path.write_bytes(checkpoint(pickle(value), storages or {}))
+        return path
+
+    return write
+
+
+def a_set_in_many_leaves(items: int, leaves: int) -> Code:
+    made = Code(call(name("builtins", "set"), list(range(items))))
+    return again(made, leaves)
+
+
+def conversions(times: int) -> Code:
+    floats = tensor(storage("0", "ByteStorage", numel=1 << 20), 0, (1 << 20,))
+    rebuild = name(UTILS, "_rebuild_device_tensor_from_cpu_tensor")
+    items = b"".join(
+        call(rebuild, floats, name("torch", "complex128"), "cpu", False) + APPEND for _ in range(times)
+    )
+    return Code(EMPTY_LIST + items)
+
+
+def soft_links(folder: Path) -> Path:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "f.h5", "w") as file:
+        group = file.create_group("g" * 60_000)
+        for i in range(5000):
+            group[str(i)] = h5py.SoftLink("/nowhere")
+    return folder / "f.h5"
+
+
+def repeated_chunk(folder: Path) -> Path:
+    """One chunk of 2^28 elements over a single one."""
+    part = torch.zeros(1).as_strided((1 << 14, 1 << 14), (0, 0))
+    (folder / "dcp").mkdir()
+    writer = Writer(folder / "dcp")
+    writer.add("weight", part)
+    return writer.write()
+
+
+FILES: dict[str, Callable[[Path], Path]] = {
+    "a set in 2000 leaves": saved(a_set_in_many_leaves(4000, 2000)),
+    "300 conversions to elements that are 16 times as wide": saved(conversions(300), {"0": bytes(1 << 20)}),
+    "an integer of 30 000 bytes": saved(
+        call(
+            name(UTILS, "_rebuild_meta_tensor_no_storage"),
+            name("torch", "float32"),
+            (1 << 240_000,),
+            (1,),
+            False,
+        )
+    ),
+    "a tensor of 2^30 elements over one": saved(
+        {"weight": tensor(None, 0, (1 << 30,), (0,))}, {"0": bytes(4)}
+    ),
+    "5000 links with long paths": soft_links,
+    "a chunk that repeats its element": repeated_chunk,
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("file", FILES)
+def test_memory_in_proportion(file: str, entry: str, tmp_path: Path, forked: Child) -> None:
+    path = FILES[file](tmp_path)
+    size = sum(part.stat().st_size for part in ([path] if path.is_file() else path.iterdir()))
+    done = forked(CODE.replace("{entry}", ENTRIES[entry]), path)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= (64 << 20) + 20 * size
