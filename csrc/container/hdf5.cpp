@@ -34,7 +34,7 @@ class PlainReader {
         left_(source.size() / kEntry),
         unread_(source.size()),
         end_(source.size()),
-        text_(source.size(), "hdf5: paths far longer than the file") {}
+        text_(source.size(), "") {}
 
   Hdf5Listing read() {
     const Symbol root = superblock();
@@ -167,7 +167,7 @@ class PlainReader {
     const ByteSpan names = members.heap.bytes();
     expect(at < names.size());
     const auto name = Cursor(names.subspan({at, names.size() - at}), "hdf5").take_until(std::byte{0}).text();
-    text_.charge(name.size());
+    expect(text_.take(name.size()));
     return name;
   }
 
@@ -215,7 +215,7 @@ class PlainReader {
   }
 
   void member(const Symbol& symbol, const Members& members, std::string_view name) {
-    text_.charge(kCopies * (members.path.size() + name.size() + 1));
+    expect(text_.take(kCopies * (members.path.size() + name.size() + 1)));
     std::string path = members.path;
     if (!path.empty()) path += '/';
     path += name;

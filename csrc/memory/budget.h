@@ -22,9 +22,15 @@ class Budget {
   Budget(std::uint64_t file_size, std::string complaint, std::uint64_t times = kTimes)
       : left_(kFixed + times * std::min(file_size, kMaxSize)), complaint_(std::move(complaint)) {}
 
-  void charge(std::uint64_t bytes) {
-    if (bytes > left_) throw FormatError(complaint_);
+  // Whether so many bytes more are allowed; then they are taken.
+  bool take(std::uint64_t bytes) noexcept {
+    if (bytes > left_) return false;
     left_ -= bytes;
+    return true;
+  }
+
+  void charge(std::uint64_t bytes) {
+    if (!take(bytes)) throw FormatError(complaint_);
   }
 
  private:
