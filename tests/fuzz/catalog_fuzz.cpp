@@ -7,13 +7,13 @@
 namespace zerocopy::fuzz {
 namespace {
 
-// What all names may take is 1 MiB and 256 times the pickle; the tables of leaves take three times what they
-// are charged.
-constexpr std::uint64_t kBudget = 256;
+// All names may take Budget::kFixed and 64 times the pickle. The tables of leaves take three times what they are
+// charged.
+constexpr std::uint64_t kBudget = 64;
 
 void run(const Region& pickle) {
-  const TimeLimit time(kMiB / 16 + kBudget / 16 * std::uint64_t{pickle.size()});
-  const MemoryLimit memory(5 * kMiB + (128 + 4 * kBudget) * std::uint64_t{pickle.size()});
+  const TimeLimit time(kMiB / 4 + kBudget / 16 * std::uint64_t{pickle.size()});
+  const MemoryLimit memory(5 * kMiB + 4 * Budget::kFixed + (128 + 4 * kBudget) * std::uint64_t{pickle.size()});
   succeeds([&] {
     const Document document = read_pickle(pickle);
     const Catalog catalog(document);
