@@ -15,12 +15,15 @@ FUZZ = Path(__file__).parent / "fuzz"
 sys.path.insert(0, str(FUZZ))
 
 import engine  # noqa: E402
+import law_fuzz  # noqa: E402
 import load_fuzz  # noqa: E402
 import reduce  # noqa: E402
 import share_fuzz  # noqa: E402
 import tar_fuzz  # noqa: E402
 
-TARGETS = {target.name: target for target in (load_fuzz.TARGET, share_fuzz.TARGET, tar_fuzz.TARGET)}
+TARGETS = {
+    target.name: target for target in (law_fuzz.TARGET, load_fuzz.TARGET, share_fuzz.TARGET, tar_fuzz.TARGET)
+}
 CRASHES = [
     pytest.param(TARGETS[name], path, id=f"{name}/{path.name}")
     for name in TARGETS
