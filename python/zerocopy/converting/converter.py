@@ -18,7 +18,7 @@ from zerocopy.converting.zip_records import zip_records
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Options
 from zerocopy.loading import error_context, inputs
-from zerocopy.loading.formats import dcp_metadata, hdf5, shard_index
+from zerocopy.loading.formats import hdf5
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving.atomic_file import path_of_file, replacing
 
@@ -115,9 +115,9 @@ def convert(
 
 
 def _is_zip(source: Any) -> bool:
-    if shard_index.index_of(source) is not None or dcp_metadata.folder_of(source) is not None:
+    if inputs.several_files(source) is not None:
         return False
-    with error_context.undiagnosed(), error_context.naming(source, weights_only=True):
+    with error_context.as_public_error(), error_context.naming(source, weights_only=True):
         # It checks the file, and says what it is instead.
         return inputs.open_archive(source, windows=True).container == "zip"
 

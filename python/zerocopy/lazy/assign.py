@@ -140,10 +140,13 @@ def _require_module(module: Any) -> None:
 
 def _is_safetensors(f: Any) -> bool:
     """Whether a file, or the shards of an index, are in the format that has no ties."""
-    if (index := shard_index.index_of(f)) is not None:
-        return any(shard.suffix == ".safetensors" for shard in index.shards)
+    match inputs.several_files(f):
+        case shard_index.Index() as index:
+            return any(shard.suffix == ".safetensors" for shard in index.shards)
+        case dcp_metadata.Folder():
+            return False
     begin = inputs.position_of(f)
-    if dcp_metadata.folder_of(f) is not None or (hasattr(f, "read") and begin is None):
+    if hasattr(f, "read") and begin is None:
         return False
     with inputs.binary_file(f, begin) as file:
         head = file.read(_SAFETENSORS_HEAD)

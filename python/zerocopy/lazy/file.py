@@ -13,10 +13,11 @@ from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Options, cast_dtype, converted
 from zerocopy.lazy.placeholder_builder import Call, Deferred
-from zerocopy.loading import backends, diagnosis, error_context, inputs, loader
+from zerocopy.loading import archives, backends, diagnosis, error_context, inputs, loader
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata
 from zerocopy.loading.objects import allowlist, builder
+from zerocopy.loading.options import LoadOptions
 from zerocopy.loading.readers import dcp_folder
 
 
@@ -97,7 +98,7 @@ def read(f: Any, mode: str = "c", backend: str = "auto", encoding: str = "utf-8"
     """Read a checkpoint's pickle, and build nothing of it. Arguments and errors as for :func:`lazy_load`, safely."""
     if (folder := dcp_metadata.folder_of(f)) is not None:
         return read_folder(folder, mode, backend, encoding, Options(mode=mode, **options))
-    with error_context.undiagnosed(), error_context.naming(f, weights_only=True):
+    with error_context.as_public_error(), error_context.naming(f, weights_only=True):
         return read_archive(open_archive(f, mode, backend), encoding, Options(mode=mode, **options))
 
 
@@ -146,7 +147,10 @@ def read_folder(
     """Read the metadata of a folder of ``torch.distributed.checkpoint``."""
 
     def load_archive(archive: _C.Archive) -> Any:
-        return loader.load_archive(archive, options.map_location, None, weights_only, {"encoding": encoding})
+        pickle_args = {"encoding": encoding}
+        return archives.load(
+            archive, LoadOptions(options.map_location, weights_only=weights_only, pickle_args=pickle_args)
+        )
 
     way = backends.backend_of(backend, None)
     files = dcp_folder.Files(folder, mode, way, windows=True, load_archive=load_archive)

@@ -73,24 +73,17 @@ def lazy_load(
     >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
-    if (index := shard_index.index_of(path)) is not None:
-        checkpoint = open_shards(
-            index,
-            weights_only,
-            keys,
-            prefix,
-            predicate,
-            mode=mode,
-            backend=backend,
-            encoding=encoding,
-            dtype=dtype,
-            device=device,
-        )
-        return {name: checkpoint[name] for name in checkpoint}
     options = Options(dtype, device, mode)
-    if (folder := dcp_metadata.folder_of(path)) is not None:
-        source = lazy_file.read_folder(folder, mode, backend, encoding, options, weights_only)
-        return source.native.build(source.objects, selection.chosen(source.native, keys, prefix, predicate))
+    match inputs.several_files(path):
+        case shard_index.Index() as index:
+            how = {"mode": mode, "backend": backend, "encoding": encoding, "dtype": dtype, "device": device}
+            checkpoint = open_shards(index, weights_only, keys, prefix, predicate, **how)
+            return {name: checkpoint[name] for name in checkpoint}
+        case dcp_metadata.Folder() as folder:
+            source = lazy_file.read_folder(folder, mode, backend, encoding, options, weights_only)
+            return source.native.build(
+                source.objects, selection.chosen(source.native, keys, prefix, predicate)
+            )
 
     def load_safely(opened: lazy_file.Opened) -> Any:
         source = lazy_file.read_archive(opened, encoding, options)
@@ -98,7 +91,7 @@ def lazy_load(
 
     # To choose by names takes the safe machine: pickle's own knows of none.
     trusting = not weights_only and all(chooses is None for chooses in (keys, prefix, predicate))
-    with error_context.undiagnosed(), error_context.naming(path, weights_only=not trusting):
+    with error_context.as_public_error(), error_context.naming(path, weights_only=not trusting):
         begin = inputs.position_of(path)
         try:
             opened = lazy_file.open_archive(path, mode, backend)

@@ -15,7 +15,7 @@ from zerocopy import _torch, environment
 from zerocopy._native import _C
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
-from zerocopy.loading import backends
+from zerocopy.loading import backends, inputs
 from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.progress import Progress, require_progress
 
@@ -253,8 +253,9 @@ def _paths(names: Iterable[str]) -> Iterator[str]:
 
 def _files_of(path: str | os.PathLike[str]) -> list[str]:
     """Return the files whose bytes a checkpoint is made of: shards and not their index."""
-    if (index := shard_index.index_of(path)) is not None:
-        return [str(shard) for shard in index.shards]
-    if (folder := dcp_metadata.folder_of(path)) is not None:
-        return [str(place.file) for place in folder.places]
+    match inputs.several_files(path):
+        case shard_index.Index() as index:
+            return [str(shard) for shard in index.shards]
+        case dcp_metadata.Folder() as folder:
+            return [str(place.file) for place in folder.places]
     return [os.fspath(path)]

@@ -12,7 +12,7 @@ from zerocopy.loading import diagnosis, inputs
 
 
 @contextlib.contextmanager
-def undiagnosed() -> Iterator[None]:
+def as_public_error() -> Iterator[None]:
     """Raise what a file is instead of a checkpoint as one of the public exceptions."""
     try:
         yield

@@ -10,8 +10,9 @@ import torch
 from zerocopy._native import _C
 from zerocopy.display import count, size
 from zerocopy.errors import Error
-from zerocopy.loading import backends, diagnosis, inputs, loader
+from zerocopy.loading import archives, backends, diagnosis, inputs
 from zerocopy.loading.formats import dcp_metadata, shard_index
+from zerocopy.loading.options import LoadOptions
 from zerocopy.loading.readers import dcp_folder
 
 _SHOWN = 4  # storages named for each reason
@@ -127,12 +128,13 @@ def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation
     >>> explanation.storages[1].nbytes
     1024
     """
-    if (index := shard_index.index_of(path)) is not None:
-        shards = [_of_file(shard, backend, mode) for shard in index.shards]
-        storages = tuple(storage for shard in shards for storage in shard.storages)
-        return Explanation(index.name, "sharded", storages, f"in {count(len(shards), 'file')}")
-    if (folder := dcp_metadata.folder_of(path)) is not None:
-        return _of_folder(folder, backend, mode)
+    match inputs.several_files(path):
+        case shard_index.Index() as index:
+            shards = [_of_file(shard, backend, mode) for shard in index.shards]
+            storages = tuple(storage for shard in shards for storage in shard.storages)
+            return Explanation(index.name, "sharded", storages, f"in {count(len(shards), 'file')}")
+        case dcp_metadata.Folder() as folder:
+            return _of_folder(folder, backend, mode)
     return _of_file(path, backend, mode)
 
 
@@ -159,7 +161,7 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
 def _of_folder(folder: dcp_metadata.Folder, backend: str, mode: str) -> Explanation:
     def of_archive(archive: _C.Archive) -> list[StorageExplanation]:
         found = [StorageExplanation(*entry) for entry in archive.explain()]
-        tensor = loader.load_archive(archive, "meta", None, True, {"encoding": "utf-8"}, "stub")
+        tensor = archives.load(archive, LoadOptions("meta", unknown="stub"))
         if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
             found = [
                 storage._replace(how="copied", why="the tensor does not lie row by row") for storage in found

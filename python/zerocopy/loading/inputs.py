@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from zerocopy._native import _C
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading import backends, diagnosis
-from zerocopy.loading.formats import hdf5
+from zerocopy.loading.formats import dcp_metadata, hdf5, shard_index
 
 Backend = str
 
@@ -29,6 +29,11 @@ _WRAPPERS = {
     ("tempfile", "_TemporaryFileWrapper"): "file",
     ("fsspec.implementations.local", "LocalFileOpener"): "f",
 }
+
+
+def several_files(f: Any) -> shard_index.Index | dcp_metadata.Folder | None:
+    """Return the index of shards, or the DCP folder, that a path leads to; None for one file, and for its bytes."""
+    return shard_index.index_of(f) or dcp_metadata.folder_of(f)
 
 
 def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows: bool = False) -> _C.Archive:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import pickle
-import types
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from zerocopy import _torch
 from zerocopy._native import _C
-from zerocopy.errors import Error, UnsupportedError
-from zerocopy.loading import backends, diagnosis, error_context, inputs
+from zerocopy.loading import archives, diagnosis, error_context, inputs
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata, shard_index
-from zerocopy.loading.objects import allowlist, builder, stubs
-from zerocopy.loading.objects.global_names import Name
-from zerocopy.loading.readers import legacy, tar, torchscript, unpickler
-
-Allow = Callable[[list[Name]], dict[Name, Any]]
+from zerocopy.loading.options import LoadOptions, checked
+from zerocopy.loading.readers import tar, torchscript
+from zerocopy.loading.readers.dcp_folder import Files
 
 TORCHSCRIPT_REFUSED = (
     "this is a TorchScript archive, which is a program: weights_only refuses it. If you trust the file, "
@@ -108,173 +100,69 @@ def load(
     >>> state
     {'weight': tensor([0., 1., 2., 3.])}
     """
-    if weights_only is None:
-        weights_only = True
-    how = (map_location, pickle_module, weights_only, mmap, backend, mode, pickle_load_args)
-    if (index := shard_index.index_of(f)) is not None:
-        return shard_index.load(index, lambda shard: _load_shard(shard, *how, unknown=unknown))
-    if (folder := dcp_metadata.folder_of(f)) is not None:
-        from zerocopy.loading.readers.dcp_folder import Files  # which needs this module
-
-        pickle_load_args = _checked(pickle_module, weights_only, unknown, pickle_load_args)
-        files = Files(
-            folder,
-            mode,
-            backends.backend_of(backend, mmap),
-            windows=False,
-            load_archive=lambda archive: load_archive(
-                archive, map_location, pickle_module, weights_only, pickle_load_args, unknown
-            ),
-        )
-        return folder.nested({name: files.load(name) for name in folder.entries})
-    with error_context.undiagnosed():
-        return load_diagnosed(f, *how, unknown=unknown)
+    options = checked(
+        map_location, pickle_module, weights_only, mmap, backend, mode, unknown, pickle_load_args
+    )
+    match inputs.several_files(f):
+        case shard_index.Index() as index:
+            return shard_index.load(index, lambda shard: _load_file(shard, options))
+        case dcp_metadata.Folder() as folder:
+            return _load_folder(folder, options)
+    return _load_file(f, options)
 
 
-def _load_shard(shard: Path, *how: Any, unknown: str) -> Any:
-    """Load one file: an index or a folder is no shard, or a few of them could name each other without end."""
-    with error_context.undiagnosed():
-        return load_diagnosed(shard, *how, unknown=unknown)
+def _load_folder(folder: dcp_metadata.Folder, options: LoadOptions) -> Any:
+    files = Files(
+        folder,
+        options.mode,
+        options.backend,
+        windows=False,
+        load_archive=lambda archive: archives.load(archive, options),
+    )
+    return folder.nested({name: files.load(name) for name in folder.entries})
+
+
+def _load_file(f: Any, options: LoadOptions) -> Any:
+    """Load one file. For a shard an index or a folder is none: a few of them could name each other without end."""
+    with error_context.as_public_error():
+        return load_diagnosed(f, options)
 
 
 def load_diagnosed(
-    f: Any,
-    map_location: Any,
-    pickle_module: Any,
-    weights_only: bool,
-    mmap: bool | None,
-    backend: str,
-    mode: str,
-    pickle_load_args: dict[str, Any],
-    *,
-    loads_only: bool = False,
-    unknown: str = "refuse",
+    f: Any, options: LoadOptions, require: Callable[[_C.Archive, LoadOptions], None] | None = None
 ) -> Any:
     """Load, or say what the file is instead: raises one of ``diagnosis.DIAGNOSES`` too.
 
-    With `loads_only`, ``UnsupportedError`` for what takes torch.load more than to load: comparing the source of
-    classes, running TorchScript.
+    `require` may refuse an archive that was opened, by raising.
     """
-    backend = backends.backend_of(backend, mmap)
-    pickle_load_args = _checked(pickle_module, weights_only, unknown, pickle_load_args)
     begin = inputs.position_of(f)
-    with error_context.naming(f, weights_only):
+    with error_context.naming(f, options.weights_only):
         try:
             # What goes to a device is read on its way there: to read ahead would be to read twice.
-            archive = inputs.open_archive(f, mode, backend, windows=staging.leads_to(map_location))
+            windows = staging.leads_to(options.map_location)
+            archive = inputs.open_archive(f, options.mode, options.backend, windows=windows)
         except diagnosis.TarError:
-            if weights_only:
+            if options.weights_only:
                 raise
             with inputs.binary_file(f, begin) as file:
-                return tar.load(file, map_location, pickle_module or pickle, pickle_load_args)
+                return tar.load(
+                    file, options.map_location, options.pickle_module or pickle, options.pickle_args
+                )
+        if require is not None:
+            require(archive, options)
         if archive.is_torchscript:
-            if loads_only and not weights_only:
-                raise UnsupportedError("this is a TorchScript archive")
-            result = _load_torchscript(f, begin, archive, weights_only, map_location)
+            result = _load_torchscript(f, begin, archive, options)
         else:
-            result = load_archive(
-                archive, map_location, pickle_module, weights_only, pickle_load_args, unknown, loads_only
-            )
+            result = archives.load(archive, options)
         archive.require_unchanged()
         if begin is not None:
             f.seek(begin + archive.end)
         return result
 
 
-def _checked(
-    pickle_module: Any, weights_only: bool, unknown: str, pickle_args: dict[str, Any]
-) -> dict[str, Any]:
-    """Refuse arguments that contradict each other, and return those for the unpickler."""
-    if strangers := pickle_args.keys() & _OF_LAZY_LOAD.keys():
-        name = min(strangers)
-        raise TypeError(f"load() got an unexpected keyword argument {name!r}: {_OF_LAZY_LOAD[name]}")
-    if weights_only and pickle_module is not None:
-        raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
-    if weights_only and (strangers := pickle_args.keys() - {"encoding"}):
-        raise TypeError(f"load() got an unexpected keyword argument {min(strangers)!r}, under weights_only")
-    if not isinstance(pickle_args.get("encoding", ""), str):
-        raise TypeError(f"expected encoding to be a str, got {type(pickle_args['encoding']).__name__}")
-    if unknown not in ("refuse", "stub"):
-        raise ValueError(f"unknown must be 'refuse' or 'stub', not {unknown!r}")
-    if unknown == "stub" and not weights_only:
-        raise ValueError("unknown='stub' runs nothing of the file: it goes with weights_only=True")
-    return {"encoding": "utf-8", **pickle_args}
-
-
-def load_archive(
-    archive: _C.Archive,
-    map_location: Any,
-    pickle_module: Any,
-    weights_only: bool,
-    pickle_args: dict[str, Any],
-    unknown: str = "refuse",
-    loads_only: bool = False,
-) -> Any:
-    """Return what is in an open archive."""
-    if unknown == "stub":
-        return _load_safely(archive, map_location, **pickle_args, allow=stubs.allow, objects=stubs)
-    if weights_only or not archive.is_pickled:
-        return _load_safely(archive, map_location, encoding=pickle_args["encoding"])
-    return _load_trusting(archive, map_location, pickle_module or pickle, pickle_args, loads_only)
-
-
-def _load_safely(
-    archive: _C.Archive,
-    map_location: Any,
-    *,
-    encoding: str,
-    allow: Allow = allowlist.resolve,
-    objects: types.ModuleType = builder,
-) -> Any:
-    restore, cpu_as_is = (
-        staging.restoring(map_location) if callable(map_location) else _torch.restore_function(map_location)
-    )
-    way = staging.road_to(map_location)
-    return archive.load(allow, restore, cpu_as_is, way, encoding, objects, objects is stubs)
-
-
-_OF_LAZY_LOAD = {
-    **dict.fromkeys(("dtype", "keys", "prefix", "predicate"), "zerocopy.lazy_load takes it"),
-    "device": "use map_location, or zerocopy.lazy_load, which takes it",
-}
-
-
-def refuse_all(names: list[Name]) -> dict[Name, Any]:
-    """Allow no global but the machine's own."""
-    if names:
-        raise pickle.UnpicklingError("other globals than the machine's own")
-    return {}
-
-
-def _load_trusting(
-    archive: _C.Archive,
-    map_location: Any,
-    pickle_module: Any,
-    pickle_args: dict[str, Any],
-    loads_only: bool,
-) -> Any:
-    if pickle_module is pickle and list(pickle_args) == ["encoding"] and not callable(map_location):
-        # Most checkpoints name nothing that could run code: then the safe machine comes to the same, many times sooner.
-        # What it cannot build is begun again, and a callable must not be asked twice.
-        with contextlib.suppress(Error, pickle.UnpicklingError):
-            return _load_safely(archive, map_location, **pickle_args, allow=refuse_all)
-    if loads_only and archive.container == "legacy" and legacy.has_sources(archive, **pickle_args):
-        raise UnsupportedError("classes that were saved with their source, to be compared")
-    unpickler_class = unpickler.unpickler_of(pickle_module.Unpickler)
-    file = io.BytesIO(archive.pickle())
-    with _torch.loading_to(map_location):
-        unpickling = unpickler_class(file, archive, map_location=map_location, **pickle_args)
-        result = unpickling.load()
-        unpickling.read_storages()
-    _torch.validate_sparse_tensors()
-    return result
-
-
-def _load_torchscript(
-    f: Any, begin: int | None, archive: _C.Archive, weights_only: bool, map_location: Any
-) -> Any:
+def _load_torchscript(f: Any, begin: int | None, archive: _C.Archive, options: LoadOptions) -> Any:
     """Do what torch.load does with such an archive, on releases that know better than to run it unasked."""
-    if weights_only:
+    if options.weights_only:
         raise diagnosis.TorchScriptError(TORCHSCRIPT_REFUSED)
     warnings.warn(
         "'torch.load' received a zip file that looks like a TorchScript archive dispatching to 'torch.jit.load' "
@@ -283,6 +171,6 @@ def _load_torchscript(
         stacklevel=4,
     )
     try:
-        return torchscript.load(archive, map_location, None)
+        return torchscript.load(archive, options.map_location, None)
     except torchscript.StockOnlyError as reason:
-        return torchscript.load_by_stock(f, begin, map_location, None, reason)
+        return torchscript.load_by_stock(f, begin, options.map_location, None, reason)

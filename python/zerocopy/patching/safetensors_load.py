@@ -17,8 +17,9 @@ import torch
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.checkpoint import open as open_checkpoint
-from zerocopy.loading import backends, error_context, inputs, loader
+from zerocopy.loading import archives, backends, error_context, inputs
 from zerocopy.loading.formats import shard_index
+from zerocopy.loading.options import LoadOptions
 from zerocopy.patching.torch_load import log
 
 Function = Callable[..., Any]
@@ -146,7 +147,7 @@ def _load(filename: Any) -> Any:
     with error_context.naming(filename, weights_only=True):
         archive = inputs.open_archive(filename, backend=backends.backend_of("auto", None))
         _require_safetensors(archive.container)
-        result = loader.load_archive(archive, None, None, True, {"encoding": "utf-8"})
+        result = archives.load(archive, LoadOptions())
         archive.require_unchanged()
         return result
 

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from zerocopy import _torch, environment
+from zerocopy._native import _C
 from zerocopy._torch import context
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.loading import diagnosis, inputs, loader
+from zerocopy.loading.options import LoadOptions, checked
+from zerocopy.loading.readers import legacy
 from zerocopy.patching import torch_errors
 
 Function = Callable[..., Any]
@@ -131,17 +134,10 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
 
     try:
         mmap = None if call.mmap is _UNSET else call.mmap
-        return loader.load_diagnosed(
-            f,
-            call.map_location,
-            call.pickle_module,
-            weights_only,
-            mmap,
-            "auto",
-            "c",
-            call.pickle_load_args,
-            loads_only=True,
+        options = checked(
+            call.map_location, call.pickle_module, weights_only, mmap, pickle_args=call.pickle_load_args
         )
+        return loader.load_diagnosed(f, options, _require_only_a_load)
     except diagnosis.UNKNOWN as error:  # the original says what it thinks of such a file
         reason = str(error)
     except (diagnosis.TarError, diagnosis.TorchScriptError) as error:
@@ -163,6 +159,16 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
             raise
         raise words from error
     return hand_over(reason)
+
+
+def _require_only_a_load(archive: _C.Archive, options: LoadOptions) -> None:
+    """Leave to torch.load what takes more than a load: to run TorchScript, to compare the source of classes."""
+    if options.weights_only:
+        return
+    if archive.is_torchscript:
+        raise UnsupportedError("this is a TorchScript archive")
+    if archive.container == "legacy" and legacy.has_sources(archive, **options.pickle_args):
+        raise UnsupportedError("classes that were saved with their source, to be compared")
 
 
 def _hand_over(original: Function, reason: str, *args: Any, **kwargs: Any) -> Any:

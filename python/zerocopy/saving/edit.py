@@ -116,7 +116,7 @@ def _edit(path: str | os.PathLike[str], change: Callable[[PickleEditor], None], 
     with (
         _opened(Path(name)) as file,
         naming(os.fsdecode(name)),
-        error_context.undiagnosed(),
+        error_context.as_public_error(),
         error_context.naming(path, weights_only=True),
     ):
         if _core.container(file, os.fsdecode(name)) != "zip":

@@ -101,7 +101,7 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     """
     with (
         Path(path).open("rb") as file,
-        error_context.undiagnosed(),
+        error_context.as_public_error(),
         error_context.naming(path, weights_only=True),
     ):
         try:

@@ -125,7 +125,7 @@ class Files:
         return archive
 
     def _loaded(self, place: dcp_metadata.Place) -> Any:
-        with error_context.undiagnosed(), error_context.naming(place.file, weights_only=True):
+        with error_context.as_public_error(), error_context.naming(place.file, weights_only=True):
             archive = self._archive(place)
             archive.require_there()
             loaded = self._load_archive(archive)

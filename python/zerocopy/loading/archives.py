@@ -1,0 +1,70 @@
+"""From an open archive to the object that was saved."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import types
+from collections.abc import Callable
+from typing import Any
+
+from zerocopy import _torch
+from zerocopy._native import _C
+from zerocopy.errors import Error
+from zerocopy.loading.device import staging
+from zerocopy.loading.objects import allowlist, builder, stubs
+from zerocopy.loading.objects.global_names import Name
+from zerocopy.loading.options import LoadOptions
+from zerocopy.loading.readers import unpickler
+
+Allow = Callable[[list[Name]], dict[Name, Any]]
+
+
+def load(archive: _C.Archive, options: LoadOptions) -> Any:
+    """Return the object that is in an open archive."""
+    if options.unknown == "stub":
+        return _load_safely(archive, options, allow=stubs.allow, objects=stubs)
+    if options.weights_only or not archive.is_pickled:
+        return _load_safely(archive, options)
+    return _load_trusting(archive, options)
+
+
+def _load_safely(
+    archive: _C.Archive,
+    options: LoadOptions,
+    *,
+    allow: Allow = allowlist.resolve,
+    objects: types.ModuleType = builder,
+) -> Any:
+    map_location = options.map_location
+    restore, cpu_as_is = (
+        staging.restoring(map_location) if callable(map_location) else _torch.restore_function(map_location)
+    )
+    way = staging.road_to(map_location)
+    return archive.load(allow, restore, cpu_as_is, way, options.encoding, objects, objects is stubs)
+
+
+def refuse_all(names: list[Name]) -> dict[Name, Any]:
+    """Allow no global but the machine's own."""
+    if names:
+        raise pickle.UnpicklingError("other globals than the machine's own")
+    return {}
+
+
+def _load_trusting(archive: _C.Archive, options: LoadOptions) -> Any:
+    map_location, pickle_args = options.map_location, options.pickle_args
+    pickle_module = options.pickle_module or pickle
+    if pickle_module is pickle and list(pickle_args) == ["encoding"] and not callable(map_location):
+        # Most checkpoints name nothing that could run code: then the safe machine comes to the same, many times sooner.
+        # What it cannot build is begun again, and a callable must not be asked twice.
+        with contextlib.suppress(Error, pickle.UnpicklingError):
+            return _load_safely(archive, options, allow=refuse_all)
+    unpickler_class = unpickler.unpickler_of(pickle_module.Unpickler)
+    file = io.BytesIO(archive.pickle())
+    with _torch.loading_to(map_location):
+        unpickling = unpickler_class(file, archive, map_location=map_location, **pickle_args)
+        result = unpickling.load()
+        unpickling.read_storages()
+    _torch.validate_sparse_tensors()
+    return result

@@ -1,0 +1,72 @@
+"""The options of a load, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerocopy.loading import backends
+
+_OF_LAZY_LOAD = {
+    **dict.fromkeys(("dtype", "keys", "prefix", "predicate"), "zerocopy.lazy_load takes it"),
+    "device": "use map_location, or zerocopy.lazy_load, which takes it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """Options of a load that do not contradict each other: :func:`checked` makes them of a caller's arguments.
+
+    Attributes
+    ----------
+    map_location, pickle_module, weights_only, mode, unknown
+        As for ``zerocopy.load``.
+    backend : {"auto", "mmap", "pread", "direct"}
+        As the argument, `mmap` or the environment says.
+    pickle_args : dict
+        For the unpickler; it has an ``encoding``.
+    """
+
+    map_location: Any = None
+    pickle_module: Any = None
+    weights_only: bool = True
+    backend: str = "auto"
+    mode: str = "c"
+    unknown: str = "refuse"
+    pickle_args: dict[str, Any] = field(default_factory=lambda: {"encoding": "utf-8"})
+
+    @property
+    def encoding(self) -> str:
+        """How Python 2's strings are decoded."""
+        return str(self.pickle_args["encoding"])
+
+
+def checked(
+    map_location: Any = None,
+    pickle_module: Any = None,
+    weights_only: bool | None = True,
+    mmap: bool | None = None,
+    backend: str = "auto",
+    mode: str = "c",
+    unknown: str = "refuse",
+    pickle_args: dict[str, Any] | None = None,
+) -> LoadOptions:
+    """Return the options of a load. Raises TypeError, ValueError or RuntimeError where they contradict each other."""
+    weights_only = weights_only is None or weights_only
+    backend = backends.backend_of(backend, mmap)
+    pickle_args = pickle_args or {}
+    if strangers := pickle_args.keys() & _OF_LAZY_LOAD.keys():
+        name = min(strangers)
+        raise TypeError(f"load() got an unexpected keyword argument {name!r}: {_OF_LAZY_LOAD[name]}")
+    if weights_only and pickle_module is not None:
+        raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
+    if weights_only and (strangers := pickle_args.keys() - {"encoding"}):
+        raise TypeError(f"load() got an unexpected keyword argument {min(strangers)!r}, under weights_only")
+    if not isinstance(pickle_args.get("encoding", ""), str):
+        raise TypeError(f"expected encoding to be a str, got {type(pickle_args['encoding']).__name__}")
+    if unknown not in ("refuse", "stub"):
+        raise ValueError(f"unknown must be 'refuse' or 'stub', not {unknown!r}")
+    if unknown == "stub" and not weights_only:
+        raise ValueError("unknown='stub' runs nothing of the file: it goes with weights_only=True")
+    pickle_args = {"encoding": "utf-8", **pickle_args}
+    return LoadOptions(map_location, pickle_module, bool(weights_only), backend, mode, unknown, pickle_args)
