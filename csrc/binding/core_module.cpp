@@ -12,7 +12,7 @@
 #include "container/checksum.h"
 #include "container/safetensors.h"
 #include "container/zip.h"
-#include "memory/maps.h"
+#include "io/maps.h"
 #include "pickle/effects.h"
 #include "pickle/machine.h"
 #include "pickle/scan.h"

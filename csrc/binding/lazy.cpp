@@ -6,7 +6,7 @@
 #include "binding/names.h"
 #include "binding/python.h"
 #include "checkpoint/dict_entries.h"
-#include "memory/mapping.h"
+#include "io/mapping.h"
 #include "pickle/geometry.h"
 
 namespace py = pybind11;

@@ -9,11 +9,11 @@
 #include "binding/listing.h"
 #include "binding/terms.h"
 #include "checkpoint/published_archive.h"
-#include "memory/ahead.h"
-#include "memory/direct.h"
-#include "memory/lease.h"
-#include "memory/part.h"
-#include "memory/windows.h"
+#include "io/ahead.h"
+#include "io/direct.h"
+#include "io/lease.h"
+#include "io/part.h"
+#include "io/windows.h"
 
 namespace py = pybind11;
 

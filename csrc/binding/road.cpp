@@ -4,7 +4,7 @@
 
 #include "binding/python.h"
 #include "binding/terms.h"
-#include "memory/lease.h"
+#include "io/lease.h"
 
 namespace py = pybind11;
 

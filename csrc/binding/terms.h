@@ -4,7 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include "binding/gil.h"
-#include "memory/transfer.h"
+#include "io/transfer.h"
 
 namespace zerocopy {
 

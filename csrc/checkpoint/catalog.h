@@ -11,9 +11,9 @@
 #include <optional>
 #include <string>
 
-#include "memory/name_hash.h"
-#include "memory/name_table.h"
 #include "pickle/document.h"
+#include "text/name_hash.h"
+#include "text/name_table.h"
 
 namespace zerocopy {
 

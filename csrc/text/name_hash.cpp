@@ -1,4 +1,4 @@
-#include "memory/name_hash.h"
+#include "text/name_hash.h"
 
 #include <random>
 

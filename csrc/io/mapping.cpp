@@ -1,11 +1,11 @@
-#include "memory/mapping.h"
+#include "io/mapping.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <new>
+
+#include "memory/pages.h"
 
 namespace zerocopy {
 namespace {
@@ -27,21 +27,6 @@ Protection protection_of(Mode mode) {
   return {PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE};
 }
 
-std::uint64_t page_size() {
-  static const auto size = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return size;
-}
-
-class Pages final : public Owner {
- public:
-  Pages(void* base, std::size_t length) noexcept : base_(base), length_(length) {}
-  ~Pages() override { ::munmap(base_, length_); }
-
- private:
-  void* base_;
-  std::size_t length_;
-};
-
 int number_of(Advice advice) {
   switch (advice) {
     case Advice::together:
@@ -58,7 +43,6 @@ int number_of(Advice advice) {
 
 // Of pages that are wanted soon the kernel takes no more at a call than it reads ahead, 128 KiB as a rule.
 constexpr std::size_t kReadAhead = std::size_t{128} << 10U;
-constexpr std::size_t kHugePage = std::size_t{2} << 20U;
 
 struct PageRange {
   std::byte* begin;
@@ -89,24 +73,6 @@ Region map_extent(const File& file, Extent extent, Mode mode) {
 
 Region map_file(const File& file, std::uint64_t offset, Mode mode) {
   return map_extent(file, {offset, file.size() - offset}, mode);
-}
-
-Region allocate_pages(std::size_t size, std::uint64_t offset) {
-  if (size == 0) return {};
-  const std::uint64_t lead = offset % page_size();
-  // A huge page begins at a multiple of its size. Address space is all that the surplus takes.
-  const bool huge = size >= kHugePage;
-  const std::size_t length = size + lead + (huge ? kHugePage : 0);
-  void* base = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) throw std::bad_alloc();
-  Share pages(new Pages(base, length));
-  auto* begin = static_cast<std::byte*>(base);
-  if (huge) {
-    // NOLINTNEXTLINE(*-reinterpret-cast): an address, to find the next border of a huge page
-    begin += (kHugePage - reinterpret_cast<std::uintptr_t>(base) % kHugePage) % kHugePage;
-    ::madvise(begin, size + lead, MADV_HUGEPAGE);
-  }
-  return {begin + lead, size, std::move(pages)};
 }
 
 std::shared_ptr<Mapper> WholeMapper::of(Region whole) {

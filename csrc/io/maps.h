@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "memory/file.h"
+#include "io/file.h"
 #include "memory/region.h"
 
 namespace zerocopy {

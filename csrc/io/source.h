@@ -9,10 +9,11 @@
 #include <cstring>
 #include <memory>
 
-#include "memory/file.h"
-#include "memory/mapping.h"
+#include "io/file.h"
+#include "io/mapping.h"
+#include "io/transfer.h"
+#include "memory/pages.h"
 #include "memory/region.h"
-#include "memory/transfer.h"
 
 namespace zerocopy {
 

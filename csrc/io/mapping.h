@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "memory/file.h"
+#include "io/file.h"
 #include "memory/region.h"
 
 namespace zerocopy {
@@ -23,11 +23,6 @@ Region map_extent(const File& file, Extent extent, Mode mode);
 
 // The file from `offset` to its end.
 Region map_file(const File& file, std::uint64_t offset, Mode mode);
-
-// Fresh private memory for what is read by the megabyte: whole pages, huge ones where the system has them,
-// filled with zeros. It begins as far behind a page border as `offset` does, so that a file's blocks fall
-// together with pages. Throws std::bad_alloc.
-Region allocate_pages(std::size_t size, std::uint64_t offset);
 
 // Bytes of a file in memory, wherever they are wanted.
 class Mapper {

@@ -1,4 +1,4 @@
-#include "memory/utf8.h"
+#include "text/utf8.h"
 
 #include <cstring>
 

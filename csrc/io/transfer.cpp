@@ -1,4 +1,4 @@
-#include "memory/transfer.h"
+#include "io/transfer.h"
 
 #include <sched.h>
 
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "memory/signals.h"
+#include "io/signals.h"
 
 namespace zerocopy {
 namespace {

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <utility>
 
-#include "memory/mapping.h"
+#include "io/mapping.h"
 
 namespace zerocopy {
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "memory/staging.h"
+#include "io/staging.h"
 
 namespace zerocopy {
 

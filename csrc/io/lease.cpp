@@ -1,4 +1,4 @@
-#include "memory/lease.h"
+#include "io/lease.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "memory/mapping.h"
-#include "memory/transfer.h"
+#include "io/mapping.h"
+#include "io/transfer.h"
 
 namespace zerocopy {
 

@@ -1,4 +1,4 @@
-#include "memory/residency.h"
+#include "io/residency.h"
 
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -8,12 +8,11 @@
 #include <optional>
 #include <vector>
 
-#include "memory/mapping.h"
+#include "io/mapping.h"
+#include "memory/pages.h"
 
 namespace zerocopy {
 namespace {
-
-std::uint64_t page_size() { return static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)); }
 
 // cachestat(2), Linux 6.5: younger than the headers that this may be built with. Its number is the same on
 // every architecture.

@@ -1,4 +1,4 @@
-#include "memory/file_system.h"
+#include "io/file_system.h"
 
 #include <sys/vfs.h>
 

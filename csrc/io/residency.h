@@ -1,7 +1,7 @@
 // What of a file is in the page cache.
 #pragma once
 
-#include "memory/file.h"
+#include "io/file.h"
 
 namespace zerocopy {
 

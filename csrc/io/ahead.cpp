@@ -1,11 +1,11 @@
-#include "memory/ahead.h"
+#include "io/ahead.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <thread>
 #include <vector>
 
-#include "memory/signals.h"
+#include "io/signals.h"
 
 namespace zerocopy {
 namespace {

@@ -9,8 +9,8 @@
 #include <memory>
 #include <utility>
 
-#include "memory/mapping.h"
-#include "memory/source.h"
+#include "io/mapping.h"
+#include "io/source.h"
 
 namespace zerocopy {
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <mutex>
 
-#include "memory/source.h"
+#include "io/source.h"
 
 namespace zerocopy {
 

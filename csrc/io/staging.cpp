@@ -1,4 +1,4 @@
-#include "memory/staging.h"
+#include "io/staging.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,10 +1,10 @@
-#include "memory/direct.h"
+#include "io/direct.h"
 
 #include <algorithm>
 #include <cerrno>
 
-#include "memory/mapping.h"
-#include "memory/residency.h"
+#include "io/residency.h"
+#include "memory/pages.h"
 
 namespace zerocopy {
 namespace {

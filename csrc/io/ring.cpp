@@ -1,10 +1,10 @@
-#include "memory/ring.h"
+#include "io/ring.h"
 
 #include <algorithm>
 #include <chrono>
 #include <system_error>
 
-#include "memory/signals.h"
+#include "io/signals.h"
 
 namespace zerocopy {
 namespace {

@@ -1,4 +1,4 @@
-#include "memory/maps.h"
+#include "io/maps.h"
 
 #include <unistd.h>
 
@@ -7,6 +7,8 @@
 #include <charconv>
 #include <fstream>
 #include <span>
+
+#include "memory/pages.h"
 
 namespace zerocopy {
 namespace {
@@ -74,7 +76,7 @@ std::optional<File> file_of(const FileMapping& mapping) {
 }
 
 bool is_unwritten(int pagemap, std::uint64_t address, std::uint64_t size) {
-  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t page = page_size();
   const std::uint64_t behind = (address + size + page - 1) / page;
   std::array<std::uint64_t, 4096> entries{};
   for (std::uint64_t first = address / page; first < behind;) {

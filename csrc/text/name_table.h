@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "memory/name_hash.h"
+#include "text/name_hash.h"
 
 namespace zerocopy {
 
