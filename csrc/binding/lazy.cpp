@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "binding/names.h"
-#include "binding/python.h"
 #include "checkpoint/dict_entries.h"
 #include "io/mapping.h"
 #include "pickle/geometry.h"
+#include "python/names.h"
+#include "python/python.h"
 
 namespace py = pybind11;
 

@@ -5,18 +5,18 @@
 #include <map>
 
 #include "binding/ahead.h"
-#include "binding/buffer.h"
 #include "binding/builder.h"
-#include "binding/errors.h"
 #include "binding/gds.h"
-#include "binding/gil.h"
 #include "binding/lazy.h"
-#include "binding/opening.h"
 #include "binding/road.h"
 #include "binding/torchscript.h"
 #include "checkpoint/archive.h"
 #include "pickle/geometry.h"
 #include "pickle/machine.h"
+#include "python/buffer.h"
+#include "python/errors.h"
+#include "python/gil.h"
+#include "python/opening.h"
 
 namespace py = pybind11;
 

@@ -3,8 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
-#include "binding/gil.h"
 #include "io/transfer.h"
+#include "python/gil.h"
 
 namespace zerocopy {
 

@@ -1,19 +1,19 @@
-#include "binding/opening.h"
+#include "python/opening.h"
 
 #include <pybind11/stl.h>
 
 #include <optional>
 
-#include "binding/buffer.h"
-#include "binding/gil.h"
-#include "binding/listing.h"
-#include "binding/terms.h"
 #include "checkpoint/published_archive.h"
 #include "io/ahead.h"
 #include "io/direct.h"
 #include "io/lease.h"
 #include "io/part.h"
 #include "io/windows.h"
+#include "python/buffer.h"
+#include "python/gil.h"
+#include "python/listing.h"
+#include "python/terms.h"
 
 namespace py = pybind11;
 

@@ -1,6 +1,6 @@
-#include "binding/names.h"
+#include "python/names.h"
 
-#include "binding/python.h"
+#include "python/python.h"
 
 namespace py = pybind11;
 

@@ -1,12 +1,12 @@
-#include "binding/listing.h"
+#include "python/listing.h"
 
 #include <pybind11/stl.h>
 
 #include <tuple>
 
-#include "binding/buffer.h"
-#include "binding/gil.h"
 #include "checkpoint/hdf5_archive.h"
+#include "python/buffer.h"
+#include "python/gil.h"
 
 namespace py = pybind11;
 

@@ -3,10 +3,6 @@
 
 #include <algorithm>
 
-#include "binding/buffer.h"
-#include "binding/errors.h"
-#include "binding/gil.h"
-#include "binding/listing.h"
 #include "checkpoint/archive.h"
 #include "checkpoint/legacy_archive.h"
 #include "container/checksum.h"
@@ -16,6 +12,10 @@
 #include "pickle/effects.h"
 #include "pickle/machine.h"
 #include "pickle/scan.h"
+#include "python/buffer.h"
+#include "python/errors.h"
+#include "python/gil.h"
+#include "python/listing.h"
 
 namespace py = pybind11;
 

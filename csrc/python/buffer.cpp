@@ -1,10 +1,10 @@
-#include "binding/buffer.h"
+#include "python/buffer.h"
 
 #include <pybind11/pybind11.h>
 
 #include <utility>
 
-#include "binding/gil.h"
+#include "python/gil.h"
 
 namespace py = pybind11;
 

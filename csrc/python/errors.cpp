@@ -1,4 +1,4 @@
-#include "binding/errors.h"
+#include "python/errors.h"
 
 #include <pybind11/pybind11.h>
 
