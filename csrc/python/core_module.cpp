@@ -16,6 +16,7 @@
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/listing.h"
+#include "python/record.h"
 
 namespace py = pybind11;
 
@@ -90,8 +91,19 @@ bool unwritten(int pagemap, std::uint64_t address, std::uint64_t size) {
   return is_unwritten(pagemap, address, size);
 }
 
-// (name, offset, stored size, deflated, size, CRC, fault) of each record, by the directory. A record
-// whose local header is at fault has no offset.
+const RecordType& zip_record() {
+  static const RecordType type("zerocopy._core.ZipRecord",
+                               {"name", "offset", "stored_size", "is_deflated", "size", "crc", "fault"});
+  return type;
+}
+
+const RecordType& storage_record() {
+  static const RecordType type("zerocopy._core.StorageRecord",
+                               {"key", "dtype", "offset", "stored_size", "is_deflated", "size"});
+  return type;
+}
+
+// The ZipRecord of each record, by the directory. A record whose local header is at fault has no offset.
 py::list zip_records(int descriptor, const std::string& name) {
   const Zip zip(source_of(descriptor, name));
   const std::string root(zip.root());
@@ -104,9 +116,9 @@ py::list zip_records(int descriptor, const std::string& name) {
     } catch (const FormatError& error) {
       fault = error.what();
     }
-    records.append(py::make_tuple(root + "/" + std::string(record.name), record.extent.offset,
-                                  record.extent.size, record.encoding == Encoding::deflated, record.size,
-                                  zip.crc(i), fault));
+    records.append(zip_record().make(root + "/" + std::string(record.name), record.extent.offset,
+                                     record.extent.size, record.encoding == Encoding::deflated, record.size,
+                                     zip.crc(i), fault));
   }
   return records;
 }
@@ -130,14 +142,14 @@ py::list attributes_of(const Effects& effects) {
   return listed;
 }
 
-// (key, dtype, record) of each storage, the record as (offset, stored size, deflated, size).
+// The StorageRecord of each storage.
 py::list storages_of(const Document& document, const std::vector<Record>& records) {
   py::list listed;
   for (const Storage* storage : document.storages) {
     const Record& record = records[storage->index];
-    listed.append(py::make_tuple(py::str(storage->key.data(), storage->key.size()), storage->element->name,
-                                 record.extent.offset, record.extent.size,
-                                 record.encoding == Encoding::deflated, record.size));
+    listed.append(storage_record().make(py::str(storage->key.data(), storage->key.size()),
+                                        storage->element->name, record.extent.offset, record.extent.size,
+                                        record.encoding == Encoding::deflated, record.size));
   }
   return listed;
 }
@@ -177,6 +189,8 @@ PYBIND11_MODULE(_core, module) {
   using namespace zerocopy;  // NOLINT(google-build-using-namespace): the module's own names
   module.doc() = "The native part of zerocopy that looks at files without torch.";
   register_exceptions();
+  module.attr("ZipRecord") = zip_record().type();
+  module.attr("StorageRecord") = storage_record().type();
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"));
   module.def("is_unwritten", &unwritten, py::arg("pagemap"), py::arg("address"), py::arg("size"));
