@@ -14,9 +14,9 @@
 
 #include "checkpoint/archive.h"
 #include "container/zip.h"
-#include "memory/utf8.h"
 #include "pickle/geometry.h"
 #include "pickle/machine.h"
+#include "text/utf8.h"
 
 namespace zerocopy {
 namespace {

@@ -14,9 +14,15 @@ from archives import big_endian, rezip
 from conftest import Saver, saved_bytes
 
 import zerocopy
+from zerocopy import _native
+from zerocopy.loading import explain
 
 STATE = {"weight": torch.arange(64.0), "half": torch.ones(3, dtype=torch.float16), "tied": None}
 STATE["tied"] = STATE["weight"]
+
+
+def test_storage_explanation_has_the_fields_of_a_placement_in_order() -> None:
+    assert explain.StorageExplanation._fields == _native._C.StoragePlacement.__match_args__
 
 
 def test_mapped(save: Saver) -> None:

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "binding/gil.h"
 #include "binding/torch_bridge.h"
-#include "memory/ahead.h"
-#include "memory/file_system.h"
-#include "memory/maps.h"
+#include "io/ahead.h"
+#include "io/file_system.h"
+#include "io/maps.h"
+#include "python/gil.h"
 
 namespace py = pybind11;
 

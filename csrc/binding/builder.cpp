@@ -1,6 +1,6 @@
 #include "binding/builder.h"
 
-#include "binding/python.h"
+#include "python/python.h"
 
 namespace py = pybind11;
 

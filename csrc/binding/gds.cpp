@@ -4,9 +4,9 @@
 
 #include <optional>
 
-#include "binding/gil.h"
 #include "binding/torch_bridge.h"
 #include "gds/registered_file.h"
+#include "python/gil.h"
 
 namespace py = pybind11;
 

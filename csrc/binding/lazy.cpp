@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "binding/names.h"
-#include "binding/python.h"
+#include "binding/records.h"
 #include "checkpoint/dict_entries.h"
-#include "memory/mapping.h"
+#include "io/mapping.h"
 #include "pickle/geometry.h"
+#include "python/names.h"
+#include "python/python.h"
 
 namespace py = pybind11;
 
@@ -254,13 +255,10 @@ const Value& Lazy::tensor_value(std::size_t i) const {
   return leaves().catalog.leaves()[leaves().tensors[i]].value;
 }
 
-py::tuple Lazy::entry(std::size_t i) const {
+py::object Lazy::entry(std::size_t i) const {
   const Value& value = tensor_value(i);
   const Tensor* tensor = Catalog::dense(value);
-  if (tensor == nullptr) {
-    return py::make_tuple(py::tuple(), "", py::tuple(), 0, 0, py::none(), "", "", false, false, false, false,
-                          0, false);
-  }
+  if (tensor == nullptr) return scattered_entry(py::tuple(), py::str());
   const Storage& storage = *tensor->storage;
   const Storage& root = storage.whole();
   const Record& record = reading_.records[root.index];
@@ -276,9 +274,10 @@ py::tuple Lazy::entry(std::size_t i) const {
       opened()->archive().content().placement(record, *root.element).how == Placement::How::mapped;
   const bool requires_grad =
       value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor->requires_grad;
-  return py::make_tuple(tuple_of(shape.size()), tensor->dtype->name, tuple_of(shape.stride()), tensor->offset,
-                        numel * tensor->dtype->size, offset, text_of(root.key), text_of(root.location),
-                        requires_grad, true, tensor->conjugate, tensor->negative, root.nbytes, mapped);
+  return tensor_entry().make(tuple_of(shape.size()), tensor->dtype->name, tuple_of(shape.stride()),
+                             tensor->offset, numel * tensor->dtype->size, offset, text_of(root.key),
+                             text_of(root.location), requires_grad, true, tensor->conjugate, tensor->negative,
+                             root.nbytes, mapped);
 }
 
 py::list Lazy::entries() const {

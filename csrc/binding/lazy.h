@@ -40,9 +40,8 @@ class Lazy {
   pybind11::list other_names() const { return names_of(leaves().others); }
   std::int64_t find(const pybind11::str& name) const;
 
-  // (shape, dtype, stride, storage offset, nbytes, offset, storage, location, requires_grad, is dense,
-  // conjugate, negative, nbytes of the storage, whether that is mapped) of a name.
-  pybind11::tuple entry(std::size_t i) const;
+  // The TensorEntry of a name, and those of all names.
+  pybind11::object entry(std::size_t i) const;
   pybind11::list entries() const;
 
   // What the document says, or the chosen leaves of it; `objects` stands in for construction, and makes

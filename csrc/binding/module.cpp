@@ -5,18 +5,19 @@
 #include <map>
 
 #include "binding/ahead.h"
-#include "binding/buffer.h"
 #include "binding/builder.h"
-#include "binding/errors.h"
 #include "binding/gds.h"
-#include "binding/gil.h"
 #include "binding/lazy.h"
-#include "binding/opening.h"
+#include "binding/records.h"
 #include "binding/road.h"
 #include "binding/torchscript.h"
 #include "checkpoint/archive.h"
 #include "pickle/geometry.h"
 #include "pickle/machine.h"
+#include "python/buffer.h"
+#include "python/errors.h"
+#include "python/gil.h"
+#include "python/opening.h"
 
 namespace py = pybind11;
 
@@ -163,7 +164,7 @@ const char* name_of(Placement::How how) {
   return "";
 }
 
-// (key, dtype, nbytes, location, offset, how, why) of each storage. Nothing is built or read.
+// The StoragePlacement of each storage. Nothing is built or read.
 py::list explain(Archive& archive) {
   std::optional<Reading> reading;
   {
@@ -174,10 +175,10 @@ py::list explain(Archive& archive) {
   for (const Storage* storage : reading->document.storages) {
     const Record& record = reading->records[storage->index];
     const auto [how, why] = archive.content().placement(record, *storage->element);
-    explained.append(py::make_tuple(py::str(storage->key.data(), storage->key.size()), storage->element->name,
-                                    storage->nbytes,
-                                    py::str(storage->location.data(), storage->location.size()),
-                                    record.extent.offset, name_of(how), why));
+    explained.append(storage_placement().make(py::str(storage->key.data(), storage->key.size()),
+                                              storage->element->name, storage->nbytes,
+                                              py::str(storage->location.data(), storage->location.size()),
+                                              record.extent.offset, name_of(how), why));
   }
   return explained;
 }
@@ -251,6 +252,7 @@ PYBIND11_MODULE(_C, module) {
   using namespace zerocopy;  // NOLINT(google-build-using-namespace): the module's own names
   module.doc() = "The native part of zerocopy. Use the names of the package instead.";
   register_exceptions();
+  register_records(module);
   add_dtypes_of_release();
 
   ArchiveClass archive(module, "Archive");

@@ -2,9 +2,9 @@
 
 #include <pybind11/stl.h>
 
-#include "binding/python.h"
-#include "binding/terms.h"
-#include "memory/lease.h"
+#include "io/lease.h"
+#include "python/python.h"
+#include "python/terms.h"
 
 namespace py = pybind11;
 

@@ -1,4 +1,5 @@
-// Storages on their way to a device: python/zerocopy/loading/device/staging.py drives, threads here fill its slots.
+// Storages on their way to a device: python/zerocopy/loading/device/staging.py drives, threads here fill its
+// slots.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,7 +9,7 @@
 #include <vector>
 
 #include "binding/torch_bridge.h"
-#include "memory/ring.h"
+#include "io/ring.h"
 
 namespace zerocopy {
 

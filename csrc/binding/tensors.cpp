@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "binding/gil.h"
-#include "binding/python.h"
 #include "binding/road.h"
+#include "python/gil.h"
+#include "python/python.h"
 
 namespace py = pybind11;
 

@@ -66,8 +66,8 @@ struct Destination {
   pybind11::object restore;
   // Storages tagged "cpu" need not be asked about.
   bool cpu_as_is;
-  // A zerocopy.loading.device.staging.Road, which is asked first: device_of(location) gives the device of those that it
-  // carries, and carry(device, haul) brings them there. None where it carries none.
+  // A zerocopy.loading.device.staging.Road, which is asked first: device_of(location) gives the device of
+  // those that it carries, and carry(device, haul) brings them there. None where it carries none.
   pybind11::object road = pybind11::none();
 
   bool takes(const Storage& storage) const {
@@ -75,8 +75,8 @@ struct Destination {
   }
 };
 
-// What the builder puts where a document has storages and tensors. `construction` is zerocopy.loading.objects.builder,
-// or what stands in for it.
+// What the builder puts where a document has storages and tensors. `construction` is
+// zerocopy.loading.objects.builder, or what stands in for it.
 class Tensors {
  public:
   explicit Tensors(pybind11::object construction)

@@ -1,9 +1,9 @@
 #include "binding/torchscript.h"
 
-#include "binding/gil.h"
-#include "binding/python.h"
 #include "binding/torch_bridge.h"
 #include "checkpoint/zip_archive.h"
+#include "python/gil.h"
+#include "python/python.h"
 
 namespace py = pybind11;
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "memory/pages.h"
+
 namespace zerocopy {
 namespace {
 

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "memory/source.h"
+#include "io/source.h"
 
 namespace zerocopy {
 

@@ -12,9 +12,9 @@
 #include <string>
 
 #include "memory/budget.h"
-#include "memory/name_hash.h"
-#include "memory/name_table.h"
 #include "pickle/document.h"
+#include "text/name_hash.h"
+#include "text/name_table.h"
 
 namespace zerocopy {
 

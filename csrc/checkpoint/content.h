@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "container/record.h"
-#include "memory/mapping.h"
-#include "memory/source.h"
+#include "io/mapping.h"
+#include "io/source.h"
 #include "pickle/dtype.h"
 
 namespace zerocopy {

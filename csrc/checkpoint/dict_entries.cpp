@@ -6,8 +6,8 @@
 #include <deque>
 #include <string>
 
-#include "memory/name_hash.h"
-#include "memory/name_table.h"
+#include "text/name_hash.h"
+#include "text/name_table.h"
 
 namespace zerocopy {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "checkpoint/archive.h"
 #include "container/hdf5.h"
-#include "memory/name_table.h"
+#include "text/name_table.h"
 
 namespace zerocopy {
 

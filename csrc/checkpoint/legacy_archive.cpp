@@ -4,10 +4,10 @@
 #include <bit>
 
 #include "container/zip_end.h"
-#include "memory/name_table.h"
 #include "pickle/globals.h"
 #include "pickle/machine.h"
 #include "pickle/opcode.h"
+#include "text/name_table.h"
 
 namespace zerocopy {
 namespace {

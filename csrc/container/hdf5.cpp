@@ -7,7 +7,7 @@
 #include "container/hdf5_object.h"
 #include "memory/budget.h"
 #include "memory/cursor.h"
-#include "memory/utf8.h"
+#include "text/utf8.h"
 
 namespace zerocopy {
 namespace {

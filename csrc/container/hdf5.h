@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "container/record.h"
-#include "memory/source.h"
+#include "io/source.h"
 
 namespace zerocopy {
 

@@ -1,7 +1,7 @@
 // Raw DEFLATE (RFC 1951), by zlib: the only place that knows it.
 #pragma once
 
-#include "memory/source.h"
+#include "io/source.h"
 
 namespace zerocopy {
 

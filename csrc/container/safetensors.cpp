@@ -8,7 +8,7 @@
 #include <limits>
 #include <utility>
 
-#include "memory/name_table.h"
+#include "text/name_table.h"
 
 namespace zerocopy {
 namespace {

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "io/source.h"
 #include "memory/arena.h"
-#include "memory/source.h"
 
 namespace zerocopy {
 

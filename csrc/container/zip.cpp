@@ -8,7 +8,7 @@
 #include "container/inflate.h"
 #include "container/zip_end.h"
 #include "memory/cursor.h"
-#include "memory/utf8.h"
+#include "text/utf8.h"
 
 namespace zerocopy {
 namespace {

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "container/record.h"
+#include "io/source.h"
 #include "memory/cursor.h"
-#include "memory/name_table.h"
-#include "memory/source.h"
+#include "text/name_table.h"
 
 namespace zerocopy {
 

@@ -1,7 +1,7 @@
 // The last bytes of a zip archive: where its central directory is and how many entries it has.
 #pragma once
 
-#include "memory/source.h"
+#include "io/source.h"
 
 namespace zerocopy {
 

@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "gds/status.h"
-#include "memory/direct.h"
+#include "io/direct.h"
 
 namespace zerocopy {
 namespace {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "gds/status.h"
-#include "memory/direct.h"
+#include "io/direct.h"
 
 namespace zerocopy {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "gds/batch.h"
 #include "gds/status.h"
-#include "memory/direct.h"
+#include "io/direct.h"
 
 namespace zerocopy {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "gds/driver.h"
-#include "memory/file.h"
+#include "io/file.h"
 
 namespace zerocopy {
 

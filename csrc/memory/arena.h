@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "memory/mapping.h"
+#include "memory/pages.h"
 
 namespace zerocopy {
 

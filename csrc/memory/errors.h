@@ -5,7 +5,7 @@
 //   UnsupportedError  legal, but not ours
 //   FileError         the operating system refused (errno and path), or the file changed (ESTALE)
 //
-// binding/errors.cpp is the only place that turns them into Python exceptions.
+// python/errors.cpp is the only place that turns them into Python exceptions.
 #pragma once
 
 #include <cstdint>

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "memory/utf8.h"
 #include "pickle/keys.h"
 #include "pickle/memo.h"
 #include "pickle/opcode.h"
 #include "pickle/rebuild.h"
 #include "pickle/stack.h"
 #include "pickle/storages.h"
+#include "text/utf8.h"
 
 namespace zerocopy {
 namespace {

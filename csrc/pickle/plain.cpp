@@ -1,6 +1,6 @@
 #include "pickle/plain.h"
 
-#include "memory/utf8.h"
+#include "text/utf8.h"
 
 namespace zerocopy {
 namespace {

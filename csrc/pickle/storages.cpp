@@ -1,7 +1,7 @@
 #include "pickle/storages.h"
 
-#include "memory/utf8.h"
 #include "pickle/geometry.h"
+#include "text/utf8.h"
 
 namespace zerocopy {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "memory/name_table.h"
 #include "pickle/document.h"
+#include "text/name_table.h"
 
 namespace zerocopy {
 

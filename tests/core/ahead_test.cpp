@@ -1,5 +1,5 @@
 // Reading a mapped file ahead, reading past the page cache, and which file systems are far away.
-#include "memory/ahead.h"
+#include "io/ahead.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,10 +9,10 @@
 #include <fstream>
 #include <tuple>
 
-#include "memory/direct.h"
-#include "memory/file_system.h"
-#include "memory/maps.h"
-#include "memory/part.h"
+#include "io/direct.h"
+#include "io/file_system.h"
+#include "io/maps.h"
+#include "io/part.h"
 #include "support.h"
 
 namespace zerocopy::test {

@@ -1,4 +1,4 @@
-#include "memory/file.h"
+#include "io/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "memory/mapping.h"
+#include "io/mapping.h"
 #include "support.h"
 
 namespace zerocopy::test {

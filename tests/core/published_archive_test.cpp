@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "memory/lease.h"
+#include "io/lease.h"
 #include "support.h"
 
 namespace zerocopy::test {

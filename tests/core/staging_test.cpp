@@ -1,6 +1,6 @@
 // The way to a device: every byte of every storage arrives at its place, whatever lies where in the file, and
 // nobody writes to a slot that is not lent.
-#include "memory/staging.h"
+#include "io/staging.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "memory/ring.h"
+#include "io/ring.h"
 #include "support.h"
 
 namespace zerocopy::test {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "memory/source.h"
+#include "io/source.h"
 
 namespace zerocopy::test {
 

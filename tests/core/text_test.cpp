@@ -1,7 +1,7 @@
 #include "memory/arena.h"
-#include "memory/name_table.h"
-#include "memory/utf8.h"
 #include "support.h"
+#include "text/name_table.h"
+#include "text/utf8.h"
 
 namespace zerocopy::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "checkpoint/archive.h"
-#include "memory/mapping.h"
+#include "io/mapping.h"
 #include "pickle/machine.h"
 #include "support.h"
 

@@ -1,5 +1,5 @@
 // Many bytes at once: every byte is moved once, the first fault wins, and no thread outlives a transfer.
-#include "memory/transfer.h"
+#include "io/transfer.h"
 
 #include <algorithm>
 #include <atomic>

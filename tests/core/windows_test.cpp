@@ -1,4 +1,4 @@
-#include "memory/windows.h"
+#include "io/windows.h"
 
 #include <sys/mman.h>
 

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "fuzz.h"
-#include "memory/name_hash.h"
+#include "text/name_hash.h"
 
 namespace zerocopy::fuzz {
 namespace {

@@ -11,7 +11,7 @@
 #include <ctime>
 #include <memory>
 
-#include "memory/source.h"
+#include "io/source.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 

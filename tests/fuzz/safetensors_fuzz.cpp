@@ -1,8 +1,8 @@
 // A .safetensors file: its header, the document of its tensors, the memory of their storages.
 #include "checkpoint/safetensors_archive.h"
 #include "fuzz.h"
-#include "memory/name_table.h"
 #include "records_check.h"
+#include "text/name_table.h"
 
 namespace zerocopy::fuzz {
 namespace {

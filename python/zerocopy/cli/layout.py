@@ -116,7 +116,18 @@ def records_of(file: OpenFile) -> list[Record]:
     zerocopy.FormatError, zerocopy.UnsupportedError
         If there is more than one way to read its directory, or none.
     """
-    return [Record(*entry) for entry in _core.zip_records(file.descriptor, file.path)]
+    return [
+        Record(
+            record.name,
+            record.offset,
+            record.stored_size,
+            record.is_deflated,
+            record.size,
+            record.crc,
+            record.fault,
+        )
+        for record in _core.zip_records(file.descriptor, file.path)
+    ]
 
 
 def listing_of(file: OpenFile) -> Listing:

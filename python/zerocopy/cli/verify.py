@@ -131,8 +131,8 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
             f"whose bytes are which storage's was not checked: {escaped(str(error), _LONGEST_REASON)}"
         )
     storages = [
-        (dtype, Record(key, offset, stored_size, deflated, size, None))
-        for key, dtype, offset, stored_size, deflated, size in facts["storages"]
+        (one.dtype, Record(one.key, one.offset, one.stored_size, one.is_deflated, one.size, None))
+        for one in facts["storages"]
     ]
     if container in ("legacy", "safetensors"):
         records = list({record.offset: record for _, record in storages if record.size}.values())

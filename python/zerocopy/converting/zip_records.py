@@ -51,13 +51,15 @@ class ZipRecord(NamedTuple):
 def zip_records(file: BinaryIO, name: str) -> list[ZipRecord]:
     """Return the records that a load reads: torch adds others from release to release."""
     records = []
-    for full, offset, stored, deflated, size, _, fault in _core.zip_records(file.fileno(), name):
-        short = full.partition("/")[2]
+    for record in _core.zip_records(file.fileno(), name):
+        short = record.name.partition("/")[2]
         if short not in _COPIED and not short.startswith(STORAGES):
             continue
-        if fault:
-            raise FormatError(fault)
+        if record.fault:
+            raise FormatError(record.fault)
         if short.startswith(STORAGES) and number_of(short) < 0:
             raise UnsupportedError(f"storage {short!r}: the table of offsets takes numbers")
-        records.append(ZipRecord(short, file, offset, stored, deflated, size))
+        records.append(
+            ZipRecord(short, file, record.offset, record.stored_size, record.is_deflated, record.size)
+        )
     return records

@@ -122,10 +122,10 @@ def _records(archive: _C.Archive) -> list[Record] | None:
     if archive.is_torchscript or archive.big_endian or archive.container not in _PLAIN:
         return None
     storages = archive.explain()
-    if any(how == "inflated" for *_, how, _ in storages):
+    if any(storage.how == "inflated" for storage in storages):
         return None
-    elements = {dtype: _element_size(dtype) for dtype in {dtype for _, dtype, *_ in storages}}
-    return [Record(offset, size, elements[dtype]) for _, dtype, size, _, offset, _, _ in storages]
+    elements = {dtype: _element_size(dtype) for dtype in {storage.dtype for storage in storages}}
+    return [Record(storage.offset, storage.nbytes, elements[storage.dtype]) for storage in storages]
 
 
 def _element_size(name: str) -> int:

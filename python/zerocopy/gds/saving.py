@@ -106,7 +106,7 @@ def _offsets(parts: Parts, descriptor: int, name: str) -> dict[str, int]:
     key = (len(parts.pickle), tuple(parts.sizes))
     found = _layouts.pop(key, None)
     if found is None:
-        found = {record: offset for record, offset, *_ in _core.zip_records(descriptor, name)}
+        found = {record.name: record.offset for record in _core.zip_records(descriptor, name)}
     _layouts[key] = found
     if len(_layouts) > _MOST_LAYOUTS:
         _layouts.popitem(last=False)

@@ -67,25 +67,6 @@ class TensorInfo(NamedTuple):
     tied: tuple[str, ...]
 
 
-class _Entry(NamedTuple):
-    """What the core says of a tensor (``_C.Lazy.entry``)."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    stride: tuple[int, ...]
-    storage_offset: int
-    nbytes: int
-    offset: int | None
-    storage: str
-    location: str
-    requires_grad: bool
-    is_dense: bool
-    is_conjugate: bool
-    is_negative: bool
-    storage_nbytes: int
-    is_mapped: bool
-
-
 class FileLayer:
     """One open file, and which of its leaves are wanted: those `chosen`, or None for all."""
 
@@ -152,7 +133,7 @@ class FileLayer:
     def slice(self, name: str) -> Slice:
         """Return a tensor of which parts can be read."""
         whole, index = self.tensor(name), self._native.find(name)
-        entry = _Entry(*self._native.entry(index))
+        entry = self._native.entry(index)
         if not entry.is_dense:
             return Slice(whole)
         geometry = Geometry(entry.storage_offset, entry.shape, entry.stride)
@@ -160,7 +141,7 @@ class FileLayer:
 
     def info(self, name: str) -> TensorInfo:
         """Return what the file says of a tensor."""
-        entry = _Entry(*self._native.entry(self._native.find(name)))
+        entry = self._entry(name)
         if not entry.is_dense:
             return _info_of(name, self.tensor(name))
         others = (other for other in self._over_storage[entry.storage] if other != name)
@@ -179,23 +160,27 @@ class FileLayer:
 
     def begin(self, name: str) -> int:
         """Return where a dense tensor begins in its file, or else in its storage, in bytes."""
-        entry = _Entry(*self._native.entry(self._native.find(name)))
+        entry = self._entry(name)
         if entry.offset is not None:
             return entry.offset
         return entry.storage_offset * _torch.element_size(builder.dtype(entry.dtype))
 
     def flags(self, name: str) -> tuple[bool, bool]:
         """Return whether a dense tensor shows conjugates, and negatives, of what its storage holds."""
-        entry = _Entry(*self._native.entry(self._native.find(name)))
+        entry = self._entry(name)
         return entry.is_conjugate, entry.is_negative
 
     def is_mapped(self, name: str) -> bool:
         """Return whether a tensor lies in a mapping of the file, and takes no memory of its own."""
-        return _Entry(*self._native.entry(self._native.find(name))).is_mapped
+        return self._entry(name).is_mapped
 
     def storage_nbytes(self, name: str) -> int:
         """Return the bytes of the storage that a dense tensor is over."""
-        return _Entry(*self._native.entry(self._native.find(name))).storage_nbytes
+        return self._entry(name).storage_nbytes
+
+    def _entry(self, name: str) -> _C.TensorEntry:
+        native = self._native
+        return native.entry(native.find(name))
 
     def _leaf(self, name: str) -> Any:
         native = self._native
@@ -229,7 +214,7 @@ class FileLayer:
         over = defaultdict(list)
         for name, entry in zip(self._native.names(), self._native.entries(), strict=True):
             if self._is_chosen(name):
-                over[_Entry(*entry).storage].append(name)
+                over[entry.storage].append(name)
         return over
 
 

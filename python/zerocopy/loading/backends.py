@@ -108,10 +108,10 @@ def _not_mapped(archive: _C.Archive) -> Counter[str]:
     if archive.is_torchscript:
         return Counter()
     try:
-        entries = archive.explain()
+        storages = archive.explain()
     except (Error, pickle.UnpicklingError):  # what is loaded of the file says so
         return Counter()
-    return Counter(how for *_, how, _ in entries if how != "mapped")
+    return Counter(storage.how for storage in storages if storage.how != "mapped")
 
 
 def _file_system_of(file: bytes | int) -> tuple[str, bool]:

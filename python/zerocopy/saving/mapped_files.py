@@ -145,9 +145,9 @@ def _checksums_in(descriptor: int) -> dict[tuple[int, int], int]:
     except Error:  # it is none
         return {}
     return {
-        (offset, size): crc
-        for _, offset, _, deflated, size, crc, fault in records
-        if crc and not (deflated or fault)
+        (record.offset, record.size): record.crc
+        for record in records
+        if record.crc and not (record.is_deflated or record.fault)
     }
 
 

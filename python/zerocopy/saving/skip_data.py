@@ -109,7 +109,9 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
         except Error as error:  # the core says no more about a file that is not an archive
             glimpse = inputs.glimpse_of_descriptor(file.fileno(), 0)
             raise diagnosis.diagnose(glimpse, error) from None
-        for key, _, _, _, deflated, _ in storages:
-            if deflated:
-                raise UnsupportedError(f"storage {key!r} is deflated: its bytes are nowhere in the file")
-        return {key: Extent(offset, stored) for key, _, offset, stored, _, _ in storages}
+        for storage in storages:
+            if storage.is_deflated:
+                raise UnsupportedError(
+                    f"storage {storage.key!r} is deflated: its bytes are nowhere in the file"
+                )
+        return {storage.key: Extent(storage.offset, storage.stored_size) for storage in storages}

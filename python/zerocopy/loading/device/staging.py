@@ -3,7 +3,7 @@
 ::
 
     page cache or disk ──threads──→ slots of the ring ──one stream──→ one allocation on the device
-      csrc/memory/direct   csrc/memory/ring      rings.py               csrc/memory/staging: what lies where
+      csrc/io/direct       csrc/io/ring          rings.py               csrc/io/staging: what lies where
 
 The allocation is one for all storages of a file; each of them is a storage of its own over a part of it. It goes with
 the last of them.

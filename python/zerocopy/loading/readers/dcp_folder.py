@@ -182,12 +182,12 @@ class Tensors:
         """Return the place of a tensor among the names; -1 if there is none."""
         return self._places.get(name, -1)
 
-    def entry(self, i: int) -> tuple[Any, ...]:
-        """Return what is known of a tensor, in the form of ``_C.Lazy.entry``: not as one that lies in one storage."""
+    def entry(self, i: int) -> _C.TensorEntry:
+        """Return what is known of a tensor, as ``_C.Lazy.entry``: it does not lie in one storage."""
         stored = self._entries[self._names[i]]
         assert isinstance(stored, dcp_metadata.Chunked)
         dtype = str(stored.dtype).removeprefix("torch.")
-        return stored.shape, dtype, (), 0, 0, None, "", "cpu", False, False, False, False, 0, False
+        return _C.scattered_entry(stored.shape, dtype)
 
     def leaf(self, name: str, objects: Any) -> Any:
         """Return the placeholder of a tensor; anything else itself."""
@@ -218,7 +218,7 @@ class Tensors:
 
     def storage_at(self, index: int) -> tuple[str, int]:
         """Return a tensor's dtype, and what those have in common that share memory: here each has its own."""
-        return self.entry(index)[1], index
+        return self.entry(index).dtype, index
 
     @property
     def _opened(self) -> Files:

@@ -5,7 +5,7 @@
     holder   attach, and carry by the road ──→ one allocation ── exported once ──→ server          holder.py
     client   attach, but over the opened allocation in place of the shared pages ←── server        asking.py
 
-What lies where in the allocation nobody has to send: it follows from the result's own table (csrc/memory/staging).
+What lies where in the allocation nobody has to send: it follows from the result's own table (csrc/io/staging).
 """
 
 from __future__ import annotations

@@ -1,0 +1,102 @@
+#include "io/ahead.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+#include <vector>
+
+#include "io/signals.h"
+
+namespace zerocopy {
+namespace {
+
+struct Cancelled {};
+
+// Where the kernel cannot fill a mapping's pages, or says only that one of them could not be read: reading
+// the file itself brings it into the page cache too, and says what is wrong. A mapping may be older than
+// `file` is open: where the file ends before it, it was cut in between.
+void read_through(const File& file, Extent extent) {
+  constexpr std::uint64_t kPart = std::uint64_t{1} << 20U;
+  std::vector<std::byte> scratch(static_cast<std::size_t>(std::min(kPart, extent.size)));
+  for (std::uint64_t at = 0; at < extent.size;) {
+    const std::size_t got =
+        file.read_some(extent.offset + at, std::span(scratch).first(std::min(kPart, extent.size - at)));
+    if (got == 0) throw FileError(ESTALE, file.path(), "file was cut since it was mapped");
+    at += got;
+  }
+}
+
+// `unfilled` gets the extents of the file that the kernel did not fill.
+template <typename Unfilled>
+void fill_pages(std::uint64_t offset, const Region& mapped, const Terms& terms, Unfilled unfilled) {
+  const Piece whole{{offset, mapped.size()}, mapped.data()};
+  const auto move = [&](const Piece& request) {
+    if (!populate({request.to, static_cast<std::size_t>(request.extent.size)})) unfilled(request.extent);
+  };
+  transfer(std::span(&whole, 1), move, terms);
+}
+
+}  // namespace
+
+void read_ahead(const File& file, std::uint64_t offset, const Region& mapped, const Terms& terms) {
+  fill_pages(offset, mapped, terms, [&](Extent extent) { read_through(file, extent); });
+}
+
+ReadAhead::ReadAhead(std::vector<MappedPart> parts, unsigned threads)
+    : parts_(std::move(parts)), threads_(threads) {
+  for (const MappedPart& part : parts_) size_ += part.region.size();
+}
+
+std::shared_ptr<ReadAhead> ReadAhead::start(std::vector<MappedPart> parts, unsigned threads) {
+  std::shared_ptr<ReadAhead> made(new ReadAhead(std::move(parts), threads));
+  const SignalsBlocked blocked;
+  // Detached: nobody joins it, so nobody waits for it at the end of the process. It touches nothing that
+  // could be gone by then, only what it holds itself.
+  std::thread([made] { made->run(); }).detach();
+  return made;
+}
+
+void ReadAhead::run() noexcept {
+  std::exception_ptr fault;
+  try {
+    read_parts();
+  } catch (const Cancelled&) {  // NOLINT(bugprone-empty-catch): it is over, which is all there is to say
+  } catch (...) {
+    fault = std::current_exception();
+  }
+  parts_.clear();
+  const std::lock_guard lock(mutex_);
+  fault_ = std::move(fault);
+  is_over_ = true;
+  over_.notify_all();
+}
+
+void ReadAhead::read_parts() {
+  std::uint64_t before = 0;
+  const auto look = [&](std::uint64_t done) {
+    done_.store(before + done, std::memory_order_relaxed);
+    if (cancelled()) throw Cancelled();
+  };
+  const Terms terms{.threads = threads_, .meanwhile = look};
+  for (const MappedPart& part : parts_) {
+    look(0);
+    fill_pages(part.offset, part.region, terms, [&](Extent extent) {
+      if (!part.file) throw FileError(EIO, part.name);
+      read_through(*part.file, extent);
+    });
+    before += part.region.size();
+    done_.store(before, std::memory_order_relaxed);
+  }
+}
+
+bool ReadAhead::wait_for(std::chrono::milliseconds time) const {
+  std::unique_lock lock(mutex_);
+  return over_.wait_for(lock, time, [this] { return is_over_; });
+}
+
+void ReadAhead::rethrow() const {
+  const std::lock_guard lock(mutex_);
+  if (fault_) std::rethrow_exception(fault_);
+}
+
+}  // namespace zerocopy

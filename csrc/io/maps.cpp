@@ -1,0 +1,94 @@
+#include "io/maps.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <span>
+
+#include "memory/pages.h"
+
+namespace zerocopy {
+namespace {
+
+// Takes a number and the character behind it off the line; false if they are not there.
+bool take(std::string_view& line, int base, char behind, std::uint64_t& number) {
+  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), number, base);
+  const auto length = static_cast<std::size_t>(end - line.data());
+  if (error != std::errc() || length >= line.size() || line[length] != behind) return false;
+  line.remove_prefix(length + 1);
+  return true;
+}
+
+// Of an entry of pagemap, which has 64 bits for each page: it is in memory, or swapped out; it is one of a
+// file, or shared.
+constexpr std::uint64_t kThere = std::uint64_t{3} << 62U;
+constexpr std::uint64_t kOfFile = std::uint64_t{1} << 61U;
+
+bool is_private(std::uint64_t entry) { return (entry & kThere) != 0 && (entry & kOfFile) == 0; }
+
+}  // namespace
+
+// 7f2c4c000000-7f2c5c000000 rw-p 00001000 fe:00 131075                     /models/bert.pt
+std::optional<FileMapping> mapping_in_line(std::string_view line) {
+  FileMapping mapping{};
+  std::uint64_t major = 0;
+  std::uint64_t minor = 0;
+  if (!take(line, 16, '-', mapping.begin) || !take(line, 16, ' ', mapping.end)) return std::nullopt;
+  line.remove_prefix(std::min(line.find(' '), line.size() - 1) + 1);  // permissions
+  if (!take(line, 16, ' ', mapping.offset) || !take(line, 16, ':', major) || !take(line, 16, ' ', minor) ||
+      !take(line, 10, ' ', mapping.inode)) {
+    return std::nullopt;
+  }
+  const std::size_t path = line.find('/');
+  if (path == std::string_view::npos) return std::nullopt;
+  mapping.path = line.substr(path);
+  return mapping;
+}
+
+std::vector<FileMapping> file_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  std::vector<FileMapping> mappings;
+  for (std::string line; std::getline(maps, line);) {
+    if (auto mapping = mapping_in_line(line)) mappings.push_back(std::move(*mapping));
+  }
+  return mappings;
+}
+
+const FileMapping* mapping_of(const std::vector<FileMapping>& mappings, ByteSpan bytes) {
+  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to look it up
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  const auto behind = std::ranges::upper_bound(mappings, begin, {}, &FileMapping::begin);
+  if (behind == mappings.begin()) return nullptr;
+  const FileMapping& mapping = *(behind - 1);
+  return begin < mapping.end && bytes.size() <= mapping.end - begin ? &mapping : nullptr;
+}
+
+std::optional<File> file_of(const FileMapping& mapping) {
+  try {
+    File file = File::open(mapping.path, File::Access::read);
+    if (file.inode() == mapping.inode) return file;
+  } catch (const FileError&) {  // NOLINT(bugprone-empty-catch): its name is gone, or leads elsewhere
+  }
+  return std::nullopt;
+}
+
+bool is_unwritten(int pagemap, std::uint64_t address, std::uint64_t size) {
+  const std::uint64_t page = page_size();
+  const std::uint64_t behind = (address + size + page - 1) / page;
+  std::array<std::uint64_t, 4096> entries{};
+  for (std::uint64_t first = address / page; first < behind;) {
+    const std::size_t wanted = std::min<std::uint64_t>(entries.size(), behind - first);
+    const ssize_t got = ::pread(pagemap, entries.data(), wanted * sizeof entries[0],
+                                static_cast<off_t>(first * sizeof entries[0]));
+    if (got < 0 || static_cast<std::size_t>(got) != wanted * sizeof entries[0]) return false;
+    const std::span<const std::uint64_t> pages = std::span(entries).first(wanted);
+    if (std::ranges::any_of(pages, is_private)) return false;
+    first += wanted;
+  }
+  return true;
+}
+
+}  // namespace zerocopy

@@ -1,0 +1,161 @@
+// Random-access bytes to parse: a file read by pread, or memory.
+//
+// Whatever the library itself reads it reads through a Source, never through the mapping: a file that
+// shrinks meanwhile is an exception instead of SIGBUS, no page table is filled for headers strewn over
+// gigabytes (0.5 us a header against 3 us), and a file that cannot be mapped is parsed all the same.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "io/file.h"
+#include "io/mapping.h"
+#include "io/transfer.h"
+#include "memory/pages.h"
+#include "memory/region.h"
+
+namespace zerocopy {
+
+// What lies at a multiple of this suits any element, and AVX-512.
+constexpr std::uint64_t kAnyElement = 64;
+
+class Source {
+ public:
+  Source() = default;
+  // How much that is read at once is read.
+  explicit Source(Terms terms) : terms_(std::move(terms)) {}
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+  virtual ~Source() = default;
+
+  virtual std::uint64_t size() const noexcept = 0;
+
+  // Throws FileError (ESTALE) when the bytes can be seen to be others than when it was opened: to be
+  // asked before anything that was made of them is handed out.
+  virtual void require_unchanged() const = 0;
+
+  // Throws FileError when it is not to be found any more where it was opened, at its whole length.
+  virtual void require_in_place() const = 0;
+
+  // Whether what is read passes by the page cache.
+  virtual bool is_direct() const noexcept { return false; }
+
+  // Whether reading these bytes copies memory, and waits for no disk. That may take a look at each page: it
+  // is to be asked of samples.
+  virtual bool is_at_hand(Extent /*extent*/) const { return true; }
+
+  // Says what will be read soon, one after the other, by offsets counted from `start`.
+  virtual void expect(std::span<const Extent> /*ranges*/, std::uint64_t /*start*/) const {}
+
+  // All throw FormatError when a range leaves the source.
+  void read(std::uint64_t offset, std::span<std::byte> into) const {
+    require({offset, into.size()});
+    fill(offset, into);
+  }
+
+  // For bytes that nobody will ask this process for again: where they are not in the page cache, they need
+  // not come there.
+  void read_once(std::uint64_t offset, std::span<std::byte> into) const {
+    require({offset, into.size()});
+    fill_once(offset, into);
+  }
+
+  Region read(Extent extent) const {
+    require(extent);
+    const auto size = static_cast<std::size_t>(extent.size);
+    if (size <= kRequest) {
+      Region bytes = Region::allocate(size);
+      fill(extent.offset, {bytes.data(), size});
+      return bytes;
+    }
+    Region bytes = allocate_pages(size, extent.offset % kAnyElement == 0 ? extent.offset : 0);
+    const Piece whole{extent, bytes.data()};
+    read(std::span(&whole, 1));
+    return bytes;
+  }
+
+  // Many ranges, and large ones, by several threads. For bytes that nobody will ask this process for again.
+  void read(std::span<const Piece> pieces) const {
+    for (const Piece& piece : pieces) require(piece.extent);
+    Terms terms = terms_;
+    if (are_at_hand(pieces)) terms.threads = std::min(terms.threads, processors());
+    transfer(
+        pieces,
+        [this](const Piece& request) {
+          fill_once(request.extent.offset, {request.to, static_cast<std::size_t>(request.extent.size)});
+        },
+        terms);
+  }
+
+ private:
+  virtual void fill(std::uint64_t offset, std::span<std::byte> into) const = 0;
+  virtual void fill_once(std::uint64_t offset, std::span<std::byte> into) const { fill(offset, into); }
+
+  // By the looks of the first, the middle and the last.
+  bool are_at_hand(std::span<const Piece> pieces) const {
+    if (pieces.empty()) return true;
+    const Extent& last = pieces.back().extent;
+    const std::uint64_t end = std::min(last.size, kRequest);
+    return is_at_hand(start_of(pieces.front())) && is_at_hand(start_of(pieces[pieces.size() / 2])) &&
+           is_at_hand({last.offset + last.size - end, end});
+  }
+
+  static Extent start_of(const Piece& piece) {
+    return {piece.extent.offset, std::min(piece.extent.size, kRequest)};
+  }
+
+  void require(Extent extent) const {
+    if (extent.fits(size())) return;
+    throw FormatError("range of " + std::to_string(extent.size) + " bytes at " + hex(extent.offset) +
+                      " runs past the end of the file at " + hex(size()));
+  }
+
+  Terms terms_;
+};
+
+// A file from `start` to its end.
+class FileSource : public Source {
+ public:
+  FileSource(File file, std::uint64_t start, Terms terms = {})
+      : Source(std::move(terms)), file_(std::move(file)), start_(start) {
+    if (start_ > file_.size()) throw FormatError("file ends before " + hex(start_));
+  }
+
+  std::uint64_t size() const noexcept override { return file_.size() - start_; }
+  void require_unchanged() const override { file_.require_unchanged(); }
+  void require_in_place() const override { file_.require_in_place(); }
+  void expect(std::span<const Extent> ranges, std::uint64_t start) const override {
+    file_.expect(ranges, start_ + start);
+  }
+
+ protected:
+  const File& file() const noexcept { return file_; }
+  std::uint64_t start() const noexcept { return start_; }
+
+  void fill(std::uint64_t offset, std::span<std::byte> into) const override {
+    file_.read(start_ + offset, into);
+  }
+
+ private:
+  File file_;
+  std::uint64_t start_;
+};
+
+class MemorySource final : public Source {
+ public:
+  explicit MemorySource(Region region) : region_(std::move(region)) {}
+
+  std::uint64_t size() const noexcept override { return region_.size(); }
+  void require_unchanged() const override {}  // memory has no date
+  void require_in_place() const override {}
+
+ private:
+  void fill(std::uint64_t offset, std::span<std::byte> into) const override {
+    if (!into.empty()) std::memcpy(into.data(), region_.data() + offset, into.size());
+  }
+
+  Region region_;
+};
+
+}  // namespace zerocopy

@@ -1,0 +1,144 @@
+#include "io/staging.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <numeric>
+
+namespace zerocopy {
+namespace {
+
+// What a storage begins at a multiple of on the device: where there is a choice, and what will do if it lies
+// so in the file.
+constexpr std::uint64_t kChosenAlignment = 256;
+constexpr std::uint64_t kKeptAlignment = 64;
+
+constexpr std::uint64_t kLargestGap = 4096;  // a header and its padding travel along
+
+constexpr std::size_t kMostCopies = 8;  // of a chunk
+
+// A slot is so much larger than what is put into it: each part begins as far behind a border as in the file.
+constexpr std::uint64_t kSlack = (kMostCopies + 1) * kSlotBorder;
+
+// Slots are at least so many, that one may be filled while another is emptied.
+constexpr std::uint64_t kParts = 8;
+
+// Bytes that lie on the device as they do in the file.
+struct Run {
+  const Source* source;
+  std::uint64_t offset;
+  std::uint64_t place;
+  std::uint64_t size;
+};
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+std::vector<Run> place_all(std::span<const Cargo> cargo, Staging& staging) {
+  std::vector<std::size_t> order(cargo.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](std::size_t one, std::size_t other) {
+    const Cargo& a = cargo[one];
+    const Cargo& b = cargo[other];
+    return a.source == b.source ? a.extent.offset < b.extent.offset
+                                : std::less<const Source*>{}(a.source, b.source);
+  });
+  std::vector<Run> runs;
+  for (const std::size_t i : order) {
+    const auto& [source, extent] = cargo[i];
+    if (!extent.fits(source->size())) throw FormatError("a record leaves the file");
+    if (extent.size == 0) continue;
+    if (!runs.empty() && runs.back().source == source) {
+      Run& run = runs.back();
+      const std::uint64_t end = run.offset + run.size;
+      const std::uint64_t place = run.place + (extent.offset - run.offset);
+      if (extent.offset >= end && extent.offset - end <= kLargestGap && place % kKeptAlignment == 0) {
+        staging.places[i] = place;
+        run.size = extent.offset - run.offset + extent.size;
+        staging.size = run.place + run.size;
+        continue;
+      }
+    }
+    staging.places[i] = round_up(staging.size, kChosenAlignment);
+    runs.push_back({source, extent.offset, staging.places[i], extent.size});
+    staging.size = staging.places[i] + extent.size;
+  }
+  return runs;
+}
+
+// In requests that end at borders of the file.
+void append_fills(std::vector<Fill>& fills, const Run& part, std::uint64_t at) {
+  for (std::uint64_t done = 0; done < part.size;) {
+    std::uint64_t size = std::min(kRequest, part.size - done);
+    if (size < part.size - done) size -= (part.offset + done + size) % kSlotBorder;
+    fills.push_back({part.source, {part.offset + done, size}, at + done});
+    done += size;
+  }
+}
+
+Chunk chunk_of(std::span<const Run> parts) {
+  Chunk chunk;
+  const std::uint64_t begin = parts.front().place;
+  if (parts.size() > kMostCopies) {
+    for (const Run& part : parts) append_fills(chunk.fills, part, part.place - begin);
+    chunk.copies.push_back({0, begin, parts.back().place + parts.back().size - begin});
+    return chunk;
+  }
+  std::uint64_t at = 0;
+  for (const Run& part : parts) {
+    at += (part.offset % kSlotBorder + kSlotBorder - at % kSlotBorder) % kSlotBorder;
+    append_fills(chunk.fills, part, at);
+    chunk.copies.push_back({at, part.place, part.size});
+    at += part.size;
+  }
+  return chunk;
+}
+
+// Takes what fits into a chunk off the runs, cutting the last at a border of the file.
+class Cutter {
+ public:
+  Cutter(std::vector<Run> runs, std::uint64_t room) : runs_(std::move(runs)), room_(room) {}
+
+  bool done() const { return next_ == runs_.size(); }
+
+  std::vector<Run> take() {
+    std::vector<Run> parts;
+    const std::uint64_t end = runs_[next_].place + room_;
+    while (!done() && runs_[next_].place < end) {
+      Run& run = runs_[next_];
+      Run part = run;
+      if (run.size <= end - run.place) {
+        ++next_;
+        parts.push_back(part);
+        continue;
+      }
+      part.size = end - run.place;
+      part.size -= std::min(part.size, (run.offset + part.size) % kSlotBorder);
+      run.offset += part.size;
+      run.place += part.size;
+      run.size -= part.size;
+      if (part.size > 0) parts.push_back(part);
+      break;
+    }
+    return parts;
+  }
+
+ private:
+  std::vector<Run> runs_;
+  std::uint64_t room_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace
+
+Staging plan_staging(std::span<const Cargo> cargo) {
+  Staging staging;
+  staging.places.resize(cargo.size());
+  std::vector<Run> runs = place_all(cargo, staging);
+  staging.slot = std::clamp(std::bit_ceil(staging.size / kParts), kSmallestSlot, kLargestSlot);
+  for (Cutter cutter(std::move(runs), staging.slot - kSlack); !cutter.done();) {
+    staging.chunks.push_back(chunk_of(cutter.take()));
+  }
+  return staging;
+}
+
+}  // namespace zerocopy

@@ -1,0 +1,83 @@
+#include "io/windows.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+
+namespace zerocopy {
+namespace {
+
+constexpr std::uint64_t kSmallestStep = std::uint64_t{4} << 20U;
+constexpr std::uint64_t kMostSteps = 4096;  // a file of twice as many windows is far from vm.max_map_count
+
+}  // namespace
+
+class WindowMapper::Window final : public Owner {
+ public:
+  Window(Extent extent, Region pages, std::shared_ptr<Register> known)
+      : extent_(extent), pages_(std::move(pages)), register_(std::move(known)) {}
+
+  ~Window() override {
+    const std::lock_guard lock(register_->mutex);
+    const auto found = register_->windows.find({extent_.offset, extent_.size});
+    if (found != register_->windows.end() && found->second == this) register_->windows.erase(found);
+  }
+
+  // `share` is one in this window.
+  Region slice(Extent extent, Share share) const {
+    const Region part = pages_.slice({extent.offset - extent_.offset, extent.size});
+    return {part.data(), part.size(), std::move(share)};
+  }
+
+ private:
+  Extent extent_;
+  Region pages_;
+  std::shared_ptr<Register> register_;
+};
+
+WindowMapper::WindowMapper(File file, std::uint64_t start, Mode mode)
+    : file_(std::move(file)),
+      start_(start),
+      mode_(mode),
+      step_(std::max(kSmallestStep, std::bit_ceil(file_.size() / kMostSteps))) {}
+
+Extent WindowMapper::in_file(Extent extent) const {
+  if (start_ > file_.size() || !extent.fits(file_.size() - start_)) {
+    throw FormatError("range of " + std::to_string(extent.size) + " bytes at " + hex(extent.offset) +
+                      " leaves the file");
+  }
+  return {start_ + extent.offset, extent.size};
+}
+
+Extent WindowMapper::window_around(Extent extent) const {
+  const std::uint64_t begin = extent.offset / step_ * step_;
+  const std::uint64_t last = (extent.offset + extent.size - 1) / step_ * step_;
+  return {begin, std::min(last - begin + step_, file_.size() - begin)};
+}
+
+Region WindowMapper::region(Extent extent) {
+  if (extent.size == 0) return {};
+  const Extent wanted = in_file(extent);
+  const Extent around = window_around(wanted);
+  const std::lock_guard lock(register_->mutex);
+  Window*& window = register_->windows[{around.offset, around.size}];
+  Share share =
+      window == nullptr ? Share() : Share::of_living(window);  // one that is dying waits for the lock
+  if (!share) {
+    window = nullptr;  // what is thrown below leaves no pointer to one that is gone
+    window = new Window(around, map_extent(file_, around, mode_), register_);
+    share = Share(window);
+  }
+  return window->slice(wanted, std::move(share));
+}
+
+Region WindowMapper::region_apart(Extent extent) {
+  return extent.size == 0 ? Region() : map_extent(file_, in_file(extent), mode_);
+}
+
+bool WindowMapper::is_aligned(std::uint64_t offset, std::uint64_t alignment) const {
+  return (start_ + offset) % alignment == 0;  // windows begin where pages do
+}
+
+}  // namespace zerocopy

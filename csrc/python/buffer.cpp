@@ -1,0 +1,62 @@
+#include "python/buffer.h"
+
+#include <pybind11/pybind11.h>
+
+#include <utility>
+
+#include "python/gil.h"
+
+namespace py = pybind11;
+
+namespace zerocopy {
+namespace {
+
+bool interpreter_is_ending() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsInitialized() == 0 || Py_IsFinalizing() != 0;
+#else
+  return Py_IsInitialized() == 0 || _Py_IsFinalizing() != 0;
+#endif
+}
+
+// The last share may die on any thread, without the GIL, or in a static destructor after the
+// interpreter. Then taking the GIL would hang or crash the process, so the buffer is leaked: the
+// process is about to end.
+class PythonBuffer final : public Owner {
+ public:
+  explicit PythonBuffer(PyObject* object) {
+    if (PyObject_GetBuffer(object, &view_, PyBUF_FULL_RO) != 0) throw py::error_already_set();
+  }
+  ~PythonBuffer() override {
+    if (interpreter_is_ending()) return;
+    const GilTaken gil;
+    PyBuffer_Release(&view_);
+  }
+
+  const Py_buffer& view() const noexcept { return view_; }
+
+ private:
+  Py_buffer view_{};
+};
+
+}  // namespace
+
+Region region_of_buffer(PyObject* object, Access access) {
+  auto* buffer = new PythonBuffer(object);
+  Share share(buffer);
+  const Py_buffer& view = buffer->view();
+  if (PyBuffer_IsContiguous(&view, 'C') == 0) {
+    PyErr_SetString(PyExc_BufferError,
+                    "the buffer is not C-contiguous; a storage is one run of bytes (copy it first)");
+    throw py::error_already_set();
+  }
+  if (view.readonly != 0 && access == Access::writable) {
+    PyErr_SetString(PyExc_ValueError,
+                    "the buffer is read-only and tensors can be written to: pass allow_readonly=True "
+                    "to take it all the same (a write then corrupts it or kills the process)");
+    throw py::error_already_set();
+  }
+  return {static_cast<std::byte*>(view.buf), static_cast<std::size_t>(view.len), std::move(share)};
+}
+
+}  // namespace zerocopy

@@ -1,0 +1,209 @@
+// zerocopy._core: what can be said of a file without torch, whose libraries _C needs.
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+
+#include "checkpoint/archive.h"
+#include "checkpoint/legacy_archive.h"
+#include "container/checksum.h"
+#include "container/safetensors.h"
+#include "container/zip.h"
+#include "io/maps.h"
+#include "memory/budget.h"
+#include "pickle/effects.h"
+#include "pickle/machine.h"
+#include "pickle/scan.h"
+#include "python/buffer.h"
+#include "python/errors.h"
+#include "python/gil.h"
+#include "python/listing.h"
+#include "python/record.h"
+
+namespace py = pybind11;
+
+namespace zerocopy {
+namespace {
+
+// Names come from the file and need not be text: they cross as bytes.
+py::bytes bytes_of(std::string_view text) { return {text.data(), text.size()}; }
+
+py::tuple name_of(const NamePair& pair) {
+  return py::make_tuple(bytes_of(pair.first), bytes_of(pair.second));
+}
+
+template <typename Names>
+py::list names_of(const Names& names, std::size_t limit) {
+  py::list listed;
+  for (const NamePair& name : names) {
+    if (listed.size() == limit) break;
+    listed.append(name_of(name));
+  }
+  return listed;
+}
+
+py::dict scan(const py::object& buffer, std::size_t limit) {
+  const Region pickle = region_of_buffer(buffer.ptr(), Access::any);
+  PickleScan found;
+  {
+    const GilReleased released;
+    found = scan_pickle(pickle.bytes(), limit);
+  }
+  py::list globals;
+  for (const ScannedGlobal& global : found.globals) {
+    const bool native = known_global(global.module, global.name).action != Action::external;
+    globals.append(py::make_tuple(bytes_of(global.module), bytes_of(global.name), native, global.offset,
+                                  global.opcode, global.uses, global.called));
+  }
+  py::dict opcodes;
+  for (std::size_t i = 0; i < found.opcodes.size(); ++i) {
+    const auto [count, offset] = found.opcodes[i];
+    if (count != 0) opcodes[py::int_(i)] = py::make_tuple(count, offset);
+  }
+  return py::dict(py::arg("globals") = globals, py::arg("globals_left_out") = found.globals_left_out,
+                  py::arg("opcodes") = opcodes,
+                  py::arg("unresolved") = py::make_tuple(found.unresolved.count, found.unresolved.offset),
+                  py::arg("end") = found.end, py::arg("stopped") = found.stopped,
+                  py::arg("truncated") = found.truncated, py::arg("fault") = found.fault);
+}
+
+std::shared_ptr<const Source> source_of(int descriptor, const std::string& name) {
+  return std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
+}
+
+// By the first bytes, as Archive::open tells it; "" for a file that is none of these.
+std::string container(int descriptor, const std::string& name) {
+  const auto source = source_of(descriptor, name);
+  const GilReleased released;
+  if (is_hdf5(*source)) return "hdf5";
+  if (SafetensorsHeader::recognises(*source)) return "safetensors";
+  if (LegacyArchive::recognises(*source)) return "legacy";
+  const Region head = source->read({0, std::min<std::uint64_t>(4, source->size())});
+  return head.bytes().text() == "PK\3\4" ? "zip" : "";
+}
+
+std::uint32_t checksum(const py::object& buffer, std::uint32_t crc) {
+  const Region content = region_of_buffer(buffer.ptr(), Access::any);
+  const GilReleased released;
+  return crc32(crc, content.bytes());
+}
+
+bool unwritten(int pagemap, std::uint64_t address, std::uint64_t size) {
+  const GilReleased released;
+  return is_unwritten(pagemap, address, size);
+}
+
+const RecordType& zip_record() {
+  static const RecordType type("zerocopy._core.ZipRecord",
+                               {"name", "offset", "stored_size", "is_deflated", "size", "crc", "fault"});
+  return type;
+}
+
+const RecordType& storage_record() {
+  static const RecordType type("zerocopy._core.StorageRecord",
+                               {"key", "dtype", "offset", "stored_size", "is_deflated", "size"});
+  return type;
+}
+
+// The ZipRecord of each record, by the directory. A record whose local header is at fault has no offset.
+py::list zip_records(int descriptor, const std::string& name) {
+  const Zip zip(source_of(descriptor, name));
+  const std::string root(zip.root());
+  py::list records;
+  for (std::size_t i = 0; i < zip.count(); ++i) {
+    Record record{.name = zip.name(i), .extent = {}, .size = zip.size(i)};
+    std::string fault;
+    try {
+      record = zip.record(i);
+    } catch (const FormatError& error) {
+      fault = error.what();
+    }
+    records.append(zip_record().make(root + "/" + std::string(record.name), record.extent.offset,
+                                     record.extent.size, record.encoding == Encoding::deflated, record.size,
+                                     zip.crc(i), fault));
+  }
+  return records;
+}
+
+// What is in an HDF5 file; None where that takes h5py.
+py::object hdf5_listing(int descriptor, const std::string& name) {
+  const auto source = source_of(descriptor, name);
+  std::optional<Hdf5Listing> listing;
+  {
+    const GilReleased released;
+    listing = list_plain_hdf5(*source);
+  }
+  return python_listing(listing);
+}
+
+py::list attributes_of(const Effects& effects) {
+  py::list listed;
+  for (const auto& [target, attribute] : effects.attributes) {
+    listed.append(py::make_tuple(name_of(target), bytes_of(attribute)));
+  }
+  return listed;
+}
+
+// The StorageRecord of each storage.
+py::list storages_of(const Document& document, const std::vector<Record>& records) {
+  py::list listed;
+  for (const Storage* storage : document.storages) {
+    const Record& record = records[storage->index];
+    listed.append(storage_record().make(py::str(storage->key.data(), storage->key.size()),
+                                        storage->element->name, record.extent.offset, record.extent.size,
+                                        record.encoding == Encoding::deflated, record.size));
+  }
+  return listed;
+}
+
+// Reads a checkpoint as a safe load does, up to where it would ask the allow-lists, and says what it
+// would ask. Throws what a load throws before that.
+py::dict examine(int descriptor, const std::string& name, std::size_t limit, const py::object& listing) {
+  std::optional<Hdf5Listing> listed = listing_of(listing);
+  std::unique_ptr<Archive> archive;
+  std::optional<Document> document;
+  std::vector<Record> records;
+  Effects effects;
+  std::set<NamePair> externals;
+  {
+    const GilReleased released;
+    archive = open_listed(source_of(descriptor, name), nullptr, Mode::copy_on_write, std::move(listed));
+    if (!archive->is_torchscript()) {
+      document = archive->document();
+      records = archive->records(wanted_by(*document));
+      effects = effects_of(*document);
+      for (const Global* global : document->externals) externals.insert({global->module, global->name});
+    }
+  }
+  return py::dict(py::arg("container") = archive->container(), py::arg("end") = archive->end(),
+                  py::arg("foreign") = names_of(externals, limit),
+                  py::arg("called") = names_of(effects.called, limit),
+                  py::arg("created") = names_of(effects.created, limit),
+                  py::arg("changed") = names_of(effects.changed, limit),
+                  py::arg("attributes") = attributes_of(effects), py::arg("odd") = effects.odd,
+                  py::arg("storages") = document ? storages_of(*document, records) : py::list());
+}
+
+}  // namespace
+}  // namespace zerocopy
+
+PYBIND11_MODULE(_core, module) {
+  using namespace zerocopy;  // NOLINT(google-build-using-namespace): the module's own names
+  module.doc() = "The native part of zerocopy that looks at files without torch.";
+  register_exceptions();
+  py::class_<Budget>(module, "Budget")
+      .def(py::init([](std::uint64_t file_size, std::string complaint) {
+             return Budget(file_size, std::move(complaint));
+           }),
+           py::arg("file_size"), py::arg("complaint"))
+      .def("charge", &Budget::charge, py::arg("bytes"));
+  module.attr("ZipRecord") = zip_record().type();
+  module.attr("StorageRecord") = storage_record().type();
+  module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
+  module.def("container", &container, py::arg("descriptor"), py::arg("name"));
+  module.def("is_unwritten", &unwritten, py::arg("pagemap"), py::arg("address"), py::arg("size"));
+  module.def("crc32", &checksum, py::arg("content"), py::arg("crc") = 0);
+  module.def("zip_records", &zip_records, py::arg("descriptor"), py::arg("name"));
+  module.def("hdf5_listing", &hdf5_listing, py::arg("descriptor"), py::arg("name"));
+  module.def("examine", &examine, py::arg("descriptor"), py::arg("name"), py::arg("limit"),
+             py::arg("listing") = py::none());
+}

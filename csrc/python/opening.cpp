@@ -1,0 +1,192 @@
+#include "python/opening.h"
+
+#include <pybind11/stl.h>
+
+#include <optional>
+
+#include "checkpoint/published_archive.h"
+#include "io/ahead.h"
+#include "io/direct.h"
+#include "io/lease.h"
+#include "io/part.h"
+#include "io/windows.h"
+#include "python/buffer.h"
+#include "python/gil.h"
+#include "python/listing.h"
+#include "python/terms.h"
+
+namespace py = pybind11;
+
+namespace zerocopy {
+namespace {
+
+using ArchivePointer = std::unique_ptr<Archive>;
+
+Mode mode_of(const std::string& letters) {
+  if (letters == "c") return Mode::copy_on_write;
+  if (letters == "r") return Mode::read_only;
+  if (letters == "r+") return Mode::shared;
+  throw py::value_error("mode must be 'c', 'r' or 'r+', not '" + letters + "'");
+}
+
+// In which way a file's bytes come to memory.
+enum class Way : std::uint8_t {
+  whole,    // mapped, read when they are touched
+  ahead,    // mapped, and read before
+  windows,  // mapped window by window
+  pread,    // read into private memory
+  direct,   // the same, past the page cache
+};
+
+Way way_of(const std::string& name) {
+  if (name == "whole") return Way::whole;
+  if (name == "ahead") return Way::ahead;
+  if (name == "windows") return Way::windows;
+  if (name == "pread") return Way::pread;
+  if (name == "direct") return Way::direct;
+  throw py::value_error("no way to open a file: '" + name + "'");
+}
+
+std::shared_ptr<Mapper> map_whole(const File& file, std::uint64_t start, Mode mode, bool ahead,
+                                  const Terms& terms) {
+  Region whole = map_file(file, start, mode);
+  // Before the first page is read: so they come in large pieces, for every process that maps them later. What
+  // is written to is left as it is.
+  if (mode != Mode::shared) advise(whole.bytes(), Advice::huge);
+  if (ahead) read_ahead(file, start, whole, terms);
+  return WholeMapper::of(std::move(whole));
+}
+
+std::shared_ptr<Mapper> mapper_of(const File& file, std::uint64_t start, Mode mode, Way way,
+                                  const Terms& terms) {
+  if (way == Way::pread || way == Way::direct) return nullptr;
+  if (way != Way::windows) return map_whole(file, start, mode, way == Way::ahead, terms);
+  return std::make_shared<WindowMapper>(File::duplicate(file.descriptor(), file.path()), start, mode);
+}
+
+// What h5py says is in a file, or none: then the file says it.
+using Listed = std::optional<Hdf5Listing>;
+
+// What is mapped stays where it is: what is read into private memory, or goes to a device, is read once.
+std::shared_ptr<const Source> source_of(File file, std::uint64_t start, Way way, const Terms& terms) {
+  if (way == Way::direct) return std::make_shared<const DirectSource>(std::move(file), start, terms);
+  return std::make_shared<const SparingSource>(std::move(file), start, terms);
+}
+
+ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, Way way, const Terms& terms,
+                               Listed listed) {
+  std::shared_ptr<Mapper> mapping = mapper_of(file, start, mode, way, terms);
+  return open_listed(source_of(std::move(file), start, way, terms), std::move(mapping), mode,
+                     std::move(listed));
+}
+
+File file_at(const std::string& path, Mode mode) {
+  return File::open(path, mode == Mode::shared ? File::Access::read_write : File::Access::read);
+}
+
+ArchivePointer open_path(const py::bytes& path, const std::string& letters, const std::string& way,
+                         unsigned threads, const py::object& listing) {
+  const std::string name = path;
+  const Mode mode = mode_of(letters);
+  const Way how = way_of(way);
+  const Terms terms = terms_of(threads);
+  Listed listed = listing_of(listing);
+  const GilReleased released;
+  return archive_of_file(file_at(name, mode), 0, mode, how, terms, std::move(listed));
+}
+
+ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const std::string& name,
+                               const std::string& letters, const std::string& way, unsigned threads,
+                               const py::object& listing) {
+  const Mode mode = mode_of(letters);
+  const Way how = way_of(way);
+  const Terms terms = terms_of(threads);
+  Listed listed = listing_of(listing);
+  const GilReleased released;
+  return archive_of_file(File::duplicate(descriptor, name), start, mode, how, terms, std::move(listed));
+}
+
+// A buffer cannot be mapped copy-on-write: mode "c" copies each storage, the others share it.
+ArchivePointer open_buffer(const py::object& buffer, const std::string& letters, const py::object& listing) {
+  const Mode mode = mode_of(letters);
+  Listed listed = listing_of(listing);
+  Region region = region_of_buffer(buffer.ptr(), mode == Mode::shared ? Access::writable : Access::any);
+  const GilReleased released;
+  auto source = std::make_shared<const MemorySource>(region);
+  return open_listed(std::move(source), mode == Mode::copy_on_write ? nullptr : WholeMapper::of(region), mode,
+                     std::move(listed));
+}
+
+// A file that has archives in it, one behind the other.
+class Parts {
+ public:
+  Parts(const py::bytes& path, const std::string& letters, const std::string& way, unsigned threads)
+      : mode_(mode_of(letters)), terms_(terms_of(threads)) {
+    const std::string name = path;
+    const Way how = way_of(way);
+    const GilReleased released;
+    File file = file_at(name, mode_);
+    mapping_ = mapper_of(file, 0, mode_, how, terms_);
+    source_ = source_of(std::move(file), 0, how, terms_);
+  }
+
+  ArchivePointer archive(std::uint64_t offset, std::uint64_t size) const {
+    const GilReleased released;
+    auto source = std::make_shared<const PartSource>(source_, Extent{offset, size}, terms_);
+    auto mapping = mapping_ ? std::make_shared<PartMapper>(mapping_, offset) : nullptr;
+    return Archive::open(std::move(source), std::move(mapping), mode_);
+  }
+
+ private:
+  Mode mode_;
+  Terms terms_;
+  std::shared_ptr<Mapper> mapping_;
+  std::shared_ptr<const Source> source_;
+};
+
+using Pair = std::pair<std::uint64_t, std::uint64_t>;
+
+// A result of the model server: (descriptor, offset, size) of each part, and where the tables (offset, rows)
+// and the pickle (offset, size) are in the first part. The storages keep the lease.
+ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, std::uint64_t>>& parts,
+                              int lease, Pair mappings, Pair storages, Pair pickle) {
+  const GilReleased released;
+  if (parts.empty()) throw FormatError("published: no parts");
+  const auto held = std::make_shared<const Lease>(lease);
+  std::vector<std::uint64_t> sizes;
+  for (const auto& [descriptor, offset, size] : parts) sizes.push_back(size);
+  const auto map = [&](std::size_t number, Extent extent) {
+    const auto& [descriptor, offset, size] = parts[number];
+    const File file = File::duplicate(descriptor, "a published part");
+    return leased(map_extent(file, {offset + extent.offset, extent.size}, Mode::copy_on_write), held);
+  };
+  const Region first = map(0, {0, sizes[0]});
+  return PublishedArchive::of(first, sizes,
+                              {.mappings = {mappings.first, mappings.second},
+                               .storages = {storages.first, storages.second},
+                               .pickle = {pickle.first, pickle.second}},
+                              map);
+}
+
+}  // namespace
+
+void register_opening(py::module_& module, ArchiveClass& archive) {
+  py::class_<Parts>(module, "Parts")
+      .def(py::init<const py::bytes&, const std::string&, const std::string&, unsigned>(), py::arg("path"),
+           py::arg("mode"), py::arg("way"), py::arg("threads"))
+      .def("archive", &Parts::archive, py::arg("offset"), py::arg("size"));
+  archive
+      .def_static("open", &open_path, py::arg("path"), py::arg("mode"), py::arg("way"),
+                  py::arg("threads") = 1, py::arg("listing") = py::none())
+      .def_static("open_descriptor", &open_descriptor, py::arg("descriptor"), py::arg("start"),
+                  py::arg("name"), py::arg("mode"), py::arg("way"), py::arg("threads") = 1,
+                  py::arg("listing") = py::none())
+      .def_static("open_buffer", &open_buffer, py::arg("buffer"), py::arg("mode"),
+                  py::arg("listing") = py::none())
+      .def_static("open_published", &open_published, py::arg("parts"), py::arg("lease"), py::arg("mappings"),
+                  py::arg("storages"), py::arg("pickle"))
+      .def_property_readonly("is_direct",
+                             [](const Archive& self) { return self.content().source()->is_direct(); });
+}
+
+}  // namespace zerocopy
