@@ -1,4 +1,4 @@
-"""Runs functions of tests/sources.py as a loader would, and prints what each depends on.
+"""Runs functions of tests/support/sources.py as a loader would, and prints what each depends on.
 
 A line of JSON is the name of a function and its argument. Each runs in a child of its own, and prints a line of JSON.
 """
@@ -16,7 +16,7 @@ import numpy  # noqa: F401 - as the zygote has it
 from zerocopy.share.conditions.file_tracker import Reading
 from zerocopy.share.worker import worker
 
-FUNCTIONS = "tests.sources"
+FUNCTIONS = "tests.support.sources"
 
 
 def note(name: str, folder: str) -> str:

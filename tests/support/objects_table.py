@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from kinds import CATALOG
 
-PATH = Path(__file__).parent.parent / "docs" / "objects.md"
+PATH = Path(__file__).parents[2] / "docs" / "objects.md"
 RELEASES = ("1.13", "2.13")
 MODES = ("weights_only", "trusting")
 UNKNOWN = "?"
@@ -40,7 +40,7 @@ flags, classes, attributes and ties. "weights_only" is `weights_only=True`, "tru
 
 "allowed" objects are those whose classes were given to `zerocopy.safe_globals`, and to torch's where it has one.
 
-`tests/test_objects.py` makes this table and fails where it is wrong. After a change run it with
+`tests/loading/test_objects.py` makes this table and fails where it is wrong. After a change run it with
 `ZEROCOPY_UPDATE_DOCS=1`, once on each release: it writes the columns of that release and leaves the others.
 """
 

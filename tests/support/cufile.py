@@ -12,7 +12,7 @@ from pathlib import Path
 from zerocopy import _C
 from zerocopy.gds import driver
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 class Twin:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import sharing, sources
+from tests.support import sharing, sources
 from zerocopy import share
 
 

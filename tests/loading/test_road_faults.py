@@ -14,9 +14,10 @@ import torch
 from archives import deflated
 from conftest import Child, Saver, outcome, stock_load
 from equality import assert_same, storage_bytes, untyped
+from example_states import large_state
 from interrupting import interrupted
 from test_backends import broken, folder, needs_far  # noqa: F401  fixtures
-from test_road import few_slots, large_state
+from test_road import few_slots
 from twin import Pages, Twin
 
 import zerocopy

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import json
+import os
 import resource
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,8 @@ import zerocopy
 
 BODY = """
     import sys
-    sys.path.insert(0, sys.argv[1])
     import test_mutations
-    test_mutations.main(sys.argv[2])
+    test_mutations.main(sys.argv[1])
 """
 FORMS = {"zip": {}, "legacy": {"_use_new_zipfile_serialization": False}}
 MEMORY, SECONDS = 2**30, 60
@@ -82,7 +83,7 @@ def main(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_cut_and_every_bit(form: str, child: Child) -> None:
-    done = child(BODY, Path(__file__).parent, form, timeout=2 * SECONDS)
+    done = child(BODY, form, timeout=2 * SECONDS, PYTHONPATH=os.pathsep.join(sys.path))
     assert done.returncode == 0, done.stderr[-2000:]
     size, outcomes, failures = json.loads(done.stdout)
     assert not failures, f"{len(failures)}: " + "\n".join(failures[:20])

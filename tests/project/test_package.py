@@ -241,7 +241,7 @@ def test_build_says_what_it_was_built_for() -> None:
 
 def test_source_distribution_has_all_that_a_build_reads(tmp_path: Path) -> None:
     """It is built and unpacked; CMake, which names every source, generates a build of it."""
-    source = Path(__file__).parent.parent
+    source = Path(__file__).parents[2]
     copy = tmp_path / "checkout"
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=source, capture_output=True, check=False)
     if tracked.returncode:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import sysconfig
 import textwrap
 import zipfile
@@ -13,12 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from python_programs import PYTHON, RUN, process
 
 import zerocopy
 from zerocopy.__main__ import main
-
-PYTHON = [sys.executable]
-RUN = [sys.executable, "-m", "zerocopy", "run"]
 
 # What a program can see of the way it was started, while it runs and when it ends.
 LOOK_AROUND = '''
@@ -63,19 +58,6 @@ if __name__ == "__main__":
         with multiprocessing.get_context(method).Pool(1) as pool:
             print(method, pool.apply(served, sys.argv[1:2]).value)
 """
-
-
-def process(
-    command: list[str], *arguments: object, cwd: Path, timeout: float = 60, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command, *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, **environment},
-    )
 
 
 def assert_same_as_python(*arguments: object, cwd: Path, command: list[str] = RUN, **environment: str) -> str:

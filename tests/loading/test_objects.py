@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import _compat_pickle
-import contextlib
 import io
 import os
 import pickle
@@ -17,15 +16,18 @@ from typing import Any
 
 import objects_table
 import pytest
+import saved_kinds
 import torch
 from conftest import lies_in_mapping, outcome
 from equality import assert_same, storages_of
-from kinds import CATALOG, REPACKED, Kind, releases, subclasses
+from kinds import REPACKED, Kind, releases, subclasses
+from saved_kinds import KINDS, allowed
 
 import zerocopy
 
+saved = saved_kinds.saved  # a fixture
+
 UPDATE = os.environ.get("ZEROCOPY_UPDATE_DOCS") == "1"
-KINDS = [kind for group in CATALOG for kind in group.kinds]
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's about half of its own objects
 
@@ -48,27 +50,6 @@ NATIVE = {
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Kind], Any]]:
-    """Return a function that writes each kind once: its path, or the error of torch.save."""
-    folder = tmp_path_factory.mktemp("objects")
-    known: dict[str, Any] = {}
-
-    def saved(kind: Kind) -> Any:
-        if kind.name not in known:
-            # Always one file name: torch writes it into the file, where it moves what follows.
-            path = folder / str(len(known)) / "checkpoint.pt"
-            path.parent.mkdir()
-            torch.manual_seed(0)
-            made = kind.make()
-            known[kind.name] = outcome(lambda: [kind.write(made, path), path][1])
-        return known[kind.name]
-
-    yield saved
-    if torch.distributed.is_initialized():  # by the entry of DTensor
-        torch.distributed.destroy_process_group()
-
-
-@pytest.fixture(scope="module")
 def table() -> Iterator[Callable[[Kind, bool, str], None]]:
     """Return a function that compares a cell with docs/objects.md, or writes it there at the end."""
     rows = objects_table.read()
@@ -85,15 +66,6 @@ def table() -> Iterator[Callable[[Kind, bool, str], None]]:
     yield check
     if UPDATE and objects_table.release():
         objects_table.write(measured)
-
-
-@contextlib.contextmanager
-def allowed(kind: Kind) -> Iterator[None]:
-    """Allow what an entry wants to have allowed, to both readers."""
-    names = kind.allow() if kind.allow else []
-    torchs = getattr(torch.serialization, "safe_globals", None)
-    with zerocopy.safe_globals(names), torchs(names) if torchs else contextlib.nullcontext():
-        yield
 
 
 def placements(loaded: Any, path: Path) -> list[tuple[int, bool]]:

@@ -21,8 +21,8 @@ from archives import big_endian, deflated
 from conftest import TIED_STATE, Saver, lies_in_mapping, maps_of, stock_load
 from containers import CONTAINERS
 from equality import assert_same, storage_bytes, untyped
+from example_states import large_state, state_of_all_sizes
 from safetensors_files import bytes_of
-from test_backends import state_of_all_sizes
 from twin import Twin
 
 import zerocopy
@@ -30,11 +30,6 @@ from zerocopy import _C
 from zerocopy.loading.device import pinned_ring, staging
 
 MIB = 1 << 20
-
-
-def large_state() -> dict[str, torch.Tensor]:
-    """Return 30 MB: more chunks than a ring of three slots has."""
-    return {f"layer.{i}": torch.arange(i, i + 377_003, dtype=torch.float32) for i in range(20)}
 
 
 def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:

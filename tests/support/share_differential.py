@@ -40,7 +40,7 @@ from zygote import Zygote
 import zerocopy
 from zerocopy import share
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parent.parent
 SERVER = "zerocopy.share.client.api:load"
 MAX_SHOWN = 6
 
@@ -50,7 +50,9 @@ PRELOADED = {
     "diffusers": "diffusers.models.modeling_utils",
 }
 ENVIRONMENT = {
-    "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    "PYTHONPATH": os.pathsep.join(
+        [str(TESTS), str(TESTS / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ),
     "PYTHONDONTWRITEBYTECODE": "1",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_VERBOSITY": "error",

@@ -400,7 +400,7 @@ def test_placeholders_outlive_the_place_they_were_opened_from(
 @pytest.mark.parametrize("seed", ["table", "shapes", "types", "many"])
 def test_what_the_core_lists_h5py_lists(seed: str, tmp_path: Path) -> None:
     """Files with a field changed: the core may leave one to h5py, and may not list it otherwise."""
-    good = (Path(__file__).parent / "fuzz/corpus/hdf5" / seed).read_bytes()
+    good = (Path(__file__).parent.parent / "fuzz/corpus/hdf5" / seed).read_bytes()
     chance = random.Random(seed)
     path, listed = tmp_path / "f.h5", 0
     for _ in range(1000):

@@ -8,13 +8,13 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from conftest import Child, Saver, lies_in_mapping, stock_load
 from containers import CONTAINERS
 from equality import assert_same
+from example_states import state_of_all_sizes
 from interrupting import interrupted
 from page_cache import PAGE, drop, resident
 
@@ -25,21 +25,6 @@ from zerocopy.loading import backends
 
 BACKENDS = pytest.mark.parametrize("backend", ["auto", "mmap", "pread", "direct"])
 READING = pytest.mark.parametrize("backend", ["pread", "direct"])
-
-
-def state_of_all_sizes() -> dict[str, Any]:
-    """Return tensors that are larger than a request, smaller than a page, empty, tied, of every width."""
-    base = torch.arange(2_500_000, dtype=torch.float32)
-    small = {f"small.{i}": torch.full((i % 77,), i, dtype=torch.int16) for i in range(300)}
-    return {
-        "large": base,
-        "tied": base[7:1000],
-        "double": torch.arange(70_000, dtype=torch.float64),
-        "complex": torch.arange(9.0).to(torch.complex64),
-        "bytes": torch.arange(255, dtype=torch.uint8),
-        **small,
-        "last": torch.arange(1_100_000, dtype=torch.int64),
-    }
 
 
 def byte_swapped(path: Path) -> Path:

@@ -548,7 +548,7 @@ def test_found_by_comparing(bench: Bench, program: Any) -> None:
 
 # ------------------------------------------------------------------------------- docs/differences.md
 
-PAGE = Path(__file__).parent.parent / "docs" / "differences.md"
+PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
 RELEASES = ("1.13", "2.13")
 RELEASE = ".".join(torch.__version__.split(".")[:2])
 SECTIONS = {
@@ -562,12 +562,12 @@ ALL = [(peer, reason) for peer, reasons in SECTIONS.values() for reason in reaso
 LEGEND = """# Where zerocopy and others differ
 
 A file either loads as the same object with `zerocopy.load` and with `torch.load(weights_only=True)`, or both refuse
-it, or the reason why they differ is in this list. The tests `tests/test_differential_*.py` hold the readers against
-each other on files drawn at random, and fail where a difference is not here; Python's `zipfile` reads the same
+it, or the reason why they differ is in this list. The tests `tests/hostile/test_differential_*.py` hold the readers
+against each other on files drawn at random, and fail where a difference is not here; Python's `zipfile` reads the same
 archives, its `pickle` the pickles that hold data alone, its `zlib` the deflated records (no difference is known).
 
 Each row has an example, which the tests make and give to each reader; "differs" is another object than zerocopy's.
-After a change run `tests/test_differential_pickle.py` with `ZEROCOPY_UPDATE_DOCS=1`, once on each release.
+After a change run `tests/hostile/test_differential_pickle.py` with `ZEROCOPY_UPDATE_DOCS=1`, once on each release.
 """
 
 

@@ -13,7 +13,7 @@ import torch
 from sanitizer import SANITIZED
 from torch import nn
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def printed(name: str, *arguments: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_objects
+import saved_kinds
 import torch
 from archives import big_endian, rezip
 from conftest import Saver, maps_of, outcome, saved_bytes
@@ -26,7 +26,7 @@ import zerocopy
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's about half of its own objects
 
-files = test_objects.saved  # a fixture: writes each kind once
+files = saved_kinds.saved  # a fixture: writes each kind once
 
 FORMATS = pytest.mark.parametrize("zip_format", [True, False], ids=["zip", "legacy"])
 
@@ -71,14 +71,14 @@ def materialized(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("weights_only", [True, False], ids=["safe", "trusting"])
-@pytest.mark.parametrize("kind", test_objects.KINDS, ids=str)
+@pytest.mark.parametrize("kind", saved_kinds.KINDS, ids=str)
 def test_kind(kind: Kind, weights_only: bool, files: Callable[[Kind], Any]) -> None:
     """Everything that is materialized is what ``load`` gives, and what that refuses is refused with its words."""
     written = files(kind) if kind.is_there() else ("error",)
     if written[0] == "error":
         pytest.skip("there is no such file")
     path = written[1]
-    with test_objects.allowed(kind):
+    with saved_kinds.allowed(kind):
         eager = outcome(lambda: zerocopy.load(path, weights_only=weights_only))
         lazy = outcome(lambda: zerocopy.lazy_load(path, weights_only=weights_only))
     if eager[0] == "error":

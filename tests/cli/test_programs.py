@@ -11,9 +11,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_run import PYTHON, RUN, process
+from python_programs import PYTHON, RUN, process
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parent.parent / "programs"
 
 # The package that a program is about, and how many loads zerocopy serves in it.
 CASES = {

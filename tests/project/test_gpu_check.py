@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-SCRIPT = Path(__file__).parent.parent / "scripts/gpu-check"
+SCRIPT = Path(__file__).parents[2] / "scripts/gpu-check"
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without CUDA")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import noting, sources
+from tests.support import noting, sources
 from zerocopy.share.conditions import environment, program, watching
 from zerocopy.share.conditions.conditions import Conditions
 from zerocopy.share.wire import file_identity
@@ -35,7 +35,7 @@ def noted(request: pytest.FixtureRequest) -> Iterator[Noting]:
         env={
             **{name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
             **(preloaded if request.param == "watched" else {}),
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]),
         },
     ) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -214,7 +214,7 @@ def test_the_programs_own_modules_are_noted(noted: Noting, tmp_path: Path) -> No
     (tmp_path / f"{MODULE}.py").write_text("VALUE = 1")
     conditions = noted(sources.imported, tmp_path)
     assert MODULE in conditions.imported
-    assert conditions.modules == {"tests": str(Path(__file__).parent)} or "tests" in conditions.modules
+    assert conditions.modules == {"tests": str(Path(__file__).parents[1])} or "tests" in conditions.modules
     # It was put on sys.path by the call itself: its file counts.
     assert MODULE not in conditions.modules and str(tmp_path / f"{MODULE}.py") in conditions.files
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_run import PYTHON, RUN, process
+from python_programs import PYTHON, RUN, process
 
 from zerocopy import share
 
-PROGRAMS = Path(__file__).parent / "programs" / "shared"
+PROGRAMS = Path(__file__).parent.parent / "programs" / "shared"
 
 # The package that a program is about, and what its calls are of: each is computed once. A model comes first.
 CASES = {
