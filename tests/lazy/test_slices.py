@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from page_cache import PAGE, drop, resident
 
 import zerocopy
-from benchmarks.sparse import write_sparse_checkpoint
+from benchmarks.data.sparse import write_sparse_checkpoint
 
 _CUBE = torch.arange(4 * 5 * 6, dtype=torch.float64).view(4, 5, 6)
 TENSORS: dict[str, torch.Tensor] = {

@@ -19,7 +19,7 @@ from interrupting import interrupted
 from page_cache import PAGE, drop, resident
 
 import zerocopy
-from benchmarks import far
+from benchmarks.system import far
 from zerocopy import _C, _torch
 from zerocopy.loading import backends
 

@@ -15,7 +15,7 @@ from conftest import Child, Saver, stock_load
 from equality import assert_same
 
 import zerocopy
-from benchmarks import far
+from benchmarks.system import far
 from zerocopy import _core
 from zerocopy.loading.formats import hdf5
 

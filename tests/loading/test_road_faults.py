@@ -21,7 +21,7 @@ from test_road import few_slots
 from twin import Pages, Twin
 
 import zerocopy
-from benchmarks import far
+from benchmarks.system import far
 from zerocopy.loading.device import pinned_ring, staging
 
 

@@ -11,7 +11,7 @@ import torch
 from archives import big_endian, rezip
 from conftest import Child, Saver, saved_bytes
 
-from benchmarks.sparse import write_sparse_checkpoint
+from benchmarks.data.sparse import write_sparse_checkpoint
 
 pytestmark = pytest.mark.plain_memory("what it takes for itself meets the same limits")
 

@@ -11,7 +11,7 @@ from archives import payload_offset
 from conftest import Child, Saver, saved_bytes
 
 import zerocopy
-from benchmarks.sparse import write_sparse_checkpoint
+from benchmarks.data.sparse import write_sparse_checkpoint
 
 STATE = {f"layer.{i}": torch.full((3000,), float(i)) for i in range(20)}
 

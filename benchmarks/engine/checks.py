@@ -1,4 +1,4 @@
-"""What the checks cost: ``python -m benchmarks.checks``.
+"""What the checks cost: ``python -m benchmarks.engine.checks``.
 
 The core's checks are done once more, by ``checks.cpp``, on the files of the table, and set against a whole
 ``zerocopy.load`` of the same file in the same minute.
@@ -18,9 +18,9 @@ import torch  # noqa: F401  loaded before zerocopy, so that nothing is imported 
 
 import zerocopy
 
-from .files import Files, default_folder
+from ..data.files import Files, default_folder
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "bench"
 ROUNDS = 101
 FILES = ("bert.pt", "moe.pt", "lora.pt")

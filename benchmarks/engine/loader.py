@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,9 @@ class Loader:
         return functools.partial(self.load, path, self.prepare(path))
 
 
+LOADERS: dict[str, Loader] = {}  # by the names that rows give them; `benchmarks.rows` fills it
+
+
 def needs_module(name: str) -> Callable[[], str]:
     return lambda: "" if importlib.util.find_spec(name) else f"{name} is not installed"
 
@@ -89,3 +92,13 @@ def by_zerocopy(path: str) -> Any:
 
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return dict(module.state_dict())
+
+
+def by_name(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return a plain dict in an order that all formats have."""
+    return dict(sorted(state.items()))
+
+
+def named(label: str, load: Callable[[str], Any], library: str, *modules: str) -> Loader:
+    """Return a loader of a format that keeps names in an order of its own."""
+    return Loader(label, load, needs_module(library), modules=modules, real=by_name, expected=by_name)

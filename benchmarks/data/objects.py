@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .kernels import Span
+from ..engine.kernels import Span
 
 ENDS = 1 << 16  # bytes compared at each end of a storage when only the ends are asked for
 

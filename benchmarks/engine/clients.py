@@ -20,15 +20,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..data.objects import spans_of
+from ..rows import LOADERS
 from .kernels import load_kernels
-from .loaders import LOADERS
 from .measure import Series
 from .memory import import_for
-from .objects import spans_of
 
 AT_ONCE = 8
 SECONDS = 3.0
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 Ask = Callable[[str], float]
 
@@ -36,7 +36,7 @@ Ask = Callable[[str], float]
 @contextlib.contextmanager
 def clients_of(loader: str, path: Path) -> Iterator[Ask]:
     """Give a function that has clients of a loader do one of the three things."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.clients", loader, str(path)]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.engine.clients", loader, str(path)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -70,7 +70,7 @@ def interleave(ours: Ask, peer: Ask | None, rounds: int) -> Series:
 
 def _attach(loader: str, path: str) -> float:
     """Seconds of one load in a new process, started as any program is: one that is forked copies what it writes to."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.clients", loader, path, "once"]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.engine.clients", loader, path, "once"]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout.splitlines()[-1])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .loaders import LOADERS
+from .loader import LOADERS
 
 COLUMNS = ("ready", "touch", "consume", "cold", "cold-consume", "second", "attach")
 
@@ -105,5 +105,3 @@ class ClientsCase:
 
 
 Case = TimeCase | MemoryCase | UseCase | ClientsCase
-
-# Tensors of llm.pt as bfloat16, of stream.pt as float32.

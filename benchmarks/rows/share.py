@@ -1,4 +1,4 @@
-"""The model server, as rows: ours, torch.multiprocessing, and loading in each process."""
+"""The model server: ours, torch.multiprocessing, and loading in each process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from typing import Any
 
 import torch
 
-from .loader import Loader, needs_module, stock_load
+from ..engine.cases import Case, ClientsCase, Goal, Side, TimeCase
+from ..engine.loader import Loader, needs_module, stock_load
 
 _KEY = b"benchmarks"  # both sides of torch.multiprocessing have to have it
 _ADDRESS, _FOLDER = "ZEROCOPY_BENCHMARK_ADDRESS", "ZEROCOPY_BENCHMARK_FOLDER"
-_ROOT = Path(__file__).resolve().parent.parent
+GIB = (1 << 30) / 1e6  # megabytes
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 @functools.cache
-def _share() -> Any:
+def server() -> Any:
     """Have a server of one's own, which ends with this process."""
     from zerocopy import share
 
@@ -57,19 +59,6 @@ def _published(path: str, share: Any) -> Any:
     return share.load(zerocopy.load, path)
 
 
-def _attach_resident(path: str, share: Any) -> Any:
-    with share.resident("cuda"):
-        state = share.load(torch.load, path)
-    torch.cuda.synchronize()
-    return state
-
-
-def _with_holder(path: str) -> Any:
-    """Have a server, and the file on the GPU."""
-    _attach_resident(path, _share())
-    return _share()
-
-
 def _in_a_process(path: str) -> None:
     code = "import sys, zerocopy; zerocopy.load(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, path], check=True)
@@ -83,7 +72,7 @@ def _publisher(path: str) -> str:
     if _ADDRESS in os.environ:
         return os.environ[_ADDRESS]
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "benchmarks.loaders_share", "publish", path],
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.rows.share", "publish", path],
         cwd=_ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -136,7 +125,7 @@ def _pipeline_folder() -> str:
     owner = os.getpid()
     atexit.register(lambda: shutil.rmtree(folder) if os.getpid() == owner else None)
     # By another process: this one will fork, and may have no threads of OpenMP then.
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.loaders_share", "save_pipeline", folder]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.rows.share", "save_pipeline", folder]
     subprocess.run(command, cwd=_ROOT, check=True)
     return folder
 
@@ -176,12 +165,12 @@ def _plain(_: str) -> str:
 
 def _shared(_: str) -> str:
     folder = _pipeline_folder()
-    _share().patch_all()
+    server().patch_all()
     return folder
 
 
 _OURS = needs_module("zerocopy")
-_ASKING = ("zerocopy", "zerocopy.share.client.load_call")  # what the first call would import
+ASKING = ("zerocopy", "zerocopy.share.client.load_call")  # what the first call would import
 _PIPELINE = (
     "diffusers",
     "diffusers.pipelines.dit.pipeline_dit",
@@ -198,27 +187,19 @@ def _pipelines(label: str, prepare: Callable[[str], str], missing: Callable[[], 
 
 _MODULE: dict[str, Any] = {"reference": "torch-trusted", "real": lambda module: dict(module.state_dict())}
 
-SHARE: dict[str, Loader] = {
-    "share": Loader("share.load(torch.load)", _attach, _OURS, lambda _: _share(), modules=_ASKING),
+LOADERS: dict[str, Loader] = {
+    "share": Loader("share.load(torch.load)", _attach, _OURS, lambda _: server(), modules=ASKING),
     "share-module": Loader(
         "share.load(torch.load)",
         _attach_module,
         _OURS,
-        lambda _: _share(),
-        modules=_ASKING,
+        lambda _: server(),
+        modules=ASKING,
         expected=lambda module: dict(module.state_dict()),
         **_MODULE,
     ),
     "share-first": Loader(
-        "share.load, published anew", _published, _OURS, lambda _: _share(), modules=_ASKING
-    ),
-    "share-resident": Loader(
-        "share.load(torch.load), resident",
-        _attach_resident,
-        lambda: _OURS() or ("" if torch.cuda.is_available() else "there is no CUDA device"),
-        _with_holder,
-        modules=(*_ASKING, "zerocopy.share.client.resident"),
-        real=lambda state: {name: tensor.cpu() for name, tensor in state.items()},
+        "share.load, published anew", _published, _OURS, lambda _: server(), modules=ASKING
     ),
     "zerocopy-process": Loader("a process with zerocopy.load", _in_a_process, _OURS, expected=None),
     "multiprocessing": Loader("torch.multiprocessing, fd", _received, prepare=_publisher),
@@ -228,6 +209,32 @@ SHARE: dict[str, Loader] = {
     "pipeline": _pipelines("diffusers", _plain),
     "share-pipeline": _pipelines("diffusers, patch_all", _shared, _OURS),
 }
+
+CASES: tuple[Case, ...] = (
+    *(
+        TimeCase(
+            name, Side(ours, file), Side(peer, file), (Goal("attach", at_least=goal),), columns=("attach",)
+        )
+        for name, ours, peer, file, goal in (
+            ("share/multiprocessing", "share", "multiprocessing", "bert.pt", 200),
+            ("share/torch", "share", "torch", "bert.pt", 300),
+            ("share/module/torch", "share-module", "torch-trusted", "module.pt", 80),
+            ("share/pipeline/plain", "share-pipeline", "pipeline", "small.pt", 20),
+        )
+    ),
+    TimeCase(
+        "share/first",
+        Side("share-first", "bert.pt"),
+        Side("zerocopy-process", "bert.pt"),
+        (Goal("ready", at_least=1 / 1.1),),
+        columns=("ready",),
+        most_rounds=9,
+    ),
+    ClientsCase(
+        "share/attaches", Side("share", "bert.pt"), "attaches", (Goal("attaches", at_least=2000, unit="/s"),)
+    ),
+    ClientsCase("share/pss", Side("share", "matrix.pt"), "pss", (Goal("pss", at_most=1.1 * GIB, unit="MB"),)),
+)
 
 if __name__ == "__main__":
     {"publish": _publish, "save_pipeline": _save_pipeline}[sys.argv[1]](sys.argv[2])

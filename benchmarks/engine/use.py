@@ -20,12 +20,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .loaders import LOADERS
+from ..rows import LOADERS
+from ..system.pagecache import cached_bytes, drop
 from .memory import import_for
-from .pagecache import cached_bytes, drop
 
 EVERY = 0.0005  # seconds
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def measure_use(loader: str, path: Path, columns: tuple[str, ...]) -> dict[str, Any]:
@@ -34,13 +34,13 @@ def measure_use(loader: str, path: Path, columns: tuple[str, ...]) -> dict[str, 
     Parameters
     ----------
     loader : str
-        A name of `loaders.LOADERS`.
+        A name of `rows.LOADERS`.
     path : Path
         The file.
     columns : tuple of str
         Which of "peak", "resident", "read". For the last the file is dropped from the page cache before.
     """
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.use", loader, str(path)]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.engine.use", loader, str(path)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None and process.stdout is not None

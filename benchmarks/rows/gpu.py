@@ -19,7 +19,9 @@ from typing import Any
 
 import torch
 
-from .loader import Loader, mapped, needs_module, needs_torch_mmap, stock_load
+from ..engine.cases import Case, Goal, Side, TimeCase
+from ..engine.loader import Loader, mapped, needs_module, needs_torch_mmap, stock_load
+from .share import ASKING, server
 
 
 def _needs_cuda() -> str:
@@ -102,6 +104,19 @@ def _gpu(label: str, load: Callable[[str], Any], *reasons: Callable[[], str]) ->
     return Loader(label, _settled(load), _needs(*reasons), real=_on_cpu)
 
 
+def _attach_resident(path: str, share: Any) -> Any:
+    with share.resident("cuda"):
+        state = share.load(torch.load, path)
+    torch.cuda.synchronize()
+    return state
+
+
+def _with_holder(path: str) -> Any:
+    """Have a server, and the file on the GPU."""
+    _attach_resident(path, server())
+    return server()
+
+
 # ------------------------------------------------------------------------------------ without a GPU
 
 
@@ -179,7 +194,7 @@ def _copied(times: int) -> Callable[..., None]:
     return copy
 
 
-GPU: dict[str, Loader] = {
+LOADERS: dict[str, Loader] = {
     "gpu-zerocopy": _gpu('zerocopy.load("cuda")', _by_road, needs_module("zerocopy")),
     "gpu-torch": _gpu('torch.load("cuda")', lambda path: stock_load(path, map_location="cuda")),
     "gpu-torch-mmap": _gpu(
@@ -200,4 +215,55 @@ GPU: dict[str, Loader] = {
     "road-memory": Loader("road into memory,", _staged(copies=True), _needs_road),
     "memcpy": Loader("memcpy of as much as", _copied(1), prepare=_two_buffers, expected=None),
     "memcpy-twice": Loader("memcpy, twice, of as much as", _copied(2), prepare=_two_buffers, expected=None),
+    "share-resident": Loader(
+        "share.load(torch.load), resident",
+        _attach_resident,
+        _needs(needs_module("zerocopy")),
+        _with_holder,
+        modules=(*ASKING, "zerocopy.share.client.resident"),
+        real=_on_cpu,
+    ),
 }
+
+CASES: tuple[Case, ...] = (
+    *(
+        TimeCase(name, Side(ours, file), Side(peer, file), goals, columns=("ready",), most_rounds=9)
+        for name, ours, peer, file, goals in (
+            # Without a GPU: the stages. The rest is skipped where there is no CUDA device.
+            ("road/fill", "road-fill", "memcpy", "half.pt", (Goal("ready", at_least=0.9),)),
+            ("road/memory", "road-memory", "memcpy-twice", "half.pt", (Goal("ready", at_least=0.9),)),
+            *(
+                (f"{file.replace('.', '-')}/{peer}", "gpu-zerocopy", f"gpu-{peer}", file, goals)
+                for file, peer, goals in (
+                    ("gpu.safetensors", "copy", (Goal("ready", at_least=0.9),)),
+                    ("gpu.safetensors", "load-file", (Goal("ready", at_least=3),)),
+                    ("gpu.safetensors", "fastsafetensors", ()),
+                    ("gpu.safetensors", "runai", ()),
+                    ("gpu.pt", "copy", (Goal("ready", at_least=0.9),)),
+                    ("gpu.pt", "torch", (Goal("ready", at_least=15),)),
+                    ("gpu.pt", "torch-mmap", (Goal("ready", at_least=6),)),
+                    ("gpumoe.safetensors", "load-file", (Goal("ready", at_least=3),)),
+                    ("gpumoe.safetensors", "fastsafetensors", (Goal("ready", at_least=3),)),
+                    ("gpumoe.safetensors", "runai", (Goal("ready", at_least=3),)),
+                    ("gpumoe.pt", "torch", ()),
+                )
+            ),
+        )
+    ),
+    TimeCase(
+        "gpu/first",
+        Side("gpu-first", "gpu.pt"),
+        None,
+        (Goal("ready", at_most=10, unit="ms"),),
+        columns=("ready",),
+        most_rounds=9,
+    ),
+    TimeCase(
+        "gpu/resident",
+        Side("share-resident", "gpu.pt"),
+        None,
+        (Goal("ready", at_most=3, unit="ms"),),
+        columns=("ready",),
+        most_rounds=9,
+    ),
+)

@@ -16,8 +16,8 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
+from ..data.objects import spans_of
 from .kernels import Kernels
-from .objects import spans_of
 
 MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 9, 51, 1.0
 

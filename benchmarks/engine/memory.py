@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..data.objects import spans_of
+from ..rows import LOADERS
 from .kernels import load_kernels
-from .loaders import LOADERS
-from .objects import spans_of
 
 FIELDS = ("Anonymous", "Private_Dirty", "Private_Clean", "Shared_Clean", "Rss", "VmPTE")
 
@@ -28,7 +28,7 @@ def private_memory(loader: str, path: Path, copies: int, *, touch: bool = False)
     Parameters
     ----------
     loader : str
-        A name of `loaders.LOADERS`.
+        A name of `rows.LOADERS`.
     path : Path
         The file.
     copies : int
@@ -43,9 +43,18 @@ def private_memory(loader: str, path: Path, copies: int, *, touch: bool = False)
         ``per_copy``: bytes of anonymous memory (private to the process, backed by no file) that each copy
         after the first took.
     """
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.memory", loader, str(path), str(copies)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "benchmarks.engine.memory",
+        loader,
+        str(path),
+        str(copies),
+    ]
     command += ["--touch"] if touch else []
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(done.stdout)
 
@@ -82,7 +91,7 @@ def import_for(loader: str) -> None:
 
 def main() -> None:
     """Load copies as told and print the result as JSON."""
-    parser = argparse.ArgumentParser(prog="benchmarks.memory", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.engine.memory", description=__doc__)
     parser.add_argument("loader", choices=LOADERS)
     parser.add_argument("path")
     parser.add_argument("copies", type=int)

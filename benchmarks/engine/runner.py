@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
+from ..data.files import Files
+from ..data.objects import difference, spans_of
+from ..rows import LOADERS
+from ..system.pagecache import cached_bytes, drop, mapping_of, warm, why_it_stays
 from . import clients
 from .cases import Case, ClientsCase, Goal, MemoryCase, Side, TimeCase, UseCase
-from .files import Files
 from .kernels import Kernels
 from .loader import needs_module
-from .loaders import LOADERS
 from .measure import READING, interleave
 from .memory import private_memory
-from .objects import difference, spans_of
-from .pagecache import cached_bytes, drop, mapping_of, warm, why_it_stays
 from .use import measure_use
 
 MOST_READ = 4 << 30  # a larger file is compared with torch.load's mapping of it

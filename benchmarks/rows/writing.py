@@ -1,4 +1,4 @@
-"""Saving, as rows: ours, torch.save, and what the disk can do. All of them end with the bytes on the disk."""
+"""Saving, converting and renaming. Every side ends with the bytes on the disk."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
-from . import loop
-from .loader import Loader, needs_module, stock_load
+from ..engine.cases import Case, Goal, Side, TimeCase, UseCase
+from ..engine.loader import Loader, by_name, needs_module, stock_load
+from ..system import loop
 
 stock_save = torch.save
+LARGEST_STREAMED = 2048 * 5632 * 4 / 1e6  # megabytes of the largest tensor of stream.pt
 PIECE = 16 << 20
 RENAMED = "renamed"
 
@@ -180,7 +182,58 @@ def _saver(label: str, load: Callable[..., Any], prepare: Callable[[str], Target
     return Loader(label, load, prepare=prepare, settle=_settle, **({"real": _read_back} | more))
 
 
-SAVING: dict[str, Loader] = {
+# --------------------------------------------------------------------------------- converting
+
+
+SHARDS = "1GB"
+_FOLDERS: weakref.WeakSet[tempfile.TemporaryDirectory[str]] = weakref.WeakSet()
+
+
+def _folder(path: str) -> tempfile.TemporaryDirectory[str]:
+    """Return where the shards go: beside the measured file, and gone with this object."""
+    made = tempfile.TemporaryDirectory(dir=Path(path).parent, prefix="converted.")
+    _FOLDERS.add(made)
+    return made
+
+
+def _settle_folders() -> None:
+    """Delete what was converted, and let the disk come to rest."""
+    for made in _FOLDERS:
+        for file in Path(made.name).iterdir():
+            file.unlink()
+    os.sync()
+
+
+def _convert(path: str, folder: tempfile.TemporaryDirectory[str]) -> Any:
+    """Convert a .pt file to sharded .safetensors."""
+    import zerocopy
+
+    zerocopy.convert(path, folder.name, max_shard_size=SHARDS)
+    return folder
+
+
+def _convert_by_transformers(path: str, folder: tempfile.TemporaryDirectory[str]) -> Any:
+    """Do what `save_pretrained` does with the tensors of a model, without the model."""
+    from huggingface_hub import save_torch_state_dict
+
+    save_torch_state_dict(stock_load(path), folder.name, max_shard_size=SHARDS)
+    for file in Path(folder.name).iterdir():
+        with file.open("r+b") as written:
+            os.fsync(written.fileno())
+    return folder
+
+
+def _read_shards(folder: tempfile.TemporaryDirectory[str]) -> Any:
+    """Return what the package safetensors reads of the shards, by name."""
+    from safetensors.torch import load_file
+
+    found: dict[str, Any] = {}
+    for shard in Path(folder.name).glob("*.safetensors"):
+        found |= load_file(shard)
+    return dict(sorted(found.items()))
+
+
+LOADERS: dict[str, Loader] = {
     "zerocopy-save": _saver("zerocopy.save", _save, _target_and_state, missing=_OURS),
     "torch-save": _saver("torch.save, fsync", _torch_save, _target_and_state),
     "disk-write": _saver("write(), fsync", _write_to_disk, _target_and_content, expected=None),
@@ -198,4 +251,52 @@ SAVING: dict[str, Loader] = {
     },
     "zerocopy-rename": _saver("zerocopy.rename_keys", _rename, _copied, missing=_OURS, expected=_renamed),
     "torch-rewrite": _saver("torch.load, torch.save, fsync", _rewrite, _target, expected=_renamed),
+    "zerocopy-convert": Loader(
+        "zerocopy.convert",
+        _convert,
+        missing=needs_module("zerocopy"),
+        prepare=_folder,
+        real=_read_shards,
+        expected=by_name,
+        settle=_settle_folders,
+    ),
+    "transformers-convert": Loader(
+        "torch.load, save_torch_state_dict, fsync",
+        _convert_by_transformers,
+        missing=needs_module("huggingface_hub"),
+        prepare=_folder,
+        modules=("huggingface_hub", "safetensors.torch"),
+        real=_read_shards,
+        expected=by_name,
+        settle=_settle_folders,
+    ),
 }
+
+CASES: tuple[Case, ...] = (
+    *(
+        TimeCase(
+            name,
+            Side(ours, file),
+            Side(peer, file),
+            (Goal("ready", at_least=goal),),
+            columns=("ready",),
+            most_rounds=5,
+        )
+        for name, ours, peer, file, goal in (
+            ("save/torch", "zerocopy-save", "torch-save", "llm.pt", 2),
+            ("save/disk", "zerocopy-save", "disk-write", "llm.pt", 0.9),
+            ("save/mapped", "zerocopy-save-mapped", "torch-save-loaded", "llm.pt", 3),
+            ("save/reflink", "zerocopy-save-xfs", "torch-save-loaded-xfs", "llm.pt", 20),
+            ("save/reflink-checked", "zerocopy-save-checked-xfs", "torch-save-loaded-xfs", "llm.pt", 20),
+            ("convert/shards", "zerocopy-convert", "transformers-convert", "stream.pt", 2),
+            ("save/rename", "zerocopy-rename", "torch-rewrite", "stream.pt", 100),
+        )
+    ),
+    UseCase(
+        "convert/shards",
+        Side("zerocopy-convert", "stream.pt"),
+        Side("transformers-convert", "stream.pt"),
+        columns=("peak",),
+        goals=(Goal("peak", at_most=LARGEST_STREAMED + 50, unit="MB"),),
+    ),
+)
