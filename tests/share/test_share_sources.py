@@ -146,7 +146,9 @@ WAYS = {
 
 def entry_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return what the server says of the latest result of a function."""
-    found = [entry for entry in sharing.entries() if entry["name"] == f"tests.sources.{function.__name__}"]
+    found = [
+        entry for entry in sharing.entries() if entry["name"] == f"tests.support.sources.{function.__name__}"
+    ]
     latest: dict[str, Any] = max(found, key=lambda entry: float(entry["created"]))
     return latest
 

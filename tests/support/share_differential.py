@@ -50,8 +50,12 @@ PRELOADED = {
     "diffusers": "diffusers.models.modeling_utils",
 }
 ENVIRONMENT = {
+    # The catalog; the helpers; the wrong servers of test_share_differential.
     "PYTHONPATH": os.pathsep.join(
-        [str(TESTS), str(TESTS / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        [
+            *map(str, (TESTS, TESTS / "support", TESTS / "share")),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
     ),
     "PYTHONDONTWRITEBYTECODE": "1",
     "HF_HUB_OFFLINE": "1",
