@@ -10,16 +10,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from .cases import COLUMNS, Case
-from .ceiling import measure_ceiling
-from .environment import describe
-from .files import GIB, STREAM, Files, default_folder
-from .kernels import load_kernels
-from .measure import MIN_ROUNDS
-from .plot import write_plot
-from .report import ceiling_text, checks_text, table, write_json
+from .data.files import GIB, STREAM, Files, default_folder
+from .engine.cases import COLUMNS, Case
+from .engine.ceiling import measure_ceiling
+from .engine.environment import describe
+from .engine.kernels import load_kernels
+from .engine.measure import MIN_ROUNDS
+from .engine.plot import write_plot
+from .engine.report import ceiling_text, checks_text, table, write_json
+from .engine.runner import DifferentError, Settings, missing, run_case
 from .rows import CASES
-from .runner import DifferentError, Settings, missing, run_case
 
 SHRINK = 8  # --quick divides the sizes by this
 

@@ -13,14 +13,14 @@ import torch
 if not __package__:  # run as a file: make the folder above the package the place to import from
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks.files import Files
-from benchmarks.kernels import load_kernels
-from benchmarks.loaders import LOADERS
-from benchmarks.measure import Series, interleave
-from benchmarks.memory import private_memory
-from benchmarks.objects import difference, spans_of
-from benchmarks.pagecache import warm
-from benchmarks.report import layout, quantity, times
+from benchmarks.data.files import Files
+from benchmarks.data.objects import difference, spans_of
+from benchmarks.engine.kernels import load_kernels
+from benchmarks.engine.measure import Series, interleave
+from benchmarks.engine.memory import private_memory
+from benchmarks.engine.report import layout, quantity, times
+from benchmarks.rows import LOADERS
+from benchmarks.system.pagecache import warm
 
 COPIES = 3
 LEGEND = f"""\

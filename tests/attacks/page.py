@@ -58,9 +58,9 @@ time; "out of memory" beyond {memory} MiB. **Bold** is what is no answer: a valu
 than the file's, a crash. torch is not at fault wherever it loads what zerocopy refuses: much of that is harmless there,
 and refused here because two readers could understand it in two ways.
 
-`tests/test_attacks.py` makes this page and fails where it is wrong. After a change run it with
+`tests/hostile/test_attacks.py` makes this page and fails where it is wrong. After a change run it with
 `ZEROCOPY_UPDATE_DOCS=1`, once on each release: it records that release's answers in `tests/attacks/answers/`.
-`python -m attacks`, in `tests/`, says which files take most time and memory.
+`PYTHONPATH=tests:tests/support python -m attacks` says which files take most time and memory.
 """
 
 

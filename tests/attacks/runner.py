@@ -27,7 +27,9 @@ class Process:
         self.file = folder / "checkpoint.pt"
         self.thread = ThreadPoolExecutor(1)
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(TESTS), str(TESTS / "support"), os.environ.get("PYTHONPATH")])
+            ),
             "PYTHONHASHSEED": "0",
             "OMP_NUM_THREADS": "1",
             "MALLOC_PERTURB_": "165",  # memory that nobody has written is not zero, nor what it was

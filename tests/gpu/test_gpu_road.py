@@ -13,8 +13,7 @@ import pytest
 import torch
 from conftest import TIED_STATE, Child, Saver, outcome, stock_load
 from equality import assert_same, untyped
-from test_backends import state_of_all_sizes
-from test_road import large_state
+from example_states import large_state, state_of_all_sizes
 
 import zerocopy
 from zerocopy.loading.device import pinned_ring, staging

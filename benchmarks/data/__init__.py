@@ -1,0 +1,1 @@
+"""The files that are measured, and the objects that are loaded from them."""

@@ -1,0 +1,1 @@
+"""How a row is measured: its kinds, the timing, processes of their own, the table and the picture."""

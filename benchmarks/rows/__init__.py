@@ -1,0 +1,43 @@
+"""The rows, a file an area: what is compared, by which loaders, and with which goals.
+
+An area has ``LOADERS``, by name, and ``CASES``. A row may name loaders of other areas.
+"""
+
+from __future__ import annotations
+
+from ..engine.cases import Case
+from ..engine.loader import LOADERS
+from . import (
+    cold,
+    far,
+    gpu,
+    module,
+    opening,
+    parts,
+    placeholders,
+    safetensors,
+    script,
+    share,
+    whole,
+    writing,
+)
+
+__all__ = ["AREAS", "CASES", "LOADERS"]
+
+AREAS = (  # in the order of the table
+    whole,
+    opening,
+    safetensors,
+    placeholders,
+    script,
+    module,
+    parts,
+    cold,
+    writing,
+    share,
+    far,
+    gpu,
+)
+CASES: tuple[Case, ...] = tuple(case for area in AREAS for case in area.CASES)
+for area in AREAS:
+    LOADERS.update(area.LOADERS)

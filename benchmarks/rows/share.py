@@ -1,0 +1,240 @@
+"""The model server: ours, torch.multiprocessing, and loading in each process."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..engine.cases import Case, ClientsCase, Goal, Side, TimeCase
+from ..engine.loader import Loader, needs_module, stock_load
+
+_KEY = b"benchmarks"  # both sides of torch.multiprocessing have to have it
+_ADDRESS, _FOLDER = "ZEROCOPY_BENCHMARK_ADDRESS", "ZEROCOPY_BENCHMARK_FOLDER"
+GIB = (1 << 30) / 1e6  # megabytes
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@functools.cache
+def server() -> Any:
+    """Have a server of one's own, which ends with this process."""
+    from zerocopy import share
+
+    if "ZEROCOPY_SOCKET" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="zc.")
+        os.environ["ZEROCOPY_SOCKET"] = f"{folder}/s"
+        owner = os.getpid()
+
+        def end() -> None:
+            if os.getpid() == owner:
+                share.shutdown()
+                shutil.rmtree(folder, ignore_errors=True)
+
+        atexit.register(end)
+    return share
+
+
+def _attach(path: str, share: Any) -> Any:
+    return share.load(torch.load, path)
+
+
+def _attach_module(path: str, share: Any) -> Any:
+    return share.load(torch.load, path, weights_only=False)
+
+
+def _published(path: str, share: Any) -> Any:
+    """Have it computed, by a loader that is started for it."""
+    import zerocopy
+
+    share.unload("*")
+    return share.load(zerocopy.load, path)
+
+
+def _in_a_process(path: str) -> None:
+    code = "import sys, zerocopy; zerocopy.load(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, path], check=True)
+
+
+# ------------------------------------------------------------------------------ torch.multiprocessing
+
+
+def _publisher(path: str) -> str:
+    """Start a process that sends its tensors to whoever connects; return its address, which clients inherit."""
+    if _ADDRESS in os.environ:
+        return os.environ[_ADDRESS]
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "benchmarks.rows.share", "publish", path],
+        cwd=_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    atexit.register(process.kill)
+    os.environ[_ADDRESS] = process.stdout.readline().strip()
+    return os.environ[_ADDRESS]
+
+
+def _received(_: str, address: str) -> Any:
+    """Receive tensors as torch.multiprocessing sends them, a descriptor for each."""
+    import multiprocessing
+    from multiprocessing.connection import Client
+
+    import torch.multiprocessing  # noqa: F401  says how tensors are sent
+
+    multiprocessing.current_process().authkey = _KEY
+    with Client(address, authkey=_KEY) as connection:
+        return connection.recv()
+
+
+def _publish(path: str) -> None:
+    import multiprocessing
+    from multiprocessing.connection import Listener
+
+    import torch.multiprocessing as torch_multiprocessing
+
+    torch_multiprocessing.set_sharing_strategy("file_descriptor")
+    multiprocessing.current_process().authkey = _KEY
+    state = stock_load(path)
+    with Listener(authkey=_KEY) as listener:
+        print(listener.address, flush=True)
+        while True:
+            with listener.accept() as connection:
+                connection.send(state)
+                connection.poll(60)  # until the other one has what it needs, and closes
+
+
+# ------------------------------------------------------------------------------ a pipeline of diffusers
+
+
+@functools.cache
+def _pipeline_folder() -> str:
+    """Have a pipeline of half a gigabyte, which is gone with this process; clients inherit it."""
+    if _FOLDER in os.environ:
+        return os.environ[_FOLDER]
+    os.environ[_FOLDER] = folder = tempfile.mkdtemp(prefix="zc.pipeline.")
+    owner = os.getpid()
+    atexit.register(lambda: shutil.rmtree(folder) if os.getpid() == owner else None)
+    # By another process: this one will fork, and may have no threads of OpenMP then.
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.rows.share", "save_pipeline", folder]
+    subprocess.run(command, cwd=_ROOT, check=True)
+    return folder
+
+
+def _save_pipeline(folder: str) -> None:
+    from diffusers import AutoencoderKL, DDIMScheduler, DiTPipeline, DiTTransformer2DModel
+
+    transformer = DiTTransformer2DModel(
+        num_attention_heads=12,
+        attention_head_dim=64,
+        num_layers=12,
+        in_channels=4,
+        out_channels=8,
+        sample_size=32,
+    )
+    vae = AutoencoderKL(
+        block_out_channels=(128, 256, 512, 512),
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        layers_per_block=2,
+    )
+    pipeline = DiTPipeline(transformer=transformer.half(), vae=vae.half(), scheduler=DDIMScheduler())
+    pipeline.save_pretrained(folder)
+
+
+def _pipeline(_: str, folder: str) -> Any:
+    """Load a model, and a pipeline that is given it."""
+    from diffusers import AutoencoderKL, DiTPipeline
+
+    vae = AutoencoderKL.from_pretrained(folder, subfolder="vae", torch_dtype=torch.float16)
+    return DiTPipeline.from_pretrained(folder, vae=vae, torch_dtype=torch.float16)
+
+
+def _plain(_: str) -> str:
+    return _pipeline_folder()
+
+
+def _shared(_: str) -> str:
+    folder = _pipeline_folder()
+    server().patch_all()
+    return folder
+
+
+_OURS = needs_module("zerocopy")
+ASKING = ("zerocopy", "zerocopy.share.client.load_call")  # what the first call would import
+_PIPELINE = (
+    "diffusers",
+    "diffusers.pipelines.dit.pipeline_dit",
+    "diffusers.models.autoencoders.autoencoder_kl",
+)
+
+
+def _pipelines(label: str, prepare: Callable[[str], str], missing: Callable[[], str] = lambda: "") -> Loader:
+    def why_not() -> str:
+        return needs_module("diffusers")() or missing()
+
+    return Loader(label, _pipeline, why_not, prepare, modules=_PIPELINE, expected=None)
+
+
+_MODULE: dict[str, Any] = {"reference": "torch-trusted", "real": lambda module: dict(module.state_dict())}
+
+LOADERS: dict[str, Loader] = {
+    "share": Loader("share.load(torch.load)", _attach, _OURS, lambda _: server(), modules=ASKING),
+    "share-module": Loader(
+        "share.load(torch.load)",
+        _attach_module,
+        _OURS,
+        lambda _: server(),
+        modules=ASKING,
+        expected=lambda module: dict(module.state_dict()),
+        **_MODULE,
+    ),
+    "share-first": Loader(
+        "share.load, published anew", _published, _OURS, lambda _: server(), modules=ASKING
+    ),
+    "zerocopy-process": Loader("a process with zerocopy.load", _in_a_process, _OURS, expected=None),
+    "multiprocessing": Loader("torch.multiprocessing, fd", _received, prepare=_publisher),
+    "torch-trusted": Loader(
+        "torch.load", lambda path: stock_load(path, weights_only=False), reference="torch-trusted"
+    ),
+    "pipeline": _pipelines("diffusers", _plain),
+    "share-pipeline": _pipelines("diffusers, patch_all", _shared, _OURS),
+}
+
+CASES: tuple[Case, ...] = (
+    *(
+        TimeCase(
+            name, Side(ours, file), Side(peer, file), (Goal("attach", at_least=goal),), columns=("attach",)
+        )
+        for name, ours, peer, file, goal in (
+            ("share/multiprocessing", "share", "multiprocessing", "bert.pt", 200),
+            ("share/torch", "share", "torch", "bert.pt", 300),
+            ("share/module/torch", "share-module", "torch-trusted", "module.pt", 80),
+            ("share/pipeline/plain", "share-pipeline", "pipeline", "small.pt", 20),
+        )
+    ),
+    TimeCase(
+        "share/first",
+        Side("share-first", "bert.pt"),
+        Side("zerocopy-process", "bert.pt"),
+        (Goal("ready", at_least=1 / 1.1),),
+        columns=("ready",),
+        most_rounds=9,
+    ),
+    ClientsCase(
+        "share/attaches", Side("share", "bert.pt"), "attaches", (Goal("attaches", at_least=2000, unit="/s"),)
+    ),
+    ClientsCase("share/pss", Side("share", "matrix.pt"), "pss", (Goal("pss", at_most=1.1 * GIB, unit="MB"),)),
+)
+
+if __name__ == "__main__":
+    {"publish": _publish, "save_pipeline": _save_pipeline}[sys.argv[1]](sys.argv[2])

@@ -1,0 +1,226 @@
+"""``zerocopy run PROGRAM`` against ``python PROGRAM``: the program must not see a difference, except for its loads."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+import textwrap
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from python_programs import PYTHON, RUN, process
+
+import zerocopy
+from zerocopy.__main__ import main
+
+# What a program can see of the way it was started, while it runs and when it ends.
+LOOK_AROUND = '''
+"""Docstring of the program."""
+import __main__, atexit, os, pickle, sys
+
+class Mine:
+    def __del__(self):
+        print("finalized", kept)
+
+kept, mine = ["a global"], Mine()
+
+@atexit.register
+def at_exit():
+    print("at exit", kept, type(pickle.loads(pickle.dumps(mine))) is Mine, sys.modules["__main__"] is __main__)
+
+spec = __spec__ and (__spec__.name, __spec__.origin, __spec__.parent)
+print(sys.argv, sys.path, os.getcwd(), vars(__main__) is globals(), type(__builtins__), sep="\\n")
+print(__name__, __file__, __cached__, __package__, __doc__, type(__loader__), spec, sep="\\n")
+print(__loader__.get_source(__spec__.name if __spec__ else __name__)[:9])
+'''
+
+# Whether loads of the program, and of a process that it starts, come from a mapping of the file.
+LOAD = """
+import multiprocessing, sys
+from torch import load
+
+def served(path):
+    loaded = load(path)
+    address = loaded["weight"].data_ptr()
+    lines = [line for line in open("/proc/self/maps") if line.endswith(path + "\\n")]
+    ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
+    return Answer(any(start <= address < end for start, end in ranges))
+
+class Answer:
+    def __init__(self, value):
+        self.value = value
+
+if __name__ == "__main__":
+    print("here", served(sys.argv[1]).value)
+    for method in sys.argv[2:]:
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print(method, pool.apply(served, sys.argv[1:2]).value)
+"""
+
+
+def assert_same_as_python(*arguments: object, cwd: Path, command: list[str] = RUN, **environment: str) -> str:
+    """Run under Python and under zerocopy; return what the program said on stderr."""
+    plain, patched = (process(words, *arguments, cwd=cwd, **environment) for words in (PYTHON, command))
+    assert (patched.returncode, patched.stdout, patched.stderr) == (
+        plain.returncode,
+        plain.stdout,
+        plain.stderr,
+    )
+    return plain.stderr
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Make a folder with programs of every kind."""
+    package = tmp_path / "package"
+    package.mkdir()
+    for path in (tmp_path / "program.py", package / "__main__.py", package / "module.py"):
+        path.write_text(textwrap.dedent(LOOK_AROUND))
+    (package / "__init__.py").touch()
+    (package / "link").symlink_to("../program.py")
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("__main__.py", textwrap.dedent(LOOK_AROUND))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["program.py", "-m", "--", "--help", "-", "", "two words"],
+        ["package/../program.py"],
+        ["package/link", "--version"],  # its folder is that of the file it leads to
+        ["package", "-m"],
+        ["archive.zip", "x"],
+        ["-m", "package", "-m", "x", "--", "y"],
+        ["-m", "package.module", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_what_the_program_sees(place: Path, arguments: list[str]) -> None:
+    assert assert_same_as_python(*arguments, cwd=place) == ""
+
+
+def test_safe_path(place: Path) -> None:
+    assert_same_as_python("package", cwd=place, PYTHONSAFEPATH="1")
+
+
+def test_console_script(place: Path) -> None:
+    script = shutil.which("zerocopy", path=sysconfig.get_path("scripts"))
+    assert script is not None
+    assert_same_as_python("program.py", "--version", cwd=place, command=[script, "run"])
+
+
+ENDINGS = {
+    "exit code": "import sys; sys.exit(7)",
+    "exit message": "raise SystemExit('that is all')",
+    "exception": """
+        class Mine:
+            def __del__(self):
+                print("finalized", kept)
+        kept, mine = ["a global"], Mine()
+        def fail():
+            local = Mine()
+            raise ValueError("mine")
+        try:
+            fail()
+        except ValueError as error:
+            raise KeyError("also mine") from error
+        """,
+    "syntax": "x = (",
+    "interrupt": "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)",
+    "excepthook": """
+        import sys
+        def excepthook(kind, value, traceback):
+            print("caught", kind, value, traceback.tb_frame.f_code.co_name, traceback.tb_next)
+        sys.excepthook = excepthook
+        raise ValueError("mine")
+        """,
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_how_the_program_ends(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "program.py").write_text(textwrap.dedent(ENDINGS[ending]))
+    said = assert_same_as_python("program.py", cwd=tmp_path)
+    if ending == "interrupt":
+        assert "KeyboardInterrupt" in said
+    if ending == "exception":
+        assert_same_as_python("-m", "program", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("arguments", [["-m", "missing"], ["empty"]], ids=" ".join)
+def test_no_such_module(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert assert_same_as_python(*arguments, cwd=tmp_path)
+
+
+def test_no_such_script(tmp_path: Path) -> None:
+    plain, patched = (process(command, "missing.py", cwd=tmp_path) for command in (PYTHON, RUN))
+    assert plain.returncode == patched.returncode == 2
+    assert patched.stderr.partition(": ")[2] == plain.stderr.partition(": ")[2]
+    assert patched.stderr.startswith("zerocopy run: can't open file")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "usage: zerocopy"),
+        (["missing"], 2, "invalid choice: 'missing'"),
+        (["run"], 2, "required: PROGRAM"),
+        (["run", "--missing", "program.py"], 2, "unrecognized arguments: --missing"),
+        (["run", "--help"], 0, "usage: zerocopy run"),
+        (["--version"], 0, f"zerocopy {zerocopy.__version__}\n"),
+    ],
+    ids=str,
+)
+def test_command_line(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(arguments)
+    assert exit.value.code == code
+    assert said in capsys.readouterr()[1 if code else 0]
+
+
+@pytest.fixture
+def loading(tmp_path: Path) -> Path:
+    (tmp_path / "program.py").write_text(LOAD)
+    torch.save({"weight": torch.arange(5000.0)}, tmp_path / "checkpoint.pt")
+    return tmp_path
+
+
+METHODS = ["fork", "spawn", "forkserver"]
+
+
+@pytest.mark.parametrize("program", [["program.py"], ["-m", "program"]], ids=" ".join)
+def test_loads_are_served(loading: Path, program: list[str]) -> None:
+    """Also those by a name taken early, and those of processes that multiprocessing starts."""
+    done = process(RUN, *program, loading / "checkpoint.pt", *METHODS, cwd=loading)
+    assert done.stdout.split() == [word for place in ("here", *METHODS) for word in (place, "True")], (
+        done.stderr
+    )
+
+
+def test_switched_off(loading: Path) -> None:
+    path = loading / "checkpoint.pt"
+    done = process(RUN, "program.py", path, "spawn", cwd=loading, ZEROCOPY_DISABLE="1")
+    assert done.stdout.split() == ["here", "False", "spawn", "False"], done.stderr
+
+
+def test_the_program_imports_torch_itself(tmp_path: Path) -> None:
+    """What it sets in the environment before is seen by torch, and one without torch does not wait for it."""
+    (tmp_path / "threads.py").write_text(
+        "import os, sys; print('torch' in sys.modules); os.environ['OMP_NUM_THREADS'] = '1'\n"
+        "import torch; print(torch.get_num_threads(), torch.__spec__.loader.exec_module.__func__.__name__)\n"
+    )
+    plain, run = (process(command, "threads.py", cwd=tmp_path) for command in (PYTHON, RUN))
+    assert run.stdout == plain.stdout == "False\n1 exec_module\n", run.stderr
+
+
+def test_torch_that_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('broken on purpose')")
+    (tmp_path / "retry.py").write_text(
+        "for _ in range(2):\n    try: import torch\n    except ImportError as error: print(error)\n"
+    )
+    plain, run = (process(command, "retry.py", cwd=tmp_path) for command in (PYTHON, RUN))
+    assert run.stdout == plain.stdout == "broken on purpose\n" * 2, run.stderr

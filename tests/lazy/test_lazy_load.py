@@ -1,0 +1,618 @@
+"""``lazy_load`` gives the object that ``load`` gives, with placeholders for its tensors."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import copy
+import io
+import pickle
+import random
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import saved_kinds
+import torch
+from archives import big_endian, rezip
+from conftest import Saver, maps_of, outcome, saved_bytes
+from equality import assert_same
+from kinds import Kind
+from lazily import compared, is_placeholder, placeholders_in
+
+import zerocopy
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's about half of its own objects
+
+files = saved_kinds.saved  # a fixture: writes each kind once
+
+FORMATS = pytest.mark.parametrize("zip_format", [True, False], ids=["zip", "legacy"])
+
+# Kinds whose dense tensors are there at once, and why.
+REAL: dict[str, str] = {
+    kind: reason
+    for reason, kinds in {
+        "the file's own code gets real tensors: it may be C++, which takes their memory": (
+            "namedtuple",
+            "namedtuple, allowed",
+            "subclass of tuple",
+            "dataclass with slots",
+            "class with __getstate__",
+            "class with __getstate__, allowed",
+            "class with __reduce__ of five parts",
+            "class with __reduce__ of five parts, allowed",
+        ),
+        "puts a tensor on a device, whatever the file says": (
+            "_rebuild_device_tensor_from_cpu_tensor (from 2.6)",
+        ),
+        "read by torch's own old reader": ("tar (until 0.1.10)",),
+    }.items()
+    for kind in kinds
+}
+
+
+# What cannot be loaded lazily with ``weights_only=False``, and why.
+REFUSED = {"tensor that is its own attribute": "its rebuild function is called with the tensor that it makes"}
+
+
+def same_refusal(lazy: Any, eager: Any) -> None:
+    """Assert that two outcomes are the same error."""
+    assert lazy[0] == eager[0] == "error", (lazy, eager)
+    assert lazy[1:] == eager[1:]
+
+
+def materialized(value: Any) -> Any:
+    """Return an object whose placeholders were all loaded, and have kept it."""
+    for tensor in placeholders_in(value):
+        tensor.requires_grad_(tensor.requires_grad)
+    return value
+
+
+@pytest.mark.parametrize("weights_only", [True, False], ids=["safe", "trusting"])
+@pytest.mark.parametrize("kind", saved_kinds.KINDS, ids=str)
+def test_kind(kind: Kind, weights_only: bool, files: Callable[[Kind], Any]) -> None:
+    """Everything that is materialized is what ``load`` gives, and what that refuses is refused with its words."""
+    written = files(kind) if kind.is_there() else ("error",)
+    if written[0] == "error":
+        pytest.skip("there is no such file")
+    path = written[1]
+    with saved_kinds.allowed(kind):
+        eager = outcome(lambda: zerocopy.load(path, weights_only=weights_only))
+        lazy = outcome(lambda: zerocopy.lazy_load(path, weights_only=weights_only))
+    if eager[0] == "error":
+        late = outcome(lambda: materialized(lazy[1])) if lazy[0] == "value" else lazy
+        assert late[0] == "error" and late[1] is eager[1], (late, eager)
+        assert late[2] == eager[2] or not weights_only, (
+            "the words are those of load, if they are not pickle's"
+        )
+        return
+    if isinstance(eager[1], torch.jit.ScriptModule):
+        assert lazy[0] == "error", "a program has no placeholders"
+        return
+    assert lazy[0] == "value", lazy
+    unread = placeholders_in(lazy[1])
+    assert not any(tensor.is_loaded for tensor in unread)
+    if kind.name in REFUSED and (late := outcome(lambda: materialized(lazy[1])))[0] == "error":
+        assert late[1] is zerocopy.UnsupportedError and not weights_only
+        return
+    if kind.same:
+        kind.same(lazy[1], eager[1])
+        return
+    met, real = compared(lazy[1], eager[1])
+    assert not real or kind.name in REAL, f"not lazy: {real}"
+    assert all(tensor.is_loaded for tensor in met)
+
+
+# ----------------------------------------------------------------------------- containers
+
+WHOLE = torch.arange(3000.0)
+TENSORS = [WHOLE, WHOLE[5:50:3], WHOLE.half(), torch.ones(2, 3).t(), torch.tensor(True), torch.arange(5)]
+SEPARATE = [torch.arange(3000.0), torch.arange(7), torch.ones(3, dtype=torch.complex64), torch.tensor(2.5)]
+
+CONTAINERS: dict[str, Callable[[], bytes]] = {
+    "zip": lambda: saved_bytes(TENSORS),
+    "deflated": lambda: rezip(saved_bytes(TENSORS), zipfile.ZIP_DEFLATED),
+    "unaligned": lambda: rezip(saved_bytes([*TENSORS, torch.ones(3, dtype=torch.uint8)]), x=b"x"),
+    "big-endian": lambda: big_endian(SEPARATE),
+    "big-endian and deflated": lambda: big_endian(SEPARATE, zipfile.ZIP_DEFLATED),
+    "legacy": lambda: saved_bytes(TENSORS, _use_new_zipfile_serialization=False),
+}
+
+
+def at_an_offset(content: bytes) -> io.BytesIO:
+    """Return a file object whose checkpoint begins at its position, and ends before its end."""
+    file = io.BytesIO(b"before" + content)
+    file.seek(6)
+    return file
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "path": lambda path: path,
+    "str": str,
+    "file": lambda path: path.open("rb"),
+    "unbuffered file": lambda path: path.open("rb", buffering=0),
+    "BytesIO": lambda path: io.BytesIO(path.read_bytes()),
+    "BytesIO at an offset": lambda path: at_an_offset(path.read_bytes()),
+    "bytes": lambda path: path.read_bytes(),
+    "bytearray": lambda path: bytearray(path.read_bytes()),
+    "memoryview": lambda path: memoryview(path.read_bytes()),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_container(container: str, source: str, tmp_path: Path) -> None:
+    """Whatever it is read from; a file object ends up where ``load`` leaves it, and may be closed then."""
+    path = tmp_path / "a.pt"
+    path.write_bytes(CONTAINERS[container]())
+    given, other = SOURCES[source](path), SOURCES[source](path)
+    eager, lazy = zerocopy.load(other), zerocopy.lazy_load(given)
+    if hasattr(given, "seek"):
+        assert given.tell() == other.tell()
+        given.close()
+    assert all(map(is_placeholder, lazy))
+    assert compared(lazy, eager)[1] == []
+
+
+@pytest.mark.parametrize("mode", ["c", "r", "r+"])
+@pytest.mark.parametrize("backend", ["auto", "mmap", "pread"])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_backend_and_mode(container: str, backend: str, mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(CONTAINERS[container]())
+    eager = outcome(lambda: zerocopy.load(path, backend=backend, mode=mode))
+    lazy = outcome(lambda: materialized(zerocopy.lazy_load(path, backend=backend, mode=mode)))
+    if eager[0] == "error":
+        same_refusal(lazy, eager)
+    else:
+        compared(lazy, eager)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin1", "bytes", "ascii"])
+def test_encoding(encoding: str) -> None:
+    """Of strings that Python 2 wrote."""
+    content = rezip(saved_bytes({"a": torch.ones(2)}), **{"data.pkl": b"\x80\x02U\x02\xc3\xa9."})
+    eager, lazy = (
+        outcome(lambda f=f: f(content, encoding=encoding)) for f in (zerocopy.load, zerocopy.lazy_load)
+    )
+    assert_same(lazy, eager)
+
+
+# ----------------------------------------------------------------------------- dtype and device
+
+MIXED = {
+    "float": torch.arange(6.0).view(2, 3).t(),
+    "double": torch.arange(3.0, dtype=torch.float64),
+    "half": torch.ones(3, dtype=torch.float16),
+    "bfloat16": torch.ones(3, dtype=torch.bfloat16),
+    "parameter": torch.nn.Parameter(torch.ones(2, 2)),
+    "frozen": torch.nn.Parameter(torch.ones(2), requires_grad=False),
+    "int": torch.arange(3),
+    "bool": torch.tensor([True]),
+    "complex": torch.ones(2, dtype=torch.complex64),
+    "0-dim": torch.tensor(1.5),
+    "empty": torch.empty(0, 3),
+    "expanded": torch.ones(1, 3).expand(4, 3),
+    "every other": torch.arange(10.0)[::2],
+}
+
+
+def converted(tensor: torch.Tensor, dtype: torch.dtype | None, device: Any) -> torch.Tensor:
+    """Return what ``nn.Module.to`` makes of a tensor."""
+    takes = tensor.is_floating_point() or (tensor.is_complex() and dtype is not None and dtype.is_complex)
+    made = tensor.detach().to(device=device, dtype=dtype if takes else None)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, tensor.requires_grad)
+    return made
+
+
+@pytest.mark.parametrize("device", [None, "cpu", "meta", torch.device("meta")], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [None, torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex128],
+    ids=str,
+)
+def test_dtype_and_device(save: Saver, dtype: torch.dtype | None, device: Any) -> None:
+    """As ``nn.Module.to`` converts; the placeholder says so before it is loaded."""
+    path = save(MIXED)
+    if dtype is not None and dtype.is_complex:
+        expected = {name: t for name, t in MIXED.items() if not t.is_floating_point()}
+    else:
+        expected = dict(MIXED)
+    lazy = zerocopy.lazy_load(path, dtype=dtype, device=device)
+    for name, tensor in expected.items():
+        wanted = converted(tensor, dtype, device)
+        stride = lazy[name].stride()
+        for said in (lazy[name], lazy[name].materialize(), lazy[name]):
+            assert (said.dtype, said.device, said.shape) == (wanted.dtype, wanted.device, wanted.shape), name
+            assert (said.stride(), said.requires_grad) == (stride, wanted.requires_grad), name
+            assert stride == wanted.stride() or wanted.is_meta
+        real = lazy[name].materialize()
+        assert type(real) is type(wanted) and real.is_leaf
+        assert wanted.is_meta or torch.equal(real, wanted)
+    assert all(lazy[name].is_loaded for name in expected)
+
+
+def test_what_is_converted_is_kept_as_such(save: Saver) -> None:
+    """Operations get the converted tensor, once; nothing of the file stays mapped for it."""
+    path = save(MIXED)
+    tensor = zerocopy.lazy_load(path, dtype=torch.float64)["float"]
+    assert (tensor + 1).dtype == torch.float64
+    assert tensor.materialize() is tensor.materialize()
+    assert maps_of(path) == []
+
+
+def test_meta_reads_nothing(save: Saver) -> None:
+    path = save({"a": torch.ones(100_000), "p": torch.nn.Parameter(torch.ones(100_000))})
+    lazy = zerocopy.lazy_load(path, device="meta")
+    real = [tensor.materialize() for tensor in lazy.values()]
+    assert all(tensor.is_meta for tensor in real)
+    assert maps_of(path) == []
+
+
+def test_dtype_of_other_layouts(save: Saver) -> None:
+    eager = {"sparse": torch.eye(3).to_sparse(), "index": torch.eye(3).long().to_sparse()}
+    lazy = zerocopy.lazy_load(save(eager), dtype=torch.float64)
+    assert lazy["sparse"].dtype == lazy["sparse"].materialize().dtype == torch.float64
+    assert lazy["index"].dtype == lazy["index"].materialize().dtype == torch.int64
+    assert torch.equal(lazy["sparse"].to_dense(), torch.eye(3, dtype=torch.float64))
+
+
+# ----------------------------------------------------------------------------- filters
+
+LAYERS = {
+    "layers.0.weight": torch.ones(2, 2),
+    "layers.0.bias": torch.zeros(2),
+    "layers.1.weight": torch.full((2, 2), 2.0),
+    "layers.10.weight": torch.full((2, 2), 3.0),
+}
+NESTED = {
+    "model": collections.OrderedDict(LAYERS),
+    "optimizer": {"state": {0: {"exp_avg": torch.ones(2), "step": 5}}, "lr": 0.1},
+    "epoch": 3,
+    "rest": [torch.ones(1), {"x": torch.ones(2)}, (torch.ones(3), "word")],
+}
+
+
+def model(*names: str) -> dict[str, Any]:
+    """Return part of the model."""
+    return {"model": collections.OrderedDict((name, LAYERS[name]) for name in names)}
+
+
+FILTERS: dict[str, tuple[Any, dict[str, Any], Any]] = {
+    "a leaf that is no tensor": (NESTED, {"keys": ["epoch"]}, {"epoch": 3}),
+    "a leaf": (NESTED, {"keys": ["model.layers.0.bias"]}, model("layers.0.bias")),
+    "a branch": (NESTED, {"keys": ["model"]}, model(*LAYERS)),
+    "keys of any iterable": (NESTED, {"keys": {"model": 0}.keys()}, model(*LAYERS)),
+    "a key with a dot, up to the dot": (
+        NESTED,
+        {"keys": ["model.layers.1"]},
+        model("layers.1.weight"),
+    ),
+    "branches and leaves": (
+        NESTED,
+        {"keys": ["model.layers.0", "epoch"]},
+        {**model("layers.0.weight", "layers.0.bias"), "epoch": 3},
+    ),
+    "keys that are no strings": (
+        NESTED,
+        {"keys": ["optimizer.state.0.exp_avg"]},
+        {"optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}}},
+    ),
+    "a prefix of names, not of parts": (
+        NESTED,
+        {"prefix": "model.layers.1"},
+        model("layers.1.weight", "layers.10.weight"),
+    ),
+    "a predicate": (
+        NESTED,
+        {"predicate": lambda name: name.endswith(".bias") or name == "optimizer.lr"},
+        {**model("layers.0.bias"), "optimizer": {"lr": 0.1}},
+    ),
+    "all of them": (
+        NESTED,
+        {"keys": ["model.layers.0", "epoch"], "prefix": "model", "predicate": lambda name: "weight" in name},
+        model("layers.0.weight"),
+    ),
+    "one of a list": (NESTED, {"keys": ["rest.0"]}, {"rest": [torch.ones(1), None, None]}),
+    "nothing of a dict": (NESTED, {"predicate": lambda name: False}, {}),
+    "no keys": (NESTED, {"keys": []}, {}),
+    "an empty prefix": (NESTED, {"prefix": ""}, NESTED),
+    "of a list": ([torch.ones(2), 5, torch.zeros(2)], {"keys": ["2"]}, [None, None, torch.zeros(2)]),
+    "of a tuple": ((torch.ones(2), 5), {"keys": ["1"]}, (None, 5)),
+    "of one tensor": (torch.ones(2), {"keys": [""]}, torch.ones(2)),
+    "flat": (LAYERS, {"prefix": "layers.0."}, {n: t for n, t in LAYERS.items() if n.startswith("layers.0.")}),
+}
+
+
+@FORMATS
+@pytest.mark.parametrize("case", FILTERS)
+def test_filter(save: Saver, case: str, zip_format: bool) -> None:
+    made, chosen, expected = FILTERS[case]
+    path = save(made, _use_new_zipfile_serialization=zip_format)
+    lazy = zerocopy.lazy_load(path, **chosen)
+    compared(lazy, zerocopy.load(io.BytesIO(saved_bytes(expected))))
+
+
+def test_filters_keep_ties(save: Saver) -> None:
+    whole = torch.arange(10.0)
+    lazy = zerocopy.lazy_load(save({"a": whole, "b": whole[3:], "c": whole}), keys=["b", "c"])
+    assert list(lazy) == ["b", "c"]
+    lazy["c"].zero_()
+    assert torch.equal(lazy["b"], torch.zeros(7))
+
+
+def test_a_predicate_is_asked_about_each_leaf_once(save: Saver) -> None:
+    names: list[str] = []
+    zerocopy.lazy_load(save(NESTED), predicate=lambda name: names.append(name) is None)
+    assert sorted(names) == sorted(
+        [f"model.{name}" for name in LAYERS]
+        + ["optimizer.state.0.exp_avg", "optimizer.state.0.step", "optimizer.lr", "epoch"]
+        + ["rest.0", "rest.1.x", "rest.2.0", "rest.2.1"]
+    )
+
+
+def test_a_predicate_that_raises(save: Saver) -> None:
+    with pytest.raises(ZeroDivisionError):
+        zerocopy.lazy_load(save(NESTED), predicate=lambda name: 1 // 0)
+
+
+@pytest.mark.parametrize("keys", [["nope"], ["epoch", "model.nope"], ["layers"], ["model.layers.0.weight.x"]])
+def test_unknown_keys(save: Saver, keys: list[Any]) -> None:
+    with pytest.raises(KeyError, match=str(keys[-1])):
+        zerocopy.lazy_load(save(NESTED), keys=keys)
+
+
+# ----------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"dtype": torch.int32}, TypeError, "dtype"),
+        ({"dtype": "float16"}, (TypeError, AttributeError), ""),
+        ({"device": "nowhere"}, RuntimeError, "nowhere"),
+        ({"keys": "model"}, TypeError, "keys"),
+        ({"keys": [7]}, TypeError, ""),
+        ({"prefix": 7}, TypeError, ""),
+        ({"predicate": "model"}, TypeError, "callable"),
+        ({"backend": "magic"}, ValueError, "backend"),
+        ({"mode": "w"}, ValueError, "mode"),
+        ({"encoding": 7}, TypeError, ""),
+        ({"map_location": "cpu"}, TypeError, "map_location"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_arguments_that_mean_nothing(save: Saver, arguments: dict[str, Any], error: Any, text: str) -> None:
+    path = save(NESTED)
+    with pytest.raises(error, match=text):
+        zerocopy.lazy_load(path, **arguments)
+    assert maps_of(path) == []
+
+
+@pytest.mark.parametrize("argument", ["backend", "mode"])
+def test_they_are_refused_as_by_load(save: Saver, argument: str) -> None:
+    path = save(NESTED)
+    eager, lazy = (
+        outcome(lambda f=f: f(path, **{argument: "magic"})) for f in (zerocopy.load, zerocopy.lazy_load)
+    )
+    same_refusal(lazy, eager)
+
+
+def test_a_device_is_the_one_that_it_stands_for(save: Saver) -> None:
+    """ "cuda" is one of several: placeholders say which, as the tensors do."""
+    lazy = zerocopy.lazy_load(save({"w": torch.arange(9.0)}), device="cpu:0")
+    assert lazy["w"].device == torch.empty(0, device="cpu:0").device == lazy["w"].materialize().device
+    assert torch.equal(lazy["w"], torch.arange(9.0))
+
+
+def test_devices_that_are_not_there(save: Saver) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    path = save(NESTED)
+    said = outcome(lambda: torch.empty(0, device="cuda"))
+    same_refusal(outcome(lambda: zerocopy.lazy_load(path, device="cuda")), said)
+
+
+@FORMATS
+def test_refused_globals(save: Saver, zip_format: bool) -> None:
+    """Refused with the words of ``load``, before anything is built; allowed by the same lists."""
+    made = [argparse.Namespace(a=torch.ones(2)), frozenset({1}), torch.ones(3)]
+    path = save(made, _use_new_zipfile_serialization=zip_format)
+    eager, lazy = (outcome(lambda f=f: f(path)) for f in (zerocopy.load, zerocopy.lazy_load))
+    assert lazy[1] is pickle.UnpicklingError
+    same_refusal(lazy, eager)
+    with zerocopy.safe_globals([argparse.Namespace, frozenset]):
+        lazy = zerocopy.lazy_load(path)
+        assert is_placeholder(lazy[0].a) and is_placeholder(lazy[2])
+        compared(lazy, zerocopy.load(path))
+
+
+class Pipe:
+    """A file object of which nothing can be read twice."""
+
+    name = "pipe"
+
+    def __init__(self, content: bytes) -> None:
+        self._content = io.BytesIO(content)
+
+    def read(self, size: int = -1) -> bytes:
+        return self._content.read(size)
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@FORMATS
+def test_a_pipe(zip_format: bool, weights_only: bool) -> None:
+    """Is read once, whether it is the safe machine that builds what is in it or pickle."""
+    made = [argparse.Namespace(a=torch.ones(2)), torch.ones(3)] if not weights_only else [torch.ones(3)]
+    content = saved_bytes(made, _use_new_zipfile_serialization=zip_format)
+    lazy = zerocopy.lazy_load(Pipe(content), weights_only=weights_only)
+    assert is_placeholder(lazy[-1])
+    compared(lazy, zerocopy.load(content, weights_only=weights_only))
+
+
+@pytest.mark.parametrize("name", ["missing.pt", "."])
+def test_files_that_cannot_be_opened(tmp_path: Path, name: str) -> None:
+    eager, lazy = (outcome(lambda f=f: f(tmp_path / name)) for f in (zerocopy.load, zerocopy.lazy_load))
+    assert issubclass(lazy[1], OSError)
+    same_refusal(lazy, eager)
+
+
+def damaged(content: bytes) -> list[bytes]:
+    """Return a file cut at many places, and with bytes changed at many."""
+    chosen = random.Random(0)
+    cuts = [content[: chosen.randrange(len(content))] for _ in range(60)]
+    changed = []
+    for _ in range(240):
+        at = chosen.randrange(len(content))
+        changed.append(content[:at] + bytes([chosen.randrange(256)]) + content[at + 1 :])
+    return [b"", content[:-1], *cuts, *changed]
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_damaged_files(container: str) -> None:
+    """What ``load`` refuses is refused with the same words, if only when the damaged tensor is loaded."""
+    content = CONTAINERS[container]()
+    for bad in damaged(content):
+        eager = outcome(lambda b=bad: zerocopy.load(b))
+        lazy = outcome(lambda b=bad: zerocopy.lazy_load(b))
+        if lazy[0] == "value":
+            found = outcome(lambda v=lazy[1]: materialized(v))
+            lazy = lazy if found[0] == "value" else found
+        if eager[0] == "error":
+            same_refusal(lazy, eager)
+        else:
+            assert lazy[0] == "value", (lazy, eager)
+            compared(lazy[1], eager[1])
+
+
+# ----------------------------------------------------------------------------- the dict is a dict
+
+
+@pytest.fixture
+def both(save: Saver) -> tuple[Any, Any]:
+    """Return a module's state dict, loaded at once and lazily."""
+    torch.manual_seed(0)
+    path = save(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).state_dict())
+    return zerocopy.load(path), zerocopy.lazy_load(path)
+
+
+DICTS: dict[str, Callable[[Any], Any]] = {
+    "type": type,
+    "iter": list,
+    "reversed": lambda d: list(reversed(d)),
+    "len": len,
+    "keys": lambda d: list(d.keys()),
+    "items": lambda d: list(d.items()),
+    "values": lambda d: list(d.values()),
+    "get": lambda d: [d.get("0.weight"), d.get("no"), d.get("no", 7)],
+    "in": lambda d: ["0.weight" in d, "no" in d],
+    "pop": lambda d: [d.pop("0.weight"), d.pop("no", 7), d],
+    "popitem": lambda d: [d.popitem(), d],
+    "missing": lambda d: d["no"],
+    "a new key": lambda d: [d.__setitem__("new", torch.ones(1)), list(d.keys()), d],
+    "another value": lambda d: [d.__setitem__("0.weight", torch.ones(1)), d],
+    "del": lambda d: [d.__delitem__("0.bias"), d],
+    "copy": lambda d: d.copy(),
+    "copy.copy": copy.copy,
+    "copy.deepcopy": copy.deepcopy,
+    "unpacked": lambda d: {**d},
+    "dict": dict,
+    "OrderedDict": collections.OrderedDict,
+    "update": lambda d: [d.update(d), d],
+    "union": lambda d: d | {"new": 1},
+    "pickle": lambda d: pickle.loads(pickle.dumps(d)),
+    "torch.save": lambda d: torch.load(io.BytesIO(saved_bytes(d)), weights_only=False),
+    "_metadata": lambda d: d._metadata,
+    "equal to itself": lambda d: d == d,
+    "equal to a copy": lambda d: d == {**d},
+    "equal to less": lambda d: d == {},
+    "equal to other tensors": lambda d: (
+        dict(d) == {key: torch.zeros(value.shape) for key, value in d.items()}
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DICTS)
+def test_it_is_a_dict(both: tuple[Any, Any], what: str) -> None:
+    eager, lazy = (outcome(lambda d=d: DICTS[what](d)) for d in both)
+    compared(lazy, eager)
+
+
+def test_its_repr_loads_nothing(both: tuple[Any, Any]) -> None:
+    _, lazy = both
+    shown = repr(lazy)
+    assert all(repr(tensor) in shown for tensor in lazy.values())
+    assert not any(tensor.is_loaded for tensor in lazy.values())
+
+
+def test_saved_as_it_would_be_at_once(save: Saver) -> None:
+    """The same bytes, ties and parameters and all; so nothing tells that they were placeholders."""
+    whole = torch.arange(100.0)
+    made = {
+        "a": whole,
+        "b": whole[3:9],
+        "p": torch.nn.Parameter(torch.ones(2)),
+        "again": whole,
+        "n": [1, "x"],
+    }
+    path = save(made)
+    for options in ({}, {"_use_new_zipfile_serialization": False}):
+        eager, lazy = zerocopy.load(path), zerocopy.lazy_load(path)
+        if options:  # such files have keys that are addresses
+            compared(zerocopy.load(saved_bytes(lazy, **options)), eager)
+        else:
+            assert saved_bytes(lazy, **options) == saved_bytes(eager, **options)
+    for name in ("a", "b", "p"):
+        assert saved_bytes(zerocopy.lazy_load(path)[name]) == saved_bytes(zerocopy.load(path)[name])
+
+
+# ----------------------------------------------------------------------------- closing
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_close(container: str, tmp_path: Path) -> None:
+    """Placeholders say so, and name the file; what was loaded lives on."""
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(CONTAINERS[container]())
+    eager = zerocopy.load(path)
+    source = zerocopy.lazy.file.read(path)
+    lazy = source.native.build(source.objects, None)
+    used, handed_out = lazy[0] + 0, lazy[1].materialize()
+    source.native.close()
+    source.native.close()  # twice does nothing
+    assert source.native.closed
+    for tensor in lazy[2:]:
+        assert tensor.shape is not None and "NotYetLoaded" in repr(tensor)
+        with pytest.raises(zerocopy.errors.ClosedError, match=path.name):
+            tensor.materialize()
+        with pytest.raises(ValueError, match=path.name):
+            tensor + 1
+    assert_same([lazy[0].materialize(), lazy[1].materialize()], eager[:2])
+    assert torch.equal(lazy[0] + 0, used) and lazy[1].materialize() is handed_out
+
+
+class Quantized(torch.nn.Parameter):
+    """Keeps its data in its state, as bitsandbytes' Params4bit does."""
+
+    def __getstate__(self) -> Any:
+        return {**self.__dict__, "data": self.data, "requires_grad": self.requires_grad}
+
+
+@pytest.mark.parametrize("weights_only", [False])
+def test_parameter_whose_state_holds_data(save: Saver, weights_only: bool) -> None:
+    made = Quantized(torch.arange(4.0), requires_grad=False)
+    made.note = "kept"  # type: ignore[attr-defined]
+    path = save({"w": made, "again": made, "object": Whatever()})
+    expected = torch.load(path, weights_only=False)
+    lazy = zerocopy.lazy_load(path, weights_only=False)
+    real = lazy["w"].materialize()
+    assert type(real) is type(expected["w"]) and torch.equal(real, expected["w"])
+    assert vars(real) == vars(expected["w"]) and real.requires_grad == expected["w"].requires_grad
+    assert lazy["again"] is lazy["w"]
+
+
+class Whatever:
+    """Has the file take trust."""

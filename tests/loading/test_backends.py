@@ -1,0 +1,308 @@
+"""``backend=``: the same object however its bytes come, and what is raised when they do not."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Child, Saver, lies_in_mapping, stock_load
+from containers import CONTAINERS
+from equality import assert_same
+from example_states import state_of_all_sizes
+from interrupting import interrupted
+from page_cache import PAGE, drop, resident
+
+import zerocopy
+from benchmarks.system import far
+from zerocopy import _C, _torch
+from zerocopy.loading import backends
+
+BACKENDS = pytest.mark.parametrize("backend", ["auto", "mmap", "pread", "direct"])
+READING = pytest.mark.parametrize("backend", ["pread", "direct"])
+
+
+def byte_swapped(path: Path) -> Path:
+    """Write a checkpoint again as a big-endian machine would have."""
+    swapped = path.with_name("big.pt")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(swapped, "w") as new:
+        for info in old.infolist():
+            content = old.read(info)
+            if "/data/" in info.filename:
+                content = (
+                    torch.frombuffer(bytearray(content), dtype=torch.uint8)
+                    .view(-1, 4)
+                    .flip(1)
+                    .numpy()
+                    .tobytes()
+                )
+            if not info.filename.endswith("/byteorder"):
+                new.writestr(zipfile.ZipInfo(info.filename), content)
+        root = old.namelist()[0].split("/")[0]
+        new.writestr(f"{root}/byteorder", "big")
+    return swapped
+
+
+@BACKENDS
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_the_same_object(tmp_path: Path, backend: str, container: str, weights_only: bool) -> None:
+    state, path = state_of_all_sizes(), tmp_path / "checkpoint.pt"
+    path.write_bytes(CONTAINERS[container](state))
+    assert_same(zerocopy.load(path, backend=backend, weights_only=weights_only), state)
+
+
+@BACKENDS
+@pytest.mark.parametrize("shift", [1, 4096])
+def test_from_anywhere_in_a_file(save: Saver, tmp_path: Path, backend: str, shift: int) -> None:
+    path = save(state_of_all_sizes())
+    shifted = tmp_path / "shifted.pt"
+    shifted.write_bytes(bytes(shift) + path.read_bytes())
+    with shifted.open("rb") as file:
+        file.seek(shift)
+        assert_same(zerocopy.load(file, backend=backend), stock_load(path))
+
+
+@BACKENDS
+def test_big_endian(save: Saver, backend: str) -> None:
+    state = {"a": torch.arange(2_000_000, dtype=torch.float32), "b": torch.arange(5, dtype=torch.int32)}
+    path = byte_swapped(save(state))
+    assert_same(zerocopy.load(path, backend=backend), state)
+
+
+@BACKENDS
+def test_lazily(save: Saver, backend: str) -> None:
+    path = save(state_of_all_sizes())
+    lazy = zerocopy.lazy_load(path, backend=backend)
+    assert_same({name: tensor.materialize() for name, tensor in lazy.items()}, stock_load(path))
+
+
+@READING
+def test_what_is_read_is_no_part_of_the_file(save: Saver, backend: str) -> None:
+    path = save({"weight": torch.ones(1 << 20)})
+    weight = zerocopy.load(path, backend=backend)["weight"]
+    assert not lies_in_mapping(weight.data_ptr(), path)
+    weight.zero_()
+    assert stock_load(path)["weight"].sum() == 1 << 20
+
+
+@pytest.mark.plain_memory("what is freed stays with the sanitizer for a while")
+@READING
+def test_memory_goes_back_with_its_tensor(save: Saver, backend: str) -> None:
+    path = save({f"layer.{i}": torch.ones(1 << 20) for i in range(16)})
+    state = zerocopy.load(path, backend=backend)
+    before = zerocopy.memory().anonymous
+    for i in range(8):
+        del state[f"layer.{i}"]
+    assert before - zerocopy.memory().anonymous > 7 << 22
+
+
+# ------------------------------------------------------------------------------------ what auto chooses
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    assert {record.levelname for record in caplog.records} <= {"INFO"}
+    return [record.getMessage() for record in caplog.records if record.name == "zerocopy"]
+
+
+def test_auto_says_what_it_chose(save: Saver, caplog: pytest.LogCaptureFixture) -> None:
+    path = save([torch.ones(3)])
+    with caplog.at_level(logging.INFO, "zerocopy"):
+        zerocopy.load(path)
+    [line] = said(caplog)
+    assert line.startswith(f"{path}: mapped") and "local" in line
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "zerocopy"):
+        for backend in ("mmap", "pread"):
+            zerocopy.load(path, backend=backend)
+    assert not said(caplog)
+
+
+@pytest.mark.parametrize("windows", [False, True])
+def test_auto_on_a_network_file_system(
+    save: Saver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, windows: bool
+) -> None:
+    monkeypatch.setattr(_C, "file_system_of_path", lambda path: ("NFS", True))
+    path = save(state_of_all_sizes())
+    with caplog.at_level(logging.INFO, "zerocopy"):
+        loaded = zerocopy.lazy_load(path) if windows else zerocopy.load(path)
+    [line] = said(caplog)
+    assert "NFS" in line and ("32 threads" in line) is not windows
+    assert lies_in_mapping(loaded["large"].data_ptr(), path)
+
+
+def test_auto_does_not_read_ahead_what_memory_cannot_hold(
+    save: Saver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_C, "file_system_of_path", lambda path: ("NFS", True))
+    monkeypatch.setattr(backends, "_free_memory", lambda: 1000.0)
+    path = save(torch.ones(1000))
+    with caplog.at_level(logging.INFO, "zerocopy"):
+        zerocopy.load(path)
+    [line] = said(caplog)
+    assert "not read ahead" in line
+
+
+def test_direct_where_it_may_be_refused(caplog: pytest.LogCaptureFixture) -> None:
+    # Before Linux 6.6 tmpfs was one that refuses.
+    path = Path("/dev/shm") / f"zerocopy_test_{os.getpid()}.pt"
+    try:
+        torch.save({"weight": torch.arange(3_000_000)}, path)
+        with caplog.at_level(logging.INFO, "zerocopy"):
+            loaded = zerocopy.load(path, backend="direct")
+        assert torch.equal(loaded["weight"], torch.arange(3_000_000))
+        try:
+            os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+        except OSError:
+            [line] = said(caplog)
+            assert "refuses O_DIRECT" in line
+        else:
+            assert not said(caplog)  # newer ones take it
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@READING
+def test_what_is_read_does_not_take_memory_twice(save: Saver, backend: str) -> None:
+    """Of a file that was not in the page cache next to nothing is there afterwards."""
+    path = save({"weight": torch.arange(3_000_000.0), "bias": torch.arange(2_000_000.0)})
+    drop(path)
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        pytest.skip("its file system refuses O_DIRECT")
+    loaded = zerocopy.load(path, backend=backend)
+    assert len(resident(path)) * PAGE < 4 << 20
+    assert_same(loaded, stock_load(path))
+    assert_same(zerocopy.load(path, backend=backend), loaded)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "100000", " 3 ", "²"])
+@BACKENDS
+def test_bad_numbers_of_threads(
+    save: Saver, monkeypatch: pytest.MonkeyPatch, backend: str, value: str
+) -> None:
+    path = save(torch.ones(3))
+    monkeypatch.setenv("ZEROCOPY_NUM_THREADS", value)
+    with pytest.raises(ValueError, match="ZEROCOPY_NUM_THREADS"):
+        zerocopy.load(path, backend=backend)
+    with pytest.raises(ValueError, match="ZEROCOPY_NUM_THREADS"):
+        zerocopy.prefetch(path)
+
+
+def test_mmap_false_goes_with_both_readers(save: Saver) -> None:
+    path = save(torch.ones(3))
+    assert zerocopy.load(path, mmap=False, backend="direct").sum() == 3
+    with pytest.raises(ValueError, match="contradict"):
+        zerocopy.load(path, mmap=True, backend="direct")
+
+
+# ------------------------------------------------------------------------------------ a slow, broken disk
+
+needs_far = pytest.mark.skipif(bool(far.why_not()), reason=far.why_not())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a checkpoint of 40 MB."""
+    folder = tmp_path_factory.mktemp("far")
+    torch.save(
+        {"big": torch.arange(10_000_000, dtype=torch.float32), "small": torch.ones(3)}, folder / "m.pt"
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def broken(folder: Path) -> Iterator[Path]:
+    """Return the checkpoint on a disk that fails in the middle of it, and nowhere else it is asked before."""
+    size = (folder / "m.pt").stat().st_size
+    with far.mounted(folder, fail_from=size // 2, fail_to=size - 2_000_000) as place:
+        yield place / "m.pt"
+
+
+@needs_far
+@pytest.mark.parametrize("backend", ["auto", "pread", "direct"])
+def test_an_error_of_the_disk_names_the_file(broken: Path, backend: str) -> None:
+    with pytest.raises(OSError) as caught:
+        zerocopy.load(broken, backend=backend)
+    assert caught.value.errno == errno.EIO
+    assert caught.value.filename == str(broken)
+
+
+@needs_far
+def test_an_error_of_the_disk_in_prefetch(broken: Path) -> None:
+    with pytest.raises(OSError) as caught:
+        zerocopy.prefetch(broken, block=True)
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(broken))
+    started = zerocopy.prefetch(broken)
+    with pytest.raises(OSError) as caught:
+        started.wait()
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(broken))
+    assert started.done
+    mapped = zerocopy.load(broken, backend="mmap")
+    with pytest.raises(OSError) as caught:
+        zerocopy.prefetch(mapped, block=True)
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(broken))
+
+
+@needs_far
+@BACKENDS
+def test_on_a_real_fuse_file_system(folder: Path, caplog: pytest.LogCaptureFixture, backend: str) -> None:
+    with far.mounted(folder, delay_us=1000) as place, caplog.at_level(logging.INFO, "zerocopy"):
+        loaded = zerocopy.load(place / "m.pt", backend=backend)
+        assert_same(loaded, stock_load(folder / "m.pt"))
+        if backend == "auto":
+            [line] = said(caplog)
+            assert "FUSE" in line and "read ahead" in line
+        del loaded
+
+
+@needs_far
+@pytest.mark.parametrize("what", ["auto", "pread", "direct", "prefetch"])
+def test_ctrl_c_and_the_number_of_threads(folder: Path, forked: Child, what: str) -> None:
+    with far.mounted(folder, delay_us=200_000) as place:
+        load = (
+            f"zerocopy.load(path, backend={what!r})"
+            if what != "prefetch"
+            else "zerocopy.prefetch(path, block=True)"
+        )
+        seen = interrupted(forked, load, place / "m.pt", already=1, ZEROCOPY_NUM_THREADS="3")
+    # Ours, and the one that watches; what waits for the others in the background is one more.
+    assert 1 < seen.most <= 1 + 3 + (what == "prefetch")
+    assert seen.left == seen.mapped == 0
+
+
+CUT = """
+    import os, sys, threading, time, torch, zerocopy
+    def cut():
+        time.sleep(0.3)
+        os.truncate(sys.argv[2], 10_000_000)
+    threading.Thread(target=cut).start()
+    try:
+        zerocopy.load(sys.argv[1], backend=sys.argv[3])
+        print("loaded")
+    except OSError as error:
+        print(error.errno, error.filename)
+"""
+
+
+@needs_far
+@READING
+def test_a_file_that_is_cut_while_it_is_read(
+    folder: Path, tmp_path: Path, forked: Child, backend: str
+) -> None:
+    (tmp_path / "m.pt").write_bytes((folder / "m.pt").read_bytes())
+    with far.mounted(tmp_path, delay_us=100_000, attr_timeout=0) as place:
+        done = forked(CUT, place / "m.pt", tmp_path / "m.pt", backend, ZEROCOPY_NUM_THREADS="2")
+        number, name = done.stdout.split()
+        assert int(number) in (errno.ESTALE, errno.EIO) and name == str(place / "m.pt"), done.stderr
+
+
+def test_storages_know_whether_they_are_ours(save: Saver) -> None:
+    reading = _C.read_storages_ahead([_torch.untyped_of(torch.ones(3))], 1, False)
+    assert reading.size == 0 and reading.wait(10_000)

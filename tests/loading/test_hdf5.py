@@ -1,0 +1,530 @@
+"""HDF5 files against h5py: what torch.save wrote record by record, and groups of datasets, of every kind."""
+
+from __future__ import annotations
+
+import errno
+import io
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Child, Saver, stock_load
+from equality import assert_same
+
+import zerocopy
+from benchmarks.system import far
+from zerocopy import _core
+from zerocopy.loading.formats import hdf5
+
+h5py = pytest.importorskip("h5py")
+numpy = pytest.importorskip("numpy")
+
+STATE = {"weight": torch.arange(12.0).view(3, 4), "tied": None, "steps": [1, 2], "empty": torch.empty(0, 3)}
+STATE["tied"] = STATE["weight"][1:]
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "path": lambda path: path,
+    "file": lambda path: path.open("rb"),
+    "bytes": lambda path: path.read_bytes(),
+    "stream": lambda path: io.BytesIO(path.read_bytes()),
+}
+
+
+def notebook(source: Path, target: Path, *, table: bool = True) -> None:
+    """Write what the HDF5 notebook writes of a .pt file."""
+    import zipfile
+
+    rows = []
+    with zipfile.ZipFile(source) as archive, h5py.File(target, "w") as file:
+        for info in archive.infolist():
+            name = "archive/" + info.filename.partition("/")[2]
+            data = file.create_dataset(name, data=numpy.frombuffer(archive.read(info), numpy.int8))
+            if name.startswith("archive/data/"):
+                rows.append((int(name[13:]), data.id.get_offset() or 0, data.shape[0]))
+        if table:
+            file["offsets_table"] = numpy.array(rows)
+
+
+@pytest.fixture
+def converted(save: Saver, tmp_path: Path) -> Path:
+    zerocopy.convert(save(STATE), tmp_path / "m.h5")
+    return tmp_path / "m.h5"
+
+
+def made(path: Path, **datasets: Any) -> Path:
+    """Write datasets, as libhdf5 of today likes to: the core leaves such files to h5py."""
+    with h5py.File(path, "w", libver="latest") as file:
+        for name, data in datasets.items():
+            file[name] = data
+    return path
+
+
+def how(path: Path) -> dict[str, tuple[str, str]]:
+    return {one.key: (one.how, one.why) for one in zerocopy.explain(path).storages}
+
+
+# ----------------------------------------------------------------------- what torch.save wrote
+
+
+@pytest.mark.parametrize("table", [True, False])
+def test_the_notebooks_layout(save: Saver, tmp_path: Path, table: bool) -> None:
+    path = save({"w": torch.arange(1000.0), "b": torch.ones(3, dtype=torch.float64)})
+    notebook(path, tmp_path / "m.h5", table=table)
+    assert_same(zerocopy.load(tmp_path / "m.h5"), stock_load(path))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_from_anywhere(converted: Path, source: str, weights_only: bool) -> None:
+    assert_same(zerocopy.load(SOURCES[source](converted), weights_only=weights_only), STATE)
+
+
+def test_a_file_object_is_left_at_the_end(converted: Path) -> None:
+    with converted.open("rb") as file:
+        zerocopy.load(file)
+        assert file.tell() == converted.stat().st_size
+
+
+@pytest.mark.parametrize("mode", ["c", "r"])
+@pytest.mark.parametrize("backend", ["mmap", "pread"])
+def test_modes_and_backends(converted: Path, mode: str, backend: str) -> None:
+    assert_same(zerocopy.load(converted, mode=mode, backend=backend), STATE)
+
+
+def test_writes_reach_the_file_where_they_are_wanted(converted: Path) -> None:
+    zerocopy.load(converted)["weight"][0, 0] = 100
+    assert zerocopy.load(converted)["weight"][0, 0] == 0
+    zerocopy.load(converted, mode="r+")["weight"][0, 0] = 100
+    with h5py.File(converted) as file:
+        assert file["archive/data/0"][:4].view(numpy.float32)[0] == 100
+
+
+def test_whole_modules(save: Saver, tmp_path: Path) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.BatchNorm1d(40)).eval()
+    zerocopy.convert(save(module), tmp_path / "m.h5")
+    loaded = zerocopy.load(tmp_path / "m.h5", weights_only=False)
+    given = torch.randn(5, 30)
+    assert torch.equal(loaded(given), module(given))
+    assert str(tmp_path / "m.h5") in mapped_files(loaded[0].weight)
+
+
+def mapped_files(tensor: torch.Tensor) -> str:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(end, 16) for end in line.split()[0].split("-"))
+        if first <= tensor.data_ptr() < last:
+            return line
+    return ""
+
+
+def test_lazily(converted: Path) -> None:
+    lazy = zerocopy.lazy_load(converted)
+    assert isinstance(lazy["weight"], zerocopy.NotYetLoadedTensor)
+    assert torch.equal(lazy["weight"] + 0, STATE["weight"])
+    with zerocopy.open(converted) as checkpoint:
+        assert list(checkpoint) == ["weight", "tied", "empty"]
+        assert checkpoint.get_slice("weight")[1, 2:].tolist() == [6, 7]
+        assert checkpoint.info("weight").tied == ("tied",)
+
+
+def test_a_big_endian_checkpoint(save: Saver, tmp_path: Path) -> None:
+    notebook(save({"w": torch.arange(4.0)}), tmp_path / "m.h5", table=False)
+    with h5py.File(tmp_path / "m.h5", "r+") as file:
+        data = file["archive/data/0"]
+        data[...] = data[...].view(numpy.float32).byteswap().view(numpy.int8)
+        if "archive/byteorder" in file:
+            del file["archive/byteorder"]
+        file["archive/byteorder"] = numpy.frombuffer(b"big", numpy.int8)
+    assert zerocopy.load(tmp_path / "m.h5")["w"].tolist() == [0, 1, 2, 3]
+    with zerocopy.open(tmp_path / "m.h5") as checkpoint:
+        assert checkpoint.get_slice("w")[1:3].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("chunks", [None, (8,)])
+def test_storages_that_are_packed(save: Saver, tmp_path: Path, chunks: Any) -> None:
+    path = save({"w": torch.arange(100.0)})
+    notebook(path, tmp_path / "m.h5", table=False)
+    with h5py.File(tmp_path / "m.h5", "r+") as file:
+        for name in ("archive/data/0", "archive/data.pkl"):
+            data = file[name][...]
+            del file[name]
+            file.create_dataset(name, data=data, compression="gzip", chunks=chunks)
+    assert_same(zerocopy.load(tmp_path / "m.h5"), stock_load(path))
+    assert how(tmp_path / "m.h5") == {"0": ("copied", "the dataset is chunked (deflate)")}
+
+
+# ----------------------------------------------------------------------- groups of datasets
+
+KINDS = ["?", "i1", "u1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8", "<c8", "<c16"]
+if hasattr(torch, "uint16"):
+    KINDS += ["<u2", "<u4", "<u8"]
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_type_is_mapped(tmp_path: Path, kind: str, libver: str) -> None:
+    values = numpy.arange(6).reshape(2, 3).astype(kind)
+    with h5py.File(tmp_path / "f.h5", "w", libver=libver) as file:
+        file["a/b"] = values
+        file.create_dataset("page", data=numpy.zeros(1))  # the next file's offsets differ
+    loaded = zerocopy.load(tmp_path / "f.h5")["a"]["b"]
+    assert torch.equal(loaded, torch.from_numpy(values)) and loaded.dtype == torch.from_numpy(values).dtype
+    assert how(tmp_path / "f.h5")["a/b"][1] in ("", "the record is not aligned for its elements")
+
+
+def test_groups_are_nested_dicts(tmp_path: Path) -> None:
+    path = made(tmp_path / "f.h5", **{"model/layer/weight": numpy.ones((2, 2)), "step": numpy.int64(7)})
+    with h5py.File(path, "r+") as file:
+        file.create_group("model/nothing")
+    loaded = zerocopy.load(path)
+    assert loaded["model"]["nothing"] == {} and loaded["step"].item() == 7
+    with zerocopy.open(path) as checkpoint:
+        assert list(checkpoint) == ["model.layer.weight", "step"]
+
+
+def odd_dataset(file: Any, kind: str) -> tuple[Any, str]:
+    """Make a dataset that a tensor cannot lie over; return its values, and a part of why not."""
+    values = numpy.arange(3000, dtype="i4").reshape(30, 100)
+    if kind == "big-endian":
+        file.create_dataset("x", data=values.astype(">i4"))
+    elif kind == "never written":
+        file.create_dataset("x", values.shape, "i4", fillvalue=7)
+        values = numpy.full(values.shape, 7, "i4")
+    elif kind == "compact":
+        values = values[:2]
+        layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        layout.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create_simple(values.shape)
+        made = h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32LE, space, layout)
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    elif kind == "not torch's":
+        narrow = h5py.h5t.STD_I32LE.copy()
+        narrow.set_precision(20)
+        made = h5py.h5d.create(file.id, b"x", narrow, h5py.h5s.create_simple(values.shape))
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    else:
+        packing = {
+            "chunked": {"chunks": (7, 9)},
+            "deflate": {"compression": "gzip"},
+            "lzf": {"compression": "lzf"},
+        }
+        file.create_dataset("x", data=values, **packing[kind])
+    return values, kind
+
+
+@pytest.mark.parametrize(
+    "kind", ["chunked", "deflate", "lzf", "big-endian", "never written", "compact", "not torch's"]
+)
+def test_what_cannot_be_mapped_is_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "f.h5"
+    with h5py.File(path, "w") as file:
+        values, why = odd_dataset(file, kind)
+    assert torch.equal(zerocopy.load(path)["x"], torch.from_numpy(values))
+    explained = how(path)["x"]
+    assert explained[0] == "copied" and why in explained[1]
+    assert torch.equal(zerocopy.lazy_load(path)["x"] * 2, torch.from_numpy(values * 2))
+    with zerocopy.open(path) as checkpoint:
+        assert torch.equal(checkpoint.get_slice("x")[1, 3:50], torch.from_numpy(values[1, 3:50]))
+        assert checkpoint.info("x").offset is None
+    with pytest.raises(zerocopy.UnsupportedError, match=r"r\+"):
+        zerocopy.load(path, mode="r+")
+
+
+ARRAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mapped": ("<f4", {}),
+    "deflate": ("<f4", {"compression": "gzip"}),
+    "big-endian": (">i2", {}),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_elements_that_are_arrays(tmp_path: Path, kind: str) -> None:
+    """Their shape follows that of the dataset, as in h5py."""
+    (base, options), path = ARRAYS[kind], tmp_path / "f.h5"
+    with h5py.File(path, "w") as file:
+        values = numpy.arange(3 * 5 * 2 * 4).reshape(3, 5, 2, 4).astype(base)
+        file.create_dataset("x", (3, 5), numpy.dtype((base, (2, 4))), **options)[...] = values
+        file.create_dataset("scalar", (), numpy.dtype((base, (2,))))
+        file.create_dataset("texts", (2,), numpy.dtype(("S3", (2,))))
+        assert file["x"][...].shape == values.shape
+    wanted = torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
+    loaded = zerocopy.load(path)
+    assert list(loaded) == ["scalar", "x"] and loaded["scalar"].tolist() == [0, 0]
+    assert torch.equal(loaded["x"], wanted) and loaded["x"].dtype == wanted.dtype
+    with zerocopy.open(path) as checkpoint:
+        assert torch.equal(checkpoint.get_slice("x")[1:, 2, 1], wanted[1:, 2, 1])
+    zerocopy.convert(path, tmp_path / "new.safetensors")
+    assert torch.equal(zerocopy.load(tmp_path / "new.safetensors")["x"], wanted)
+    assert kind == "mapped" or kind in how(path)["x"][1]
+
+
+def test_arrays_of_arrays_in_more_dimensions_than_anybody_has(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file.create_dataset("x", (1,) * 20, numpy.dtype(("f4", (1,) * 20)))
+    with pytest.raises(zerocopy.UnsupportedError, match="40 dimensions"):
+        zerocopy.load(tmp_path / "f.h5")
+
+
+def test_numbers_that_numpy_does_not_have(tmp_path: Path) -> None:
+    """Of three bytes, as samples of sound are: legal, so nothing is wrong with the file."""
+    kind = h5py.h5t.STD_I32LE.copy()
+    kind.set_precision(24)
+    kind.set_size(3)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        h5py.h5d.create(file.id, b"sound", kind, h5py.h5s.create_simple((4,)))
+    with pytest.raises(zerocopy.UnsupportedError, match="'sound' is of a type"):
+        zerocopy.load(tmp_path / "f.h5")
+
+
+def test_nothing_in_a_dataset(tmp_path: Path) -> None:
+    path = made(
+        tmp_path / "f.h5", null=h5py.Empty("f4"), none=numpy.empty((0, 5), "i8"), scalar=numpy.float32(3)
+    )
+    loaded = zerocopy.load(path)
+    assert loaded["null"].shape == (0,) and loaded["none"].shape == (0, 5)
+    assert loaded["scalar"].shape == () and loaded["scalar"] == 3
+
+
+def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "f.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = numpy.ones(3)
+        file["text"], file["texts"] = "text", numpy.array([b"a", b"b"])
+        file["pairs"] = numpy.zeros(3, [("a", "i4"), ("b", "f4")])
+        file["reference"] = numpy.array([file["x"].ref], h5py.ref_dtype)
+        file["colours"] = numpy.zeros(3, h5py.enum_dtype({"RED": 0, "BLUE": 1}, "i4"))
+        file["shades"] = numpy.zeros(3, h5py.enum_dtype({"GREY": 0, "BLACK": 1}, "u1"))
+        file["type"] = numpy.dtype("f4")
+        file.attrs["author"] = "nobody"
+    assert list(zerocopy.load(path)) == ["x"]
+
+
+def test_two_names_of_one_dataset_are_tied(tmp_path: Path) -> None:
+    path = tmp_path / "f.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = numpy.zeros(3)
+        file["group/hard"] = file["x"]
+        file["group/soft"] = h5py.SoftLink("../x")
+        file["absolute"] = h5py.SoftLink("/group/hard")
+        file.create_dataset("packed", data=numpy.zeros(3), chunks=(2,))
+        file["again"] = file["packed"]
+    loaded = zerocopy.load(path)
+    loaded["x"][1] = 5
+    loaded["packed"][1] = 6
+    assert loaded["group"]["hard"][1] == loaded["group"]["soft"][1] == loaded["absolute"][1] == 5
+    assert loaded["again"][1] == 6
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("count", [1, 9, 300, 2000])
+def test_many_datasets(tmp_path: Path, count: int, libver: str) -> None:
+    if libver == "latest" and count > 300:
+        pytest.skip("h5py takes long")
+    with h5py.File(tmp_path / "f.h5", "w", libver=libver) as file:
+        for i in range(count):
+            file[f"group/{i}"] = numpy.int32(i)
+    loaded = zerocopy.load(tmp_path / "f.h5")["group"]
+    assert {name: value.item() for name, value in loaded.items()} == {str(i): i for i in range(count)}
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_paths_in_proportion(tmp_path: Path, libver: str) -> None:
+    """Each path repeats the name of its group, which may be long: not again and again."""
+    with h5py.File(tmp_path / "f.h5", "w", libver=libver) as file:
+        group = file.create_group("g" * 60_000)
+        for i in range(400):
+            group[str(i)] = numpy.uint8(i % 256)
+    with pytest.raises(zerocopy.FormatError, match="paths far longer"):
+        zerocopy.load(tmp_path / "f.h5")
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".hdf5"])
+@pytest.mark.parametrize("block", [512, 4096])
+def test_a_user_block_is_stepped_over(tmp_path: Path, suffix: str, block: int) -> None:
+    path = tmp_path / f"f{suffix}"
+    with h5py.File(path, "w", userblock_size=block) as file:
+        file["x"] = numpy.arange(1000.0)
+    with path.open("r+b") as raw:
+        raw.write(b"#!/bin/sh\n")
+    assert torch.equal(zerocopy.load(path)["x"], torch.arange(1000.0, dtype=torch.float64))
+    assert how(path)["x"][0] == "mapped"
+    with pytest.raises(zerocopy.FormatError):  # what comes first is what it is, elsewhere
+        zerocopy.load(path.rename(tmp_path / "f.pt"))
+
+
+def test_soft_links_behind_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "f.h5"
+    with h5py.File(path, "w") as file:
+        file["group/x"], file["text"] = numpy.zeros(3), "text"
+        file["a"], file["b"] = h5py.SoftLink("/b"), h5py.SoftLink("group/../group/x")
+        file["group/c"], file["no numbers"] = h5py.SoftLink("../a"), h5py.SoftLink("text")
+    loaded = zerocopy.load(path)
+    loaded["a"][1] = 5
+    assert loaded["b"][1] == loaded["group"]["x"][1] == loaded["group"]["c"][1] == 5
+    assert sorted(loaded) == ["a", "b", "group"]
+    with h5py.File(path, "r+") as file:
+        file["d"] = h5py.SoftLink("/group")
+    with pytest.raises(zerocopy.UnsupportedError, match="soft link 'd' leads to a group"):
+        zerocopy.load(path)
+
+
+@pytest.mark.parametrize("target", ["/nothing", "/dangling", "group/nothing", "/text"])
+def test_soft_link_that_leads_to_no_numbers_is_left_out(tmp_path: Path, target: str) -> None:
+    path = tmp_path / "f.h5"
+    with h5py.File(path, "w") as file:
+        file["group/x"], file["text"] = numpy.arange(3.0), "text"
+        file["dangling"] = h5py.SoftLink(target)
+    assert zerocopy.load(path)["group"]["x"].tolist() == [0, 1, 2] and "dangling" not in zerocopy.load(path)
+    with zerocopy.open(path) as opened:
+        assert list(opened) == ["group.x"]
+    assert zerocopy.lazy_load(path)["group"]["x"].tolist() == [0, 1, 2]
+
+
+def test_any_name_will_do(tmp_path: Path) -> None:
+    path = made(tmp_path / "weights.bin", x=numpy.arange(3))
+    assert zerocopy.load(path)["x"].tolist() == [0, 1, 2]
+
+
+def test_placeholders_outlive_the_place_they_were_opened_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "f.h5", x=numpy.arange(3))
+    monkeypatch.chdir(tmp_path)
+    lazy = zerocopy.lazy_load("f.h5")
+    monkeypatch.chdir("/")
+    assert lazy["x"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("seed", ["table", "shapes", "types", "many"])
+def test_what_the_core_lists_h5py_lists(seed: str, tmp_path: Path) -> None:
+    """Files with a field changed: the core may leave one to h5py, and may not list it otherwise."""
+    good = (Path(__file__).parent.parent / "fuzz/corpus/hdf5" / seed).read_bytes()
+    chance = random.Random(seed)
+    path, listed = tmp_path / "f.h5", 0
+    for _ in range(1000):
+        changed = bytearray(good)
+        for _ in range(chance.choice((1, 1, 2))):
+            at, width = chance.randrange(8, len(good) - 8), chance.choice((1, 2, 4, 8))
+            value = chance.choice((0, 1, 8, 96, len(good), 1 << 62, (1 << 64) - 1, chance.getrandbits(64)))
+            changed[at : at + width] = value.to_bytes(8, "little")[:width]
+        path.write_bytes(changed)
+        with path.open("rb") as file:
+            by_core = _core.hdf5_listing(file.fileno(), "f.h5")
+            if by_core is not None:
+                assert sorted(by_core) == sorted(hdf5.listing_of_descriptor(file.fileno(), 0, "f.h5")), bytes(
+                    changed
+                )
+                listed += 1
+    assert listed > 100
+
+
+# ----------------------------------------------------------------------- beside others
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    """A file that takes h5py."""
+    with h5py.File(tmp_path / "packed.h5", "w") as file:
+        file.create_dataset("x", data=numpy.arange(300_000), chunks=(1000,))
+    return tmp_path / "packed.h5"
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_the_programs_own_h5py(packed: Path, mode: str) -> None:
+    """It opens a file that placeholders wait for, and they read one that it has open."""
+    lazy = zerocopy.lazy_load(packed)
+    with h5py.File(packed, mode) as file:
+        assert file["x"][7] == 7
+        assert zerocopy.load(packed)["x"][7] == 7
+    if mode == "r":
+        assert lazy["x"][7] == 7
+
+
+def test_a_file_within_another(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "outer").write_bytes(b"x" * 100 + packed.read_bytes())
+    with (tmp_path / "outer").open("rb") as file:
+        file.seek(100)
+        assert zerocopy.load(file)["x"][-1] == 299_999
+        assert file.tell() == (tmp_path / "outer").stat().st_size
+
+
+@pytest.mark.skipif(bool(far.why_not()), reason=far.why_not())
+@pytest.mark.parametrize("place", [39, 55])
+def test_addresses_that_no_file_has(packed: Path, place: int) -> None:
+    """In the superblock of version 0: more than a signed number of 64 bits can be."""
+    content = bytearray(packed.read_bytes())
+    content[place] = 0x80
+    packed.write_bytes(content)
+    for source in (packed, bytes(content)):
+        with pytest.raises(zerocopy.FormatError):
+            zerocopy.load(source)
+
+
+def test_an_error_of_the_disk_names_the_file(packed: Path) -> None:
+    size = packed.stat().st_size
+    with far.mounted(packed.parent, fail_from=size // 2, fail_to=size - 100_000) as place:
+        with pytest.raises(OSError) as caught:
+            zerocopy.load(place / "packed.h5")
+        assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(place / "packed.h5"))
+
+
+@pytest.mark.parametrize("buffer", [True, False])
+def test_a_process_ends_with_placeholders_that_nobody_frees(
+    packed: Path, forked: Child, buffer: bool
+) -> None:
+    """Libhdf5 closes what is open when there is no Python any more."""
+    done = forked(
+        """
+        import ctypes, pathlib, sys, zerocopy
+        path = pathlib.Path(sys.argv[1])
+        lazy = zerocopy.lazy_load(path.read_bytes() if int(sys.argv[2]) else path)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(lazy["x"]))
+        """,
+        packed,
+        int(buffer),
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# ----------------------------------------------------------------------- without h5py
+
+
+WITHOUT = """
+    import sys
+    sys.modules["h5py"] = None  # import h5py raises ImportError
+    import zerocopy
+    print(zerocopy.load(sys.argv[1])["weight"].sum().item())
+    for call in (lambda: zerocopy.load(sys.argv[2]), lambda: zerocopy.convert(sys.argv[3], sys.argv[1])):
+        try:
+            call()
+        except zerocopy.UnsupportedError as error:
+            named = sys.argv[2] in str(error) or sys.argv[1] + " takes h5py" in str(error)
+            assert named and "not installed" in str(error), error
+            print("refused")
+"""
+
+
+def test_without_h5py(converted: Path, save: Saver, tmp_path: Path, forked: Child) -> None:
+    """What is plain loads all the same, and h5py is imported by nothing else."""
+    packed = tmp_path / "packed.h5"
+    with h5py.File(packed, "w") as file:
+        file.create_dataset("x", data=numpy.zeros(3), chunks=(2,))
+    done = forked(WITHOUT, converted, packed, save(STATE))
+    assert done.stdout.split() == ["66.0", "refused", "refused"], done.stderr
+
+
+def test_plain_files_are_read_without_h5py(converted: Path, forked: Child) -> None:
+    code = "import sys, zerocopy; zerocopy.load(sys.argv[1]); print('h5py' in sys.modules)"
+    assert forked(code, converted).stdout == "False\n"
+
+
+def test_the_file_does_not_stay_locked(tmp_path: Path) -> None:
+    path = made(tmp_path / "f.h5", x=numpy.arange(3))
+    with h5py.File(path, "r+") as file:
+        file.create_dataset("packed", data=numpy.zeros(3), chunks=(2,))
+    loaded = zerocopy.load(path)
+    with h5py.File(path, "r+") as file:
+        file["y"] = numpy.ones(1)
+    assert loaded["packed"].tolist() == [0, 0, 0]

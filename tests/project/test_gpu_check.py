@@ -1,0 +1,45 @@
+"""`scripts/gpu-check` where there is no GPU: it says so, and what a build would lack."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).parents[2] / "scripts/gpu-check"
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without CUDA")
+
+
+def check(*arguments: str, **environment: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [SCRIPT, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_no_device_is_said_with_what_is_missing() -> None:
+    before = sorted(SCRIPT.parent.parent.glob("benchmarks/results/*"))
+    code, said = check("here", "--python", sys.executable, CXX="no-such-compiler")
+    assert code == 3
+    assert f"torch {torch.__version__}" in said and "missing: no-such-compiler" in said
+    assert said.endswith("gpu-check: no CUDA device: nothing was tested on a GPU\n")
+    assert sorted(SCRIPT.parent.parent.glob("benchmarks/results/*")) == before
+
+
+@pytest.mark.parametrize("arguments", [(), ("../results",), ("a", "b"), ("a", "--unknown")])
+def test_how_it_is_called(arguments: tuple[str, ...]) -> None:
+    code, said = check(*arguments)
+    assert code == 2 and "scripts/gpu-check NAME" in said
+
+
+def test_a_python_that_is_not_there() -> None:
+    assert check("here", "--python", "/no/such/python") == (4, "gpu-check: missing: /no/such/python\n")

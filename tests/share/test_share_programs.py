@@ -1,0 +1,78 @@
+"""Real programs, unchanged, under ``zerocopy run --share``: the same output as under python, to the bit, also again."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from python_programs import PYTHON, RUN, process
+
+from zerocopy import share
+
+PROGRAMS = Path(__file__).parent.parent / "programs" / "shared"
+
+# The package that a program is about, and what its calls are of: each is computed once. A model comes first.
+CASES = {
+    "transformers_models.py": (
+        "transformers",
+        ["OwnModel.from_pretrained", "BertForSequenceClassification.from_pretrained", "pipelines.pipeline"],
+    ),
+    "diffusers_parts.py": (
+        "diffusers",
+        ["AutoencoderKL.from_pretrained", "DDIMScheduler.from_pretrained", "DiTPipeline.from_pretrained"],
+    ),
+}
+
+
+@pytest.fixture
+def socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("ZEROCOPY_SOCKET", str(tmp_path / "s"))
+    yield tmp_path / "s"
+    share.shutdown()
+
+
+@pytest.mark.parametrize("program", CASES)
+def test_same_results(tmp_path: Path, socket: Path, program: str) -> None:
+    package, functions = CASES[program]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    outputs, servers = [], []
+    for command in (PYTHON, PYTHON, [*RUN, "--share"], [*RUN, "--share"]):  # the first makes the models
+        done = process(
+            command, PROGRAMS / program, tmp_path / "place", cwd=tmp_path,
+            HF_HUB_OFFLINE="1", HF_MODULES_CACHE=str(tmp_path / "code"), timeout=240,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "not by the model server" not in done.stderr
+        outputs.append(done.stdout)
+        servers.append(share.status())
+    _, plain, first, second = outputs
+    assert plain and first == plain and second == plain
+    *_, once, twice = servers
+    assert once["loaded"] == twice["loaded"] > 0, "each was loaded once"
+    names = [entry["name"] for entry in twice["entries"]]
+    assert all(any(name.endswith(function) for name in names) for function in functions), names
+    (model,) = [entry for entry in twice["entries"] if entry["name"].endswith(functions[0])]
+    assert model["mapped"] > model["memory"] > 0, "weights stay in their files"
+
+
+def test_processes_that_a_program_starts(tmp_path: Path, socket: Path) -> None:
+    """Also those that multiprocessing spawns are patched; and not at all where it is switched off."""
+    (tmp_path / "program.py").write_text(
+        "import multiprocessing, sys, torch\n"
+        "def total(path):\n"
+        "    return torch.load(path)['w'].sum().item()\n"
+        "if __name__ == '__main__':\n"
+        "    torch.save({'w': torch.ones(5000)}, sys.argv[1])\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.apply(total, sys.argv[1:]), total(sys.argv[1]))\n"
+    )
+    arguments = ["--share", "program.py", tmp_path / "a.pt"]
+    done = process(RUN, *arguments, cwd=tmp_path, ZEROCOPY_DISABLE="1")
+    assert done.stdout == "5000.0 5000.0\n" and share.status() is None, done.stderr
+    done = process(RUN, *arguments, cwd=tmp_path)
+    assert done.stdout == "5000.0 5000.0\n", done.stderr
+    (entry,) = share.status()["entries"]
+    assert (entry["name"], entry["hits"]) == ("torch.serialization.load", 1)

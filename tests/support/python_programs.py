@@ -1,0 +1,24 @@
+"""Runs a program in a process of its own, under Python or under ``zerocopy run``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PYTHON = [sys.executable]
+RUN = [sys.executable, "-m", "zerocopy", "run"]
+
+
+def process(
+    command: list[str], *arguments: object, cwd: Path, timeout: float = 60, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, **environment},
+    )

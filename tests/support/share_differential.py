@@ -1,0 +1,371 @@
+"""Compares calls made plainly with the same calls made through the model server.
+
+Each case of the catalog runs in fresh processes, which are forked from one that has imported what the case needs:
+
+    plain 1     the call itself
+    server 1    through the server, which computes the result
+    server 2    through the server again, with another seed, and after the change if the case has one
+    plain 2     the call itself, as it would be then
+
+Each run describes what it gets (``descriptions.py``). Server 1 must be as plain 1, and server 2 as plain 2. As a
+program this runs the whole catalog and prints a table: ``scripts/share-differential``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import importlib
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from descriptions import Description, Lines, digest, without_addresses
+from share_catalog import CASES, Case
+from sharing import served
+from zygote import Zygote
+
+import zerocopy
+from zerocopy import share
+
+TESTS = Path(__file__).parent.parent
+SERVER = "zerocopy.share.client.api:load"
+MAX_SHOWN = 6
+
+# What the children of a case find imported: a case of such a package would import it four times.
+PRELOADED = {
+    "transformers": "transformers.models.bert.modeling_bert",
+    "diffusers": "diffusers.models.modeling_utils",
+}
+ENVIRONMENT = {
+    # The catalog; the helpers; the wrong servers of test_share_differential.
+    "PYTHONPATH": os.pathsep.join(
+        [
+            *map(str, (TESTS, TESTS / "support", TESTS / "share")),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
+    ),
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "DIFFUSERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    "NO_COLOR": "1",
+}
+
+
+# ------------------------------------------------------------------------------------- in a child
+
+
+class Messages(logging.Handler):
+    """Keeps what zerocopy logs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(f"{record.levelname}: {record.getMessage()}")
+
+
+def prepare(name: str, step: str, folder: str) -> None:
+    """Make the sources of a case, or change them."""
+    signal.alarm(400)
+    seed_all(0)
+    getattr(CASES[name], step)(Path(folder))
+
+
+def run(name: str, folder: str, output: str, seed: int, load: str | None) -> None:
+    """Run a case in this process, and write what it gets. `load` names what stands for ``share.load``."""
+    signal.alarm(400)
+    # Names of files are no relative paths there, which the server would see.
+    os.chdir(os.environ["HOME"])
+    case, place = CASES[name], Path(folder)
+    messages = Messages()
+    zerocopy_log = logging.getLogger("zerocopy")
+    zerocopy_log.addHandler(messages)
+    zerocopy_log.setLevel(logging.INFO)
+    call: Callable[[], Any]
+    before = share.status() if load == SERVER else None
+    if load is not None:
+        module, _, function = load.partition(":")
+        share.load = getattr(importlib.import_module(module), function)
+    if case.is_patched:
+        if load is not None:
+            config = place.parent / "share.cfg"
+            config.write_text("\n".join(case.config))
+            share.patch_all(config)
+        call = lambda: case.call(place)  # noqa: E731
+    elif load is None:
+        call = lambda: case.call(*case.arguments(place))  # noqa: E731
+    else:
+        call = lambda: share.load(case.call, *case.arguments(place))  # noqa: E731
+    lines, refused, memory = _outcome(case, place, call, seed)
+    about: dict[str, Any] = {"lines": lines, "refused": refused, "log": messages.found}
+    if load == SERVER:
+        after = share.status()
+        about["loaded"] = _count(after) - _count(before)
+        about["hits"] = _hits(after) - _hits(before)
+    if load is not None:
+        for description in memory:
+            description.scribble()
+    Path(output).write_text(json.dumps(about))
+    os._exit(0)  # to end the interpreter takes longer than most cases
+
+
+def _count(status: dict[str, Any] | None) -> int:
+    return 0 if status is None else int(status["loaded"])
+
+
+def _hits(status: dict[str, Any] | None) -> int:
+    return 0 if status is None else sum(entry["hits"] for entry in status["entries"])
+
+
+def _outcome(
+    case: Case, place: Path, call: Callable[[], Any], seed: int
+) -> tuple[Lines, str | None, list[Description]]:
+    seed_all(seed)
+    descriptions: list[Description] = []
+    try:
+        with case.within(place):
+            result = call()
+        state = state_lines() if case.compares_state else []
+    except zerocopy.UnsupportedError as error:
+        return [("outcome", f"UnsupportedError: {error}")], str(error), []
+    except Exception as error:
+        text = without_addresses(f"raises {type(error).__module__}.{type(error).__qualname__}: {error}")
+        if isinstance(error, (AssertionError, share.ServerError)):
+            traceback.print_exc()
+        return [("outcome", text)], None, []
+    descriptions.append(Description(result))
+    lines = [("outcome", "returns"), *descriptions[0].lines, *state]
+    if case.after is not None:
+        try:
+            descriptions.append(Description(case.after(result)))
+            lines += [(f"after: {path}", text) for path, text in descriptions[1].lines]
+        except Exception as error:
+            lines += [("after", without_addresses(f"raises {type(error).__qualname__}: {error}"))]
+    return lines, None, descriptions
+
+
+def seed_all(seed: int) -> None:
+    """Seed the generators of Python, NumPy and torch."""
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def state_lines() -> Lines:
+    """Describe the state of the process that a call may change."""
+    name, keys, *rest = numpy.random.get_state()
+    return [
+        ("generator of Python", digest(repr(random.getstate()).encode())),
+        ("generator of NumPy", digest(repr((name, keys.tolist(), rest)).encode())),
+        ("generator of torch", digest(torch.get_rng_state().numpy().tobytes())),
+        ("default dtype", str(torch.get_default_dtype())),
+        ("gradients", str(torch.is_grad_enabled())),
+        ("inference mode", str(torch.is_inference_mode_enabled())),
+        ("deterministic", str(torch.are_deterministic_algorithms_enabled())),
+        ("current folder", str(Path.cwd())),
+    ]
+
+
+# ------------------------------------------------------------------------------------- in the harness
+
+
+class Report(NamedTuple):
+    """What became of a case: no problems is what is hoped for."""
+
+    name: str
+    problems: list[str]
+    how: str
+    seconds: float
+
+
+class Harness:
+    """Runs cases against one server, in a folder of its own. Close it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._zygotes: dict[tuple[str, ...], Zygote] = {}
+        self._exit = contextlib.ExitStack()
+        home = folder / "home"
+        home.mkdir()
+        self._environment = {**ENVIRONMENT, "HOME": str(home), "HF_HOME": str(home / "hf")}
+        self._environment["HF_MODULES_CACHE"] = str(home / "modules")
+        self._socket = self._exit.enter_context(served(folder / "server"))
+        self._environment["ZEROCOPY_SOCKET"] = str(self._socket)
+
+    def close(self) -> None:
+        """End the server, and the processes that children are forked from."""
+        for zygote in self._zygotes.values():
+            zygote.close()
+        self._exit.close()
+
+    def check(self, case: Case, load: str = SERVER) -> Report:
+        """Run a case four times, and compare."""
+        begun = time.monotonic()
+        folder = self._folder / case.name.replace("/", "-") / load.rpartition(":")[2]
+        folder.mkdir(parents=True)
+        problems: list[str] = []
+        runs: dict[str, dict[str, Any]] = {}
+        try:
+            self._child(case, f"prepare({case.name!r}, 'prepare', {str(folder)!r})")
+            for who, seed, made_by in (("plain 1", 1, None), ("server 1", 1, load)):
+                runs[who] = self._run(case, folder, who, seed, made_by)
+            if case.change is not None:
+                self._child(case, f"prepare({case.name!r}, 'change', {str(folder)!r})")
+            for who, seed, made_by in (("server 2", 2, load), ("plain 2", 2, None)):
+                runs[who] = self._run(case, folder, who, seed, made_by)
+        except ChildError as error:
+            problems.append(str(error))
+        else:
+            problems += self._problems(case, runs, load)
+            if case.limit:
+                problems = [] if problems else [f"it differs no more, although: {case.limit}"]
+        how = ", ".join(_how(runs[who]) for who in ("server 1", "server 2") if who in runs)
+        return Report(case.name, problems, how, time.monotonic() - begun)
+
+    def _problems(self, case: Case, runs: dict[str, dict[str, Any]], load: str) -> list[str]:
+        problems: list[str] = []
+        before: list[str] = []
+        for number in (1, 2):
+            plain, server = runs[f"plain {number}"], runs[f"server {number}"]
+            if server["refused"] and not plain["refused"] and case.may_refuse:
+                continue
+            found = differences(plain["lines"], server["lines"])
+            if found:
+                text = ["    as before"] if found == before else found
+                problems.append(f"server {number} differs from plain {number}:\n" + "\n".join(text))
+            before = found
+        if load == SERVER and case.is_shared and not problems:
+            second = runs["server 2"]
+            if second["loaded"] or not second["hits"]:
+                said = "; ".join(second["log"]) or "nothing is logged"
+                problems.append(f"server 2 did not take the result of server 1: {_how(second)}; {said}")
+        if (
+            case.change is None and not case.compares_state
+        ):  # where the seed counts, the second run has another
+            found = differences(runs["plain 1"]["lines"], runs["plain 2"]["lines"])
+            problems += ["the case is not deterministic:\n" + "\n".join(found)] if found else []
+        return problems
+
+    def _run(self, case: Case, folder: Path, who: str, seed: int, load: str | None) -> dict[str, Any]:
+        output = folder.parent / f"{folder.name}.json"
+        with contextlib.suppress(FileNotFoundError):
+            output.unlink()
+        self._child(case, f"run({case.name!r}, {str(folder)!r}, {str(output)!r}, {seed}, {load!r})", who)
+        found: dict[str, Any] = json.loads(output.read_text())
+        found["lines"] = [tuple(line) for line in found["lines"]]
+        return found
+
+    def _child(self, case: Case, code: str, who: str = "preparation") -> None:
+        imports = tuple(PRELOADED[name] for name in case.needs if name in PRELOADED)
+        zygote = self._zygotes.get(imports)
+        if zygote is None:
+            names = ("share_differential", *imports)
+            zygote = self._zygotes[imports] = Zygote(self._folder, names, **self._environment)
+        done = zygote.run(f"import share_differential\nshare_differential.{code}", **self._environment)
+        if done.returncode != 0:
+            raise ChildError(f"{who} ended with status {done.returncode}: {done.stderr[-1500:]}")
+
+
+class ChildError(Exception):
+    """A run did not come to its end."""
+
+
+def _how(run: dict[str, Any]) -> str:
+    """Return how a run through the server got its result."""
+    if run["refused"]:
+        return "refused"
+    if run.get("loaded"):
+        return "computed"
+    return "shared" if run.get("hits") else "here"
+
+
+def differences(expected: Lines, found: Lines) -> list[str]:
+    """Return the first lines in which two descriptions differ, as text."""
+    left, right = dict(_unique(expected)), dict(_unique(found))
+    texts = []
+    for path in [*left, *(path for path in right if path not in left)]:
+        if left.get(path) != right.get(path):
+            wanted, got = left.get(path, "nothing"), right.get(path, "nothing")
+            texts.append(f"    {path}\n        expected: {wanted}\n        found:    {got}")
+    more = len(texts) - MAX_SHOWN
+    return [*texts[:MAX_SHOWN], f"    and {more} more"] if more > 0 else texts
+
+
+def _unique(lines: Lines) -> Iterable[tuple[str, str]]:
+    seen: dict[str, int] = {}
+    for path, text in lines:
+        seen[path] = seen.get(path, 0) + 1
+        yield (path if seen[path] == 1 else f"{path} ({seen[path]})"), text
+
+
+def sample(every: int) -> list[Case]:
+    """Return the cases that are always run, and every n-th of the others by a hash of its name."""
+    return [
+        case
+        for case in CASES.values()
+        if case.always or int(hashlib.sha256(case.name.encode()).hexdigest(), 16) % every == 0
+    ]
+
+
+# ------------------------------------------------------------------------------------- as a program
+
+
+def main() -> int:
+    """Run the catalog, print a table, and return 1 if a case fails."""
+    parser = argparse.ArgumentParser(prog="scripts/share-differential", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "-k", metavar="NAME", action="append", help="only cases with this in their name; may be repeated"
+    )
+    parser.add_argument("-q", action="store_true", help="print failures only")
+    options = parser.parse_args()
+    wanted = options.k or [""]
+    chosen = [case for case in CASES.values() if any(part in case.name for part in wanted)]
+    if not chosen:
+        parser.error(f"no case has {' or '.join(map(repr, wanted))} in its name")
+    counts = {"same": 0, "different": 0, "skipped": 0}
+    begun = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the server ends with this process
+    with tempfile.TemporaryDirectory(prefix="share-differential-") as folder:
+        harness = Harness(Path(folder))
+        try:
+            for case in chosen:
+                why = case.why_skipped()
+                if why is not None:
+                    counts["skipped"] += 1
+                    if not options.q:
+                        print(f"skipped    {case.name}: {why}", flush=True)
+                    continue
+                report = harness.check(case)
+                kind = "different" if report.problems else "same"
+                counts[kind] += 1
+                if report.problems or not options.q:
+                    print(f"{kind:10} {case.name:50} {report.how:20} {report.seconds:5.1f} s", flush=True)
+                for problem in report.problems:
+                    print("  " + problem.replace("\n", "\n  "), flush=True)
+        finally:
+            harness.close()
+    print(", ".join(f"{count} {kind}" for kind, count in counts.items()), end="")
+    print(f" of {len(chosen)} cases on torch {torch.__version__}, {time.monotonic() - begun:.0f} s")
+    return 1 if counts["different"] else 0
+
+
+if __name__ == "__main__":
+    # The children import this file by its name: so does this process, or there would be two of it.
+    sys.exit(importlib.import_module("share_differential").main())
