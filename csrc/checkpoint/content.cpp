@@ -33,8 +33,10 @@ std::optional<std::uint64_t> max_inflated() {
   const std::string_view unit(end, static_cast<std::size_t>(said.end() - end));
   const auto power = unit.empty() ? std::size_t{0} : std::string_view("KMGT").find(unit) + 1;
   if (error != std::errc() || unit.size() > 1 || power > 4 || number >> (63 - 10 * power) != 0) {
-    throw std::invalid_argument("ZEROCOPY_MAX_INFLATED must be a number of bytes, with K, M, G or T behind it or "
-                                "nothing, not '" + std::string(said) + "'");
+    throw std::invalid_argument(
+        "ZEROCOPY_MAX_INFLATED must be a number of bytes, with K, M, G or T behind it or "
+        "nothing, not '" +
+        std::string(said) + "'");
   }
   return number << (10 * power);
 }

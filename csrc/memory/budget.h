@@ -1,7 +1,7 @@
 // How much may be made of a file beyond its own bytes: a fixed amount, and a multiple of its size.
 //
-// A few bytes of a hostile file can ask for the same thing again and again. Each place that makes something of
-// a file charges here for the bytes it makes, before it makes them.
+// A few bytes of a hostile file can ask for the same thing again and again. Each place that makes something
+// of a file charges here for the bytes it makes, before it makes them.
 #pragma once
 
 #include <algorithm>

@@ -59,7 +59,8 @@ void Document::require_countable(const Value& argument, int depth, std::uint64_t
   const auto& items = argument.as<Sequence>().items;
   visits += items.size();
   constexpr std::uint64_t kVisits = 16;
-  if (exceeds(visits, kVisits, text_.size())) throw FormatError("pickle: the same arguments are used too often");
+  if (exceeds(visits, kVisits, text_.size()))
+    throw FormatError("pickle: the same arguments are used too often");
   std::size_t integers = 0;
   for (const Value& item : items) {
     if (item.is(Kind::integer)) ++integers;

@@ -288,9 +288,9 @@ class Document {
   std::uint32_t slots_ = 0;
   std::uint64_t charged_ = 0;
   std::uint64_t visited_ = 0;
-  std::uint64_t walked_ = 0;            // bytes of tensors
-  std::uint64_t converted_ = 0;         // bytes of tensors in another dtype
-  std::vector<const Mapping*> states_;  // each time that one is set
+  std::uint64_t walked_ = 0;                // bytes of tensors
+  std::uint64_t converted_ = 0;             // bytes of tensors in another dtype
+  std::vector<const Mapping*> states_;      // each time that one is set
   std::vector<const Sequence*> arguments_;  // of the rebuild functions
 };
 

@@ -7,13 +7,14 @@
 namespace zerocopy::fuzz {
 namespace {
 
-// All names may take Budget::kFixed and 64 times the pickle. The tables of leaves take three times what they are
-// charged.
+// All names may take Budget::kFixed and 64 times the pickle. The tables of leaves take three times what they
+// are charged.
 constexpr std::uint64_t kBudget = 64;
 
 void run(const Region& pickle) {
   const TimeLimit time(kMiB / 4 + kBudget / 16 * std::uint64_t{pickle.size()});
-  const MemoryLimit memory(5 * kMiB + 4 * Budget::kFixed + (128 + 4 * kBudget) * std::uint64_t{pickle.size()});
+  const MemoryLimit memory(5 * kMiB + 4 * Budget::kFixed +
+                           (128 + 4 * kBudget) * std::uint64_t{pickle.size()});
   succeeds([&] {
     const Document document = read_pickle(pickle);
     const Catalog catalog(document);
