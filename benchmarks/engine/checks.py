@@ -1,4 +1,4 @@
-"""What the checks cost: ``python -m benchmarks.engine.checks``.
+"""Measures what the checks of a file cost: ``python -m benchmarks.engine.checks``.
 
 The core's checks are done once more, by ``checks.cpp``, on the files of the table, and set against a whole
 ``zerocopy.load`` of the same file in the same minute.

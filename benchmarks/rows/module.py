@@ -15,7 +15,7 @@ LARGEST = max(prod(shape) for _, shape in shapes.llm()) * 2 / 1e6
 
 
 def _module_for(path: str) -> torch.nn.Module:
-    """Return a module that has the file's parameters, in memory that is there: filled with zeros."""
+    """Return a module with the file's parameters, filled with zeros so that their pages are resident."""
     import zerocopy
 
     root = torch.nn.Module()

@@ -5,7 +5,7 @@
 
 namespace zerocopy {
 
-// What a file says of one tensor.
+// The facts that a file states about one tensor.
 const RecordType& tensor_entry();
 
 // The entry of a tensor that is not made of one storage.

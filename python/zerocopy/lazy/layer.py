@@ -28,7 +28,7 @@ _MOST_TIED = 100
 
 
 class TensorInfo(NamedTuple):
-    """What a file says of one tensor.
+    """The facts that a file states about one tensor.
 
     Attributes
     ----------
