@@ -75,7 +75,7 @@ struct Destination {
   }
 };
 
-// What the builder puts where a document has storages and tensors. `construction` is
+// Makes the Python objects for the storages and tensors of a document. `construction` is
 // zerocopy.loading.objects.builder, or what stands in for it.
 class Tensors {
  public:

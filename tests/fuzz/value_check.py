@@ -36,7 +36,9 @@ def read_all(value: Any) -> list[Any]:
             # Of a jagged tensor: torch numbers them as they come, and makes an object for one whenever it is asked.
             found.append("SymInt")
             continue
-        if type(value).__name__ == "PyCapsule":  # what torch caches in a jagged tensor, at an address of its own
+        if (
+            type(value).__name__ == "PyCapsule"
+        ):  # what torch caches in a jagged tensor, at an address of its own
             continue
         if id(value) in seen:
             found.append(("again", seen[id(value)]))
