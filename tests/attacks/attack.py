@@ -20,7 +20,7 @@ MEBIBYTE = 2**20
 
 
 class Expected(Enum):
-    """What `zerocopy.load` does with an input; docs/attacks.md has these words."""
+    """What `zerocopy.load` does with an input; docs/reference/attacks.md has these words."""
 
     EQUAL = "loads, equal"
     LOADS = "loads"
@@ -96,7 +96,7 @@ def _torchs_globals() -> set[str]:
 
 @dataclass(frozen=True)
 class Family:
-    """A section of docs/attacks.md: attacks on one part of the reader."""
+    """A section of docs/reference/attacks.md: attacks on one part of the reader."""
 
     title: str
     attacks: tuple[Attack, ...]

@@ -1,4 +1,4 @@
-"""docs/attacks.md, made from the catalog and from what stock torch of each release answered."""
+"""docs/reference/attacks.md, made from the catalog and from what stock torch of each release answered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attacks.server import (
     TORCH_SECONDS,
 )
 
-PATH = Path(__file__).parent.parent.parent / "docs" / "attacks.md"
+PATH = Path(__file__).parent.parent.parent / "docs" / "reference" / "attacks.md"
 RELEASES = ("1.13.1", "2.13.0")
 UNKNOWN = "?"
 

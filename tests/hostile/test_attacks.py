@@ -1,4 +1,4 @@
-"""The catalog of attacks: each file gets its answer, within its limits; docs/attacks.md is current.
+"""The catalog of attacks: each file gets its answer, within its limits; docs/reference/attacks.md is current.
 
 ``ZEROCOPY_UPDATE_DOCS=1`` records stock torch's answers of the running release, and writes the page.
 """

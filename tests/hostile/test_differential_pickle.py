@@ -1,7 +1,7 @@
 """The safe pickle machine against torch's and Python's: the same object, or all refuse, or a documented reason.
 
 What hostile numbers do to other readers is not ours to suffer: they answer in a process of their own.
-``ZEROCOPY_UPDATE_DOCS=1`` writes the running release's columns of docs/differences.md.
+``ZEROCOPY_UPDATE_DOCS=1`` writes the running release's columns of docs/reference/differences.md.
 """
 
 from __future__ import annotations
@@ -546,9 +546,9 @@ def test_found_by_comparing(bench: Bench, program: Any) -> None:
     assert ours[0] == torchs[0], (ours, torchs)
 
 
-# ------------------------------------------------------------------------------- docs/differences.md
+# ------------------------------------------------------------------------------- docs/reference/differences.md
 
-PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
 RELEASES = ("1.13", "2.13")
 RELEASE = ".".join(torch.__version__.split(".")[:2])
 SECTIONS = {

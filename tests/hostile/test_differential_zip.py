@@ -54,7 +54,7 @@ class Reason:
     says : str
         What the message of the reader that refuses has in it, as a regular expression.
     why : str
-        For docs/differences.md.
+        For docs/reference/differences.md.
     example : callable
         Returns an archive that it is about.
     """

@@ -1,4 +1,4 @@
-"""Every kind of object and file that torch.save can leave behind: the rows of docs/objects.md."""
+"""Every kind of object and file that torch.save can leave behind: the rows of docs/reference/objects.md."""
 
 from kinds import dense, files, foreign, layouts, releases, subclasses, training, values
 from kinds.kind import REPACKED, Group, Kind

@@ -25,7 +25,7 @@ class Kind:
     Parameters
     ----------
     name : str
-        Unique in the catalog; a row of docs/objects.md.
+        Unique in the catalog; a row of docs/reference/objects.md.
     make : callable
         Returns the object. It must not fail where `needs` is there.
     needs : str
@@ -61,7 +61,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Group:
-    """A section of docs/objects.md."""
+    """A section of docs/reference/objects.md."""
 
     title: str
     kinds: tuple[Kind, ...]

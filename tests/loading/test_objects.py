@@ -1,4 +1,4 @@
-"""Everything that torch.save writes loads equal, where it can without a copy: the rows of docs/objects.md.
+"""Everything that torch.save writes loads equal, where it can without a copy: the rows of docs/reference/objects.md.
 
 ``ZEROCOPY_UPDATE_DOCS=1`` writes the running release's columns of that table instead of comparing with them.
 """
@@ -51,7 +51,7 @@ NATIVE = {
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[Callable[[Kind, bool, str], None]]:
-    """Return a function that compares a cell with docs/objects.md, or writes it there at the end."""
+    """Return a function that compares a cell with docs/reference/objects.md, or writes it there at the end."""
     rows = objects_table.read()
     measured: dict[tuple[str, bool], str] = {}
 
@@ -60,7 +60,7 @@ def table() -> Iterator[Callable[[Kind, bool, str], None]]:
         if not UPDATE and objects_table.release():
             documented = rows[kind.name][objects_table.column(weights_only)]
             assert cell == documented, (
-                f"docs/objects.md says {documented!r}; ZEROCOPY_UPDATE_DOCS=1 corrects it"
+                f"docs/reference/objects.md says {documented!r}; ZEROCOPY_UPDATE_DOCS=1 corrects it"
             )
 
     yield check

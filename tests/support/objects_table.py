@@ -1,4 +1,4 @@
-"""docs/objects.md: a table whose columns are written, and checked, by the releases that they are about."""
+"""docs/reference/objects.md: a table whose columns are written, and checked, by the releases that they are about."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from kinds import CATALOG
 
-PATH = Path(__file__).parents[2] / "docs" / "objects.md"
+PATH = Path(__file__).parents[2] / "docs" / "reference" / "objects.md"
 RELEASES = ("1.13", "2.13")
 MODES = ("weights_only", "trusting")
 UNKNOWN = "?"
