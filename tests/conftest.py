@@ -118,7 +118,7 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
 
 @pytest.fixture
 def twin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Have the road to a device lead to a twin in memory, a class of `twin.Twin`, for what torch calls the CPU."""
+    """Stage copies to a simulated device, a class of `twin.Twin`, for storages that torch tags as CPU."""
     from twin import fresh_twin
 
     from zerocopy.loading.device import devices, pinned_ring

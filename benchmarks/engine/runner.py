@@ -24,7 +24,7 @@ from .measure import READING, interleave
 from .memory import private_memory
 from .use import measure_use
 
-MOST_READ = 4 << 30  # a larger file is compared with torch.load's mapping of it
+MAX_READ = 4 << 30  # a larger file is compared with torch.load's mapping of it
 SCALES = {"ms": 1e3, "MB": 1e-6, "/s": 1.0}  # of the seconds, bytes and rates that are measured
 
 
@@ -206,7 +206,7 @@ def _check(side: Side, files: Files, only_ends: bool) -> str:
     if loader.expected is None:
         return f"{side}: reads the file, returns nothing"
     file = files.path(f"{side.file.partition('.')[0]}.pt")  # of the same tensors
-    reference = "torch-mmap" if file.stat().st_size > MOST_READ else loader.reference
+    reference = "torch-mmap" if file.stat().st_size > MAX_READ else loader.reference
     if reason := LOADERS[reference].missing():
         return f"{side}: not compared, {reason}"
     try:

@@ -1,7 +1,7 @@
-"""The staged road: on a GPU against its peers and against one bare copy, and its stages in ordinary memory.
+"""The staged copy: on a GPU against its peers and against one plain copy, and its stages in host memory.
 
-The stages are there because few machines have a GPU: "road-fill" is everything up to the ring, the device taking
-nothing; "road-memory" is the whole road with ordinary memory for a device, which copies each byte twice, so it is held
+Few machines have a GPU, so the stages are measured too: "staging-fill" is everything up to the ring, the device taking
+nothing; "staging-memory" is the whole copy with host memory as the device, which copies each byte twice, so it is held
 against copying twice.
 """
 
@@ -48,7 +48,7 @@ def _settled(load: Callable[..., Any]) -> Callable[..., Any]:
     return timed
 
 
-def _by_road(path: str) -> Any:
+def _staged_to_cuda(path: str) -> Any:
     import zerocopy
 
     return zerocopy.load(path, map_location="cuda")
@@ -120,16 +120,16 @@ def _with_holder(path: str) -> Any:
 # ------------------------------------------------------------------------------------ without a GPU
 
 
-def _needs_road() -> str:
+def _needs_staging() -> str:
     there = importlib.util.find_spec("zerocopy") and importlib.util.find_spec(
         "zerocopy.loading.device.staging"
     )
-    return "" if there else "zerocopy has no road"
+    return "" if there else "zerocopy has no staged copy"
 
 
 @contextlib.contextmanager
 def _leading_to(kind: Any) -> Iterator[None]:
-    """Have the road lead to such a device for what torch calls the CPU."""
+    """Stage copies to such a device for storages that torch tags as CPU."""
     from zerocopy.loading.device import devices
 
     devices.KINDS["cpu"] = kind
@@ -195,7 +195,7 @@ def _copied(times: int) -> Callable[..., None]:
 
 
 LOADERS: dict[str, Loader] = {
-    "gpu-zerocopy": _gpu('zerocopy.load("cuda")', _by_road, needs_module("zerocopy")),
+    "gpu-zerocopy": _gpu('zerocopy.load("cuda")', _staged_to_cuda, needs_module("zerocopy")),
     "gpu-torch": _gpu('torch.load("cuda")', lambda path: stock_load(path, map_location="cuda")),
     "gpu-torch-mmap": _gpu(
         "torch.load(mmap).to()",
@@ -211,8 +211,10 @@ LOADERS: dict[str, Loader] = {
     "gpu-copy": Loader(
         "pinned copy of as much as", _copy_pinned, _needs_cuda, prepare=_pinned, expected=None
     ),
-    "road-fill": Loader("road, page cache to ring,", _staged(copies=False), _needs_road, expected=None),
-    "road-memory": Loader("road into memory,", _staged(copies=True), _needs_road),
+    "staging-fill": Loader(
+        "staging, page cache to ring,", _staged(copies=False), _needs_staging, expected=None
+    ),
+    "staging-memory": Loader("staged copy into memory,", _staged(copies=True), _needs_staging),
     "memcpy": Loader("memcpy of as much as", _copied(1), prepare=_two_buffers, expected=None),
     "memcpy-twice": Loader("memcpy, twice, of as much as", _copied(2), prepare=_two_buffers, expected=None),
     "share-resident": Loader(
@@ -230,8 +232,8 @@ CASES: tuple[Case, ...] = (
         TimeCase(name, Side(ours, file), Side(peer, file), goals, columns=("ready",), most_rounds=9)
         for name, ours, peer, file, goals in (
             # Without a GPU: the stages. The rest is skipped where there is no CUDA device.
-            ("road/fill", "road-fill", "memcpy", "half.pt", (Goal("ready", at_least=0.9),)),
-            ("road/memory", "road-memory", "memcpy-twice", "half.pt", (Goal("ready", at_least=0.9),)),
+            ("staging/fill", "staging-fill", "memcpy", "half.pt", (Goal("ready", at_least=0.9),)),
+            ("staging/memory", "staging-memory", "memcpy-twice", "half.pt", (Goal("ready", at_least=0.9),)),
             *(
                 (f"{file.replace('.', '-')}/{peer}", "gpu-zerocopy", f"gpu-{peer}", file, goals)
                 for file, peer, goals in (

@@ -9,8 +9,8 @@
 #include "binding/gds.h"
 #include "binding/lazy.h"
 #include "binding/records.h"
-#include "binding/road.h"
 #include "binding/torchscript.h"
+#include "binding/transfer_plan.h"
 #include "checkpoint/archive.h"
 #include "pickle/geometry.h"
 #include "pickle/machine.h"
@@ -90,11 +90,12 @@ Allowed read_allowed(Archive& archive, const py::object& allow, bool take_module
 }
 
 py::object load(Archive& archive, const py::object& allow, const py::object& restore, bool cpu_as_is,
-                const py::object& road, const std::string& encoding, const py::module_& construction,
+                const py::object& transfer, const std::string& encoding, const py::module_& construction,
                 bool take_modules) {
   const auto [reading, globals] = read_allowed(archive, allow, take_modules);
   const Document& document = reading.document;
-  RealTensors tensors(document, archive.content(), reading.records, {restore, cpu_as_is, road}, construction);
+  RealTensors tensors(document, archive.content(), reading.records, {restore, cpu_as_is, transfer},
+                      construction);
   const BuildPolicy policy{globals, encoding, construction};
   return Builder(document, tensors, policy).value(document.root);
 }
@@ -111,11 +112,11 @@ py::object load_over(Archive& archive, const py::object& allow, const py::object
 }
 
 std::unique_ptr<Lazy> read_lazily(py::object archive, const py::object& allow, const py::object& restore,
-                                  bool cpu_as_is, const py::object& road, const std::string& encoding,
+                                  bool cpu_as_is, const py::object& transfer, const std::string& encoding,
                                   const py::object& construction, const std::string& name) {
   auto [reading, globals] = read_allowed(archive.cast<Archive&>(), allow, false);
   return std::make_unique<Lazy>(std::move(archive), std::move(reading), std::move(globals), encoding,
-                                Destination{restore, cpu_as_is, road}, construction, name);
+                                Destination{restore, cpu_as_is, transfer}, construction, name);
 }
 
 // For weights_only=False: the storages of (key, class name, number of elements), in that order.
@@ -264,7 +265,7 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("is_pickled", &Archive::is_pickled)
       .def("pickle", &pickle_of)
       .def("explain", &explain)
-      .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("road"),
+      .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("transfer"),
            py::arg("encoding"), py::arg("construction"), py::arg("take_modules"))
       .def("load_over", &load_over, py::arg("allow"), py::arg("storage_at"), py::arg("encoding"),
            py::arg("construction"))
@@ -277,7 +278,7 @@ PYBIND11_MODULE(_C, module) {
 
   py::class_<Lazy>(module, "Lazy")
       .def(py::init(&read_lazily), py::arg("archive"), py::arg("allow"), py::arg("restore"),
-           py::arg("cpu_as_is"), py::arg("road"), py::arg("encoding"), py::arg("construction"),
+           py::arg("cpu_as_is"), py::arg("transfer"), py::arg("encoding"), py::arg("construction"),
            py::arg("name"))
       .def_property_readonly("container", &Lazy::container)
       .def_property_readonly("name", &Lazy::name)
@@ -298,7 +299,7 @@ PYBIND11_MODULE(_C, module) {
       .def("close", &Lazy::close);
 
   register_ahead(module);
-  register_road(module);
+  register_transfer_plan(module);
   register_gds(module);
   module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));
   module.def(

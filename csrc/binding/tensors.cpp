@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "binding/road.h"
+#include "binding/transfer_plan.h"
 #include "python/gil.h"
 #include "python/python.h"
 
@@ -58,16 +58,17 @@ void add_dtypes_of_release() {
 py::object Stored::untyped() const { return moved ? moved : steal(native.wrap()); }
 
 py::object StoredTensors::device_of(const Storage& storage) const {
-  if (destination_.road.is_none()) return py::none();
+  if (destination_.transfer.is_none()) return py::none();
   if (!asked_ || *asked_ != storage.location) {  // most files have one for all
-    answer_ = destination_.road.attr("device_of")(py::str(storage.location.data(), storage.location.size()));
+    answer_ =
+        destination_.transfer.attr("device_of")(py::str(storage.location.data(), storage.location.size()));
     asked_ = std::string(storage.location);
   }
   return answer_;
 }
 
-std::vector<Stored> StoredTensors::carried(const py::object& device,
-                                           std::span<const Storage* const> storages) const {
+std::vector<Stored> StoredTensors::staged(const py::object& device,
+                                          std::span<const Storage* const> storages) const {
   std::vector<Stored> made(storages.size());
   std::vector<std::size_t> plain;
   std::vector<std::size_t> others;
@@ -78,11 +79,11 @@ std::vector<Stored> StoredTensors::carried(const py::object& device,
     (is_plain ? plain : others).push_back(i);
     if (is_plain) cargo.push_back({content_.source().get(), record.extent});
   }
-  const auto take = [&](const std::shared_ptr<Haul>& haul, std::span<const std::size_t> which) {
-    const py::object whole = destination_.road.attr("carry")(device, haul);
-    for (std::size_t i = 0; i < which.size(); ++i) made[which[i]].native = haul->arrived(whole, i);
+  const auto take = [&](const std::shared_ptr<TransferPlan>& plan, std::span<const std::size_t> which) {
+    const py::object whole = destination_.transfer.attr("copy")(device, plan);
+    for (std::size_t i = 0; i < which.size(); ++i) made[which[i]].native = plan->arrived(whole, i);
   };
-  if (!plain.empty()) take(std::make_shared<Haul>(std::move(cargo)), plain);
+  if (!plain.empty()) take(std::make_shared<TransferPlan>(std::move(cargo)), plain);
   for (std::size_t first = 0; first < others.size();) {
     std::vector<std::unique_ptr<const Source>> sources;
     std::uint64_t size = 0;
@@ -96,7 +97,7 @@ std::vector<Stored> StoredTensors::carried(const py::object& device,
         sources.push_back(std::make_unique<const MemorySource>(std::move(bytes)));
       }
     }
-    take(Haul::of(std::move(sources)), std::span(others).subspan(first, end - first));
+    take(TransferPlan::of(std::move(sources)), std::span(others).subspan(first, end - first));
     first = end;
   }
   return made;
@@ -105,7 +106,7 @@ std::vector<Stored> StoredTensors::carried(const py::object& device,
 Stored StoredTensors::open(const Storage& storage) const {
   if (const py::object device = device_of(storage); !device.is_none()) {
     const Storage* const one = &storage;
-    return std::move(carried(device, std::span(&one, 1)).front());
+    return std::move(staged(device, std::span(&one, 1)).front());
   }
   const Record& record = record_of(storage);
   if (content_.placement(record, *storage.element).how == Placement::How::mapped) {
@@ -186,7 +187,7 @@ std::vector<const Storage*> RealTensors::carry_all(const Document& document) {
     found->second.push_back(storage);
   }
   for (const auto& [device, storages] : going) {
-    std::vector<Stored> made = carried(device, storages);
+    std::vector<Stored> made = staged(device, storages);
     for (std::size_t i = 0; i < storages.size(); ++i) storages_[storages[i]->index] = std::move(made[i]);
   }
   return staying;

@@ -66,9 +66,9 @@ struct Destination {
   pybind11::object restore;
   // Storages tagged "cpu" need not be asked about.
   bool cpu_as_is;
-  // A zerocopy.loading.device.staging.Road, which is asked first: device_of(location) gives the device of
-  // those that it carries, and carry(device, haul) brings them there. None where it carries none.
-  pybind11::object road = pybind11::none();
+  // A zerocopy.loading.device.staging.DeviceTransfer, which is asked first. device_of(location) returns the
+  // device of a staged storage, and copy(device, plan) copies to it. None if no storage is staged.
+  pybind11::object transfer = pybind11::none();
 
   bool takes(const Storage& storage) const {
     return !restore.is_none() && !(cpu_as_is && storage.location == "cpu");
@@ -109,10 +109,10 @@ class StoredTensors : public Tensors {
         destination_(std::move(destination)) {}
 
  protected:
-  // The device that the road carries a storage to, or None.
+  // The device that a storage is staged to, or None.
   pybind11::object device_of(const Storage& storage) const;
   // Storages on a device, in one allocation; those that have to be inflated or swapped first in others.
-  std::vector<Stored> carried(const pybind11::object& device, std::span<const Storage* const> storages) const;
+  std::vector<Stored> staged(const pybind11::object& device, std::span<const Storage* const> storages) const;
   Stored open(const Storage& storage) const;
   Stored placed(const Region& bytes, const Storage& storage) const;
   static Stored part_of(const Stored& root, const Storage& view);

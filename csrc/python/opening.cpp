@@ -29,7 +29,7 @@ Mode mode_of(const std::string& letters) {
   throw py::value_error("mode must be 'c', 'r' or 'r+', not '" + letters + "'");
 }
 
-// In which way a file's bytes come to memory.
+// How the bytes of a file are read.
 enum class Way : std::uint8_t {
   whole,    // mapped, read when they are touched
   ahead,    // mapped, and read before
@@ -44,7 +44,7 @@ Way way_of(const std::string& name) {
   if (name == "windows") return Way::windows;
   if (name == "pread") return Way::pread;
   if (name == "direct") return Way::direct;
-  throw py::value_error("no way to open a file: '" + name + "'");
+  throw py::value_error("no strategy to open a file: '" + name + "'");
 }
 
 std::shared_ptr<Mapper> map_whole(const File& file, std::uint64_t start, Mode mode, bool ahead,
@@ -57,10 +57,10 @@ std::shared_ptr<Mapper> map_whole(const File& file, std::uint64_t start, Mode mo
   return WholeMapper::of(std::move(whole));
 }
 
-std::shared_ptr<Mapper> mapper_of(const File& file, std::uint64_t start, Mode mode, Way way,
+std::shared_ptr<Mapper> mapper_of(const File& file, std::uint64_t start, Mode mode, Way strategy,
                                   const Terms& terms) {
-  if (way == Way::pread || way == Way::direct) return nullptr;
-  if (way != Way::windows) return map_whole(file, start, mode, way == Way::ahead, terms);
+  if (strategy == Way::pread || strategy == Way::direct) return nullptr;
+  if (strategy != Way::windows) return map_whole(file, start, mode, strategy == Way::ahead, terms);
   return std::make_shared<WindowMapper>(File::duplicate(file.descriptor(), file.path()), start, mode);
 }
 
@@ -68,15 +68,15 @@ std::shared_ptr<Mapper> mapper_of(const File& file, std::uint64_t start, Mode mo
 using Listed = std::optional<Hdf5Listing>;
 
 // What is mapped stays where it is: what is read into private memory, or goes to a device, is read once.
-std::shared_ptr<const Source> source_of(File file, std::uint64_t start, Way way, const Terms& terms) {
-  if (way == Way::direct) return std::make_shared<const DirectSource>(std::move(file), start, terms);
+std::shared_ptr<const Source> source_of(File file, std::uint64_t start, Way strategy, const Terms& terms) {
+  if (strategy == Way::direct) return std::make_shared<const DirectSource>(std::move(file), start, terms);
   return std::make_shared<const SparingSource>(std::move(file), start, terms);
 }
 
-ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, Way way, const Terms& terms,
+ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, Way strategy, const Terms& terms,
                                Listed listed) {
-  std::shared_ptr<Mapper> mapping = mapper_of(file, start, mode, way, terms);
-  return open_listed(source_of(std::move(file), start, way, terms), std::move(mapping), mode,
+  std::shared_ptr<Mapper> mapping = mapper_of(file, start, mode, strategy, terms);
+  return open_listed(source_of(std::move(file), start, strategy, terms), std::move(mapping), mode,
                      std::move(listed));
 }
 
@@ -84,11 +84,11 @@ File file_at(const std::string& path, Mode mode) {
   return File::open(path, mode == Mode::shared ? File::Access::read_write : File::Access::read);
 }
 
-ArchivePointer open_path(const py::bytes& path, const std::string& letters, const std::string& way,
+ArchivePointer open_path(const py::bytes& path, const std::string& letters, const std::string& strategy,
                          unsigned threads, const py::object& listing) {
   const std::string name = path;
   const Mode mode = mode_of(letters);
-  const Way how = way_of(way);
+  const Way how = way_of(strategy);
   const Terms terms = terms_of(threads);
   Listed listed = listing_of(listing);
   const GilReleased released;
@@ -96,10 +96,10 @@ ArchivePointer open_path(const py::bytes& path, const std::string& letters, cons
 }
 
 ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const std::string& name,
-                               const std::string& letters, const std::string& way, unsigned threads,
+                               const std::string& letters, const std::string& strategy, unsigned threads,
                                const py::object& listing) {
   const Mode mode = mode_of(letters);
-  const Way how = way_of(way);
+  const Way how = way_of(strategy);
   const Terms terms = terms_of(threads);
   Listed listed = listing_of(listing);
   const GilReleased released;
@@ -118,12 +118,13 @@ ArchivePointer open_buffer(const py::object& buffer, const std::string& letters,
 }
 
 // A file that has archives in it, one behind the other.
-class Parts {
+class MultiArchiveFile {
  public:
-  Parts(const py::bytes& path, const std::string& letters, const std::string& way, unsigned threads)
+  MultiArchiveFile(const py::bytes& path, const std::string& letters, const std::string& strategy,
+                   unsigned threads)
       : mode_(mode_of(letters)), terms_(terms_of(threads)) {
     const std::string name = path;
-    const Way how = way_of(way);
+    const Way how = way_of(strategy);
     const GilReleased released;
     File file = file_at(name, mode_);
     mapping_ = mapper_of(file, 0, mode_, how, terms_);
@@ -171,15 +172,15 @@ ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, s
 }  // namespace
 
 void register_opening(py::module_& module, ArchiveClass& archive) {
-  py::class_<Parts>(module, "Parts")
+  py::class_<MultiArchiveFile>(module, "MultiArchiveFile")
       .def(py::init<const py::bytes&, const std::string&, const std::string&, unsigned>(), py::arg("path"),
-           py::arg("mode"), py::arg("way"), py::arg("threads"))
-      .def("archive", &Parts::archive, py::arg("offset"), py::arg("size"));
+           py::arg("mode"), py::arg("strategy"), py::arg("threads"))
+      .def("archive", &MultiArchiveFile::archive, py::arg("offset"), py::arg("size"));
   archive
-      .def_static("open", &open_path, py::arg("path"), py::arg("mode"), py::arg("way"),
+      .def_static("open", &open_path, py::arg("path"), py::arg("mode"), py::arg("strategy"),
                   py::arg("threads") = 1, py::arg("listing") = py::none())
       .def_static("open_descriptor", &open_descriptor, py::arg("descriptor"), py::arg("start"),
-                  py::arg("name"), py::arg("mode"), py::arg("way"), py::arg("threads") = 1,
+                  py::arg("name"), py::arg("mode"), py::arg("strategy"), py::arg("threads") = 1,
                   py::arg("listing") = py::none())
       .def_static("open_buffer", &open_buffer, py::arg("buffer"), py::arg("mode"),
                   py::arg("listing") = py::none())

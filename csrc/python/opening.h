@@ -9,7 +9,7 @@ namespace zerocopy {
 
 using ArchiveClass = pybind11::class_<Archive>;
 
-// Archive.open, open_descriptor, open_buffer, is_direct; Parts.
+// Archive.open, open_descriptor, open_buffer, is_direct; MultiArchiveFile.
 void register_opening(pybind11::module_& module, ArchiveClass& archive);
 
 }  // namespace zerocopy

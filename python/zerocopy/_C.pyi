@@ -12,10 +12,16 @@ Listing = list[ListingEntry] | None
 
 class Archive:
     @staticmethod
-    def open(path: bytes, mode: str, way: str, threads: int = 1, listing: Listing = None) -> Archive: ...
+    def open(path: bytes, mode: str, strategy: str, threads: int = 1, listing: Listing = None) -> Archive: ...
     @staticmethod
     def open_descriptor(
-        descriptor: int, start: int, name: str, mode: str, way: str, threads: int = 1, listing: Listing = None
+        descriptor: int,
+        start: int,
+        name: str,
+        mode: str,
+        strategy: str,
+        threads: int = 1,
+        listing: Listing = None,
     ) -> Archive: ...
     @staticmethod
     def open_buffer(buffer: object, mode: str, listing: Listing) -> Archive: ...
@@ -46,7 +52,7 @@ class Archive:
         allow: Callable[[list[tuple[bytes, bytes]]], dict[tuple[bytes, bytes], Any]],
         restore: Callable[[torch.UntypedStorage, str], Any] | None,
         cpu_as_is: bool,
-        road: object | None,
+        transfer: object | None,
         encoding: str,
         construction: ModuleType,
         take_modules: bool,
@@ -67,8 +73,8 @@ class Archive:
     def require_unchanged(self) -> None: ...
     def require_there(self) -> None: ...
 
-class Parts:
-    def __init__(self, path: bytes, mode: str, way: str, threads: int) -> None: ...
+class MultiArchiveFile:
+    def __init__(self, path: bytes, mode: str, strategy: str, threads: int) -> None: ...
     def archive(self, offset: int, size: int) -> Archive: ...
 
 class TensorEntry(tuple[Any, ...]):
@@ -126,7 +132,7 @@ class Lazy:
         allow: Callable[[list[tuple[bytes, bytes]]], dict[tuple[bytes, bytes], Any]],
         restore: Callable[[torch.UntypedStorage, str], Any] | None,
         cpu_as_is: bool,
-        road: object | None,
+        transfer: object | None,
         encoding: str,
         construction: ModuleType,
         name: str,
@@ -165,7 +171,7 @@ class BackgroundReading:
     def wait(self, milliseconds: int) -> bool: ...
     def rethrow(self) -> None: ...
 
-class Haul:
+class TransferPlan:
     def __init__(self, storages: list[torch.UntypedStorage]) -> None: ...
     @property
     def size(self) -> int: ...

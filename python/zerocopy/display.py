@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-_LONGEST = 200  # characters of a name in a message
+_MAX_LENGTH = 200  # characters of a name in a message
 _WIDEST = 60  # of the column of names in an outline
 _DEEPEST = 12  # levels of an outline; the rest of a name is one label
 _ROWS = 200  # of a table
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def shown(text: str, longest: int = _LONGEST) -> str:
+def shown(text: str, longest: int = _MAX_LENGTH) -> str:
     """Return a text of a file's, cut, and escaped unless all of it is printable."""
     cut = text[:longest]
     safe = cut if cut.isprintable() else cut.encode("unicode_escape").decode("ascii")

@@ -6,7 +6,7 @@ import os
 
 _TRUE = frozenset({"1", "y", "yes", "true"})
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 
 
 def is_true(variable: str) -> bool:
@@ -24,6 +24,6 @@ def threads(default: int) -> int:
     text = os.environ.get("ZEROCOPY_NUM_THREADS")
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_THREADS):
-        raise ValueError(f"ZEROCOPY_NUM_THREADS must be a number from 1 to {MOST_THREADS}, not {text!r}")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_THREADS):
+        raise ValueError(f"ZEROCOPY_NUM_THREADS must be a number from 1 to {MAX_THREADS}, not {text!r}")
     return int(text)

@@ -80,7 +80,9 @@ def _outcome(f: Any, **options: Any) -> tuple[str, Any]:
         with zerocopy.safe_globals([allowed.Mine, allowed.MyDict]):
             value = zerocopy.load(f, **options)
     except refusals.CLEAN as error:
-        assert len(str(error)) <= refusals.LONGEST_MESSAGE + 200, f"a message of {len(str(error))} characters"
+        assert len(str(error)) <= refusals.MAX_MESSAGE_LENGTH + 200, (
+            f"a message of {len(str(error))} characters"
+        )
         return "refused", type(error).__name__
     except RuntimeError as error:
         if refusals.is_of_a_location(error):

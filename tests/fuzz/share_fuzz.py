@@ -29,7 +29,7 @@ from zerocopy.share.wire import frames, sealed_memory, versions  # noqa: E402
 from zerocopy.share.wire.connections import Connection  # noqa: E402
 
 _PIECE = 700
-_MOST_DESCRIPTORS = 20
+_MAX_DESCRIPTORS = 20
 
 
 def _request(op: str, **body: Any) -> bytes:
@@ -147,7 +147,7 @@ def _messages(pieces: list[bytes]) -> list[Any]:
 
 
 def _send(connection: socket.socket, data: bytes) -> None:
-    count = data[0] % _MOST_DESCRIPTORS if data else 0
+    count = data[0] % _MAX_DESCRIPTORS if data else 0
     sent = [sealed_memory.sealed("fuzz", [b"x"]) for _ in range(count)]
     try:
         with contextlib.suppress(BrokenPipeError):

@@ -13,7 +13,7 @@ SIZES = {
     "ComplexFloatStorage": 8, "ComplexDoubleStorage": 16, "QInt8Storage": 1, "QUInt8Storage": 1,
     "QInt32Storage": 4, "QUInt4x2Storage": 1, "QUInt2x4Storage": 1, "UntypedStorage": 1,
 }  # fmt: skip
-_LARGEST = 4096  # bytes; more teach nothing
+_MAX_SIZE = 4096  # bytes; more teach nothing
 
 
 class _Inert:
@@ -41,7 +41,7 @@ class _Looking(pickle._Unpickler):  # the one in Python: the other allocates by 
     def persistent_load(self, pid: Any) -> Any:
         match pid:
             case ("storage", str(kind), str(key), _, int(numel), *_) if kind in SIZES:
-                if 0 <= numel * SIZES[kind] <= _LARGEST:
+                if 0 <= numel * SIZES[kind] <= _MAX_SIZE:
                     self.found.setdefault(key, (numel, SIZES[kind]))
         return _Inert()
 

@@ -93,7 +93,7 @@ def check(data: bytes) -> str:
     try:
         value = zerocopy.load(data, pickle_module=_PICKLE, weights_only=False)
     except refusals.CLEAN as error:
-        assert len(str(error)) <= refusals.LONGEST_MESSAGE, f"a message of {len(str(error))} characters"
+        assert len(str(error)) <= refusals.MAX_MESSAGE_LENGTH, f"a message of {len(str(error))} characters"
         return "refused"
     except RuntimeError as error:
         if refusals.is_of_a_location(error):

@@ -21,8 +21,8 @@ UPDATE = os.environ.get("ZEROCOPY_UPDATE_DOCS") == "1"
 WORDS = {Expected.EQUAL: EQUAL, Expected.LOADS: LOADS}
 
 #: No message is longer, and none quotes more of a file than the second.
-LONGEST_MESSAGE = 10_000
-LONGEST_ECHO = 200
+MAX_MESSAGE_LENGTH = 10_000
+MAX_ECHO_LENGTH = 200
 
 each_attack = pytest.mark.parametrize(
     ("family", "attack"),
@@ -88,14 +88,14 @@ def check_torchs_own(attack: Attack, runner: Runner) -> None:
 def check_message(message: str, attack: Attack, runner: Runner) -> None:
     name = str(runner.file)
     assert name in message or not attack.weights_only  # pickle itself says what is wrong with a trusted file
-    assert len(message) <= LONGEST_MESSAGE + len(name)
+    assert len(message) <= MAX_MESSAGE_LENGTH + len(name)
     assert message.replace("\n", "").isprintable(), ascii(message)
-    assert len(echo(message, runner.data(attack))) <= LONGEST_ECHO
+    assert len(echo(message, runner.data(attack))) <= MAX_ECHO_LENGTH
 
 
 def echo(message: str, data: bytes) -> bytes:
     """Return the longest run of a message's characters that is in the file, if it is not short."""
-    said, step, longest = message.encode(errors="surrogatepass"), LONGEST_ECHO // 2, b""
+    said, step, longest = message.encode(errors="surrogatepass"), MAX_ECHO_LENGTH // 2, b""
     for at in range(0, len(said) - step + 1, step):
         first, last = at, at + step
         if said[first:last] not in data:

@@ -9,7 +9,7 @@ import zerocopy
 CLEAN = (zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError, OSError)
 
 #: Characters, beside the file's name.
-LONGEST_MESSAGE = 10_000
+MAX_MESSAGE_LENGTH = 10_000
 
 
 def is_of_a_location(error: RuntimeError) -> bool:

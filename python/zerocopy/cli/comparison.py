@@ -29,7 +29,7 @@ from zerocopy.loading import loader
 from zerocopy.loading.untyped_storage import untyped_storage
 
 _ALIGNMENT = 16  # of the widest element
-_LONGEST_PATH = 200
+_MAX_PATH_LENGTH = 200
 
 _ATOMS = (int, str, bytes, bytearray, type(None), torch.dtype, torch.device, torch.layout)
 _SHAREABLE = (tuple, frozenset, complex)  # a loader may share equal ones, or not
@@ -131,7 +131,7 @@ class Comparison:
     def _leave(self, a: dict[str, Any], b: dict[str, Any], where: str) -> str:
         if list(a) != list(b):
             return f"other items: {_shown(list(a))} and {_shown(list(b))}"
-        self._left += reversed([(a[name], b[name], f"{where}{name}"[-_LONGEST_PATH:]) for name in a])
+        self._left += reversed([(a[name], b[name], f"{where}{name}"[-_MAX_PATH_LENGTH:]) for name in a])
         return ""
 
 

@@ -35,7 +35,7 @@ FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16", "fp32": "float32",
           "f32": "float32", "fp64": "float64", "f64": "float64"}  # fmt: skip
-_LONGEST = 2000
+_MAX_LENGTH = 2000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +114,7 @@ def _failing_as(command: str, target: str) -> Any:
     except (Error, UnpicklingError, ValueError, KeyError, OSError) as error:
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error.args[0])
-        complain(f"zerocopy {command}: {escaped(where + said, _LONGEST)}")
+        complain(f"zerocopy {command}: {escaped(where + said, _MAX_LENGTH)}")
         raise reading.Trouble from None
     except MemoryError:
         complain(f"zerocopy {command}: {escaped(target)}: out of memory")

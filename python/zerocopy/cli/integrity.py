@@ -13,7 +13,7 @@ from zerocopy.cli.output import Progress, escaped
 from zerocopy.cli.reading import OpenFile
 from zerocopy.errors import FormatError
 
-_LONGEST_FAULT = 300
+_MAX_FAULT_LENGTH = 300
 _BOOLS = b"\0\1"
 
 
@@ -136,5 +136,5 @@ def _check_foreign(file: OpenFile, record: Record, hashed: bool) -> Checked:
         for piece in record.pieces(file):
             one.take(piece)
     except FormatError as error:
-        one.fail(f"cannot be read: {escaped(str(error), _LONGEST_FAULT)}")
+        one.fail(f"cannot be read: {escaped(str(error), _MAX_FAULT_LENGTH)}")
     return one.end()

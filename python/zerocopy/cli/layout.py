@@ -82,20 +82,20 @@ def container_of(file: OpenFile) -> str:
             return known
     if known:
         return known
-    glimpse = diagnosis.Glimpse(
+    sample = diagnosis.FileSample(
         file.read(0, diagnosis.HEAD), file.read(max(0, file.size - diagnosis.TAIL), diagnosis.TAIL), file.size
     )
-    if hdf5.recognises(glimpse.head, file.path):
+    if hdf5.recognises(sample.head, file.path):
         return "hdf5"
-    if diagnosis.is_tar(glimpse.head):
+    if diagnosis.is_tar(sample.head):
         if not _occurs(file, diagnosis.is_torchs_tar):
             raise Trouble(diagnosis.OTHER_TAR)
         return "tar"
-    head = _core.scan(glimpse.head, 1)
+    head = _core.scan(sample.head, 1)
     # Text protocols have no signature: a pickle is what ends as one, or has named something before it breaks off.
-    if glimpse.head[:1] == b"\x80" or head["stopped"] or head["globals"]:
+    if sample.head[:1] == b"\x80" or head["stopped"] or head["globals"]:
         return "pickle"
-    raise Trouble(str(diagnosis.diagnose(glimpse, FormatError("not a checkpoint"))))
+    raise Trouble(str(diagnosis.diagnose(sample, FormatError("not a checkpoint"))))
 
 
 def _occurs(file: OpenFile, is_there: Callable[[bytes], bool]) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 
 from zerocopy import environment
 
-_LONGEST = 200
+_MAX_LENGTH = 200
 
 
-def escaped(text: str | bytes, longest: int = _LONGEST) -> str:
+def escaped(text: str | bytes, longest: int = _MAX_LENGTH) -> str:
     """Return a text of a file's so that it cannot drive a terminal or break a line: ASCII, and not long."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")

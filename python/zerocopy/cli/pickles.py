@@ -14,7 +14,7 @@ from zerocopy.cli.reading import OpenFile
 from zerocopy.loading.objects.global_names import Name
 
 #: Distinct globals that are kept of a pickle. More than on any list: where some are left out, some are not allowed.
-MOST_GLOBALS = 1000
+MAX_GLOBALS = 1000
 
 _FIRST_WINDOW = 1 << 16
 _LEGACY_PARTS = ("magic number", "protocol version", "sys_info", "object", "storage keys")
@@ -186,7 +186,7 @@ def _walk(read: Read, size: int) -> dict[str, Any]:
     """Walk the pickle that bytes begin with, reading no more of them than it takes."""
     size, window = min(size, MAX_PICKLE), _FIRST_WINDOW
     while True:
-        walked = _core.scan(read(0, min(window, size)), MOST_GLOBALS)
+        walked = _core.scan(read(0, min(window, size)), MAX_GLOBALS)
         if not walked["truncated"] or window >= size:
             return walked
         window *= 8

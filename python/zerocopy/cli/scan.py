@@ -44,9 +44,9 @@ example:
 FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _VERDICTS = ("safe", "unsafe")
-_MOST_PICKLES = 1000
-_MOST_SHOWN = 200  # globals of a pickle that are printed
-_LONGEST_REASON = 1000
+_MAX_PICKLES = 1000
+_MAX_SHOWN = 200  # globals of a pickle that are printed
+_MAX_REASON_LENGTH = 1000
 
 #: Opcodes that no honest checkpoint of tensors has, and why they are worth a look.
 _OF_INTEREST = {
@@ -91,7 +91,7 @@ class Scan(NamedTuple):
         for found in self.found:
             yield from _lines_of(found)
         if self.more_pickles:
-            yield f"  more pickles, which were not listed: {_MOST_PICKLES} are"
+            yield f"  more pickles, which were not listed: {_MAX_PICKLES} are"
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs."""
@@ -119,7 +119,7 @@ def examine(file: reading.OpenFile) -> Scan:
     more_pickles = False
     try:
         walked = _PICKLES[container](file)
-        found.extend(itertools.islice(walked, _MOST_PICKLES))
+        found.extend(itertools.islice(walked, _MAX_PICKLES))
         more_pickles = next(walked, None) is not None
     except (
         Error,
@@ -158,11 +158,11 @@ def _as_the_loader(file: reading.OpenFile, container: str) -> tuple[str, list[Na
         return container, [], [_NEVER_LOADED[container]]
     try:
         listing = layout.listing_of(file) if container == "hdf5" else None
-        facts = _core.examine(file.descriptor, file.path, pickles.MOST_GLOBALS, listing)
+        facts = _core.examine(file.descriptor, file.path, pickles.MAX_GLOBALS, listing)
     except Error as error:
         return container, [], [_structure(error)]
     except UnpicklingError as error:
-        return container, [], [Reason("policy", escaped(str(error), _LONGEST_REASON))]
+        return container, [], [Reason("policy", escaped(str(error), _MAX_REASON_LENGTH))]
     kind, foreign = facts["container"], facts["foreign"]
     if kind in _NEVER_LOADED:
         return kind, [], [_NEVER_LOADED[kind]]
@@ -172,7 +172,7 @@ def _as_the_loader(file: reading.OpenFile, container: str) -> tuple[str, list[Na
 
 
 def _structure(error: Exception) -> Reason:
-    return Reason("structure", escaped(str(error), _LONGEST_REASON))
+    return Reason("structure", escaped(str(error), _MAX_REASON_LENGTH))
 
 
 def _refused_acts(facts: dict[str, Any]) -> Iterator[str]:
@@ -207,11 +207,11 @@ def _notes(kind: str, found: list[Pickle]) -> list[str]:
 def _lines_of(found: Pickle) -> Iterator[str]:
     where = "in a packed record" if found.offset is None else f"at {found.offset:#x}"
     yield f"  {escaped(found.name) or 'pickle'} {where}: {_end_of(found)}"
-    for entry in found.globals[:_MOST_SHOWN]:
+    for entry in found.globals[:_MAX_SHOWN]:
         by = f"{_OPCODE_NAMES[entry.opcode]} at {entry.offset:#x}"
         marks = ", called" * entry.called + ", runs code" * policy.runs_code(entry.name)
         yield f"    {entry.judgement:<11}  {printable(entry.name)}  ({by}, {entry.uses}x{marks})"
-    if (more := len(found.globals) - _MOST_SHOWN) > 0 or found.globals_left_out:
+    if (more := len(found.globals) - _MAX_SHOWN) > 0 or found.globals_left_out:
         yield f"    and {max(more, 0)} more globals, and {found.globals_left_out} uses of still others"
     for opcode in _opcodes_of(found):
         yield f"    {opcode['opcode']} {opcode['count']}x, first at {opcode['offset']:#x}: {opcode['meaning']}"

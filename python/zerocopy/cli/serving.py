@@ -14,7 +14,7 @@ from zerocopy.errors import Error
 
 _SCHEMA = 1
 _SOCKET = "ZEROCOPY_SOCKET"
-_LONGEST = 2000
+_MAX_LENGTH = 2000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -54,7 +54,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: C
     except KeyboardInterrupt:
         return reading.INTERRUPTED
     except (Error, OSError, ValueError) as error:
-        output.complain(f"{parser.prog}: {output.escaped(str(error), _LONGEST)}")
+        output.complain(f"{parser.prog}: {output.escaped(str(error), _MAX_LENGTH)}")
         return reading.TROUBLE
 
 

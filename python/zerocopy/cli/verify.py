@@ -41,8 +41,8 @@ example:
 FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _VERDICTS = ("fine", "damaged")
-_LONGEST_REASON = 1000
-_MOST_NAMED = 1000  # damaged records in a report
+_MAX_REASON_LENGTH = 1000
+_MAX_NAMED = 1000  # damaged records in a report
 
 _EXAMINED = ("zip", "legacy", "safetensors", "hdf5")
 _NOT_TORCHS = ("safetensors", "hdf5")
@@ -123,12 +123,12 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
         if container in _EXAMINED:
             facts = _core.examine(file.descriptor, file.path, 0, listing)
     except FormatError as error:
-        reasons.append(Reason("structure", escaped(str(error), _LONGEST_REASON)))
+        reasons.append(Reason("structure", escaped(str(error), _MAX_REASON_LENGTH)))
         if container == "hdf5":
             records = []  # they may overlap
     except (Error, UnpicklingError) as error:
         notes.append(
-            f"whose bytes are which storage's was not checked: {escaped(str(error), _LONGEST_REASON)}"
+            f"whose bytes are which storage's was not checked: {escaped(str(error), _MAX_REASON_LENGTH)}"
         )
     storages = [
         (one.dtype, Record(one.key, one.offset, one.stored_size, one.is_deflated, one.size, None))
@@ -174,7 +174,7 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
 def _damage(checked: list[Checked]) -> Iterator[Reason]:
     broken = [f"{escaped(one.record.name)} {one.fault}" for one in checked if one.fault]
     if broken:
-        yield Reason("structure", listed(broken, _MOST_NAMED))
+        yield Reason("structure", listed(broken, _MAX_NAMED))
     unrecorded = {one.record.name for one in _without_checksums(checked)}
     differing = [
         escaped(one.record.name)
@@ -182,7 +182,7 @@ def _damage(checked: list[Checked]) -> Iterator[Reason]:
         if one.state == "mismatch" and one.record.name not in unrecorded
     ]
     if differing:
-        yield Reason("checksum", f"CRC-32 differs: {listed(differing, _MOST_NAMED)}")
+        yield Reason("checksum", f"CRC-32 differs: {listed(differing, _MAX_NAMED)}")
 
 
 def _not_read(listing: Listing) -> Iterator[str]:

@@ -34,7 +34,7 @@ example:
 FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _SAFETENSORS = "safetensors.torch.load_file"
-_LONGEST = 2000
+_MAX_LENGTH = 2000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,11 +70,11 @@ def _warm(parser: argparse.ArgumentParser, path: str, name: str) -> int:
     try:
         share.load(function, path)
     except (share.ServerError, ImportError, MemoryError) as error:
-        complain(f"{parser.prog}: {escaped(path)}: {escaped(str(error), _LONGEST)}")
+        complain(f"{parser.prog}: {escaped(path)}: {escaped(str(error), _MAX_LENGTH)}")
         return reading.TROUBLE
     except Exception as error:  # whatever the function raises
         said = f"{type(error).__name__}: {error}"
-        complain(f"{parser.prog}: {escaped(path)}: {escaped(said, _LONGEST)}")
+        complain(f"{parser.prog}: {escaped(path)}: {escaped(said, _MAX_LENGTH)}")
         return reading.BAD
     say([f"{escaped(path)}: there, by {name}, after {time.perf_counter() - start:.3f} s"])
     return reading.FINE

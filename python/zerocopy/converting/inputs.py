@@ -14,7 +14,7 @@ from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import checkpoint, selection
 from zerocopy.lazy.layer import FileLayer, TensorInfo
-from zerocopy.saving.mapped_files import Place
+from zerocopy.saving.mapped_files import FileExtent
 
 Keep = str | Sequence[str] | Callable[[str], bool]
 
@@ -22,7 +22,7 @@ Keep = str | Sequence[str] | Callable[[str], bool]
 METADATA = "safetensors_metadata"
 
 _PICKLED = ("zip", "legacy", "hdf5")
-_MOST_LISTED = 10
+_MAX_LISTED = 10
 
 
 class Reference(NamedTuple):
@@ -132,11 +132,11 @@ class Sources:
         reference = self.tensors[name]
         return reference.checkpoint.get_tensor(reference.name)
 
-    def place_of(self, name: str) -> Place | None:
+    def place_of(self, name: str) -> FileExtent | None:
         """Return where a tensor's first byte is; None where no byte of a file is the tensor's."""
         offset = self.info(name).offset
         _, descriptor = self._files.get(self._layer_of(name).path, (None, None))
-        return None if descriptor is None or offset is None else Place(descriptor, offset)
+        return None if descriptor is None or offset is None else FileExtent(descriptor, offset)
 
     def path_of(self, name: str) -> str:
         """Return the path of the file that a tensor is in."""
@@ -205,8 +205,8 @@ class Sources:
 def listed(names: Iterable[str]) -> str:
     """Return names for a message, the first ten of them."""
     names = list(names)
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return ", ".join(shown(name) for name in names[:_MOST_LISTED]) + more
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(shown(name) for name in names[:_MAX_LISTED]) + more
 
 
 def _file_layers(opened: checkpoint.Checkpoint) -> Iterator[FileLayer]:

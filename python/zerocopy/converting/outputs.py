@@ -26,7 +26,7 @@ from zerocopy.loading.formats import hdf5
 from zerocopy.progress import Counted, Progress
 from zerocopy.saving.atomic_file import NewFile, replacing
 from zerocopy.saving.pickler import tie
-from zerocopy.saving.saver import Parts
+from zerocopy.saving.saver import PickledObject
 from zerocopy.saving.sink import PIECE, FileSink, Written
 
 SAFETENSORS = ".safetensors"
@@ -64,7 +64,7 @@ def write_safetensors(job: Job, target: Path) -> None:
 def write_pickled(job: Job, target: Path) -> None:
     """Write what ``torch.load`` loads: of one file the object that it held, else a dict of all tensors by name."""
     with _sources_of_objects(job) as sources:
-        parts = Parts(_object_of(sources))
+        parts = PickledObject(_object_of(sources))
         with replacing(target) as new:
             sink = FileSink(new.descriptor, os.fspath(target))
             parts.write(sink, _ALIGNMENT, True, Counted(job.progress, parts.total))
@@ -75,7 +75,7 @@ def write_hdf5(job: Job, target: Path) -> None:
     """Write the same as HDF5."""
     h5py = hdf5.import_h5py(target)
     with _sources_of_objects(job) as sources:
-        parts = Parts(_object_of(sources))
+        parts = PickledObject(_object_of(sources))
         records: list[Record] = [
             _Content("data.pkl", parts.pickle),
             _Content("version", b"3\n"),
@@ -105,7 +105,7 @@ class _Content(NamedTuple):
 class _Stored(NamedTuple):
     """The record of a storage."""
 
-    parts: Parts
+    parts: PickledObject
     number: int
 
     @property
@@ -149,7 +149,7 @@ def write_shards(job: Job, layout: shard_plan.Layout, most: int) -> None:
             units = _units(sources, job.dtype)
             shards = shard_plan.spread(units, most)
             total = sum(size for _, size in units)
-            contents = [Parts(_flat(sources, names)) for names in shards]
+            contents = [PickledObject(_flat(sources, names)) for names in shards]
             written = Counted(job.progress, sum(parts.total for parts in contents))
             with _shard_files(layout, shards, total) as files:
                 for (path, new), parts in zip(files, contents, strict=True):

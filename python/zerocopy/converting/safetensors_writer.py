@@ -17,7 +17,7 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import converted
 from zerocopy.loading.objects.rebuild.dense import tensor_over
 from zerocopy.process.malloc_trim import Heap
-from zerocopy.saving.mapped_files import Place
+from zerocopy.saving.mapped_files import FileExtent
 from zerocopy.saving.sink import Sink, Written
 
 # In the order of the format's own enumeration, by which its writer sorts: the most strictly aligned come last there,
@@ -31,7 +31,7 @@ _NAMES = {
 }  # fmt: skip
 _RANKS = {name: rank for rank, name in enumerate(_NAMES.values())}
 _ALIGNMENT = 8
-_LONGEST_HEADER = 100_000_000
+_MAX_HEADER_LENGTH = 100_000_000
 _RESERVED = "__metadata__"
 _PIECE = 1 << 20  # elements
 _CPU = torch.device("cpu")
@@ -81,7 +81,7 @@ def _header(tensors: list[Described], metadata: Mapping[str, str]) -> bytes:
         at += tensor.nbytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
-    if len(text) > _LONGEST_HEADER:
+    if len(text) > _MAX_HEADER_LENGTH:
         raise UnsupportedError(f"a .safetensors header of {len(text)} bytes: its readers take 100 MB")
     return struct.pack("<Q", len(text)) + text
 
@@ -105,7 +105,7 @@ def _is_as_stored(tensor: torch.Tensor) -> bool:
 class _Reader(NamedTuple):
     """Reads elements of a file to memory. If the file is cut that is an error, where its mapping would be a signal."""
 
-    place: Place  # of the first
+    place: FileExtent  # of the first
     path: str
     dtype: torch.dtype
 

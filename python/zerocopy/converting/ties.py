@@ -12,8 +12,8 @@ from zerocopy.converting.inputs import Sources
 from zerocopy.lazy.layer import TensorInfo
 
 # Beyond these tensors are said to overlap without a look: of a storage, and of ways to come from one to the other.
-_MOST_COMPARED = 1 << 16
-_MOST_LEFT = 64
+_MAX_COMPARED = 1 << 16
+_MAX_LEFT = 64
 
 
 def tied_names(sources: Sources) -> dict[str, str]:
@@ -61,7 +61,7 @@ def overlapping(sources: Sources, names: Iterable[str]) -> list[str]:
             before = [other for other in before if other.end > span.begin]
             for other in before:
                 compared += 1
-                if compared > _MOST_COMPARED or _may_meet(other, span):
+                if compared > _MAX_COMPARED or _may_meet(other, span):
                     found |= {other.name: None, span.name: None}
             before.append(span)
     return list(found)
@@ -93,7 +93,7 @@ def _may_meet(one: _Span, other: _Span) -> bool:
                 max(1 - n, -((reach - distance) // stride)), min(m - 1, (reach + distance) // stride) + 1
             )
         }
-        if len(left) > _MOST_LEFT:
+        if len(left) > _MAX_LEFT:
             return True
     return 0 in left
 

@@ -18,7 +18,7 @@ from zerocopy.gds.buffers import registered
 from zerocopy.gds.channel import Channel, Part
 
 _BLOCK = 4096
-_LARGEST_GAP = 1 << 16
+_MAX_GAP = 1 << 16
 
 
 class Record(NamedTuple):
@@ -104,7 +104,7 @@ def _runs_of(records: list[Record]) -> list[_Run]:
     runs: list[_Run] = []
     begin, end, place = there[0].offset, there[0].offset, there[0].offset % _BLOCK
     for offset, size, _ in there:
-        if offset - end > _LARGEST_GAP:
+        if offset - end > _MAX_GAP:
             runs.append(_Run(begin, end - begin, place))
             behind = place + end - begin
             begin, end, place = offset, offset, behind + (offset - behind) % _BLOCK

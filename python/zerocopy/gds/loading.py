@@ -79,7 +79,7 @@ def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
     name = name_of(path)
     if require is None and device.type == "cuda" and (reason := driver.refusal()):
         _warn(name, reason)
-        return loader.load(path, map_location=device)  # the staged road
+        return loader.load(path, map_location=device)  # by a staged copy
     if path.is_dir() or _torch.skips_data():
         return _load_by_cpu(path, device, require)
     with path.open("rb") as file:

@@ -15,12 +15,12 @@ from zerocopy.saving import saver
 from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
 from zerocopy.saving.checkpoint_writer import CheckpointWriter
 from zerocopy.saving.mapped_files import MappedFiles
-from zerocopy.saving.saver import Parts
+from zerocopy.saving.saver import PickledObject
 from zerocopy.saving.sink import FileSink
 from zerocopy.saving.zip_writer import ROOT
 
 _ALIGNMENT = 4096
-_MOST_LAYOUTS = 8
+_MAX_LAYOUTS = 8
 # What is smaller comes to the CPU sooner than a request of its own takes.
 _LARGE = 1 << 20
 
@@ -73,7 +73,7 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None =
         saver.save(state_dict, path, alignment=_ALIGNMENT)
         return
     _torch.log_usage("torch.save")
-    parts = Parts(state_dict)
+    parts = PickledObject(state_dict)
     name = name_of(path)
     with replacing(path) as new:
         later = _reserve(parts, FileSink(new.descriptor, name))
@@ -85,7 +85,7 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None =
                     channel.write(parts.storage(number), offsets[f"{ROOT}/data/{number}"])
 
 
-def _reserve(parts: Parts, sink: FileSink) -> list[int]:
+def _reserve(parts: PickledObject, sink: FileSink) -> list[int]:
     """Write the archive; of storages on devices only the room. Return their numbers."""
     later = []
     with MappedFiles() as mapped, CheckpointWriter(sink, _ALIGNMENT, checksum=True, regular=True) as writer:
@@ -101,13 +101,13 @@ def _reserve(parts: Parts, sink: FileSink) -> list[int]:
     return [] if _torch.skips_data() else later
 
 
-def _offsets(parts: Parts, descriptor: int, name: str) -> dict[str, int]:
+def _offsets(parts: PickledObject, descriptor: int, name: str) -> dict[str, int]:
     """Return where the records are: as the file's own directory has it, once for all saves that are laid out alike."""
     key = (len(parts.pickle), tuple(parts.sizes))
     found = _layouts.pop(key, None)
     if found is None:
         found = {record.name: record.offset for record in _core.zip_records(descriptor, name)}
     _layouts[key] = found
-    if len(_layouts) > _MOST_LAYOUTS:
+    if len(_layouts) > _MAX_LAYOUTS:
         _layouts.popitem(last=False)
     return found

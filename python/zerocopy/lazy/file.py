@@ -130,7 +130,7 @@ def open_archive(f: Any, mode: str, backend: str) -> Opened:
 
 def read_archive(opened: Opened, encoding: str, options: Options) -> LazyFile:
     """Read the pickle of an open archive, with the safe machine."""
-    where = (*_torch.restore_function(options.map_location), staging.road_to(options.device))
+    where = (*_torch.restore_function(options.map_location), staging.transfer_to(options.device))
     native = _C.Lazy(opened.archive, allowlist.resolve, *where, encoding, builder, opened.name)
     opened.finish()
     return LazyFile(native, opened.name, options)

@@ -24,7 +24,7 @@ from zerocopy.loading import error_context
 from zerocopy.loading.objects import builder
 from zerocopy.process.fork_safe import ForkSafeLock
 
-_MOST_TIED = 100
+_MAX_TIED = 100
 
 
 class TensorInfo(NamedTuple):
@@ -155,7 +155,7 @@ class FileLayer:
             entry.storage,
             _device(entry.location),
             entry.requires_grad,
-            tuple(islice(others, _MOST_TIED)),
+            tuple(islice(others, _MAX_TIED)),
         )
 
     def begin(self, name: str) -> int:

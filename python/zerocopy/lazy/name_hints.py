@@ -9,7 +9,7 @@ from zerocopy.display import shown
 
 _COMPARED = 500  # names that are compared with a wrong one; of more it would take a noticeable time
 _SUGGESTED = 3
-_LONGEST = 200  # characters of a name that are looked at; comparing takes their square
+_MAX_LENGTH = 200  # characters of a name that are looked at; comparing takes their square
 
 
 def no_such_name(path: str, name: object, names: Collection[str], others: Iterable[str] = ()) -> KeyError:
@@ -23,7 +23,7 @@ def no_such_name(path: str, name: object, names: Collection[str], others: Iterab
         return KeyError(f"{path}: {shown(name)} is no tensor; below it are {_listed(below)}, ...")
     import difflib  # it is for errors: every load would pay for it
 
-    close = difflib.get_close_matches(name[:_LONGEST], _near(name[:_LONGEST], names), _SUGGESTED)
+    close = difflib.get_close_matches(name[:_MAX_LENGTH], _near(name[:_MAX_LENGTH], names), _SUGGESTED)
     hint = f"; close to it: {_listed(close)}" if close else ""
     return KeyError(f"{path}: there is no {shown(name) or repr(name)}{hint}")
 
@@ -31,7 +31,7 @@ def no_such_name(path: str, name: object, names: Collection[str], others: Iterab
 def _near(name: str, names: Collection[str]) -> list[str]:
     """Return some names of the deepest branch that a name shares with any."""
     branch, _, _ = name.rpartition(".")
-    near = (known for known in (_below(branch, names) if branch else names) if len(known) <= _LONGEST)
+    near = (known for known in (_below(branch, names) if branch else names) if len(known) <= _MAX_LENGTH)
     found = list(islice(near, _COMPARED))
     return found if found or not branch else _near(branch, names)
 

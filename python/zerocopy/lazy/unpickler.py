@@ -7,12 +7,12 @@ from typing import Any
 
 from zerocopy._native import _C
 from zerocopy.lazy.placeholder_builder import Deferred, loaded, plain_state
-from zerocopy.loading.readers.unpickler import StorageUnpickling
+from zerocopy.loading.readers.unpickler import StorageUnpicklerMixin
 
 _PythonUnpickler: Any = pickle._Unpickler
 
 
-class LazyUnpickler(StorageUnpickling, _PythonUnpickler):  # type: ignore[misc]
+class LazyUnpickler(StorageUnpicklerMixin, _PythonUnpickler):  # type: ignore[misc]
     """Puts placeholders where tensors would be, and hands real ones to the code of the file.
 
     That may be C++, which keeps what it gets; of objects that take their attributes from a dict, as modules do, the

@@ -41,8 +41,8 @@ def _load_safely(
     restore, cpu_as_is = (
         staging.restoring(map_location) if callable(map_location) else _torch.restore_function(map_location)
     )
-    way = staging.road_to(map_location)
-    return archive.load(allow, restore, cpu_as_is, way, options.encoding, objects, objects is stubs)
+    transfer = staging.transfer_to(map_location)
+    return archive.load(allow, restore, cpu_as_is, transfer, options.encoding, objects, objects is stubs)
 
 
 def refuse_all(names: list[Name]) -> dict[Name, Any]:

@@ -1,4 +1,4 @@
-"""Which way the bytes of a file come to memory: chosen by the caller, the environment, or the file system."""
+"""Chooses how the bytes of a file are read: by the caller, the environment, or the file system."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from zerocopy.errors import Error
 
 BACKENDS = ("auto", "mmap", "pread", "direct")
 
-# As many requests of 4 MiB are under way at once: what a fast disk wants, and what hides the latency of a network.
+# Requests of 4 MiB at once. A fast disk needs 16; more hide the latency of a network.
 LOCAL_THREADS, NETWORK_THREADS = 16, 32
 
-# Of the memory that is free: a larger file would push its own beginning out again while it is read ahead.
-_MOST_AHEAD = 0.8
+# Share of the free memory. Reading ahead in a larger file would evict its beginning again.
+_MAX_AHEAD = 0.8
 
 log = logging.getLogger("zerocopy")
 
 
-class Way(NamedTuple):
+class ReadStrategy(NamedTuple):
     """How a file is opened.
 
     Attributes
     ----------
     name : {"whole", "ahead", "windows", "pread", "direct"}
-        Mapped; mapped and read before it is touched; mapped window by window; read; read past the page cache.
+        Mapped; mapped and read ahead; mapped in windows; read; read past the page cache.
     threads : int
-        How many may read at once.
+        Number of threads that may read at once.
     reason : str
-        Why "auto" chose it; empty where the caller did.
+        Why "auto" chose it. Empty if the caller chose.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Way(NamedTuple):
 
 
 def backend_of(backend: str, mmap: bool | None) -> str:
-    """Return the backend that is wanted: argument over environment over default."""
+    """Return the backend: argument over environment over default."""
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
     if mmap is None:
@@ -57,33 +57,35 @@ def backend_of(backend: str, mmap: bool | None) -> str:
     return backend if backend in wanted else wanted[0]
 
 
-def way_to(file: bytes | int, backend: str, *, windows: bool) -> Way:
-    """Choose how a file, given as path or descriptor, is opened; `windows` where that need not be whole."""
+def strategy_for(file: bytes | int, backend: str, *, windows: bool) -> ReadStrategy:
+    """Choose how to open a file, given as path or descriptor. `windows` permits to map parts of it."""
     if backend in ("pread", "direct"):
-        return Way(backend, environment.threads(LOCAL_THREADS))
+        return ReadStrategy(backend, environment.threads(LOCAL_THREADS))
     mapped = "windows" if windows else "whole"
     if backend == "mmap":
-        return Way(mapped, environment.threads(LOCAL_THREADS))
+        return ReadStrategy(mapped, environment.threads(LOCAL_THREADS))
     try:
         kind, network = _file_system_of(file)
         size = os.stat(file).st_size if network else 0  # noqa: PTH116  a descriptor is no path
-    except OSError:  # who opens it will say so
-        return Way(mapped, environment.threads(LOCAL_THREADS))
+    except OSError:  # opening the file raises it again
+        return ReadStrategy(mapped, environment.threads(LOCAL_THREADS))
     if not network:
         reason = f"mapped, since it lies on a local file system ({kind})"
-        return Way(mapped, environment.threads(LOCAL_THREADS), reason)
+        return ReadStrategy(mapped, environment.threads(LOCAL_THREADS), reason)
     threads = environment.threads(NETWORK_THREADS)
     if windows:
-        return Way(mapped, threads, f"mapped part by part as it is used, on a network file system ({kind})")
-    if size > _MOST_AHEAD * _free_memory():
+        return ReadStrategy(
+            mapped, threads, f"mapped part by part as it is used, on a network file system ({kind})"
+        )
+    if size > _MAX_AHEAD * _free_memory():
         reason = f"mapped and not read ahead, since it lies on a network file system ({kind}) and memory has no room"
-        return Way(mapped, threads, reason)
+        return ReadStrategy(mapped, threads, reason)
     reason = f"mapped and read ahead by {threads} threads, since it lies on a network file system ({kind})"
-    return Way("ahead", threads, reason)
+    return ReadStrategy("ahead", threads, reason)
 
 
 def threads_for(file: bytes) -> int:
-    """Return how many threads may read a file at once."""
+    """Return the number of threads that may read a file at once."""
     try:
         _, network = _file_system_of(file)
     except OSError:
@@ -91,25 +93,25 @@ def threads_for(file: bytes) -> int:
     return environment.threads(NETWORK_THREADS if network else LOCAL_THREADS)
 
 
-def note(name: str, archive: _C.Archive | None, way: Way) -> None:
-    """Say at INFO how a file was opened: what "auto" chose, and where the file or its system does not go with it."""
+def note(name: str, archive: _C.Archive | None, strategy: ReadStrategy) -> None:
+    """Log at INFO what "auto" chose, and what the file or its file system does not permit."""
     if not log.isEnabledFor(logging.INFO):
         return
-    if archive is not None and way.name == "direct" and not archive.is_direct:
+    if archive is not None and strategy.name == "direct" and not archive.is_direct:
         log.info("%s: read by pread, since its file system refuses O_DIRECT", name)
-    if way.reason:
+    if strategy.reason:
         others = Counter() if archive is None else _not_mapped(archive)
         but = "".join(f"; {number} of its storages {how}" for how, number in others.items())
-        log.info("%s: %s%s", name, way.reason, but)
+        log.info("%s: %s%s", name, strategy.reason, but)
 
 
 def _not_mapped(archive: _C.Archive) -> Counter[str]:
-    """Count the storages that come to memory in other ways than by the mapping."""
+    """Count the storages that are not mapped."""
     if archive.is_torchscript:
         return Counter()
     try:
         storages = archive.explain()
-    except (Error, pickle.UnpicklingError):  # what is loaded of the file says so
+    except (Error, pickle.UnpicklingError):  # loading the file raises it again
         return Counter()
     return Counter(storage.how for storage in storages if storage.how != "mapped")
 
@@ -119,7 +121,7 @@ def _file_system_of(file: bytes | int) -> tuple[str, bool]:
 
 
 def _free_memory() -> float:
-    """Return bytes that could be had without swapping."""
+    """Return the bytes that are available without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return float(line.split()[1]) * 1024

@@ -34,7 +34,7 @@ UNKNOWN = (UnknownFormatError, UnknownPickleError)
 DIAGNOSES = (TarError, TorchScriptError, *UNKNOWN)
 
 
-def undiagnosed(error: Exception) -> Exception:
+def public_error(error: Exception) -> Exception:
     """Return one of :data:`DIAGNOSES` as the exception that users know."""
     public = type(error).__base__ or Exception
     known: Exception = public(*error.args)
@@ -42,7 +42,7 @@ def undiagnosed(error: Exception) -> Exception:
     return known
 
 
-class Glimpse(NamedTuple):
+class FileSample(NamedTuple):
     """The first and last bytes of a file, and its size."""
 
     head: bytes
@@ -70,9 +70,9 @@ _RECORD = re.compile(rb"data\.pkl", re.IGNORECASE)
 _HTML = re.compile(rb"\s*(<!doctype\s+html|<html|<head|<\?xml[^>]*>\s*<!doctype\s+html)", re.IGNORECASE)
 
 
-def diagnose(glimpse: Glimpse, error: Error) -> Exception:
+def diagnose(sample: FileSample, error: Error) -> Exception:
     """Return the exception to raise for a file that could not be opened because of `error`."""
-    head, tail, size = glimpse
+    head, tail, size = sample
     if size == 0:
         return UnknownFormatError("the file is empty")
     if head.startswith(_ZIP) or tail.startswith(_ZIP_END):  # the latter: two formats in one file

@@ -17,7 +17,7 @@ def as_public_error() -> Iterator[None]:
     try:
         yield
     except diagnosis.DIAGNOSES as error:
-        raise diagnosis.undiagnosed(error) from error.__cause__
+        raise diagnosis.public_error(error) from error.__cause__
 
 
 @contextlib.contextmanager

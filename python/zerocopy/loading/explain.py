@@ -150,7 +150,7 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
         note = "every storage is copied; weights_only refuses the format, which lets a file run any code"
         return Explanation(inputs.name_of(f), "tar", (), note)
     except (Error, *diagnosis.UNKNOWN) as error:
-        public = diagnosis.undiagnosed(error) if isinstance(error, diagnosis.DIAGNOSES) else error
+        public = diagnosis.public_error(error) if isinstance(error, diagnosis.DIAGNOSES) else error
         raise type(public)(f"{inputs.name_of(f)}: {public}") from error.__cause__
     finally:
         if begin is not None:

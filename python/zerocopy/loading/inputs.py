@@ -22,7 +22,7 @@ Backend = str
 # Of what is read from file objects that are not simply a file.
 _FIRST_PIECE = 1 << 16
 _MODES = ("c", "r", "r+")
-_LARGEST_PIECE = 1 << 23
+_MAX_PIECE = 1 << 23
 
 # File objects that only pass on to another, and the attribute that holds it.
 _WRAPPERS = {
@@ -50,16 +50,16 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
         if b"\0" in path:
             raise ValueError("embedded null byte")
         sys.audit("open", name_of(f), "rb", os.O_RDONLY)  # as Python's own open() says it
-        name, way = name_of(f), backends.way_to(path, backend, windows=windows)
+        name, strategy = name_of(f), backends.strategy_for(path, backend, windows=windows)
         with _saying_if_special(path):
             archive = _attempt(
-                lambda listing: _C.Archive.open(path, mode, way.name, way.threads, listing),
-                lambda: _glimpse_of_path(path),
+                lambda listing: _C.Archive.open(path, mode, strategy.name, strategy.threads, listing),
+                lambda: _sample_of_path(path),
                 lambda: hdf5.listing_of_path(path),
                 name,
                 path,
             )
-        backends.note(name, archive, way)
+        backends.note(name, archive, strategy)
         return archive
     f = _unwrapped(f)
     if not hasattr(f, "read"):
@@ -67,29 +67,29 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
     name = name_of(f)
     if _is_plain_file(f):
         start, descriptor = f.tell(), f.fileno()
-        way = backends.way_to(descriptor, backend, windows=windows)
+        strategy = backends.strategy_for(descriptor, backend, windows=windows)
         archive = _attempt(
             lambda listing: _C.Archive.open_descriptor(
-                descriptor, start, name, mode, way.name, way.threads, listing
+                descriptor, start, name, mode, strategy.name, strategy.threads, listing
             ),
-            lambda: glimpse_of_descriptor(descriptor, start),
+            lambda: sample_of_descriptor(descriptor, start),
             lambda: hdf5.listing_of_descriptor(descriptor, start, name),
             name,
             descriptor,
         )
-        backends.note(name, archive, way)
+        backends.note(name, archive, strategy)
         return archive
     # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
     return _open_buffer(rest_of(f), "c", name)
 
 
-def open_parts(path: Path, mode: str, backend: Backend, *, windows: bool) -> _C.Parts:
+def open_parts(path: Path, mode: str, backend: Backend, *, windows: bool) -> _C.MultiArchiveFile:
     """Open a file that has archives in it, one behind the other."""
     sys.audit("open", name_of(path), "rb", os.O_RDONLY)
     encoded = os.fsencode(path)
-    way = backends.way_to(encoded, backend, windows=windows)
-    parts = _C.Parts(encoded, mode, way.name, way.threads)
-    backends.note(name_of(path), None, way)
+    strategy = backends.strategy_for(encoded, backend, windows=windows)
+    parts = _C.MultiArchiveFile(encoded, mode, strategy.name, strategy.threads)
+    backends.note(name_of(path), None, strategy)
     return parts
 
 
@@ -107,7 +107,7 @@ def _saying_if_special(path: bytes) -> Iterator[None]:
 def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
     return _attempt(
         lambda listing: _C.Archive.open_buffer(buffer, mode, listing),
-        lambda: _glimpse_of_buffer(buffer),
+        lambda: _sample_of_buffer(buffer),
         lambda: hdf5.listing_of_buffer(buffer),
         name,
     )
@@ -115,7 +115,7 @@ def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
 
 def _attempt(
     opened: Callable[[_C.Listing], _C.Archive],
-    glimpse: Callable[[], diagnosis.Glimpse],
+    sample: Callable[[], diagnosis.FileSample],
     listing: Callable[[], _C.Listing],
     name: str,
     file: bytes | int | None = None,
@@ -124,7 +124,7 @@ def _attempt(
     try:
         return opened(None)
     except Error as error:
-        seen = glimpse()
+        seen = sample()
         if not hdf5.recognises(seen.head, name):
             raise diagnosis.diagnose(seen, error) from None
         if isinstance(error, FormatError) and str(error).startswith("hdf5"):
@@ -133,24 +133,26 @@ def _attempt(
         return opened(listing())
 
 
-def _glimpse_of_path(path: bytes) -> diagnosis.Glimpse:
+def _sample_of_path(path: bytes) -> diagnosis.FileSample:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        return glimpse_of_descriptor(descriptor, 0)
+        return sample_of_descriptor(descriptor, 0)
     finally:
         os.close(descriptor)
 
 
-def glimpse_of_descriptor(descriptor: int, start: int) -> diagnosis.Glimpse:
+def sample_of_descriptor(descriptor: int, start: int) -> diagnosis.FileSample:
     """Return the first and last bytes of what begins at `start` of an open file."""
     size = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, diagnosis.TAIL, max(start, size - diagnosis.TAIL))
-    return diagnosis.Glimpse(os.pread(descriptor, diagnosis.HEAD, start), tail, size - start)
+    return diagnosis.FileSample(os.pread(descriptor, diagnosis.HEAD, start), tail, size - start)
 
 
-def _glimpse_of_buffer(buffer: Any) -> diagnosis.Glimpse:
+def _sample_of_buffer(buffer: Any) -> diagnosis.FileSample:
     with memoryview(buffer) as view, view.cast("B") as flat:
-        return diagnosis.Glimpse(bytes(flat[: diagnosis.HEAD]), bytes(flat[-diagnosis.TAIL :]), flat.nbytes)
+        return diagnosis.FileSample(
+            bytes(flat[: diagnosis.HEAD]), bytes(flat[-diagnosis.TAIL :]), flat.nbytes
+        )
 
 
 def position_of(f: Any) -> int | None:
@@ -195,7 +197,7 @@ def _content_of(f: Any) -> Any:
     content, piece = bytearray(), bytearray(_FIRST_PIECE)
     while got := f.readinto(piece):
         content += memoryview(piece)[:got]
-        if got == len(piece) < _LARGEST_PIECE:
+        if got == len(piece) < _MAX_PIECE:
             piece = bytearray(2 * len(piece))
     return content
 

@@ -138,8 +138,8 @@ def load_diagnosed(
     begin = inputs.position_of(f)
     with error_context.naming(f, options.weights_only):
         try:
-            # What goes to a device is read on its way there: to read ahead would be to read twice.
-            windows = staging.leads_to(options.map_location)
+            # The staged copy reads the file itself, so reading ahead would read it twice.
+            windows = staging.stages_all(options.map_location)
             archive = inputs.open_archive(f, options.mode, options.backend, windows=windows)
         except diagnosis.TarError:
             if options.weights_only:

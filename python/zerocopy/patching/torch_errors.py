@@ -23,7 +23,7 @@ from zerocopy.loading import inputs
 
 Function = Callable[..., Any]
 
-_LARGEST = 1 << 17  # bytes of a stand-in
+_MAX_SIZE = 1 << 17  # bytes of a stand-in
 
 
 def in_torch_words(original: Function, error: Exception, f: Any, weights_only: bool) -> BaseException:
@@ -89,7 +89,7 @@ def _beginning(f: Any) -> bytes:
 
 def _cut(f: Any) -> bytes:
     """Return the beginning of a zip archive. Sizes matter: torch fails in several ways to look for the end."""
-    return b"PK\x03\x04".ljust(min(_size(f), _LARGEST), b"\0")
+    return b"PK\x03\x04".ljust(min(_size(f), _MAX_SIZE), b"\0")
 
 
 def _first_name(f: Any) -> bytes | None:
@@ -112,7 +112,7 @@ def _without(f: Any, name: str) -> bytes:
 
 
 def _of_other_size(f: Any, key: str, has: str, needs: str) -> bytes | None:
-    if max(int(has), int(needs)) > _LARGEST:
+    if max(int(has), int(needs)) > _MAX_SIZE:
         return None
     return _archive(_pickle(_tensor(key, int(needs))), {f"data/{key}": bytes(int(has))})
 
@@ -123,7 +123,7 @@ def _outside_of_storage(f: Any, *_: str) -> bytes:
 
 def _cut_legacy(f: Any, needs: str, left: str) -> bytes | None:
     missing = int(needs) - int(left)
-    if missing > _LARGEST:
+    if missing > _MAX_SIZE:
         return None
     header = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}."
     whole = header + _pickle(_tensor("0", missing, legacy=True)) + b"\x80\x02]X\x01\0\0\x000a."

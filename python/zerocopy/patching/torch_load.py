@@ -143,7 +143,7 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
     except (diagnosis.TarError, diagnosis.TorchScriptError) as error:
         # Under weights_only. Releases before 2.6 do not refuse: they extract the one and run the other.
         if not _torch.safe_by_default():
-            raise diagnosis.undiagnosed(error) from None
+            raise diagnosis.public_error(error) from None
         raise in_torch_words(error) from error
     except UnsupportedError as error:
         reason = str(error)

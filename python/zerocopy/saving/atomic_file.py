@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 _SUFFIX = ".part"
 _TOKEN = re.compile("[0-9a-f]{16}")  # between the prefix and the suffix
-_LONGEST_STEM = 100  # bytes: names have 255
+_MAX_STEM_LENGTH = 100  # bytes: names have 255
 _ACL = "system.posix_acl_access"
 # A file system, or a kernel, that makes no files without a name.
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
@@ -136,7 +136,7 @@ def _status_of(target: Path) -> os.stat_result | None:
 
 
 def _prefix_of(target: Path) -> str:
-    return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_STEM])}."
+    return f".{os.fsdecode(os.fsencode(target.name)[:_MAX_STEM_LENGTH])}."
 
 
 def _new_name(target: Path) -> Path:

@@ -13,9 +13,9 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._core import crc32
-from zerocopy.saving.mapped_files import MappedFiles, Place
+from zerocopy.saving.mapped_files import FileExtent, MappedFiles
 from zerocopy.saving.sink import Sink, Written
-from zerocopy.saving.zip_writer import LARGEST_ALIGNMENT, SMALLEST_ALIGNMENT, ZipWriter
+from zerocopy.saving.zip_writer import MAX_ALIGNMENT, SMALLEST_ALIGNMENT, ZipWriter
 
 _FILE_FORMAT = b"3\n"
 # From this size on it is worth to ask where a storage lies, and to have a thread compute its checksum.
@@ -23,7 +23,7 @@ _LARGE = 1 << 20
 _PIECE = 1 << 20
 _WRITTEN_PIECE = 4 << 20
 # Up to this an extra field pads everything, and torch's arithmetic for the places of storages holds.
-_LARGEST_REGULAR_ALIGNMENT = 1 << 15
+_MAX_REGULAR_ALIGNMENT = 1 << 15
 
 
 class CheckpointWriter:
@@ -49,7 +49,7 @@ class CheckpointWriter:
     ) -> None:
         self._sink, self._zip = sink, ZipWriter(sink)
         self._alignment, self._checksum, self._written = alignment, checksum, written
-        self._regular = regular and alignment <= _LARGEST_REGULAR_ALIGNMENT
+        self._regular = regular and alignment <= _MAX_REGULAR_ALIGNMENT
         # A Writer compares checksums with what storages hold, so it takes them from there.
         self._inherits = regular
         # Does checksums while this thread writes; both leave Python alone meanwhile.
@@ -89,7 +89,7 @@ class CheckpointWriter:
                 return self._inherited(mapped, place, size) if self._checksum else 0
             return self._beside(lambda: _checksum_of_file(place, size), lambda: copy(sink, content, place))
 
-        def copy(sink: Sink, content: memoryview, place: Place) -> None:
+        def copy(sink: Sink, content: memoryview, place: FileExtent) -> None:
             done = sink.copy(place.descriptor, place.offset, size, self._written)
             sink.write(content[done:], self._written)
 
@@ -140,7 +140,7 @@ class CheckpointWriter:
             wait([computing])  # what it reads has to stay until then
         return computing.result()
 
-    def _inherited(self, mapped: MappedFiles, place: Place, size: int) -> int:
+    def _inherited(self, mapped: MappedFiles, place: FileExtent, size: int) -> int:
         """Return the checksum of blocks that another file has too.
 
         What it says of them is what was said when they were written: a disk that has damaged them since is found out,
@@ -160,7 +160,7 @@ def _unnoticed(_: int) -> None:
     """Stand for whoever counts what is written, who is told later."""
 
 
-def _checksum_of_file(place: Place, size: int) -> int:
+def _checksum_of_file(place: FileExtent, size: int) -> int:
     """Return the checksum of bytes of a file, read in pieces that stay in the processor's cache."""
     crc, at, piece = 0, 0, bytearray(_PIECE)
     while at < size:
@@ -175,6 +175,6 @@ def _checksum_of_file(place: Place, size: int) -> int:
 def checked_alignment(alignment: int) -> int:
     """Return the alignment. Raises ValueError if it is none."""
     is_power = isinstance(alignment, int) and alignment > 0 and alignment & (alignment - 1) == 0
-    if not (is_power and SMALLEST_ALIGNMENT <= alignment <= LARGEST_ALIGNMENT):
+    if not (is_power and SMALLEST_ALIGNMENT <= alignment <= MAX_ALIGNMENT):
         raise ValueError(f"alignment is a power of two from 64 to 2 MiB, not {alignment!r}")
     return alignment

@@ -30,7 +30,7 @@ class MappedPart(NamedTuple):
     path: bytes
 
 
-class Place(NamedTuple):
+class FileExtent(NamedTuple):
     """Bytes of an open file."""
 
     descriptor: int
@@ -66,7 +66,7 @@ class MappedFiles:
         """Return what the kernel calls them."""
         return {mapping.identity for mapping in self._mappings}
 
-    def place_of(self, address: int, size: int) -> Place | None:
+    def place_of(self, address: int, size: int) -> FileExtent | None:
         """Return where the file has these bytes; None unless it is certain that it has the same."""
         index = bisect.bisect_right(self._mappings, address, key=lambda mapping: mapping.begin) - 1
         if index < 0 or size == 0:
@@ -80,9 +80,9 @@ class MappedFiles:
         if descriptor is None:
             return None
         is_settled = mapping.identity not in self._written
-        return Place(descriptor, mapping.offset + address - mapping.begin, is_settled)
+        return FileExtent(descriptor, mapping.offset + address - mapping.begin, is_settled)
 
-    def checksum_of(self, place: Place, size: int) -> int | None:
+    def checksum_of(self, place: FileExtent, size: int) -> int | None:
         """Return the CRC-32 that the file itself, a checkpoint of torch's, has for these bytes; None if it has none.
 
         A record that was written without one, or had only its room made, has zero.

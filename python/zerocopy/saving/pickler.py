@@ -49,7 +49,7 @@ class Remake(NamedTuple):
             found.append(storage.storage)
             return ""
 
-        StandIns(self, note).of(self.placeholder)
+        StoredTensorReplacer(self, note).of(self.placeholder)
         return found[self.number]
 
 
@@ -96,7 +96,7 @@ class StoredTensor:
         return self._reduced
 
 
-class StandIns:
+class StoredTensorReplacer:
     """Puts stand-ins in the place of tensors and storages.
 
     Parameters
@@ -148,7 +148,7 @@ class StandIns:
         real = real_of(tensor) if isinstance(tensor, NotYetLoadedTensor) else tensor
         made = self._noted(tensor, StoredTensor(real))
         # What is made for the pickle alone, tensors among it, is kept until this one is done and no longer.
-        within = StandIns(self._owner, self._store, self._remade)
+        within = StoredTensorReplacer(self._owner, self._store, self._remade)
         within._made = collections.ChainMap({}, self._made)
         made._reduced = within.of(real.__reduce_ex__(PROTOCOL))
         return made
@@ -205,7 +205,7 @@ class _Pickler(pickle.Pickler):
         if obj._recipe not in self._converted:
             # The first storage is the tensor's own, others are those of its attributes.
             remakes = (Remake(obj, n, None if n else _identity(obj)) for n in itertools.count())
-            stand_ins = StandIns(self._owner, self._store, lambda: next(remakes))
+            stand_ins = StoredTensorReplacer(self._owner, self._store, lambda: next(remakes))
             self._converted[obj._recipe] = stand_ins.of(obj).__reduce_ex__(PROTOCOL)
         return self._converted[obj._recipe]
 

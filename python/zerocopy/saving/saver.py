@@ -81,7 +81,7 @@ def save(
         )
     require_progress(progress)
     _torch.log_usage("torch.save")
-    parts = Parts(obj)
+    parts = PickledObject(obj)
     with sink_of(f) as sink:
         parts.write(sink, alignment, checksum, Counted(progress, parts.total))
 
@@ -102,7 +102,7 @@ def sink_of(f: Any) -> Iterator[Sink]:
             yield FileSink(new.descriptor, os.fspath(path))
 
 
-class Parts:
+class PickledObject:
     """The pickle of an object, and its storages in the order in which the pickle speaks of them.
 
     Attributes

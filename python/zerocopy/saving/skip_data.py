@@ -107,8 +107,8 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
         try:
             storages = _core.examine(file.fileno(), os.fspath(path), 0)["storages"]
         except Error as error:  # the core says no more about a file that is not an archive
-            glimpse = inputs.glimpse_of_descriptor(file.fileno(), 0)
-            raise diagnosis.diagnose(glimpse, error) from None
+            sample = inputs.sample_of_descriptor(file.fileno(), 0)
+            raise diagnosis.diagnose(sample, error) from None
         for storage in storages:
             if storage.is_deflated:
                 raise UnsupportedError(

@@ -16,7 +16,7 @@ from zerocopy._core import crc32
 from zerocopy.saving.atomic_file import path_of_file
 from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.saving.mapped_files import MappedFiles
-from zerocopy.saving.pickler import StandIns, Store, pickled
+from zerocopy.saving.pickler import Store, StoredTensorReplacer, pickled
 from zerocopy.saving.saver import require_one_dtype, sink_of
 
 
@@ -97,7 +97,7 @@ class Writer:
             or that the object itself has, unless the storage was written to in the meantime.
         """
         with self._writing() as write:
-            return StandIns(self, write).of(obj)
+            return StoredTensorReplacer(self, write).of(obj)
 
     def save(self, obj: Any) -> None:
         """Write the object, and the tensors in it that were not stored early. Nothing can be stored after that.

@@ -15,7 +15,7 @@ from zerocopy._core import crc32
 from zerocopy.saving.sink import Sink
 
 ROOT = "archive"
-SMALLEST_ALIGNMENT, LARGEST_ALIGNMENT = 64, 2 << 20
+SMALLEST_ALIGNMENT, MAX_ALIGNMENT = 64, 2 << 20
 
 _ALL_ONES_16, _ALL_ONES_32 = 0xFFFF, 0xFFFFFFFF
 _LOCAL = struct.Struct("<IHHHHHIIIHH")
@@ -30,7 +30,7 @@ _FIRST_DATE = 0x21  # 1 January 1980: what does not change does not tell when it
 _FIELD = struct.Struct("<HH")
 _WIDE_FIELD_ID = 1
 _PADDING_FIELD_ID = int.from_bytes(b"FB", "little")
-_LONGEST_PADDING = _ALL_ONES_16 - _FIELD.size - 3 * 8  # beside the widest field of sizes
+_MAX_PADDING_LENGTH = _ALL_ONES_16 - _FIELD.size - 3 * 8  # beside the widest field of sizes
 
 #: Writes a record's bytes to the archive's sink and returns their CRC-32, or 0.
 Content = Callable[[Sink], int]
@@ -85,7 +85,7 @@ class ZipWriter:
 
     def _pad(self, name: str, size: int, alignment: int) -> None:
         """Make the room that an extra field cannot fill: by records of zeros, which no pickle speaks of."""
-        while _padding(name, size, self._sink.position, alignment) > _LONGEST_PADDING:
+        while _padding(name, size, self._sink.position, alignment) > _MAX_PADDING_LENGTH:
             filler, at = f"{ROOT}/.padding/{len(self.entries)}", self._sink.position
             empty = _LOCAL.size + len(filler)
             zeros = _padding(name, size, at + empty, alignment) - _FIELD.size

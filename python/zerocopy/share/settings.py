@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 _IDLE = 3600.0
 _TIMEOUT = 1800.0
-_LONGEST = 1e9  # no clock takes much more
+_MAX_LENGTH = 1e9  # no clock takes much more
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -37,7 +37,7 @@ def max_bytes() -> int | None:
 
 def timeout() -> float:
     """Return how long a result may take to be computed: ``ZEROCOPY_SHARE_TIMEOUT``, in seconds."""
-    return min(seconds("ZEROCOPY_SHARE_TIMEOUT", _TIMEOUT), _LONGEST)
+    return min(seconds("ZEROCOPY_SHARE_TIMEOUT", _TIMEOUT), _MAX_LENGTH)
 
 
 def seconds(variable: str, default: float) -> float:

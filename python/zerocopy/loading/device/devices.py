@@ -1,7 +1,7 @@
-"""The devices that the road leads to, as the road sees them: memory there, memory to copy from, a lane of copies.
+"""Target devices of the staged copy: device memory, page-locked memory, and a stream of copies.
 
-:class:`Cuda` is the real one. :class:`Memory` is its twin in ordinary memory, with copies that go on behind the
-caller's back as a GPU's do: what the road is tested and measured with where there is no GPU.
+:class:`Cuda` is a real device. :class:`Memory` simulates one in host memory, with asynchronous copies, so that the
+staged copy can be tested and measured without a GPU.
 """
 
 from __future__ import annotations
@@ -15,75 +15,75 @@ from typing import Any, Protocol
 import torch
 
 
-class Mark(Protocol):
-    """A place in a lane."""
+class Event(Protocol):
+    """A point in a stream of copies."""
 
     def query(self) -> bool:
-        """Return whether all copies before it are done."""
+        """Return whether all copies before this point are done."""
 
     def synchronize(self) -> None:
-        """Wait until they are."""
+        """Wait until all copies before this point are done."""
 
 
-class Lane(Protocol):
-    """Copies that are done one after the other while the caller goes on."""
+class CopyStream(Protocol):
+    """Copies that run one after the other, while the caller continues."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Begin to copy bytes. Both stay untouched until a mark behind this is reached."""
+        """Begin to copy bytes. Neither tensor may be changed before a later event has been reached."""
 
-    def mark(self) -> Mark:
-        """Return the place behind the last copy."""
+    def record(self) -> Event:
+        """Return the point after the last copy."""
 
     def close(self) -> None:
-        """Wait for all copies; afterwards none touches memory. Raises what went wrong with one."""
+        """Wait for all copies. Raises the error of a copy that failed."""
 
 
 class Device(Protocol):
-    """Where storages are wanted."""
+    """A device that storages are copied to."""
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """Return so many bytes there."""
+        """Return uninitialised bytes on the device."""
 
     def block(self, nbytes: int) -> torch.Tensor:
-        """Return so many bytes on the CPU that a lane copies from without waiting."""
+        """Return uninitialised bytes in host memory that a stream can copy from asynchronously."""
 
-    def lane(self) -> Lane:
-        """Return a lane of copies to there."""
+    def stream(self) -> CopyStream:
+        """Return a new stream of copies to the device."""
 
 
 class Cuda:
-    """A CUDA device, by what torch's Python side has of it."""
+    """A CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """Return device memory, of torch's own allocator."""
+        """Return memory of torch's allocator for the device."""
         return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def block(self, nbytes: int) -> torch.Tensor:
         """Return page-locked memory."""
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
-    def lane(self) -> Lane:
-        """Return a stream beside the current one."""
-        return _CudaLane(self._device)
+    def stream(self) -> CopyStream:
+        """Return a CUDA stream that waits for the current one."""
+        return _CudaStream(self._device)
 
     def __str__(self) -> str:
         return str(self._device)
 
 
-class _CudaLane:
+class _CudaStream:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
-        # The memory that was allocated may have been somebody's who is not yet done with it.
+        # Kernels of the current stream may still use memory that the allocator has reused for the target.
         self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
 
-    def mark(self) -> Mark:
+    def record(self) -> Event:
         return self._stream.record_event()
 
     def close(self) -> None:
@@ -91,31 +91,31 @@ class _CudaLane:
 
 
 class Memory:
-    """Ordinary memory."""
+    """A simulated device in host memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """Return memory."""
+        """Return host memory."""
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
     block = allocate
 
-    def lane(self) -> Lane:
-        """Return a thread that copies."""
-        return _MemoryLane(self.move)
+    def stream(self) -> CopyStream:
+        """Return a stream whose copies run in a thread."""
+        return _MemoryStream(self.move)
 
     def move(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy bytes, on the lane's thread. What it raises the lane's caller learns later."""
-        # Not by target.copy_: OpenMP's threads would wait, spinning, on processors that fill the next slots.
+        """Copy bytes in the stream's thread. The stream raises its exception later."""
+        # target.copy_ would start OpenMP threads, which spin on processors that fill the next slots.
         ctypes.memmove(target.data_ptr(), source.data_ptr(), source.numel())
 
     def __str__(self) -> str:
         return str(self._device)
 
 
-class _MemoryLane:
+class _MemoryStream:
     def __init__(self, move: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
         self._move = move
         self._fault: BaseException | None = None
@@ -130,17 +130,17 @@ class _MemoryLane:
             elif self._fault is None:
                 try:
                     self._move(*task)
-                except BaseException as fault:  # raised where the caller asks, as CUDA's are
+                except BaseException as fault:  # raised at the next synchronisation, as CUDA does
                     self._fault = fault
-            task = None  # its memory is not held while there is nothing to do
+            task = None  # an idle thread holds no tensor
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         self._queue.put((target, source))
 
-    def mark(self) -> Mark:
+    def record(self) -> Event:
         reached = threading.Event()
         self._queue.put(reached)
-        return _MemoryMark(self, reached)
+        return _MemoryEvent(self, reached)
 
     def close(self) -> None:
         self._queue.put(None)
@@ -152,17 +152,17 @@ class _MemoryLane:
             raise self._fault
 
 
-class _MemoryMark:
-    def __init__(self, lane: _MemoryLane, reached: threading.Event) -> None:
-        self._lane, self._reached = lane, reached
+class _MemoryEvent:
+    def __init__(self, stream: _MemoryStream, reached: threading.Event) -> None:
+        self._stream, self._reached = stream, reached
 
     def query(self) -> bool:
         return self._reached.is_set()
 
     def synchronize(self) -> None:
         self._reached.wait()
-        self._lane.rethrow()
+        self._stream.rethrow()
 
 
-#: What the road leads to, by the types of torch's devices.
+#: Devices that the staged copy serves, by the type of torch's device.
 KINDS: dict[str, Callable[[torch.device], Device]] = {"cuda": Cuda}

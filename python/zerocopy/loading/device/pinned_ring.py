@@ -1,10 +1,9 @@
-"""The ring of the staged road: page-locked memory, and the chunks that pass through it.
+"""A ring of page-locked slots, which chunks pass through on their way to a device.
 
 ::
 
     chunk      0  1  2  3  4  5 ...
-    slot       a  b  c  a  b  c         lent to the next chunk, filled by threads, copied away by the device's lane,
-                                        lent again when that copy is done
+    slot       a  b  c  a  b  c         threads fill a slot, a stream copies it to the device, then it is reused
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from zerocopy._native import _C
 from zerocopy.loading import backends
 from zerocopy.loading.device import devices
 
-#: Memory of a ring, taken block by block as loads need it: 114 MiB at most. The first is for loads of one tensor or
-#: two: to lock 16 MiB takes ten times as long as to copy them.
+#: Sizes of a ring's blocks, which are allocated when a load needs them: 114 MiB in all. The first block is small,
+#: because locking 16 MiB takes ten times as long as copying them.
 BLOCKS = (2 << 20, *7 * (16 << 20,))
 
 _PAGE = 4096
-_MOST_SLOTS = 8
-_LEAVING = 2  # slots that are being copied from; the rest are being filled
+_MAX_SLOTS = 8
+_DRAINING = 2  # slots that are being copied to the device; threads fill the others
 
 
 class Ring:
-    """Slots for one load at a time, kept for the next."""
+    """Slots for one load at a time. The memory is kept for the next load."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -42,86 +41,87 @@ class Ring:
 
     @property
     def nbytes(self) -> int:
-        """How much memory it has taken."""
+        """Return the bytes of allocated blocks."""
         return sum(_torch.untyped_of(block).nbytes() for block in self._blocks)
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is not a copy in a forked process, whose lock nobody opens."""
+        """Return whether this process made the ring. In a forked child the lock may be held forever."""
         return self._process == os.getpid()
 
-    def carry(self, haul: _C.Haul, device: devices.Device, whole: torch.Tensor) -> None:
-        """Bring the chunks of a haul to `whole`, which lies on the device.
+    def copy(self, plan: _C.TransferPlan, device: devices.Device, whole: torch.Tensor) -> None:
+        """Copy all chunks of `plan` to `whole`, a tensor on the device.
 
-        When this returns, or raises, nothing reads the file or writes to the device any more.
+        Afterwards, also after an error, no thread reads the file and no stream writes to the device.
         """
         with self._lock:
-            lane = device.lane()
+            stream = device.stream()
             try:
-                haul.start(environment.threads(backends.LOCAL_THREADS))
-                self._pass(haul, device, lane, whole)
+                plan.start(environment.threads(backends.LOCAL_THREADS))
+                self._pass(plan, device, stream, whole)
             except BaseException:
-                haul.stop()
+                plan.stop()
                 try:
-                    lane.close()
-                except (
-                    RuntimeError
-                ):  # the first error again, most likely: who knows what still reads the blocks
+                    stream.close()
+                except RuntimeError:
+                    # The device may still read from the blocks, so they cannot be used again.
                     self._blocks.clear()
                 raise
-            haul.stop()
-            lane.close()
+            plan.stop()
+            stream.close()
 
-    def _pass(self, haul: _C.Haul, device: devices.Device, lane: devices.Lane, whole: torch.Tensor) -> None:
-        fresh = self._slots(device, haul.slot)
+    def _pass(
+        self, plan: _C.TransferPlan, device: devices.Device, stream: devices.CopyStream, whole: torch.Tensor
+    ) -> None:
+        fresh = self._slots(device, plan.slot)
         filling: deque[torch.Tensor] = deque()  # by chunk
-        leaving: deque[tuple[devices.Mark, torch.Tensor]] = deque()
+        draining: deque[tuple[devices.Event, torch.Tensor]] = deque()
         lent = 0
 
         def lend(slot: torch.Tensor) -> None:
             nonlocal lent
-            if lent < haul.chunks:
-                haul.lend(_torch.untyped_of(slot), int(slot.storage_offset()))
+            if lent < plan.chunks:
+                plan.lend(_torch.untyped_of(slot), int(slot.storage_offset()))
                 filling.append(slot)
                 lent += 1
 
-        for chunk in range(haul.chunks):
-            # The first are filled while the next are being locked.
-            for slot in islice(fresh, min(2, haul.chunks - lent)):
+        for chunk in range(plan.chunks):
+            # Threads fill the first slots while the next ones are being locked.
+            for slot in islice(fresh, min(2, plan.chunks - lent)):
                 lend(slot)
-            while leaving and (len(leaving) > _LEAVING or not filling or leaving[0][0].query()):
-                mark, slot = leaving.popleft()
-                mark.synchronize()
+            while draining and (len(draining) > _DRAINING or not filling or draining[0][0].query()):
+                event, slot = draining.popleft()
+                event.synchronize()
                 lend(slot)
-            haul.wait(chunk)
+            plan.wait(chunk)
             slot = filling.popleft()
-            for begin, place, size in haul.copies(chunk):
-                lane.copy(whole[place : place + size], slot[begin : begin + size])
-            leaving.append((lane.mark(), slot))
+            for begin, offset, size in plan.copies(chunk):
+                stream.copy(whole[offset : offset + size], slot[begin : begin + size])
+            draining.append((stream.record(), slot))
 
     def _slots(self, device: devices.Device, size: int) -> Iterator[torch.Tensor]:
-        """Yield slots of a size, of memory that is taken when its first is wanted."""
+        """Yield slots of `size` bytes. A block is allocated when its first slot is needed."""
         count = 0
         for i, nbytes in enumerate(BLOCKS):
             if i == len(self._blocks):
                 try:
-                    block = _from_page_border(device, nbytes)
+                    block = _page_aligned(device, nbytes)
                     if block.is_pinned():
                         keep_for_good(block)
                     self._blocks.append(block)
                 except RuntimeError:
                     if count == 0:
                         raise
-                    return  # what there is will do
+                    return  # the ring works with fewer slots
             for begin in range(0, nbytes - size + 1, size):
                 yield self._blocks[i][begin : begin + size]
                 count += 1
-                if count == _MOST_SLOTS:
+                if count == _MAX_SLOTS:
                     return
 
 
-def _from_page_border(device: devices.Device, nbytes: int) -> torch.Tensor:
-    """Return a block that begins where a page does: O_DIRECT wants that."""
+def _page_aligned(device: devices.Device, nbytes: int) -> torch.Tensor:
+    """Return a block that begins at a page, as O_DIRECT requires."""
     block = device.block(nbytes)
     if lead := -block.data_ptr() % _PAGE:
         del block
@@ -131,11 +131,10 @@ def _from_page_border(device: devices.Device, nbytes: int) -> torch.Tensor:
 
 
 def keep_for_good(block: torch.Tensor) -> None:
-    """Have page-locked memory never given back.
+    """Keep page-locked memory until the process ends.
 
-    torch's allocator, which is given back what a stream has copied from, records an event in that stream; where CUDA
-    refuses, the process ends there and then. It refuses when the device is broken, and in a child that was forked: at
-    the latest when modules are cleared, which would end a program by SIGABRT in place of its own error.
+    torch's allocator records a CUDA event when such memory is freed. If CUDA refuses, torch aborts the process. CUDA
+    refuses on a broken device and in a forked child, at the latest when modules are cleared at exit.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(block))
 
@@ -144,7 +143,7 @@ _rings: dict[type, Ring] = {}
 
 
 def of(device: devices.Device) -> Ring:
-    """Return the process's ring for devices of a kind."""
+    """Return this process's ring for devices of this class."""
     ring = _rings.get(type(device))
     if ring is None or not ring.is_ours:
         ring = _rings[type(device)] = Ring()

@@ -1,12 +1,12 @@
-"""The staged road: storages to a device, through a small ring of page-locked memory that is used again and again.
+"""The staged copy: storages go to a device through a small ring of page-locked memory.
 
 ::
 
     page cache or disk ──threads──→ slots of the ring ──one stream──→ one allocation on the device
-      csrc/io/direct       csrc/io/ring          rings.py               csrc/io/staging: what lies where
+      csrc/io/direct       csrc/io/ring        pinned_ring.py           csrc/io/staging: the layout
 
-The allocation is one for all storages of a file; each of them is a storage of its own over a part of it. It goes with
-the last of them.
+All storages of a file lie in one allocation. Each is a storage over a part of it. The allocation is freed with the
+last of them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from zerocopy._torch import context
 from zerocopy.loading.device import devices, pinned_ring
 
 
-class Road:
-    """Which storages of a load go to a device by the road, and their way there.
+class DeviceTransfer:
+    """Decides which storages of a load are staged, and copies them.
 
     Parameters
     ----------
     restore : callable
-        Torch's own function for a ``map_location``, for which the tag of a storage alone decides.
+        Torch's function for a ``map_location`` that depends only on the location tag of a storage.
     """
 
     def __init__(self, restore: _torch.Restore) -> None:
@@ -37,12 +37,12 @@ class Road:
         self._devices: dict[torch.device, devices.Device] = {}
 
     def device_of(self, tag: str) -> devices.Device | None:
-        """Return the device that storages of a tag are carried to; None if they go another way.
+        """Return the device for storages with this location tag, or None if they are not staged.
 
-        Raises what torch.load raises for a device that is not there.
+        Raises torch.load's error for a missing device.
         """
         if tag not in self._known:
-            # What becomes of a storage of no bytes becomes of all.
+            # The tag alone decides, so an empty storage shows where all storages go.
             there = self._restore(torch.UntypedStorage(0), tag).device
             kind = devices.KINDS.get(there.type)
             if kind is not None and there not in self._devices:
@@ -50,40 +50,40 @@ class Road:
             self._known[tag] = self._devices.get(there)
         return self._known[tag]
 
-    def carry(self, device: devices.Device, haul: _C.Haul) -> torch.UntypedStorage:
-        """Bring all of a haul to a device, and return the one storage there that holds it."""
-        return carry(device, haul)
+    def copy(self, device: devices.Device, plan: _C.TransferPlan) -> torch.UntypedStorage:
+        """Copy all of `plan` to the device, and return the one storage that holds it."""
+        return copy(device, plan)
 
     def moved(self, storage: torch.UntypedStorage, tag: str) -> torch.UntypedStorage | None:
-        """Return a storage on the device that its tag leads to; None if that is not by the road."""
+        """Return a copy of the storage on the device of its tag, or None if it is not staged."""
         device = self.device_of(tag)
         return None if device is None else _move(device, [storage])[0]
 
 
-def road_to(map_location: Any) -> Road | None:
-    """Return the road for a ``map_location``; None if nothing can go by one."""
+def transfer_to(map_location: Any) -> DeviceTransfer | None:
+    """Return the transfer for a ``map_location``, or None if no storage can be staged."""
     if _torch.restore_function(map_location)[0] is None and "cpu" not in devices.KINDS:
-        return None  # all stays where it is
+        return None  # all storages stay on the CPU
     restore = _torch.restore_by_tag(map_location)
-    return None if restore is None else Road(restore)
+    return None if restore is None else DeviceTransfer(restore)
 
 
-def leads_to(map_location: Any) -> bool:
-    """Return whether a ``map_location`` sends everything to a device by the road, without asking that device."""
+def stages_all(map_location: Any) -> bool:
+    """Return whether a ``map_location`` stages every storage, without initialising the device."""
     return isinstance(map_location, (str, torch.device)) and str(map_location).split(":")[0] in devices.KINDS
 
 
 def restoring(map_location: Any) -> tuple[_torch.Restore | None, bool]:
-    """Return ``_torch.restore_function(map_location)``, with the road for what goes by it storage by storage."""
+    """Return ``_torch.restore_function(map_location)``, with staging for single storages."""
     if callable(map_location):
-        return _torch.restore_function(_by_road_if_none(map_location))
+        return _torch.restore_function(_staged_if_none(map_location))
     restore, cpu_as_is = _torch.restore_function(map_location)
-    road = road_to(map_location)
-    if road is None:
+    transfer = transfer_to(map_location)
+    if transfer is None:
         return restore, cpu_as_is
 
     def restored(storage: torch.UntypedStorage, tag: str) -> Any:
-        moved = road.moved(storage, tag)
+        moved = transfer.moved(storage, tag)
         if moved is not None:
             return moved
         return storage if restore is None else restore(storage, tag)
@@ -91,31 +91,36 @@ def restoring(map_location: Any) -> tuple[_torch.Restore | None, bool]:
     return restored, cpu_as_is and "cpu" not in devices.KINDS
 
 
-def _by_road_if_none(choose: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``map_location`` function; where `choose` returns None, and torch would go by the tag, so does this."""
-    road = road_to(None)
+def _staged_if_none(choose: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `choose` with staging by the location tag where `choose` returns None."""
+    transfer = transfer_to(None)
 
     def chosen(storage: torch.UntypedStorage, tag: str) -> Any:
         result = choose(storage, tag)
-        return road.moved(storage, tag) if result is None and road is not None else result
+        return transfer.moved(storage, tag) if result is None and transfer is not None else result
 
     return chosen
 
 
 def move(storages: Sequence[torch.UntypedStorage], device: torch.device | str) -> list[torch.UntypedStorage]:
-    """Return storages that are in memory on a device, in one allocation there.
+    """Copy storages from host memory to one allocation on a device.
 
     Parameters
     ----------
     storages : sequence of UntypedStorage
-        On the CPU: private, shared, mapped.
+        Storages on the CPU: private, shared or mapped.
     device : torch.device or str
-        Of a kind that the road leads to.
+        A CUDA device.
+
+    Returns
+    -------
+    list of UntypedStorage
+        One for each storage, over a part of the allocation.
 
     Raises
     ------
     torch.cuda.OutOfMemoryError
-        With the bytes that are needed.
+        The message has the bytes that are needed.
 
     Examples
     --------
@@ -129,20 +134,20 @@ def move(storages: Sequence[torch.UntypedStorage], device: torch.device | str) -
 
 
 def _move(device: devices.Device, storages: Sequence[torch.UntypedStorage]) -> list[torch.UntypedStorage]:
-    haul = _C.Haul(list(storages))
-    return haul.storages(carry(device, haul))
+    plan = _C.TransferPlan(list(storages))
+    return plan.storages(copy(device, plan))
 
 
-def carry(device: devices.Device, haul: _C.Haul) -> torch.UntypedStorage:
-    """Bring all of a haul to a device, and return the one storage there that holds it."""
-    with context.without_dispatch_modes():  # the ring is there for later loads too
-        whole: torch.Tensor | None = _allocated(device, haul.size)
+def copy(device: devices.Device, plan: _C.TransferPlan) -> torch.UntypedStorage:
+    """Copy all of `plan` to the device, and return the one storage that holds it."""
+    with context.without_dispatch_modes():  # the ring outlives this load
+        whole: torch.Tensor | None = _allocated(device, plan.size)
         assert whole is not None
-        if haul.chunks:
+        if plan.chunks:
             try:
-                pinned_ring.of(device).carry(haul, device, whole)
+                pinned_ring.of(device).copy(plan, device, whole)
             except BaseException:
-                whole = None  # a traceback is no reason to keep it
+                whole = None  # the traceback must not keep the allocation
                 raise
         return _torch.untyped_of(whole)
 

@@ -29,10 +29,10 @@ from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading.objects import stubs
 
 _METADATA = ".metadata"
-_LONGEST = 1 << 30  # bytes
+_MAX_LENGTH = 1 << 30  # bytes
 _WIDEST_GAP = 1024  # places of a list that nothing was saved for
-_MOST_CELLS = 1 << 20
-_MOST_DIMENSIONS = 64
+_MAX_CELLS = 1 << 20
+_MAX_DIMENSIONS = 64
 _POINTER = 8
 _CELL = 64  # of a grid: it is counted, compared and kept
 _CHUNK = 512  # of a tensor: the objects that are made of it, in each dimension
@@ -40,7 +40,7 @@ _CHUNK = 512  # of a tensor: the objects that are made of it, in each dimension
 Key = str | int
 
 
-class Place(NamedTuple):
+class ArchiveExtent(NamedTuple):
     """Where an archive lies: in bytes of a file."""
 
     file: Path
@@ -53,7 +53,7 @@ class Chunk(NamedTuple):
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
-    place: Place
+    place: ArchiveExtent
 
 
 class Chunked(NamedTuple):
@@ -71,7 +71,7 @@ class Folder(NamedTuple):
     ----------
     name : str
         What messages call it: its path.
-    entries : dict of str to Chunked or Place
+    entries : dict of str to Chunked or ArchiveExtent
         Tensors and everything else, by name, in the order they were saved in.
     paths : dict of str to tuple
         Under which keys of nested dicts and lists each belongs.
@@ -80,12 +80,12 @@ class Folder(NamedTuple):
     """
 
     name: str
-    entries: dict[str, Chunked | Place]
+    entries: dict[str, Chunked | ArchiveExtent]
     paths: dict[str, tuple[Key, ...]]
     metadata_size: int
 
     @property
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[ArchiveExtent]:
         """Where all that is in it lies."""
         for entry in self.entries.values():
             yield from (chunk.place for chunk in entry.chunks) if isinstance(entry, Chunked) else (entry,)
@@ -134,8 +134,8 @@ def folder_of(f: Any) -> Folder | None:
 def _content(path: Path) -> bytes:
     with path.open("rb") as file:
         # Python allocates the number of bytes that it is asked for, however short the file is.
-        content = file.read(min(_LONGEST, os.fstat(file.fileno()).st_size) + 1)
-    if len(content) > _LONGEST:
+        content = file.read(min(_MAX_LENGTH, os.fstat(file.fileno()).st_size) + 1)
+    if len(content) > _MAX_LENGTH:
         raise ValueError("more than 1 GiB")
     return content
 
@@ -156,7 +156,7 @@ def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:
     if not isinstance(said["storage_data"], dict) or not isinstance(said["state_dict_metadata"], dict):
         raise TypeError("it is not what a FileSystemWriter writes")
     places = dict(_place(folder, *item) for item in said["storage_data"].items())
-    entries: dict[str, Chunked | Place] = {}
+    entries: dict[str, Chunked | ArchiveExtent] = {}
     for key, value in said["state_dict_metadata"].items():
         if not isinstance(key, str):
             raise TypeError(f"expected a name, found {described(key)}")
@@ -181,7 +181,7 @@ def _state(value: Any, wanted: str) -> dict[str, Any]:
     return value.state
 
 
-def _place(folder: Path, index: Any, info: Any) -> tuple[tuple[str, tuple[int, ...] | None], Place]:
+def _place(folder: Path, index: Any, info: Any) -> tuple[tuple[str, tuple[int, ...] | None], ArchiveExtent]:
     key, said = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
     if said.get("transform_descriptors"):
         raise UnsupportedError(f"{folder}: written by an extension")
@@ -194,10 +194,14 @@ def _place(folder: Path, index: Any, info: Any) -> tuple[tuple[str, tuple[int, .
         if type(number) is not int or not 0 <= number < 1 << 62:
             raise ValueError(f"expected an offset and a length in bytes, found {described(number)}")
     begin = key.get("offset")
-    return (key["fqn"], None if begin is None else _extent(begin)), Place(folder / file, offset, length)
+    return (key["fqn"], None if begin is None else _extent(begin)), ArchiveExtent(
+        folder / file, offset, length
+    )
 
 
-def _chunked(name: str, said: dict[str, Any], places: dict[Any, Place], budget: _core.Budget) -> Chunked:
+def _chunked(
+    name: str, said: dict[str, Any], places: dict[Any, ArchiveExtent], budget: _core.Budget
+) -> Chunked:
     properties = said["properties"]
     state = properties.state if _class_of(properties) == "TensorProperties" else None
     dtype = state[0] if isinstance(state, tuple) and state else None
@@ -225,7 +229,7 @@ def _extent(value: Any) -> tuple[int, ...]:
     numbers = tuple(value) if isinstance(value, (tuple, list)) else None
     if numbers is None or not all(type(number) is int and 0 <= number < 1 << 62 for number in numbers):
         raise TypeError(f"expected a size, found {described(value)}")
-    if len(numbers) > _MOST_DIMENSIONS:
+    if len(numbers) > _MAX_DIMENSIONS:
         raise ValueError(f"a size of {len(numbers)} dimensions")
     return numbers
 
@@ -245,7 +249,7 @@ def _is_whole(tensor: Chunked, budget: _core.Budget) -> bool:
             return False
         borders.append({border: place for place, border in enumerate(sorted(found))})
     cells = [len(places) - 1 for places in borders]
-    if prod(cells) > _MOST_CELLS:
+    if prod(cells) > _MAX_CELLS:
         raise UnsupportedError(f"chunks in a grid of {shown(str(cells))}")
     budget.charge(_CELL * prod(cells))
     grid = torch.zeros(cells, dtype=torch.int32)

@@ -32,10 +32,10 @@ SUFFIXES = (".h5", ".hdf5")
 
 _USER_BLOCKS = [1 << n for n in range(9, 21)]
 _DEEPEST = 100
-_MOST_LINKS = 16  # behind each other: libhdf5's own bound
+_MAX_LINKS = 16  # behind each other: libhdf5's own bound
 _COPIES = 4  # of a path: in the listing, the document, the names, the result
 _PIECE = 1 << 22
-_MOST_DIMENSIONS = 32  # of HDF5 and of numpy, yet there may be arrays in a dataset of as many
+_MAX_DIMENSIONS = 32  # of HDF5 and of numpy, yet there may be arrays in a dataset of as many
 
 # numpy's kinds and sizes of numbers that torch has; others are no tensors.
 _TORCH = {
@@ -156,7 +156,7 @@ class _Lister:
     def _follow(self, path: str) -> None:
         """Take a soft link for another name of a dataset that hard links lead to, or other soft links."""
         target, shown = self._soft[path], ascii(path)[:200]
-        for _ in range(_MOST_LINKS):
+        for _ in range(_MAX_LINKS):
             if target not in self._soft:
                 break
             target = self._soft[target]
@@ -189,7 +189,7 @@ class _Lister:
         empty = space.get_simple_extent_type() == h5.h5s.NULL
         outer = (0,) if empty else tuple(space.shape)
         shape = outer + inner
-        if len(shape) > _MOST_DIMENSIONS:
+        if len(shape) > _MAX_DIMENSIONS:
             raise UnsupportedError(f"hdf5: dataset {ascii(path)[:200]} has {len(shape)} dimensions")
         properties = dataset.get_create_plist()
         refusal = _refusal(h5, properties)

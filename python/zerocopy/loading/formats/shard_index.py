@@ -20,7 +20,7 @@ from zerocopy.errors import FormatError, UnsupportedError
 _ENDING = ".index.json"
 #: Of a folder with several the first that is there, as transformers chooses.
 _PREFERRED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-_LONGEST = 100_000_000  # bytes, as a safetensors header
+_MAX_LENGTH = 100_000_000  # bytes, as a safetensors header
 
 
 class Index(NamedTuple):
@@ -127,8 +127,8 @@ def _read(path: Path) -> Index:
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             # Python allocates the number of bytes that it is asked for, however short the file is.
-            text = file.read(min(_LONGEST, os.fstat(file.fileno()).st_size) + 1)
-        if len(text) > _LONGEST:
+            text = file.read(min(_MAX_LENGTH, os.fstat(file.fileno()).st_size) + 1)
+        if len(text) > _MAX_LENGTH:
             raise ValueError("more than 100 MB")
         content = json.loads(text.decode("utf-8"), object_pairs_hook=_without_doubles)
         weight_map = content["weight_map"] if isinstance(content, dict) else None

@@ -54,7 +54,7 @@ class Files:
     def load(self, name: str) -> Any:
         """Return a tensor, over its file or put together of its chunks; or whatever else has that name."""
         entry = self.folder.entries[name]
-        if isinstance(entry, dcp_metadata.Place):
+        if isinstance(entry, dcp_metadata.ArchiveExtent):
             return self._loaded(entry)
         parts = (
             _checked(name, entry.dtype, *part) for part in zip(entry.chunks, self.each(name), strict=True)
@@ -67,7 +67,9 @@ class Files:
         """Yield each part of what has that name, in the order of the chunks."""
         entry = self.folder.entries[name]
         for place in (
-            [entry] if isinstance(entry, dcp_metadata.Place) else [chunk.place for chunk in entry.chunks]
+            [entry]
+            if isinstance(entry, dcp_metadata.ArchiveExtent)
+            else [chunk.place for chunk in entry.chunks]
         ):
             yield self._loaded(place)
 
@@ -109,7 +111,7 @@ class Files:
             whole[tuple(slice(begin, begin + size) for begin, size in extents)] = part
         return torch.empty(entry.shape, dtype=entry.dtype) if whole is None else whole
 
-    def _archive(self, place: dcp_metadata.Place) -> _C.Archive:
+    def _archive(self, place: dcp_metadata.ArchiveExtent) -> _C.Archive:
         """Open what lies at a place: one archive by torch.save, and nothing else."""
         try:
             archive = self._parts[place.file].archive(place.offset, place.length)
@@ -124,7 +126,7 @@ class Files:
             raise FormatError(f"what lies at {place.offset:#x} is not one file by torch.save")
         return archive
 
-    def _loaded(self, place: dcp_metadata.Place) -> Any:
+    def _loaded(self, place: dcp_metadata.ArchiveExtent) -> Any:
         with error_context.as_public_error(), error_context.naming(place.file, weights_only=True):
             archive = self._archive(place)
             archive.require_there()
@@ -133,7 +135,7 @@ class Files:
             return loaded
 
 
-def _is_safetensors(place: dcp_metadata.Place) -> bool:
+def _is_safetensors(place: dcp_metadata.ArchiveExtent) -> bool:
     """Whether a place, which is said to be a tensor's, is where a whole .safetensors begins."""
     with place.file.open("rb") as file:
         file.seek(place.offset)
@@ -158,7 +160,9 @@ class Tensors:
         entries = files.folder.entries
         self.name, self._entries = files.folder.name, entries
         self._names = [name for name, entry in entries.items() if isinstance(entry, dcp_metadata.Chunked)]
-        self._others = [name for name, entry in entries.items() if isinstance(entry, dcp_metadata.Place)]
+        self._others = [
+            name for name, entry in entries.items() if isinstance(entry, dcp_metadata.ArchiveExtent)
+        ]
         self._places = {name: place for place, name in enumerate(self._names)}
 
     @property
@@ -192,7 +196,7 @@ class Tensors:
     def leaf(self, name: str, objects: Any) -> Any:
         """Return the placeholder of a tensor; anything else itself."""
         entry = self._entries[name]
-        if isinstance(entry, dcp_metadata.Place):
+        if isinstance(entry, dcp_metadata.ArchiveExtent):
             return self._opened.load(name)
         strides = torch.empty(entry.shape, device="meta").stride()
         return objects.placeholder(self._places[name], entry.shape, strides, entry.dtype, "cpu", False)

@@ -45,7 +45,7 @@ _ODD = {
     "storages of class": "tensors of a type that zerocopy does not know",
 }
 
-_LARGEST_CODE = 1 << 30  # bytes, of all sources together
+_MAX_CODE = 1 << 30  # bytes, of all sources together
 
 
 class StockOnlyError(Exception):
@@ -135,8 +135,8 @@ def _code(archive: _C.Archive) -> dict[str, bytes]:
             content = archive.record(name)
             size += len(content)
             code[_CODE + _text(name.removeprefix(b"code/"))] = content
-            if size > _LARGEST_CODE:
-                raise FormatError(f"more than {_LARGEST_CODE} bytes of code")
+            if size > _MAX_CODE:
+                raise FormatError(f"more than {_MAX_CODE} bytes of code")
         elif name in (b"version", b".data/version"):
             code[name.decode()] = archive.record(name)
     return code

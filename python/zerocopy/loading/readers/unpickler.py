@@ -21,7 +21,7 @@ from zerocopy.loading.objects import allowlist, rebuild
 from zerocopy.loading.readers import legacy
 
 
-class FindingClasses:
+class FindClassMixin:
     """``find_class`` for any ``Unpickler`` class."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -36,7 +36,7 @@ class FindingClasses:
         return _FASTER[name](found) if module == "torch._utils" and name in _FASTER else found
 
 
-class StorageUnpickling(FindingClasses):
+class StorageUnpicklerMixin(FindClassMixin):
     """``persistent_load`` and ``find_class`` for any ``Unpickler`` class: storages come from an archive.
 
     Mixed into ``pickle.Unpickler`` this is :class:`Unpickler`; into another module's, what ``pickle_module=`` asks for.
@@ -106,7 +106,7 @@ class StorageUnpickling(FindingClasses):
         return legacy.storages_of(self.archive, **self._pickle_args)
 
 
-class Unpickler(StorageUnpickling, pickle.Unpickler):
+class Unpickler(StorageUnpicklerMixin, pickle.Unpickler):
     """A ``pickle.Unpickler`` whose tensors lie in a checkpoint's mapping. It runs what the file says: see Warnings.
 
     Subclass it to decide, in ``find_class``, what a file may name, or in ``persistent_load`` what a storage becomes.
@@ -157,12 +157,12 @@ class Unpickler(StorageUnpickling, pickle.Unpickler):
 @functools.lru_cache(maxsize=8)
 def unpickler_of(base: type) -> type:
     """Return :class:`Unpickler` on another base than ``pickle.Unpickler``, for ``pickle_module=``."""
-    return Unpickler if base is pickle.Unpickler else type("Unpickler", (StorageUnpickling, base), {})
+    return Unpickler if base is pickle.Unpickler else type("Unpickler", (StorageUnpicklerMixin, base), {})
 
 
 def find_class_of(base: type) -> type:
     """Return `base` with torch's ``find_class``."""
-    return type("Unpickler", (FindingClasses, base), {})
+    return type("Unpickler", (FindClassMixin, base), {})
 
 
 Builder = Callable[..., Any]

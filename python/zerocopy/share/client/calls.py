@@ -23,7 +23,7 @@ import torch
 from zerocopy._version import __version__
 from zerocopy.errors import UnsupportedError
 from zerocopy.process import replacements
-from zerocopy.saving.mapped_files import Place
+from zerocopy.saving.mapped_files import FileExtent
 from zerocopy.share.client import call_options
 from zerocopy.share.client.result_references import References
 from zerocopy.share.conditions import caller, generators
@@ -32,7 +32,7 @@ from zerocopy.share.objects import by_value, publish, serialized
 from zerocopy.share.objects.dedupe import NOTHING_PLACED, Placed, Span, place
 from zerocopy.share.wire import file_identity, sockets
 
-_LONGEST_PATH = 4096
+_MAX_PATH_LENGTH = 4096
 _OF_PROCESS = ("/proc/self/", "/proc/thread-self/", "/dev/fd/", "/dev/std")
 # Variables that torch or CUDA read before a loader watches what is read.
 _VARIABLES = ("CUDA_VISIBLE_DEVICES",)
@@ -124,7 +124,7 @@ def why_here(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 def _content_of(span: Span, there: Any, known: References) -> bytes | memoryview:
     """Return a description that no two spans of different bytes have in common."""
-    if not isinstance(there, Place):
+    if not isinstance(there, FileExtent):
         return span.content()
     source = known.origins.get(there.descriptor) or file_identity.identity(os.fstat(there.descriptor))
     return repr((source, there.offset, span.size)).encode()
@@ -243,7 +243,7 @@ class _Notes:
         return None if known is None else ("result", *known)
 
     def _note_path(self, text: str) -> None:
-        if not 0 < len(text) < _LONGEST_PATH or "\0" in text:
+        if not 0 < len(text) < _MAX_PATH_LENGTH or "\0" in text:
             return
         if text.startswith(_OF_PROCESS):
             raise UnsupportedError(f"{text} is another file in each process")

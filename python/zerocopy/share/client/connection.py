@@ -20,8 +20,8 @@ from zerocopy.share.wire.frames import Body, Message
 
 #: Seconds for an answer that takes no computing.
 _PATIENCE = 60.0
-_MOST_KEPT = 4
-_LONGEST_POLL = (1 << 31) - 1  # milliseconds
+_MAX_KEPT = 4
+_MAX_POLL_MS = (1 << 31) - 1  # milliseconds
 
 
 class Channels:
@@ -45,7 +45,7 @@ class Channels:
     def keep(self, place: Path, connection: socket.socket) -> None:
         """Keep one for the next request."""
         with self._lock:
-            if len(self._kept) < _MOST_KEPT:
+            if len(self._kept) < _MAX_KEPT:
                 self._kept.append((place, connection))
                 return
         connection.close()
@@ -155,7 +155,7 @@ def _await(connection: socket.socket, timeout: float) -> None:
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     with interrupts.allowed():
-        if not poll.poll(min(timeout * 1000, _LONGEST_POLL)):
+        if not poll.poll(min(timeout * 1000, _MAX_POLL_MS)):
             raise TimeoutError
 
 

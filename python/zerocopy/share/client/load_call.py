@@ -25,7 +25,7 @@ from zerocopy.share.conditions.conditions import Conditions
 from zerocopy.share.errors import RunHere, ServerError
 from zerocopy.share.objects import attach, serialized
 from zerocopy.share.wire import file_identity, frames, sealed_memory, sockets
-from zerocopy.share.wire.frames import MOST_OF_REQUEST, Body, Message
+from zerocopy.share.wire.frames import MAX_OF_REQUEST, Body, Message
 
 #: Over what a loader may take, for the server to say so.
 _GRACE = 15.0
@@ -174,7 +174,7 @@ def _why_not_true(answer: Message, call: calls.Call) -> str:
 
 def _computed(exchange: Exchange, call: calls.Call, known: References, about: Body) -> Message:
     """Send the call itself: earlier results by their names, files and the rest as descriptors."""
-    published = call.published(MOST_OF_REQUEST - 2)
+    published = call.published(MAX_OF_REQUEST - 2)
     passed = [published.parts[0].descriptor]
     try:
         parts: list[tuple[int, int, Any]] = [(*published.parts[0][1:], 0)]
@@ -228,7 +228,7 @@ def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
     try:
         with interrupts.allowed():
             if where is not None:  # not an earlier result of later calls: others may write to it at any time
-                way = functools.partial(_way_to, where, answer, name)
+                way = functools.partial(_placement_on, where, answer, name)
                 return attach.attach(answer.body, answer.descriptors, arguments, resident=way)
             result = attach.attach(answer.body, answer.descriptors, arguments)
         result_references.note(result, answer.body["id"], attach.memory_of(answer.body, answer.descriptors))
@@ -237,13 +237,13 @@ def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
     return result
 
 
-def _way_to(where: Residence, result: Message, name: str) -> resident.Way:
-    """Return what stands for the road to where a result is resident, brought there if need be."""
+def _placement_on(where: Residence, result: Message, name: str) -> resident.ResidentPlacement:
+    """Return the transfer to the device where a result is resident, after copying it there if needed."""
     with interrupts.deferred():
-        return _way_over(where, result, name)
+        return _placement_over(where, result, name)
 
 
-def _way_over(where: Residence, result: Message, name: str) -> resident.Way:
+def _placement_over(where: Residence, result: Message, name: str) -> resident.ResidentPlacement:
     answer = _resident(where, result.body["id"], name)
     try:
         content, pipe, *descriptors = answer.descriptors
@@ -258,12 +258,12 @@ def _way_over(where: Residence, result: Message, name: str) -> resident.Way:
     finally:
         answer.close()
 
-    def bring(haul: _C.Haul) -> torch.UntypedStorage:
-        if haul.size != size:
-            raise ServerError(f"{name} takes {haul.size} bytes on {where.device}, and its holder has {size}")
+    def bring(plan: _C.TransferPlan) -> torch.UntypedStorage:
+        if plan.size != size:
+            raise ServerError(f"{name} takes {plan.size} bytes on {where.device}, and its holder has {size}")
         return whole
 
-    return resident.Way(where.device, bring, serialized.ROAD)
+    return resident.ResidentPlacement(where.device, bring, serialized.TRANSFER)
 
 
 def _resident(where: Residence, entry: str, name: str) -> Message:

@@ -2,7 +2,7 @@
 
 ::
 
-    holder   attach, and carry by the road ──→ one allocation ── exported once ──→ server          holder.py
+    holder   attach, and stage the copy ──→ one allocation ── exported once ──→ server          holder.py
     client   attach, but over the opened allocation in place of the shared pages ←── server        asking.py
 
 What lies where in the allocation nobody has to send: it follows from the result's own table (csrc/io/staging).
@@ -152,8 +152,8 @@ def _within(residence: Residence) -> Iterator[None]:
         _wanted.reset(token)
 
 
-class Way:
-    """Stands for the road of storages that one allocation on a device is for.
+class ResidentPlacement:
+    """A DeviceTransfer to an allocation that already holds the storages.
 
     Parameters
     ----------
@@ -161,27 +161,27 @@ class Way:
         Where it is.
     bring : callable
         Returns the allocation, given what it is for.
-    elsewhere : Road, optional
-        The road of storages that were on another device.
+    elsewhere : DeviceTransfer, optional
+        The transfer of storages that were on another device.
     """
 
     def __init__(
         self,
         device: torch.device,
-        bring: Callable[[_C.Haul], torch.UntypedStorage],
-        elsewhere: staging.Road | None,
+        bring: Callable[[_C.TransferPlan], torch.UntypedStorage],
+        elsewhere: staging.DeviceTransfer | None,
     ) -> None:
         self._device, self._bring, self._elsewhere = device, bring, elsewhere
 
     def device_of(self, tag: str) -> object | None:
-        """Return whether storages of a tag are part of it: this, or what their own road says."""
+        """Return the device of storages with this location tag: this one, or that of `elsewhere`."""
         if tag in ("cpu", str(self._device)):
             return self
         return None if self._elsewhere is None else self._elsewhere.device_of(tag)
 
-    def carry(self, device: Any, haul: _C.Haul) -> torch.UntypedStorage:
-        """Return the one storage that holds all of a haul."""
+    def copy(self, device: Any, plan: _C.TransferPlan) -> torch.UntypedStorage:
+        """Return the one storage that holds all of a plan."""
         if device is self:
-            return self._bring(haul)
+            return self._bring(plan)
         assert self._elsewhere is not None, "it has said where"
-        return self._elsewhere.carry(device, haul)
+        return self._elsewhere.copy(device, plan)

@@ -34,7 +34,7 @@ def attach(
     resolve : callable, optional
         Returns them, where they are not given, by their names.
     resident : callable, optional
-        Returns the road that leads to where the result is on a device.
+        Returns the transfer to the device where the result is resident.
 
     Raises
     ------

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 
 from zerocopy import _core
-from zerocopy.saving.mapped_files import MappedFiles, Place
+from zerocopy.saving.mapped_files import FileExtent, MappedFiles
 
 #: Spans of fewer bytes are copied without a search for equal ones.
 _MIN_COMPARED = 1 << 14
@@ -72,7 +72,7 @@ class Mapping(NamedTuple):
 
 
 #: Says for each checksum where such bytes were published, if they were.
-Find = Callable[[list[Checksum]], list[Place | None]]
+Find = Callable[[list[Checksum]], list[FileExtent | None]]
 
 
 class Placed(NamedTuple):
@@ -86,7 +86,7 @@ class Placed(NamedTuple):
         Of each storage; None of one without any byte.
     sizes : list of int
         Bytes of each storage.
-    places : list of Place, Same or None
+    places : list of FileExtent, Same or None
         Where the bytes of each span are already; None: nowhere.
     checksums : dict
         Of the spans that have one, by number.
@@ -95,7 +95,7 @@ class Placed(NamedTuple):
     spans: list[Span]
     seats: list[Seat | None]
     sizes: list[int]
-    places: list[Place | Same | None]
+    places: list[FileExtent | Same | None]
     checksums: dict[int, Checksum]
 
 
@@ -108,11 +108,11 @@ def place(storages: Sequence[torch.UntypedStorage], mapped: MappedFiles, find: F
     spans, seats = spans_of(
         [(storage.data_ptr(), size) for storage, size in zip(storages, sizes, strict=True)]
     )
-    places: list[Place | Same | None] = []
+    places: list[FileExtent | Same | None] = []
     checksums: dict[int, Checksum] = {}
     first: dict[Checksum, int] = {}
     for number, span in enumerate(spans):
-        there: Place | Same | None = mapped.place_of(span.address, span.size)
+        there: FileExtent | Same | None = mapped.place_of(span.address, span.size)
         if there is None and span.size >= _MIN_COMPARED:
             checksum = checksums[number] = Checksum(span.size, _core.crc32(span.content()))
             other = first.setdefault(checksum, number)
@@ -187,7 +187,7 @@ def _elements(span: Span) -> torch.Tensor:
     return torch.frombuffer(span.content(), dtype=torch.uint8)
 
 
-def _has(place: Place, span: Span) -> bool:
+def _has(place: FileExtent, span: Span) -> bool:
     """Return whether a descriptor has the bytes of a span at that place."""
     lead = place.offset % mmap.ALLOCATIONGRANULARITY
     with mmap.mmap(

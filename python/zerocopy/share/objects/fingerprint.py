@@ -17,7 +17,7 @@ import torch
 
 from zerocopy import _core, _torch
 from zerocopy._torch import tensor_extras
-from zerocopy.saving.mapped_files import MappedFiles, Place
+from zerocopy.saving.mapped_files import FileExtent, MappedFiles
 from zerocopy.share.objects import by_value, custom_reducers, publish, serialized, skeleton
 from zerocopy.share.wire import file_identity
 
@@ -77,7 +77,7 @@ def are_same(one: State | None, other: State | None) -> bool:
     return one is not None and one == other
 
 
-def _what(place: Place) -> Any:
+def _what(place: FileExtent) -> Any:
     """Return what a place is in: a file, or what a number stands for that is no descriptor."""
     return place.descriptor if place.descriptor < 0 else file_identity.identity(os.fstat(place.descriptor))
 

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch
-from zerocopy.saving.mapped_files import MappedFiles, Place
+from zerocopy.saving.mapped_files import FileExtent, MappedFiles
 from zerocopy.saving.pickler import Remake
 from zerocopy.share.objects import dedupe, serialized
 from zerocopy.share.objects.dedupe import Find, Placed, Same, Seat, Span, place
 from zerocopy.share.wire import sealed_memory
-from zerocopy.share.wire.frames import MOST_DESCRIPTORS
+from zerocopy.share.wire.frames import MAX_DESCRIPTORS
 from zerocopy.share.wire.hashes import Hashes
 
 _ALIGNMENT = 64
 _MAPPING_ROW = struct.Struct("=QQQ")  # part, offset in the part, size
 _STORAGE_ROW = struct.Struct("=QQQQ")  # mapping, offset in the mapping, size, first row of the same storage
 MAGIC = b"zerocopy share 2".ljust(_ALIGNMENT, b"\0")
-_MAX_PARTS = MOST_DESCRIPTORS - 1  # and the lease
+_MAX_PARTS = MAX_DESCRIPTORS - 1  # and the lease
 
 #: Is told how many bytes will be needed, and may refuse.
 Reserve = Callable[[int], None]
@@ -196,7 +196,7 @@ class _Plan:
 
     def _extent_of(self, number: int) -> dedupe.Mapping:
         there, size = self._places[number], self._placed.spans[number].size
-        if isinstance(there, Place):
+        if isinstance(there, FileExtent):
             return dedupe.Mapping(self._number_of[there.descriptor], there.offset, size)
         return dedupe.Mapping(0, self._copied(number if there is None else there.number), size)
 
@@ -224,18 +224,20 @@ class _Plan:
         return begin
 
 
-def _within(places: list[Place | Same | None], max_parts: int) -> list[Place | Same | None]:
+def _within(places: list[FileExtent | Same | None], max_parts: int) -> list[FileExtent | Same | None]:
     """Return the same places, but None for those in more files than descriptors go with a message."""
-    known = {there.descriptor: None for there in places if isinstance(there, Place)}
+    known = {there.descriptor: None for there in places if isinstance(there, FileExtent)}
     few = set(list(known)[: max_parts - 1])
-    return [None if isinstance(there, Place) and there.descriptor not in few else there for there in places]
+    return [
+        None if isinstance(there, FileExtent) and there.descriptor not in few else there for there in places
+    ]
 
 
-def _parts_of(spans: list[Span], places: list[Place | Same | None]) -> list[Part]:
+def _parts_of(spans: list[Span], places: list[FileExtent | Same | None]) -> list[Part]:
     """Return as much of each descriptor as spans lie in."""
     hulls: dict[int, tuple[int, int]] = {}
     for span, there in zip(spans, places, strict=True):
-        if isinstance(there, Place):
+        if isinstance(there, FileExtent):
             begin, end = hulls.get(there.descriptor, (there.offset, 0))
             hulls[there.descriptor] = min(begin, there.offset), max(end, there.offset + span.size)
     return [Part(descriptor, begin, end - begin) for descriptor, (begin, end) in hulls.items()]

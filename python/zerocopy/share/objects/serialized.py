@@ -141,12 +141,12 @@ def build(
     finding : callable, optional
         Returns the object for a persistent id that is not the number of a leaf.
     resident : callable, optional
-        Returns the road that tensors take in place of the usual one. It is asked if there are any.
+        Returns the transfer of tensors, instead of the usual one. Called if there are tensors.
     """
     if skeleton is None:
-        return leaves_of(archive, ROAD if resident is None else resident())
+        return leaves_of(archive, TRANSFER if resident is None else resident())
     if resident is None:
-        leaves, notes = leaves_of(archive, ROAD)
+        leaves, notes = leaves_of(archive, TRANSFER)
     else:
         leaves, notes = leaves_of(archive, None, AS_IT_IS)
         here = {number for number, kind, *_ in notes if kind in _READ_HERE}
@@ -179,10 +179,10 @@ def leaves_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None = 
     ----------
     archive : _C.Archive
         What was published.
-    way : Road
+    way : DeviceTransfer
         Of storages that are not to stay on the CPU; or what stands for one.
     restore : tuple, optional
-        What becomes of those that it does not carry; as in :func:`zerocopy._torch.restore_function`.
+        What becomes of those that it does not copy; as in :func:`zerocopy._torch.restore_function`.
     """
     restored, cpu_as_is = restore or _RESTORE
     with _uncollected:
@@ -235,7 +235,7 @@ class _SkeletonUnpickler(pickle.Unpickler):
 
 _RESTORE = _torch.restore_function(None)
 AS_IT_IS = _torch.restore_function("cpu")  # wherever it was: its pages, untouched
-ROAD = staging.road_to(None)  # what was on a GPU goes there from the shared pages
+TRANSFER = staging.transfer_to(None)  # what was on a GPU goes there from the shared pages
 
 
 def _refuse_all(names: Sequence[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], Any]:

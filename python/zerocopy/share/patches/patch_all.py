@@ -21,7 +21,7 @@ from zerocopy.process import import_hook, replacements, torch_compiler
 from zerocopy.process.fork_safe import ForkSafeLock
 from zerocopy.share import role
 from zerocopy.share.patches import route
-from zerocopy.share.patches.targets import Place, known_places, places_of
+from zerocopy.share.patches.targets import Target, known_targets, targets_of
 
 log = logging.getLogger("zerocopy")
 
@@ -38,7 +38,7 @@ class _Swap(NamedTuple):
 
 
 _lock = ForkSafeLock()
-_wanted: dict[Place, Any] = {}  # by what waits for its module
+_wanted: dict[Target, Any] = {}  # by what waits for its module
 _swaps: list[_Swap] = []
 _guards: list[Callable[[], None]] = []  # end the guard over torch.save, if there is one
 
@@ -81,7 +81,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     >>> torch.load is original
     True
     """
-    known, further = known_places(), places_of(config) if config is not None else []
+    known, further = known_targets(), targets_of(config) if config is not None else []
     if environment.is_disabled() or role.is_worker():
         return
     torch_compiler.skip("zerocopy.share")
@@ -121,7 +121,7 @@ def _begin_guard(_: ModuleType) -> None:
             _guards.append(switch.guard_saves())
 
 
-def _await(places: Iterable[Place], is_known: bool) -> None:
+def _await(places: Iterable[Target], is_known: bool) -> None:
     with _lock:
         for place in places:
             if place not in _wanted:
@@ -129,7 +129,7 @@ def _await(places: Iterable[Place], is_known: bool) -> None:
                 import_hook.when_imported(place.awaited, _wanted[place])
 
 
-def _patch(place: Place, is_known: bool, _: ModuleType) -> None:
+def _patch(place: Target, is_known: bool, _: ModuleType) -> None:
     """Patch a place, now that what it waited for is there."""
     with _lock:
         if place not in _wanted:
@@ -145,7 +145,7 @@ def _patch(place: Place, is_known: bool, _: ModuleType) -> None:
             log.log(level, "%s is not patched: %s", place, error)
 
 
-def _swapped(place: Place, module: ModuleType) -> list[_Swap]:
+def _swapped(place: Target, module: ModuleType) -> list[_Swap]:
     owner: Any = module
     for name in place.owners:
         owner = vars(owner).get(name, _MISSING)
@@ -165,7 +165,7 @@ def _swapped(place: Place, module: ModuleType) -> list[_Swap]:
     return [swap, *(_aliases(place, swap) if owner is module else ())]
 
 
-def _replacement(place: Place, raw: Any, function: Any) -> Any:
+def _replacement(place: Target, raw: Any, function: Any) -> Any:
     # Not in the replacement's own closure: dill follows that to the end, which a function within itself does not have.
     here = _Here(place, raw, function)
 
@@ -183,7 +183,7 @@ class _Here:
 
     replacement: Any = None
 
-    def __init__(self, place: Place, raw: Any, function: Any) -> None:
+    def __init__(self, place: Target, raw: Any, function: Any) -> None:
         self._place, self._raw, self._function = place, raw, function
 
     def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -196,18 +196,18 @@ class _Here:
         return route.call(bound, functools.partial(self._function, cls), tuple(rest), kwargs)
 
 
-def _bound(place: Place, replacement: Any, cls: type) -> Any:
+def _bound(place: Target, replacement: Any, cls: type) -> Any:
     """Return a class method as one would name it: a loader process looks it up again, and finds the original."""
     if inspect.getattr_static(cls, place.name, None) is replacement:
         return getattr(cls, place.name)
     return route.Inherited(place, cls)  # the class has one of its own, which has called this one
 
 
-def _is_wanted(place: Place) -> bool:
+def _is_wanted(place: Target) -> bool:
     return place in _wanted and not environment.is_disabled()
 
 
-def _aliases(place: Place, swap: _Swap) -> list[_Swap]:
+def _aliases(place: Target, swap: _Swap) -> list[_Swap]:
     """Swap the same function where other modules of its library have it: ``torch.load``, for one."""
     library, found = place.module.partition(".")[0], []
     for name, module in list(sys.modules.items()):

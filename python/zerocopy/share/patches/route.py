@@ -13,7 +13,7 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.process import torch_compiler
 from zerocopy.share.client import api
 from zerocopy.share.errors import RunHere, ServerError
-from zerocopy.share.patches.targets import Place
+from zerocopy.share.patches.targets import Target
 
 Function = Callable[..., Any]
 
@@ -29,7 +29,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def is_ours(place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_ours(place: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether a call may go to the server."""
     if _here.is_calling:
         return False
@@ -66,7 +66,7 @@ class Inherited:
     ``super().from_pretrained`` has no name by which another process could look it up.
     """
 
-    def __init__(self, place: Place, cls: type) -> None:
+    def __init__(self, place: Target, cls: type) -> None:
         self._place, self._cls = place, cls
         self.__module__ = cls.__module__
         self.__qualname__ = f"{cls.__qualname__}.{place.name}"

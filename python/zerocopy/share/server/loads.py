@@ -113,7 +113,7 @@ class Loads:
             os.close(writing)
         ours.setblocking(False)
         os.set_blocking(reading, False)
-        connection = Connection(ours, 0, self._selector, frames.MOST_DESCRIPTORS)
+        connection = Connection(ours, 0, self._selector, frames.MAX_DESCRIPTORS)
         load = Load(self.count, key, name, zygote, connection, timeout, client, {client: is_near})
         self._processes[load.number] = load
         self._selector.register(ours, selectors.EVENT_READ, lambda mask: self._hear(load, mask))
@@ -189,7 +189,7 @@ class Loads:
         holdings: dict[Holding, int] = {}
         places: list[list[int] | None] = []
         for place in found:
-            if place is None or (place[0] not in holdings and len(holdings) == frames.MOST_DESCRIPTORS):
+            if place is None or (place[0] not in holdings and len(holdings) == frames.MAX_DESCRIPTORS):
                 places.append(None)
             else:
                 places.append([holdings.setdefault(place[0], len(holdings)), place[1]])

@@ -32,7 +32,7 @@ from zerocopy.share.wire.versions import why_not
 
 _log = logging.getLogger("zerocopy")
 
-_MOST_CONNECTIONS = 1024
+_MAX_CONNECTIONS = 1024
 #: A frame that has begun has to end in so many seconds.
 _FRAME_TIME = 10.0
 _PR_SET_DUMPABLE = 4
@@ -97,7 +97,7 @@ class Server:
         except (ServerError, OSError):
             peer.close()
             return
-        if len(self._connections) >= _MOST_CONNECTIONS:
+        if len(self._connections) >= _MAX_CONNECTIONS:
             self._drop_idlest()
         peer.setblocking(False)
         connection = Connection(peer, pid, self._selector)

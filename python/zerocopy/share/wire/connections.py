@@ -13,7 +13,7 @@ from zerocopy.share.errors import FrameError
 from zerocopy.share.wire import frames
 from zerocopy.share.wire.frames import Body, Inbox, Message
 
-_MOST_WAITING = 64
+_MAX_WAITING = 64
 
 
 class Connection:
@@ -36,7 +36,7 @@ class Connection:
         peer: socket.socket,
         pid: int,
         selector: selectors.BaseSelector,
-        most_descriptors: int = frames.MOST_OF_REQUEST,
+        most_descriptors: int = frames.MAX_OF_REQUEST,
     ) -> None:
         self.peer, self.pid, self._selector = peer, pid, selector
         self._inbox = Inbox(most_descriptors)
@@ -65,7 +65,7 @@ class Connection:
 
     def send(self, body: Body, descriptors: list[int] | None = None, holding: Any = None) -> None:
         """Send as soon as the other side takes it. `holding` is kept so long."""
-        if len(self._outbox) >= _MOST_WAITING:
+        if len(self._outbox) >= _MAX_WAITING:
             raise FrameError("a client that takes no answers")
         frame, held = frames.encoded(body, len(descriptors or ()))
         self._outbox.append(

@@ -11,7 +11,7 @@ Identity = tuple[int, int, int, int, int]
 #: Paths, and what is known of the files there; None: there is none.
 Files = dict[str, Identity | None]
 
-_MOST_IN_FOLDER = 10_000
+_MAX_IN_FOLDER = 10_000
 _stat = os.stat  # Path's takes five times as long, and the server asks about every file of a result
 
 
@@ -60,7 +60,7 @@ def _within(folder: Path) -> Iterator[str]:
     for where, folders, names in os.walk(folder):
         for name in sorted((*folders, *names)):
             count += 1
-            if count > _MOST_IN_FOLDER:
+            if count > _MAX_IN_FOLDER:
                 return
             yield f"{where}/{name}"
 

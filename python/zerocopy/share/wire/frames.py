@@ -23,9 +23,9 @@ from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.wire import sealed_memory
 
 LARGEST = 1 << 20
-_LARGEST_IN_MEMORY = 1 << 26
-MOST_DESCRIPTORS = 240  # the kernel takes 253
-MOST_OF_REQUEST = 16
+_MAX_IN_MEMORY = 1 << 26
+MAX_DESCRIPTORS = 240  # the kernel takes 253
+MAX_OF_REQUEST = 16
 _HEAD = 4
 _PIECE = 1 << 16
 
@@ -75,7 +75,7 @@ def encoded(body: Body, descriptors: int) -> tuple[bytes, list[int]]:
     ``FrameError`` for more than any peer takes, ``OSError`` where there is no memory.
     """
     text = _text(body, descriptors)
-    if len(text) > _LARGEST_IN_MEMORY or descriptors > MOST_DESCRIPTORS:
+    if len(text) > _MAX_IN_MEMORY or descriptors > MAX_DESCRIPTORS:
         raise FrameError(f"a message of {len(text)} bytes and {descriptors} descriptors")
     if len(text) <= LARGEST:
         return len(text).to_bytes(_HEAD, "big") + text, []
@@ -161,7 +161,7 @@ def _out_of_memory(descriptors: list[int]) -> Message:
         if not descriptors:
             raise FrameError("no memory with a body in it")
         sealed_memory.require_sealed(descriptors[0], 0)
-        if os.fstat(descriptors[0]).st_size > _LARGEST_IN_MEMORY:
+        if os.fstat(descriptors[0]).st_size > _MAX_IN_MEMORY:
             raise FrameError("a body that is too long")
         body = _parse(sealed_memory.content(descriptors[0]))
     except BaseException as error:
@@ -204,7 +204,7 @@ def send_some(connection: socket.socket, data: bytes | memoryview, descriptors: 
 
 def receive(connection: socket.socket) -> Message:
     """Wait for a message. ``FrameError`` if none comes, ``TimeoutError`` as the socket says."""
-    inbox = Inbox(MOST_DESCRIPTORS)
+    inbox = Inbox(MAX_DESCRIPTORS)
     try:
         while inbox.read(connection):
             for message in inbox.messages():

@@ -15,7 +15,7 @@ import torch
 
 from zerocopy import patching
 from zerocopy.errors import UnsupportedError
-from zerocopy.saving.mapped_files import MappedFiles, Place, identity_of
+from zerocopy.saving.mapped_files import FileExtent, MappedFiles, identity_of
 from zerocopy.share import role
 from zerocopy.share.client import calls, result_references
 from zerocopy.share.conditions import caller, generators, namespaces
@@ -208,11 +208,11 @@ class _Session:
 
     # ---------------------------------------------------------------------------------- the result
 
-    def find(self, checksums: list[Checksum]) -> list[Place | None]:
+    def find(self, checksums: list[Checksum]) -> list[FileExtent | None]:
         """Return where such bytes were published before."""
         answer = self._ask({"op": "find", "checksums": checksums})
         return [
-            None if place is None else Place(answer.descriptors[place[0]], place[1])
+            None if place is None else FileExtent(answer.descriptors[place[0]], place[1])
             for place in answer.body["places"]
         ]
 

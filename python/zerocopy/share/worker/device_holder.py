@@ -18,7 +18,7 @@ import torch
 from zerocopy._native import _C
 from zerocopy.loading.device import staging
 from zerocopy.share.client import result_references
-from zerocopy.share.client.resident import Kind, Way
+from zerocopy.share.client.resident import Kind, ResidentPlacement
 from zerocopy.share.objects import attach, serialized
 from zerocopy.share.wire import frames, sealed_memory
 
@@ -66,13 +66,13 @@ def _filled(connection: socket.socket, entry: str, kind: Kind, device: torch.dev
         raise result_references.LostReference(entry)
     found: list[torch.UntypedStorage] = []
 
-    def bring(haul: _C.Haul) -> torch.UntypedStorage:
-        found.append(staging.carry(kind, haul))
+    def bring(plan: _C.TransferPlan) -> torch.UntypedStorage:
+        found.append(staging.copy(kind, plan))
         return found[-1]
 
     try:
         archive, _ = attach.checked(answer.body, answer.descriptors)
-        serialized.leaves_of(archive, Way(device, bring, elsewhere=None), serialized.AS_IT_IS)
+        serialized.leaves_of(archive, ResidentPlacement(device, bring, elsewhere=None), serialized.AS_IT_IS)
     finally:
         answer.close()
     return found[0] if found else torch.UntypedStorage(0)  # all of it was on other devices

@@ -42,7 +42,7 @@ def die_with_parent() -> None:
 class _Zygote:
     def __init__(self, server: socket.socket) -> None:
         self._server = server
-        self._inbox = frames.Inbox(frames.MOST_DESCRIPTORS)
+        self._inbox = frames.Inbox(frames.MAX_DESCRIPTORS)
         self._children: dict[int, int] = {}  # the numbers of loads, by pid
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):

@@ -12,9 +12,9 @@ from zerocopy._native import _C
 from zerocopy.loading.objects.rebuild.registry import (
     QUANTIZED,
     are_integers,
+    checked_version_of,
     require,
     set_attributes,
-    twin_of,
 )
 
 
@@ -41,13 +41,13 @@ def tensor_over(
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-@twin_of("torch._utils._rebuild_tensor")
+@checked_version_of("torch._utils._rebuild_tensor")
 def rebuild_tensor(storage: Any, offset: int, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
     """Return a tensor over a ``TypedStorage``."""
     return rebuild_tensor_v2(storage, offset, size, stride, False, None)
 
 
-@twin_of("torch._utils._rebuild_tensor_v2")
+@checked_version_of("torch._utils._rebuild_tensor_v2")
 def rebuild_tensor_v2(
     storage: Any,
     offset: int,
@@ -63,7 +63,7 @@ def rebuild_tensor_v2(
     )
 
 
-@twin_of("torch._utils._rebuild_tensor_v3")
+@checked_version_of("torch._utils._rebuild_tensor_v3")
 def rebuild_tensor_v3(
     storage: Any,
     offset: int,
@@ -87,7 +87,7 @@ def rebuild_tensor_v3(
     return tensor_over(untyped, dtype, offset, size, stride, requires_grad, conjugate, negative)
 
 
-@twin_of("torch._utils._rebuild_parameter")
+@checked_version_of("torch._utils._rebuild_parameter")
 def rebuild_parameter(data: torch.Tensor, requires_grad: bool, backward_hooks: Any) -> torch.nn.Parameter:
     """Return a parameter."""
     require(not backward_hooks, "backward hooks")
@@ -95,7 +95,7 @@ def rebuild_parameter(data: torch.Tensor, requires_grad: bool, backward_hooks: A
     return torch.nn.Parameter(data, requires_grad)
 
 
-@twin_of("torch._utils._rebuild_parameter_with_state")
+@checked_version_of("torch._utils._rebuild_parameter_with_state")
 def rebuild_parameter_with_state(
     data: torch.Tensor, requires_grad: bool, backward_hooks: Any, state: Any
 ) -> torch.nn.Parameter:

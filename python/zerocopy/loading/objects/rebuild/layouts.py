@@ -14,14 +14,14 @@ from zerocopy.loading.objects.rebuild.registry import (
     QUANTIZED,
     SAFE,
     are_integers,
+    checked_version_of,
     require,
     require_inside,
-    twin_of,
     within_storage,
 )
 
 
-@twin_of("torch.serialization._get_layout")
+@checked_version_of("torch.serialization._get_layout")
 def get_layout(name: str) -> torch.layout:
     """Return the layout called ``"torch.sparse_coo"`` and the like."""
     layout = vars(torch).get(name.removeprefix("torch."))  # getattr would import some submodules
@@ -29,7 +29,7 @@ def get_layout(name: str) -> torch.layout:
     return cast(torch.layout, layout)
 
 
-@twin_of("torch._utils._rebuild_sparse_tensor")
+@checked_version_of("torch._utils._rebuild_sparse_tensor")
 def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.Tensor:
     """Return a sparse tensor whose indices have been checked: out of range, they write out of bounds later."""
     # 1.13 has no such argument and always checks.
@@ -63,7 +63,7 @@ def _require_shape(size: Any) -> None:
 SAFE["torch._utils._rebuild_sparse_csr_tensor"] = rebuild_sparse_tensor
 
 
-@twin_of("torch._utils._rebuild_qtensor")
+@checked_version_of("torch._utils._rebuild_qtensor")
 def rebuild_qtensor(
     storage: Any,
     offset: int,
@@ -110,7 +110,7 @@ def _numbers(values: Any) -> list[float]:
     return list(values)
 
 
-@twin_of("torch._utils._rebuild_nested_tensor")
+@checked_version_of("torch._utils._rebuild_nested_tensor")
 def rebuild_nested_tensor(
     buffer: torch.Tensor, sizes: torch.Tensor, strides: torch.Tensor, offsets: torch.Tensor
 ) -> torch.Tensor:
@@ -133,7 +133,7 @@ def rebuild_nested_tensor(
 _JAGGED = {"values", "offsets", "lengths", "_ragged_idx", "_metadata_cache", "requires_grad"}
 
 
-@twin_of("torch.nested._internal.nested_tensor._rebuild_njt")
+@checked_version_of("torch.nested._internal.nested_tensor._rebuild_njt")
 def rebuild_jagged_tensor(arguments: dict[str, Any]) -> torch.Tensor:
     """Return a jagged nested tensor whose rows lie inside its values."""
     require(isinstance(arguments, dict) and arguments.keys() <= _JAGGED, "a jagged tensor's arguments")

@@ -15,14 +15,14 @@ from zerocopy.loading.objects.rebuild.registry import (
     Function,
     are_integers,
     callee,
+    checked_version_of,
     require,
     set_attributes,
-    twin_of,
     within_storage,
 )
 
 
-@twin_of("torch._utils._rebuild_meta_tensor_no_storage")
+@checked_version_of("torch._utils._rebuild_meta_tensor_no_storage")
 def rebuild_meta_tensor(
     dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], requires_grad: bool
 ) -> torch.Tensor:
@@ -38,13 +38,13 @@ def rebuild_meta_tensor(
     return torch.empty_strided(size, stride, dtype=dtype, device="meta", requires_grad=requires_grad)
 
 
-@twin_of("torch._utils._rebuild_device_tensor_from_numpy")
+@checked_version_of("torch._utils._rebuild_device_tensor_from_numpy")
 def rebuild_from_numpy(data: Any, dtype: torch.dtype, device: str, requires_grad: bool) -> torch.Tensor:
     """Return a tensor of a device whose data was written as a NumPy array."""
     return torch._utils._rebuild_device_tensor_from_numpy(data, dtype, device, requires_grad)
 
 
-@twin_of("torch._utils._rebuild_device_tensor_from_cpu_tensor")
+@checked_version_of("torch._utils._rebuild_device_tensor_from_cpu_tensor")
 def rebuild_from_cpu_tensor(
     data: torch.Tensor, dtype: torch.dtype, device: str, requires_grad: bool
 ) -> torch.Tensor:
@@ -57,14 +57,14 @@ def rebuild_from_cpu_tensor(
     return data.to(device=device, dtype=dtype).requires_grad_(requires_grad)
 
 
-@twin_of("torch._utils._rebuild_wrapper_subclass")
+@checked_version_of("torch._utils._rebuild_wrapper_subclass")
 def rebuild_wrapper_subclass(cls: Any, *arguments: Any) -> torch.Tensor:
     """Return a wrapper subclass, which has a shape and, outside of what the file says, no data."""
     require(isinstance(cls, type) and issubclass(cls, torch.Tensor), "a wrapper subclass that is no tensor")
     return torch._utils._rebuild_wrapper_subclass(cls, *arguments)
 
 
-@twin_of("torch._tensor._rebuild_from_type_v2")
+@checked_version_of("torch._tensor._rebuild_from_type_v2")
 def rebuild_from_type_v2(
     function: Function, cls: Any, arguments: tuple[Any, ...], state: Any
 ) -> torch.Tensor:

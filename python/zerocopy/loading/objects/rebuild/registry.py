@@ -43,7 +43,7 @@ QUANTIZED = {
 }
 
 
-def twin_of(path: str) -> Callable[[Function], Function]:
+def checked_version_of(path: str) -> Callable[[Function], Function]:
     """Register the twin of torch's function `path`. What torch raises on its arguments is the file's fault."""
 
     def register(function: Function) -> Function:

@@ -1,4 +1,4 @@
-"""The staged road to a device: the same object as torch.load's, wherever it lies and however it came there.
+"""A staged copy gives the object of torch.load, on the device.
 
 The device is a twin in ordinary memory; what needs a real one is in tests/gpu.
 """
@@ -33,7 +33,7 @@ MIB = 1 << 20
 
 
 def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned_ring, "_MOST_SLOTS", 3)
+    monkeypatch.setattr(pinned_ring, "_MAX_SLOTS", 3)
 
 
 # ------------------------------------------------------------------------------------ the same object
@@ -327,17 +327,17 @@ def test_a_part_keeps_the_whole(twin: type[Twin]) -> None:
 
 
 def test_a_haul_guards_itself() -> None:
-    haul = _C.Haul([untyped(torch.ones(3))])
-    slot = untyped(torch.zeros(haul.slot, dtype=torch.uint8))
+    plan = _C.TransferPlan([untyped(torch.ones(3))])
+    slot = untyped(torch.zeros(plan.slot, dtype=torch.uint8))
     with pytest.raises(ValueError, match="started"):
-        haul.lend(slot, 0)
-    haul.start(4)
+        plan.lend(slot, 0)
+    plan.start(4)
     with pytest.raises(ValueError):
-        haul.lend(slot, 1)  # runs past its end
-    haul.lend(slot, 0)
-    haul.wait(0)
+        plan.lend(slot, 1)  # runs past its end
+    plan.lend(slot, 0)
+    plan.wait(0)
     assert slot[:12].tolist() == untyped(torch.ones(3)).tolist()
     with pytest.raises((IndexError, ValueError, RuntimeError)):
-        haul.wait(1)
+        plan.wait(1)
     with pytest.raises(ValueError):
-        haul.storages(untyped(torch.ones(2)))
+        plan.storages(untyped(torch.ones(2)))

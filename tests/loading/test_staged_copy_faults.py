@@ -1,4 +1,4 @@
-"""The staged road when something breaks on it: said clearly, nothing is left behind, and the next load goes well."""
+"""A staged copy that fails raises a clear error, leaves nothing behind, and the next load succeeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from equality import assert_same, storage_bytes, untyped
 from example_states import large_state
 from interrupting import interrupted
 from test_backends import broken, folder, needs_far  # noqa: F401  fixtures
-from test_road import few_slots
+from test_staged_copy import few_slots
 from twin import Pages, Twin
 
 import zerocopy
@@ -152,7 +152,7 @@ def test_ctrl_c(folder: Path, forked: Child) -> None:  # noqa: F811
     with far.mounted(folder, delay_us=200_000) as place:
         load = "from zerocopy.loading.device import devices; devices.KINDS['cpu'] = devices.Memory; zerocopy.load(path)"
         seen = interrupted(forked, load, place / "m.pt", already=3, ZEROCOPY_NUM_THREADS="3")
-    # The one that watches, the lane, and three that read.
+    # The watching thread, the stream's thread, and three that read.
     assert 3 < seen.most <= 5 and seen.left == seen.mapped == 0
 
 

@@ -1,4 +1,4 @@
-#include "binding/road.h"
+#include "binding/transfer_plan.h"
 
 #include <pybind11/stl.h>
 
@@ -45,36 +45,36 @@ std::unique_ptr<const Source> source_over(const py::object& untyped_storage) {
       Region(data, bytes.size(), Share(new HeldStorage(std::move(storage)))));
 }
 
-std::shared_ptr<Haul> haul_of(const std::vector<py::object>& storages) {
+std::shared_ptr<TransferPlan> haul_of(const std::vector<py::object>& storages) {
   std::vector<std::unique_ptr<const Source>> sources;
   for (const py::object& storage : storages) sources.push_back(source_over(storage));
-  return Haul::of(std::move(sources));
+  return TransferPlan::of(std::move(sources));
 }
 
-py::list storages_of(const Haul& haul, const py::object& whole) {
-  py::list made(haul.staging().places.size());
-  for (std::size_t i = 0; i < haul.staging().places.size(); ++i) {
-    made[i] = steal(haul.arrived(whole, i).wrap());
+py::list storages_of(const TransferPlan& plan, const py::object& whole) {
+  py::list made(plan.staging().places.size());
+  for (std::size_t i = 0; i < plan.staging().places.size(); ++i) {
+    made[i] = steal(plan.arrived(whole, i).wrap());
   }
   return made;
 }
 
 }  // namespace
 
-Haul::Haul(std::vector<Cargo> cargo, std::vector<std::unique_ptr<const Source>> sources)
+TransferPlan::TransferPlan(std::vector<Cargo> cargo, std::vector<std::unique_ptr<const Source>> sources)
     : cargo_(std::move(cargo)), sources_(std::move(sources)), staging_(plan_staging(cargo_)) {}
 
-std::shared_ptr<Haul> Haul::of(std::vector<std::unique_ptr<const Source>> sources) {
+std::shared_ptr<TransferPlan> TransferPlan::of(std::vector<std::unique_ptr<const Source>> sources) {
   std::vector<Cargo> cargo;
   for (const auto& source : sources) cargo.push_back({source.get(), {0, source->size()}});
-  return std::make_shared<Haul>(std::move(cargo), std::move(sources));
+  return std::make_shared<TransferPlan>(std::move(cargo), std::move(sources));
 }
 
-Haul::~Haul() {
+TransferPlan::~TransferPlan() {
   if (filling_) stop();
 }
 
-py::list Haul::copies(std::size_t chunk) const {
+py::list TransferPlan::copies(std::size_t chunk) const {
   py::list found;
   for (const Copy& copy : staging_.chunks.at(chunk).copies) {
     found.append(py::make_tuple(copy.from, copy.to, copy.size));
@@ -82,14 +82,14 @@ py::list Haul::copies(std::size_t chunk) const {
   return found;
 }
 
-void Haul::start(unsigned threads) { filling_.emplace(staging_.chunks, terms_of(threads)); }
+void TransferPlan::start(unsigned threads) { filling_.emplace(staging_.chunks, terms_of(threads)); }
 
-Filling& Haul::filling() {
+Filling& TransferPlan::filling() {
   if (!filling_) throw py::value_error("nothing was started");
   return *filling_;
 }
 
-void Haul::lend(const py::object& storage, std::uint64_t offset) {
+void TransferPlan::lend(const py::object& storage, std::uint64_t offset) {
   const TorchStorage slot = TorchStorage::of(storage.ptr());
   if (!slot.is_cpu()) throw py::value_error("not a CPU storage");
   const ByteSpan bytes = slot.bytes().subspan({offset, staging_.slot});
@@ -97,33 +97,33 @@ void Haul::lend(const py::object& storage, std::uint64_t offset) {
   filling().lend(const_cast<std::byte*>(bytes.data()));
 }
 
-void Haul::wait(std::size_t chunk) {
+void TransferPlan::wait(std::size_t chunk) {
   Filling& filling = this->filling();
   const GilReleased released;
   filling.wait(chunk);
 }
 
 // Its threads may want the GIL: what they read may be read by Python.
-void Haul::stop() {
+void TransferPlan::stop() {
   const GilReleased released;
   filling_.reset();
 }
 
-TorchStorage Haul::arrived(const py::object& whole, std::size_t i) const {
+TorchStorage TransferPlan::arrived(const py::object& whole, std::size_t i) const {
   return TorchStorage::within(whole.ptr(), {staging_.places.at(i), cargo_.at(i).extent.size});
 }
 
-void register_road(py::module_& module) {
-  py::class_<Haul, std::shared_ptr<Haul>>(module, "Haul")
+void register_transfer_plan(py::module_& module) {
+  py::class_<TransferPlan, std::shared_ptr<TransferPlan>>(module, "TransferPlan")
       .def(py::init(&haul_of), py::arg("storages"))
-      .def_property_readonly("size", [](const Haul& self) { return self.staging().size; })
-      .def_property_readonly("slot", [](const Haul& self) { return self.staging().slot; })
-      .def_property_readonly("chunks", [](const Haul& self) { return self.staging().chunks.size(); })
-      .def("copies", &Haul::copies, py::arg("chunk"))
-      .def("start", &Haul::start, py::arg("threads"))
-      .def("lend", &Haul::lend, py::arg("storage"), py::arg("offset"))
-      .def("wait", &Haul::wait, py::arg("chunk"))
-      .def("stop", &Haul::stop)
+      .def_property_readonly("size", [](const TransferPlan& self) { return self.staging().size; })
+      .def_property_readonly("slot", [](const TransferPlan& self) { return self.staging().slot; })
+      .def_property_readonly("chunks", [](const TransferPlan& self) { return self.staging().chunks.size(); })
+      .def("copies", &TransferPlan::copies, py::arg("chunk"))
+      .def("start", &TransferPlan::start, py::arg("threads"))
+      .def("lend", &TransferPlan::lend, py::arg("storage"), py::arg("offset"))
+      .def("wait", &TransferPlan::wait, py::arg("chunk"))
+      .def("stop", &TransferPlan::stop)
       .def("storages", &storages_of, py::arg("whole"));
   module.def(
       "storage_within",

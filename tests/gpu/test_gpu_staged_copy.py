@@ -1,4 +1,4 @@
-"""The staged road on a real GPU. `scripts/gpu-check` runs these; without a CUDA device they are skipped."""
+"""The staged copy on a real GPU. `scripts/gpu-check` runs these; without a CUDA device they are skipped."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_operations_and_gradients(save: Saver) -> None:
 
 
 def test_many_times_through_a_small_ring(save: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned_ring, "_MOST_SLOTS", 3)
+    monkeypatch.setattr(pinned_ring, "_MAX_SLOTS", 3)
     path = save(large_state())
     before = None
     for _ in range(20):
@@ -157,16 +157,16 @@ BROKEN = """
     import sys, torch, zerocopy
     from zerocopy.loading.device import devices
     class Broken(devices.Cuda):
-        def lane(self):
-            lane = super().lane()
-            copy, count = lane.copy, [0]
+        def stream(self):
+            stream = super().stream()
+            copy, count = stream.copy, [0]
             def failing(target, source):
                 count[0] += 1
                 if count[0] == 3:  # an index out of range on the device: the context is lost
                     torch.zeros(4, device="cuda")[torch.tensor([9], device="cuda")].cpu()
                 copy(target, source)
-            lane.copy = failing
-            return lane
+            stream.copy = failing
+            return stream
     devices.KINDS["cuda"] = Broken
     try:
         zerocopy.load(sys.argv[1], "cuda")

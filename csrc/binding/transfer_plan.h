@@ -1,0 +1,51 @@
+// Copies storages to a device. python/zerocopy/loading/device/staging.py drives the copy, and threads here
+// fill its slots.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "binding/torch_bridge.h"
+#include "io/ring.h"
+
+namespace zerocopy {
+
+class TransferPlan {
+ public:
+  // `sources` are owned by the plan. The caller keeps all other sources of `cargo` alive.
+  explicit TransferPlan(std::vector<Cargo> cargo, std::vector<std::unique_ptr<const Source>> sources = {});
+  // Plans a copy of each source as a whole.
+  static std::shared_ptr<TransferPlan> of(std::vector<std::unique_ptr<const Source>> sources);
+  TransferPlan(const TransferPlan&) = delete;
+  TransferPlan& operator=(const TransferPlan&) = delete;
+  ~TransferPlan();
+
+  const Staging& staging() const noexcept { return staging_; }
+
+  // Returns (offset in the slot, offset on the device, size) for each copy of a chunk.
+  pybind11::list copies(std::size_t chunk) const;
+
+  void start(unsigned threads);
+  // Lends a slot: page-aligned memory in a CPU storage, which the caller keeps until it was copied from.
+  void lend(const pybind11::object& storage, std::uint64_t offset);
+  void wait(std::size_t chunk);
+  void stop();
+
+  // Returns the storage of cargo `i` within the allocation that all were copied to.
+  TorchStorage arrived(const pybind11::object& whole, std::size_t i) const;
+
+ private:
+  Filling& filling();
+
+  std::vector<Cargo> cargo_;
+  std::vector<std::unique_ptr<const Source>> sources_;
+  Staging staging_;
+  std::optional<Filling> filling_;
+};
+
+void register_transfer_plan(pybind11::module_& module);
+
+}  // namespace zerocopy
