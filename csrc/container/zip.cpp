@@ -17,6 +17,7 @@ constexpr std::uint32_t kEntrySignature = 0x02014b50;
 constexpr std::uint32_t kLocalSignature = 0x04034b50;
 constexpr std::uint64_t kLocalSize = 30;
 constexpr std::uint16_t kZip64Field = 0x0001;
+constexpr std::uint16_t kUnicodePathField = 0x7075;
 
 constexpr std::uint16_t kMethodStored = 0;
 constexpr std::uint16_t kMethodDeflated = 8;
@@ -41,7 +42,8 @@ bool deferred(T narrow) {
   throw FormatError("zip: entry " + quote(name) + " at " + hex(offset) + ": " + reason);
 }
 
-// The content of the zip64 extra field; empty when there is none.
+// Returns the content of the zip64 extra field, or nothing if it is missing. Refuses a Unicode path field,
+// which gives the record a second name: Python's zipfile takes that one, torch the first.
 ByteSpan find_zip64_field(std::string_view name, std::uint64_t offset, ByteSpan extra) {
   Cursor cursor(extra, "zip extra field");
   ByteSpan found;
@@ -50,6 +52,7 @@ ByteSpan find_zip64_field(std::string_view name, std::uint64_t offset, ByteSpan 
     const auto id = cursor.read<std::uint16_t>();
     const auto size = cursor.read<std::uint16_t>();
     const ByteSpan content = cursor.take(size);
+    if (id == kUnicodePathField) fail(name, offset, "a second name, in a Unicode path field (0x7075)");
     if (id != kZip64Field) continue;
     if (seen) fail(name, offset, "two zip64 fields");
     seen = true;

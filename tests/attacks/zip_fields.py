@@ -1,5 +1,7 @@
 """Numbers in the central directory, its end records and the local headers that are not so."""
 
+import struct
+import zlib
 from functools import partial
 
 import assembler
@@ -217,6 +219,8 @@ _ZIP64 = {
     "zip64 stored size 64 of 0": (0, 64),
     "zip64 sizes 0": (0, 0),
 }
+#: Python's zipfile reads the name in this field, "archive/data/1", if the CRC-32 is that of the plain name.
+UNICODE_PATH = struct.pack("<HHBI", 0x7075, 19, 1, zlib.crc32(b"archive/data/0")) + b"archive/data/1"
 _CENTRAL = {
     "stored size 8 of 64": {"stored_size": 8},
     "stored size 0 of 64": {"stored_size": 0},
@@ -226,6 +230,8 @@ _CENTRAL = {
     "zip64 field that nothing needs": {"extra": zip64(64, 64)},
     "two zip64 fields that disagree": {**_ALL_ONES, "extra": zip64(64, 64) + zip64(8, 8)},
     "two zip64 fields that agree": {**_ALL_ONES, "extra": zip64(64, 64) * 2},
+    "a second name in a Unicode path field": {"extra": UNICODE_PATH},
+    "an empty Unicode path field": {"extra": b"\x75\x70\0\0"},
     "method 8 in the directory only": {"method": 8},
     "directory bit on a storage": {"attributes": 0x10},
     "name of another record in the directory": {"name": b"archive/data/1"},

@@ -366,6 +366,12 @@ REFUSED = (
         lambda: _one(central={"extra": a.zip64(64)}),
     ),
     Reason(
+        "a second name in a Unicode path field",
+        r"a second name, in a Unicode path field \(0x7075\)",
+        "zipfile takes this name, torch the other",
+        lambda: _one(central={"extra": b"\x75\x70\0\0"}),
+    ),
+    Reason(
         "a record that is marked as a folder, or named as one, and holds bytes",
         "is marked as a folder and holds bytes",
         "torch returns uninitialised memory for it",

@@ -100,7 +100,7 @@ def test_tar_that_torch_could_read_stays_unsafe(tmp_path: Path, capsys: pytest.C
 def test_plain_pickle_of_foreign_globals_is_not_said_to_be_loaded_by_weights_only(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(pickle.dumps({"a": numpy.ones(3)}))
-    with pytest.raises(pickle.UnpicklingError, match=r"plain pickle.*ndarray") as caught:
+    with pytest.raises(pickle.UnpicklingError, match=r"plain pickle.*numpy") as caught:
         zerocopy.load(path)
     assert "weights_only=False" not in str(caught.value)
 

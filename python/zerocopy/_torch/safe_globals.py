@@ -9,16 +9,19 @@ from typing import Any
 import torch
 from torch import serialization
 
-#: Registered by ``import torch`` itself as safe, unasked. Of DTensor: what its import by the program makes useful.
+#: Globals that ``import torch`` itself registers as safe.
 REGISTERED_BY_TORCH = frozenset(
     {
         "torch.nested._internal.nested_tensor.NestedTensor",
         "torch.nested._internal.nested_tensor._rebuild_njt",
     }
 )
+# The layouts of a device mesh are useful once the program has imported DTensor.
 _OF_DTENSOR = frozenset(
     {"torch.distributed._mesh_layout._FlatLayout", "torch.distributed._mesh_layout._MeshLayout"}
 )
+
+_STACK = "traceback.StackSummary"
 
 
 def registered() -> list[Any]:
@@ -37,11 +40,20 @@ def named(entries: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def of_program() -> Iterator[tuple[str, Any]]:
-    """Yield the path and the object of what the program gave to ``torch.serialization.add_safe_globals``."""
+    """Yield the path and the object of globals that the program gave to ``torch.serialization.add_safe_globals``."""
     own = REGISTERED_BY_TORCH
     if "torch.distributed.tensor" not in sys.modules:
         own |= _OF_DTENSOR
-    return ((path, allowed) for path, allowed in named(registered()) if path not in own)
+    entries = dict(named(registered()))
+    if _STACK in entries:
+        own |= {path for path, allowed in entries.items() if _is_of_object_collectives(path, allowed)}
+    return ((path, allowed) for path, allowed in entries.items() if path not in own)
+
+
+def _is_of_object_collectives(path: str, allowed: Any) -> bool:
+    """Return whether torch 2.14 and later register this global, to send exceptions between ranks."""
+    is_exception = isinstance(allowed, type) and issubclass(allowed, BaseException)
+    return path.startswith("traceback.") or (is_exception and path.startswith("builtins."))
 
 
 def of_torch() -> dict[str, Any]:

@@ -25,7 +25,11 @@ def import_script(
     for key, tensor in storages.items():
         table.add_storage(key, tensor)
     reader = torch._C.PyTorchFileReader(package)
-    module = torch._C._import_ir_module_from_package(
-        torch._C.CompilationUnit(), reader, table, device, number
-    )
+    try:
+        module = torch._C._import_ir_module_from_package(
+            torch._C.CompilationUnit(), reader, table, device, number
+        )
+    except UnicodeDecodeError as error:
+        # torch's message quotes source that is not UTF-8. The decoding error would hide it.
+        raise RuntimeError(error.object.decode(errors="replace")) from None
     return torch.jit._recursive.wrap_cpp_module(module)

@@ -66,6 +66,8 @@ LISTS = {
     },
 }
 
+LISTS["2.14"] = LISTS["2.13"]
+
 #: Of those paths and of what zerocopy builds itself: the functions that a file may call through another, or itself.
 FUNCTIONS = frozenset(
     {
@@ -174,9 +176,15 @@ def running() -> Policy:
         return Policy(minor, LISTS[minor])
 
     from zerocopy import _torch
+    from zerocopy._torch import safe_globals
     from zerocopy.loading.objects import allowlist
 
-    return Policy(minor, frozenset(_torch.release_allow_list()) | allowlist.OF_OTHER_RELEASES.keys())
+    return Policy(
+        minor,
+        frozenset(_torch.release_allow_list())
+        | allowlist.OF_OTHER_RELEASES.keys()
+        | safe_globals.of_torch().keys(),
+    )
 
 
 def _installed_version() -> str:

@@ -135,6 +135,9 @@ def _hide_own_frames(error: BaseException) -> None:
     sys.excepthook = excepthook
 
 
+_FORK_SERVER = "ignore"  # the name that multiprocessing.forkserver asks for the data of its server by
+
+
 def _patch_this_process(share: bool) -> None:
     """Patch here, and in the processes that multiprocessing will start from here.
 
@@ -150,7 +153,11 @@ def _patch_this_process(share: bool) -> None:
 
     @functools.wraps(original)
     def get_preparation_data(name: str) -> dict[str, Any]:
-        return {"zerocopy": _PatchWhenUnpickled(share), **original(name)}
+        data = original(name)
+        if name == _FORK_SERVER:
+            # It would import the program before anything is patched there. Its children import the program again.
+            data.pop("init_main_from_path", None)
+        return {"zerocopy": _PatchWhenUnpickled(share), **data}
 
     spawn.get_preparation_data = get_preparation_data
 

@@ -166,7 +166,7 @@ def _as_the_loader(file: reading.OpenFile, container: str) -> tuple[str, list[Na
     kind, foreign = facts["container"], facts["foreign"]
     if kind in _NEVER_LOADED:
         return kind, [], [_NEVER_LOADED[kind]]
-    if not all(map(policy.running().allows, foreign)):
+    if not all(policy.running().allows(name) for name in foreign):
         return kind, foreign, []  # nor is it asked what the file does with them
     return kind, foreign, [Reason("policy", text) for text in _refused_acts(facts)]
 
