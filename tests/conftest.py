@@ -29,7 +29,7 @@ from zygote import Zygote
 # A shell ignores SIGINT for what it runs in the background, and so would the programs here that are interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What torch itself says about its own loading is not the subject here.
+# Warnings of torch about its own loading do not matter here.
 warnings.filterwarnings(
     "ignore", message=r"(?s).*(TypedStorage|weights_only|beta state|non-writable|quantiz)"
 )

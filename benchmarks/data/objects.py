@@ -1,4 +1,4 @@
-"""What a loaded object holds: its storages, and whether it equals another bit for bit."""
+"""The storages of a loaded object, and its comparison with another bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row can be: which sides it has, what is measured of them, and the goals. The rows themselves are in `rows`."""
+"""Kinds of rows: the sides of a row, its columns, and its goals. The rows themselves are in `rows`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Goal:
     at_least, at_most : float, optional
         The bound.
     unit : str
-        What it bounds: the median of peer/ours if empty; "ms", "MB" or "/s": our own.
+        The unit of the bound: "ms", "MB" or "/s" of our side; empty for the median of peer/ours.
     since : tuple of int
         The first torch release for which the goal was set; earlier ones are measured and not judged.
     """
@@ -95,7 +95,7 @@ class UseCase:
 
 @dataclass(frozen=True)
 class ClientsCase:
-    """What several clients at once come to; see `clients.py`. ``column`` is "attaches" or "pss"."""
+    """Results of several clients at once; see `clients.py`. ``column`` is "attaches" or "pss"."""
 
     name: str
     ours: Side

@@ -1,4 +1,4 @@
-"""What the machine can do at most, measured in the same run: copying and reading memory."""
+"""The limits of the machine, measured in the same run: copying and reading memory."""
 
 from __future__ import annotations
 

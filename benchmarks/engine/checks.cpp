@@ -1,4 +1,4 @@
-// What the checks of the core cost: those that a loader of trusted files could leave out, done once more.
+// The cost of the core's checks, repeated: those that a loader of trusted files could omit.
 //
 //   checks FILE [ROUNDS]      prints medians in microseconds, as JSON
 //

@@ -57,7 +57,7 @@ def clients_of(loader: str, path: Path) -> Iterator[Ask]:
 
 
 def interleave(ours: Ask, peer: Ask | None, rounds: int) -> Series:
-    """Time one load of a fresh client each, in turn. Each takes seconds to start, so there are no more rounds."""
+    """Time one load of a fresh client each, in turn. Each takes seconds to start, so the rounds are few."""
     series = Series()
     sides = [(ours, series.ours)] + ([(peer, series.peer)] if peer else [])
     for ask, _ in sides:

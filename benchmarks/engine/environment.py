@@ -1,4 +1,4 @@
-"""What the figures depend on and cannot be seen in them: releases, processor, kernel, file system."""
+"""The facts that figures depend on: releases, processor, kernel, file system."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Loader:
     Attributes
     ----------
     label : str
-        What the table calls it.
+        Its name in the table.
     load : callable
         Path to object. Nothing in it is there for the benchmark's sake: it is what a user would write.
     missing : callable
@@ -29,7 +29,7 @@ class Loader:
     prepare : callable, optional
         Path to what has to be there before, and is not measured; `load` is given it behind the path.
     modules : tuple of str
-        What the first call would import.
+        Modules that the first call would import.
     real : callable
         Turns what `load` returned into what is compared: with tensors in place of what stands for them.
     place : callable

@@ -21,7 +21,7 @@ from .kernels import Kernels
 
 MIN_ROUNDS, MAX_ROUNDS, ENOUGH_SECONDS = 9, 51, 1.0
 
-#: What is read in the columns in which something is.
+#: The reading of each column that reads.
 READING = {"touch": "touch", "consume": "consume", "cold-consume": "consume", "second": "touch"}
 
 Call = Callable[[], Any]

@@ -30,7 +30,7 @@ SCALES = {"ms": 1e3, "MB": 1e-6, "/s": 1.0}  # of the seconds, bytes and rates t
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line chose."""
+    """Options of the command line."""
 
     rounds: int
     columns: tuple[str, ...]

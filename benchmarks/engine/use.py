@@ -1,4 +1,4 @@
-"""What one use of a file takes of memory and page cache: counted by the kernel, in a process of its own.
+"""Memory and page cache that one use of a file takes, counted by the kernel in a separate process.
 
 Run as a program it loads a file once, when it is told to, and prints its memory before and after; `measure_use` runs it
 and watches it from outside:
@@ -38,7 +38,7 @@ def measure_use(loader: str, path: Path, columns: tuple[str, ...]) -> dict[str, 
     path : Path
         The file.
     columns : tuple of str
-        Which of "peak", "resident", "read". For the last the file is dropped from the page cache before.
+        One of "peak", "resident", "read". Before "read" the file is dropped from the page cache.
     """
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.engine.use", loader, str(path)]
     pipe = subprocess.PIPE

@@ -231,7 +231,7 @@ CASES: tuple[Case, ...] = (
     *(
         TimeCase(name, Side(ours, file), Side(peer, file), goals, columns=("ready",), most_rounds=9)
         for name, ours, peer, file, goals in (
-            # Without a GPU: the stages. The rest is skipped where there is no CUDA device.
+            # The stages run without a GPU. The other rows are skipped without a CUDA device.
             ("staging/fill", "staging-fill", "memcpy", "half.pt", (Goal("ready", at_least=0.9),)),
             ("staging/memory", "staging-memory", "memcpy-twice", "half.pt", (Goal("ready", at_least=0.9),)),
             *(

@@ -31,7 +31,7 @@ class Target:
     folder: Path
     state: Any = None
     content: memoryview | None = None
-    is_new: bool = True  # there is no file of that name when one is written: to free an old one takes time
+    is_new: bool = True  # the target does not exist before: freeing an old file takes time
     _file: Any = field(init=False)
 
     def __post_init__(self) -> None:

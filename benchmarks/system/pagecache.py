@@ -1,4 +1,4 @@
-"""What of a file is in the page cache: put there, taken out, counted."""
+"""Adds pages of a file to the page cache, drops them, counts them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 def warm(path: Path) -> None:
     """Read the file into the page cache, as the machine's first reader leaves it there.
 
-    What the writer left in the cache is dropped before: it lies in small pieces there, and mapping them is many times
-    slower than mapping what readahead brings. One with holes is left alone, nobody reads its data.
+    Pages of the writer are dropped before. They lie in small folios, and mapping them is many times slower
+    than mapping pages of readahead. A file with holes is skipped, because nobody reads its data.
     """
     status = path.stat()
     if status.st_blocks * 512 < status.st_size // 2:
@@ -32,7 +32,7 @@ def warm(path: Path) -> None:
 
 
 def drop(path: Path) -> None:
-    """Take the file out of the page cache: what is read next comes from the disk. What is mapped stays."""
+    """Drop the file from the page cache, so that the disk is read. Mapped pages stay."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,4 +1,4 @@
-"""Which of the process's interpreters is running."""
+"""Detects sub-interpreters, in which torch would end the process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checkpoints as people read them: sizes, names of strangers', an outline, a table for a notebook.
 
-Names come from the file. What is shown of one is bounded, cannot drive a terminal, and is no markup.
+Names come from the file. A shown name is bounded, cannot control the terminal, and is not markup.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def total(infos: Iterable[Any]) -> int:
 
 @dataclass
 class _Branch:
-    """What has one label in an outline: a tensor, what is below it, or both ("a" beside "a.b")."""
+    """The entries with one label in an outline: tensors, branches below, or both ("a" beside "a.b")."""
 
     tensors: list[Any] = field(default_factory=list)
     below: dict[str, _Branch] = field(default_factory=lambda: defaultdict(_Branch))
@@ -69,7 +69,7 @@ def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
     title : str
         The first line.
     infos : iterable of TensorInfo
-        What to list.
+        The tensors to list.
     depth : int, optional
         How many levels; branches below are only summed up.
     """

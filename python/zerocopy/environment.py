@@ -1,4 +1,4 @@
-"""What the environment says."""
+"""Reads environment variables."""
 
 from __future__ import annotations
 

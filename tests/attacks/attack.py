@@ -1,4 +1,4 @@
-"""What an entry of the catalog of attacks is."""
+"""An entry of the catalog of attacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEBIBYTE = 2**20
 
 
 class Expected(Enum):
-    """What `zerocopy.load` does with an input; docs/reference/attacks.md has these words."""
+    """Answers of `zerocopy.load` to an input; docs/reference/attacks.md has these words."""
 
     EQUAL = "loads, equal"
     LOADS = "loads"
@@ -46,9 +46,9 @@ class Attack:
     make : callable
         Returns the file's bytes, the same ones each time.
     expected : Expected
-        What ``zerocopy.load`` does with it, whatever the release of torch; but see `needs`.
+        The answer of ``zerocopy.load`` on every release of torch; but see `needs`.
     says : tuple of str
-        What the message has to have in it, besides the file's name: the refused globals, the record.
+        Parts that the message must have besides the file's name: the refused globals, the record.
     value : callable
         Returns what EQUAL is equal to.
     memory : int

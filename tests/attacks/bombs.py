@@ -166,7 +166,7 @@ _KEYS = (
 
 
 def again(setup, each, times):
-    """What `setup` leaves on the stack, changed by `each` many times."""
+    """Return `setup`, whose result `each` changes many times."""
     return Code(setup + each * times)
 
 

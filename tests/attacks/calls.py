@@ -54,7 +54,7 @@ def typed(rebuild, *arguments):
     return call(name("torch._tensor", "_rebuild_from_type_v2"), rebuild, TENSOR, arguments, {})
 
 
-#: What would allocate as much as the file says, or hand out memory that nobody has written.
+#: Calls that would allocate by a number of the file, or return uninitialised memory.
 _ALLOCATING = (
     attack("bytearray of 2^40", builtin("bytearray", 2**40)),
     attack("bytearray of 64", builtin("bytearray", 64)),

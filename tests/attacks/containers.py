@@ -50,7 +50,7 @@ PAYLOADS: dict[str, dict[str, Any]] = {
     "the number of tensors": {"tensors": tar.tensors(tensor(), count=SPRING)},
 }
 
-#: Members that are no files, by what tarfile calls them. Nothing beside the archive is opened, nothing extracted.
+#: Members that are not files, by tarfile's names. Nothing beside the archive is opened, nothing extracted.
 TYPES = {
     "a symlink": (tarfile.SYMTYPE, "/etc/passwd"),
     "a symlink to nothing": (tarfile.SYMTYPE, "nowhere"),

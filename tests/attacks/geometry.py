@@ -1,4 +1,4 @@
-"""Tensors outside of their storages, and arguments that are no geometry."""
+"""Tensors outside their storages, and arguments that are not a geometry."""
 
 from functools import partial
 

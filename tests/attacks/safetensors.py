@@ -57,7 +57,7 @@ VALID: dict[str, tuple[bytes, Callable[[], Any]]] = {
 
 HEAD = b'{"weight":{"dtype":"F32","shape":[16],"data_offsets":[0,64]'
 
-#: What is not a length, a header or JSON.
+#: Bytes that are not a length, a header or JSON.
 HEADERS = {
     "no bytes": b"",
     "seven bytes": GOOD[:7],

@@ -38,7 +38,7 @@ TESTS = Path(__file__).parent.parent
 #: zerocopy.load, stock torch.load, and that with weights_only=False.
 LOADERS = ("zerocopy", "torch", "trusting")
 
-#: What torch itself may take, of any file: beyond lies "out of memory" or "hangs".
+#: Limit of torch itself for any file: beyond it the answer is "out of memory" or "hangs".
 TORCH_MEMORY = 512 * MEBIBYTE
 TORCH_SECONDS = 3
 #: How much longer the same takes under a sanitizer.
@@ -51,7 +51,7 @@ PATIENCE = 3
 _ARENA_MAX = -8
 #: Parts of what is said where memory is not given.
 _ALLOCATORS = ("allocate memory", "bad_alloc", "bad allocation", "not enough memory", "Cannot allocate")
-#: What comparing may take, beyond the loading.
+#: Limit of the comparison, beyond the loading.
 COMPARISON_SECONDS = 20
 #: Address space that loading anything takes: stacks of threads, libraries that were not needed yet.
 OVERHEAD = 16 * MEBIBYTE
@@ -62,7 +62,7 @@ KILLED = "killed by "
 
 @dataclass
 class Outcome:
-    """What loading a file came to.
+    """The result of loading a file.
 
     Parameters
     ----------
@@ -73,9 +73,9 @@ class Outcome:
     seconds, memory : float, int
         Processor time, and bytes of memory at its peak beyond the start.
     noted : list of str
-        What the loader did that no loader may do: Python's audit events.
+        Forbidden acts of the loader, from Python's audit events.
     left : list of str
-        What lies in the working folder now, which was empty.
+        The contents of the working folder, which was empty before.
     """
 
     word: str
@@ -199,7 +199,7 @@ def death(status: int) -> Outcome:
 
 
 def obey(orders: int, answers: int, folder: Path) -> NoReturn:
-    """Load the file that each line names, and answer, until there are no more lines."""
+    """Load the file that each line names, and answer, until the input ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

@@ -40,7 +40,7 @@ def attack(what, made, expected=Expected.REFUSED, **more):
 
 
 def hooks():
-    """What would be called by ``backward()``."""
+    """Return hooks that ``backward()`` would call."""
     return ordered_dict((0, ORDERED_DICT))
 
 

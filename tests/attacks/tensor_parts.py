@@ -1,4 +1,4 @@
-"""What attacks on the less common kinds of tensors are made of."""
+"""Parts of attacks on the less common kinds of tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attacks.attack import Attack, Expected
 UTILS = "torch._utils"
 BYTES = bytes(range(64))
 SCALES = (0.5, 0.25, 0.125, 0.0625)
-#: What each file has to build on.
+#: Storages that each file builds on.
 STORAGES = {
     "0": assembler.DATA,
     "bytes": BYTES,

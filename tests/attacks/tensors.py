@@ -222,7 +222,7 @@ _SIZES = {
     "record of 128 bytes": (tensor(), DATA * 2),
     "record of 1 byte for an empty storage": (tensor(storage(numel=0), 0, (0,)), b"x"),
 }
-#: What a file says of a storage that it has called 16 floats before.
+#: Second descriptions of a storage that the file described as 16 floats before.
 _TWICE = {
     "two dtypes of one size": tensor(storage(kind="IntStorage")),
     "two dtypes of different sizes": tensor(storage(kind="DoubleStorage", numel=8), 0, (8,)),

@@ -192,8 +192,8 @@ def end_record(comment=b"", entries=0, size=0, offset=0, comment_size=None):
 def two_directories(spoiled):
     """Return an archive whose comment has another directory over the same records.
 
-    In the first directory archive/other is a record nobody asks for, in the second it is data.pkl. What the
-    second end record is followed by decides which of them a reader takes that does not check comments.
+    In the first directory archive/other is a record nobody asks for, in the second it is data.pkl. The bytes
+    after the second end record decide which of them a reader takes that does not check comments.
     """
     other = Entry("archive/other", pickle("the other one"))
     records = [*entries(), other]

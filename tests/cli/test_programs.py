@@ -26,7 +26,7 @@ CASES = {
     "transformers_pretrained.py": ("transformers", 7),
 }
 
-# What may go to torch: transformers asks for a checkpoint's dtypes by map_location="meta".
+# This load may go to torch: transformers asks for a checkpoint's dtypes by map_location="meta".
 HANDED_ON = "goes to torch.load: meta tensors are wanted"
 
 

@@ -15,7 +15,7 @@ from python_programs import PYTHON, RUN, process
 import zerocopy
 from zerocopy.__main__ import main
 
-# What a program can see of the way it was started, while it runs and when it ends.
+# Prints everything by which a program can see how it was started, while it runs and when it ends.
 LOOK_AROUND = '''
 """Docstring of the program."""
 import __main__, atexit, os, pickle, sys
@@ -208,7 +208,8 @@ def test_switched_off(loading: Path) -> None:
 
 
 def test_the_program_imports_torch_itself(tmp_path: Path) -> None:
-    """What it sets in the environment before is seen by torch, and one without torch does not wait for it."""
+    """torch sees variables that the program sets before its import. A program without torch does not import
+    it."""
     (tmp_path / "threads.py").write_text(
         "import os, sys; print('torch' in sys.modules); os.environ['OMP_NUM_THREADS'] = '1'\n"
         "import torch; print(torch.get_num_threads(), torch.__spec__.loader.exec_module.__func__.__name__)\n"

@@ -209,7 +209,7 @@ def test_what_torch_saves(
 
 
 def test_parameter_attributes(save: Saver, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """What an attribute means only torch's classes know."""
+    """Only torch's classes know the meaning of an attribute."""
     rebuild_parameter = name("torch._utils", "_rebuild_parameter_with_state")
     for attribute, status in (("mine", 0), ("data", 1), ("__class__", 1)):
         state = {attribute: 1}

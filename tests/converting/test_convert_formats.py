@@ -109,7 +109,7 @@ def test_headers_are_aligned(save: Saver, tmp_path: Path) -> None:
         assert int.from_bytes((tmp_path / "m.safetensors").read_bytes()[:8], "little") % 8 == 0
 
 
-# ----------------------------------------------------------------------- ties, metadata, what is no tensor
+# ----------------------------------------------------------------------- ties, metadata, other values
 
 
 def test_ties_as_save_model_records_them(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_several_sources(save: Saver, tmp_path: Path, ending: str) -> None:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_other_sources(save: Saver, tmp_path: Path, ending: str) -> None:
-    """What was written before PyTorch 1.6."""
+    """Files of PyTorch before 1.6."""
     legacy = save(STATE, "legacy.pt", _use_new_zipfile_serialization=False)
     zerocopy.convert(legacy, tmp_path / f"m.{ending}")
     same_tensors(zerocopy.load(tmp_path / f"m.{ending}"), STATE)

@@ -1,4 +1,4 @@
-// What holds of every Document, whatever the pickle was.
+// Invariants of every Document.
 #pragma once
 
 #include "pickle/document.h"

@@ -38,7 +38,7 @@ MOST = 10  # findings of a run
 
 @dataclass(frozen=True)
 class Target:
-    """What is fuzzed.
+    """A fuzz target.
 
     Parameters
     ----------

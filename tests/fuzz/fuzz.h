@@ -1,4 +1,4 @@
-// What the fuzz targets share: bytes in memory of exactly their size, and what counts as a finding.
+// Shared by the fuzz targets: bytes in memory of exactly their size, and the definition of a finding.
 //
 // An Error is an answer. Anything else that leaves a target is a finding: another exception, a
 // sanitizer's report, a property that check() finds broken, memory or time beyond a limit.

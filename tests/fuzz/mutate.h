@@ -51,7 +51,7 @@ std::string mutate_zip(std::string_view archive, Dice& dice);  // data.pkl as a 
 std::string mutate_legacy(std::string_view file, Dice& dice);
 std::string mutate_stream(std::string_view input, Dice& dice);  // inflate's
 
-// What the object's pickle wants, in small files; nothing when it is refused or wants much.
+// Storages that the object's pickle needs, in small files; none if the pickle is refused or needs much.
 std::vector<std::pair<std::string, Wanted>> small_storages(std::string_view pickle, PersistentId form);
 
 // The body of LLVMFuzzerCustomMutator. One in eight is blind: the format has to break as well.

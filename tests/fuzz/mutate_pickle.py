@@ -16,7 +16,7 @@ _PLAIN = [op.code.encode("latin1") for op in pickletools.opcodes if op.arg is No
 _NUMBERS = {"BININT", "BININT1", "BININT2", "LONG1", "LONG4", "INT", "LONG"}
 _TEXTS = {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE"}
 
-#: What the safe machine knows something about. None of them does anything to the outside when it is called.
+#: Globals that the safe machine knows. None of them has a side effect when it is called.
 GLOBALS = [
     ("torch._utils", f"_rebuild_{what}")
     for what in ("tensor", "tensor_v2", "tensor_v3", "parameter", "parameter_with_state", "sparse_tensor",

@@ -21,7 +21,7 @@ Member = tuple[tarfile.TarInfo, bytes]
 
 
 def read(archive: bytes) -> list[Member]:
-    """Return the members. Raises one of tarfile's exceptions where it is no archive."""
+    """Return the members. Raises one of tarfile's exceptions if the bytes are not an archive."""
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as opened:
         members = [member for member in opened.getmembers() if member.isreg()]
         return [(member, (opened.extractfile(member) or io.BytesIO()).read()) for member in members]

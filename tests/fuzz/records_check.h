@@ -1,4 +1,4 @@
-// What holds of the records of a checkpoint's storages.
+// Invariants of the records of a checkpoint's storages.
 #pragma once
 
 #include <algorithm>

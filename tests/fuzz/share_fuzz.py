@@ -1,4 +1,4 @@
-"""What clients send the model server: frames, descriptors along with them, requests.
+"""Fuzzes messages to the model server: frames, their descriptors, requests.
 
 An input's first byte says how many descriptors come with the rest, which goes to a server over a socket, in pieces.
 """

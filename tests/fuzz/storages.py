@@ -1,4 +1,4 @@
-"""What a pickle says of its storages, so that a file can be made to agree with a pickle that was changed."""
+"""Finds the storages of a changed pickle, so that a file can be made to agree with it."""
 
 from __future__ import annotations
 

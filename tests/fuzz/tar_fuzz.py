@@ -29,7 +29,7 @@ import zerocopy  # noqa: E402
 class _Unpickler(pickle.Unpickler):
     """Makes nothing but what a tar of tensors names, whatever a blind change has made of its pickles.
 
-    What pickle itself raises on those is no finding: the file is trusted, and whole as a rule.
+    pickle's own exceptions are not findings: the file is trusted, and usually complete.
     """
 
     def find_class(self, module: str, name: str) -> Any:

@@ -62,7 +62,7 @@ Twin& twin() {
   return *made;
 }
 
-// What cuFileRead and its kin do; `batched` where a batch or a stream does it.
+// Does what cuFileRead and its variants do; `batched` for a batch or a stream.
 ssize_t move(Twin& t, bool write, FileHandle file, std::byte* base, std::size_t size, off_t at,
              off_t base_offset) {
   ++t[write ? "writes" : "reads"];

@@ -242,7 +242,7 @@ def test_faults_of_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) 
 def test_a_load_outlives_its_file(
     library: cufile.Twin, tmp_path: Path, with_twin: bool, refusal: int
 ) -> None:
-    """Whoever has the number of its descriptor next."""
+    """Another file may get its descriptor number."""
     path, other = tmp_path / "bytes", tmp_path / "other"
     path.write_bytes(storage_bytes(filled(9 * BLOCK)))
     other.write_bytes(bytes(9 * BLOCK))
@@ -294,7 +294,7 @@ def test_typed_storages(refused: None, tmp_path: Path) -> None:
 
 
 def test_pieces_that_are_staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes to a GPU by pinned memory, with ordinary memory in the place of both."""
+    """Copies through pinned memory, with host memory in place of both."""
     monkeypatch.setattr(staging, "PIECE", 1000)
     data = storage_bytes(filled(7777))
     storage, written = torch.UntypedStorage(9000).fill_(0), bytearray(9000)
@@ -687,7 +687,7 @@ def test_a_buffer_that_somebody_else_has_registered(twin: cufile.Twin, tmp_path:
 
 
 def test_cufile_is_not_called_in_a_forked_process(library: cufile.Twin, tmp_path: Path) -> None:
-    """What is open in the parent is closed there: cuFile may do anything after a fork."""
+    """The parent closes its files. The child does not use cuFile, which may do anything after a fork."""
     library.reset()
     (tmp_path / "bytes").write_bytes(bytes(9 * BLOCK))
     names, storage = ("files", "drivers", "buffers", "later"), lying_as(0, 8 * BLOCK)

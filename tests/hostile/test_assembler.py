@@ -1,4 +1,4 @@
-"""What the tests' byte-level writer makes of nothing wrong is what others read."""
+"""Other readers read the files of the tests' byte-level writer."""
 
 from __future__ import annotations
 

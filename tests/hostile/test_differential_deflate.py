@@ -155,7 +155,7 @@ def test_where_one_read_ends(size: int, rest: bytes) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_the_greatest_ratio(over: int) -> None:
-    """What zlib's own best of zeros claims is believed."""
+    """zlib's best compression of zeros is accepted."""
     content = bytes(5_000_000)
     stream = a.deflate(content)
     assert loaded(stream, len(content) + over) == inflated(stream, len(content) + over)

@@ -1,6 +1,6 @@
 """The safe pickle machine against torch's and Python's: the same object, or all refuse, or a documented reason.
 
-What hostile numbers do to other readers is not ours to suffer: they answer in a process of their own.
+Other readers run in a separate process, because hostile numbers may end it.
 ``ZEROCOPY_UPDATE_DOCS=1`` writes the running release's columns of docs/reference/differences.md.
 """
 
@@ -186,7 +186,7 @@ _PARTS = (storage(), 0, (4,), (1,), False, a.ordered_dict())
 _META = _rebuild("_rebuild_meta_tensor_no_storage", name("torch", "float32"), (2,), (1,), False)
 
 
-#: What another reader loads and zerocopy refuses: `says` is in our message.
+#: Pickles that another reader loads and zerocopy refuses: `says` is in our message.
 REFUSED = (
     Reason(
         "pairs that only join to an allowed name: `torch`, `_utils._rebuild_tensor_v2`",
@@ -358,7 +358,7 @@ _NEWER = (
     r"|torch\._utils\._rebuild_(tensor_v3|parameter_with_state|device_tensor_from_cpu_tensor)"
 )
 
-#: What zerocopy loads and another reader refuses: `says` is in its message.
+#: Pickles that zerocopy loads and another reader refuses: `says` is in its message.
 ACCEPTED = (
     Reason(
         "opcodes that later protocols write, and on 1.13 floats",
@@ -420,7 +420,7 @@ UNNEEDED = Reason(
     lambda: _pickle(a.Code(b"U\1\xff"), 1),
 )
 
-#: What both load, and not the same: `says` is where they differ.
+#: Pickles that both load as different objects: `says` is where they differ.
 DIFFERENT = (
     Reason(
         "functions of torch as values",

@@ -52,7 +52,7 @@ class Reason:
     name : str
         Unique.
     says : str
-        What the message of the reader that refuses has in it, as a regular expression.
+        A regular expression for the message of the reader that refuses.
     why : str
         For docs/reference/differences.md.
     example : callable
@@ -303,7 +303,7 @@ def _endless(data: bytes) -> bytes:
     return squeeze.compress(data) + squeeze.flush(zlib.Z_SYNC_FLUSH)
 
 
-#: What torch and zipfile both read, and zerocopy does not.
+#: Archives that torch and zipfile both read, and zerocopy refuses.
 REFUSED = (
     Reason(
         "bytes after the end record",
@@ -403,7 +403,7 @@ REFUSED = (
     ),
 )
 
-#: What zerocopy loads, and zipfile does not read.
+#: Archives that zerocopy loads, and zipfile refuses.
 NOT_BY_ZIPFILE = (
     Reason(
         "CRCs that are wrong",
@@ -425,7 +425,7 @@ NOT_BY_ZIPFILE = (
     ),
 )
 
-#: What zerocopy and zipfile load, and torch does not.
+#: Archives that zerocopy and zipfile load, and torch refuses.
 NOT_BY_TORCH = (
     Reason(
         "a zip64 locator that counts no disk",

@@ -33,7 +33,7 @@ def small(form: str) -> bytes:
 
 
 def is_sensible(value: Any) -> bool:
-    """What a turned bit may leave: text, keys and numbers may differ; structure and sizes may not grow."""
+    """After a flipped bit, text, keys and numbers may differ. Structure and sizes may not grow."""
     if isinstance(value, dict):
         return len(value) <= 1 and all(map(is_sensible, value.values()))
     if isinstance(value, torch.Tensor):

@@ -10,7 +10,7 @@ from assembler import checkpoint, name
 
 import zerocopy
 
-#: What a load may raise, whatever the file.
+#: Exceptions that a load may raise for any file.
 CLEAN = (zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError, OSError)
 
 

@@ -1,4 +1,4 @@
-"""What a crafted archive comes to does not depend on how its bytes are reached."""
+"""The answer to a crafted archive does not depend on how its bytes are read."""
 
 from __future__ import annotations
 

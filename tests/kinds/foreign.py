@@ -1,4 +1,4 @@
-"""What NumPy and torch put between tensors: arrays, scalars, storages, dtypes, devices, generators."""
+"""Objects of NumPy and torch beside tensors: arrays, scalars, storages, dtypes, devices, generators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an entry of the catalog is."""
+"""An entry of the catalog."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Kind:
     allow : callable, optional
         Returns what ``weights_only=True`` is told to allow: classes, or pairs (object, name in the file).
     expected : callable, optional
-        What the file stands for, where stock torch of this release cannot tell: it did not write the file.
+        The expected object, if stock torch of this release did not write the file.
     placed : str
-        What the table says of the data, where that is not the same in every run or on every processor.
+        The table's word for the data, if it differs between runs or processors.
     same : callable, optional
         Compares instead of ``assert_same``, which cannot look into programs.
     """

@@ -1,4 +1,4 @@
-"""What training saves: state dicts, optimizers, schedulers, scalers, whole modules."""
+"""Objects that training saves: state dicts, optimizers, schedulers, scalers, whole modules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Net(torch.nn.Module):
 
 
 class WithExtraState(torch.nn.Linear):
-    """As quantization libraries keep what is no tensor."""
+    """Values that are not tensors, as quantization libraries keep them."""
 
     extra: Any = None
 

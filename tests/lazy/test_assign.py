@@ -393,7 +393,7 @@ def test_extra_state(extra: Any) -> None:
 
 
 class OwnWay(nn.Module):
-    """Holds what is no parameter or buffer, and one parameter in the usual way."""
+    """Holds a value that is neither parameter nor buffer, and one usual parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -445,7 +445,7 @@ def test_a_load_state_dict_that_knows_no_assign(trained: Net, device: str) -> No
 
 
 def test_version_in_the_metadata() -> None:
-    """The batch norm of version 1 has no count of batches, and that is no missing key."""
+    """The batch norm of version 1 has no count of batches. That key does not count as missing."""
     state_dict = nn.BatchNorm1d(3).state_dict()
     del state_dict["num_batches_tracked"]
     assert zerocopy.assign(nn.BatchNorm1d(3), state_dict, strict=False).missing_keys == [
@@ -601,7 +601,7 @@ def test_load_model_strict_or_not(trained: Net, save: Saver, assign: bool) -> No
 
 
 def test_load_model_to_a_device(trained: Net, save: Saver) -> None:
-    """Whatever the file says, and the module."""
+    """Training mode and flags are the module's, not the file's."""
     net = Net()
     zerocopy.load_model(net, save(trained.state_dict()), device="meta")
     assert all(tensor.is_meta for tensor in net.state_dict().values())
@@ -708,7 +708,7 @@ def test_private_memory(save: Saver, forked: Child) -> None:
 def test_load_model_tied_safetensors_loads(
     trained: Net, tmp_path: Path, save: Saver, device: str, assign: bool, shards: int | None
 ) -> None:
-    """What convert writes, which has a tied tensor once, under one of its names."""
+    """convert writes a tied tensor once, under one of its names."""
     if device == "meta" and not assign:
         return
     path = tmp_path / ("shards" if shards else "model.safetensors")

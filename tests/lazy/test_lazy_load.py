@@ -53,7 +53,7 @@ REAL: dict[str, str] = {
 }
 
 
-# What cannot be loaded lazily with ``weights_only=False``, and why.
+# Kinds that cannot be loaded lazily with ``weights_only=False``, and why.
 REFUSED = {"tensor that is its own attribute": "its rebuild function is called with the tensor that it makes"}
 
 
@@ -144,7 +144,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_container(container: str, source: str, tmp_path: Path) -> None:
-    """Whatever it is read from; a file object ends up where ``load`` leaves it, and may be closed then."""
+    """A file object ends at the position where ``load`` leaves it, and may be closed then."""
     path = tmp_path / "a.pt"
     path.write_bytes(CONTAINERS[container]())
     given, other = SOURCES[source](path), SOURCES[source](path)
@@ -473,7 +473,7 @@ def damaged(content: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_damaged_files(container: str) -> None:
-    """What ``load`` refuses is refused with the same words, if only when the damaged tensor is loaded."""
+    """Damage is refused with the words of ``load``, at the latest when the damaged tensor is loaded."""
     content = CONTAINERS[container]()
     for bad in damaged(content):
         eager = outcome(lambda b=bad: zerocopy.load(b))

@@ -319,7 +319,7 @@ AFTER: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("parameters", [False, True], ids=["tensors in the file", "parameters in the file"])
 @pytest.mark.parametrize("what", AFTER)
 def test_a_module_with_assigned_tensors(save: Saver, what: str, parameters: bool) -> None:
-    """Which are placeholders where the file has parameters: it is as any module."""
+    """Parameters of the file become placeholders, and the module works like any other."""
     source = seeded(seed=2)
     path = save(source.state_dict(keep_vars=parameters))
     results = []

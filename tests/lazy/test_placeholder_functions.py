@@ -20,7 +20,7 @@ Arguments = Callable[[Any], tuple[Any, ...]]
 
 OF_LAYER = (True, 1, 0.0, False, False, False)  # of a recurrent layer: biases, one of it, ...
 
-# What most functions take of these, on the first subject that suits them.
+# Arguments that suit most functions, on the first subject that they accept.
 USUAL: tuple[Arguments, ...] = (
     lambda t: (t,),
     lambda t: (t, t),
@@ -31,7 +31,7 @@ USUAL: tuple[Arguments, ...] = (
     lambda t: (t, 0, 1),
 )
 
-# What the others take: subject, names, arguments. A name may stand for those of several modules.
+# Arguments of the others: subject, names, arguments. A name may stand for functions of several modules.
 MORE: tuple[tuple[str, str, Arguments], ...] = (
     ("count", "is_nonzero sym_float sym_int sym_not", lambda t: (t,)),
     ("batch", "instance_norm", lambda t: (t,)),

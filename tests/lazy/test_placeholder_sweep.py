@@ -29,7 +29,7 @@ SUBJECTS: dict[str, torch.Tensor] = {
 }
 FILES = {name: saved_bytes(tensor) for name, tensor in SUBJECTS.items()}
 
-# What is called with more than the tensor itself: the arguments made of `o`, another tensor like it. Where they come
+# Functions that take more than the tensor: the arguments made of `o`, another tensor like it. Where they come
 # from `o`, the call is also made the other way round, on a plain tensor with a placeholder among the arguments.
 Arguments = Callable[[Any], tuple[Any, ...]]
 INDEX = torch.tensor([[0, 1, 2], [1, 2, 0], [2, 0, 1]])
@@ -224,7 +224,7 @@ LEFT_OUT: dict[str, str] = {
     for name in names.split()
 }
 
-# What their results hold is no business of theirs.
+# The contents of their results are undefined.
 UNINITIALIZED = {"new", "new_empty", "new_empty_strided", "resize", "resize_", "resize_as", "resize_as_"}
 # Handles with a number that counts up.
 HANDLES = {"register_hook", "register_post_accumulate_grad_hook"}

@@ -1,4 +1,4 @@
-"""What programs do with tensors, done with placeholders: operators, NumPy, pickling, parameters, autograd."""
+"""Uses of tensors in programs, with placeholders: operators, NumPy, pickling, parameters, autograd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see of a checkpoint: repr, outline, table. Names come from strangers."""
+"""The repr, outline and table of a checkpoint, with names from strangers."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_names_of_dtypes(opened: Opened) -> None:
 
 
 def test_a_slice_is_on_its_own(opened: Opened) -> None:
-    """What is written to one stays there, and what was written to the placeholder is not in one."""
+    """Writes to a slice stay in the slice. Writes to the placeholder do not appear in a slice."""
     checkpoint, eager = opened
     part = checkpoint.get_slice("matrix")[1:]
     part.fill_(7)

@@ -1,4 +1,4 @@
-"""What programs do with tensors afterwards: copy, pickle, save, resize, share them."""
+"""Loaded tensors can be copied, pickled, saved, resized and shared."""
 
 from __future__ import annotations
 

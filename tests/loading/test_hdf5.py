@@ -474,7 +474,7 @@ def test_an_error_of_the_disk_names_the_file(packed: Path) -> None:
 def test_a_process_ends_with_placeholders_that_nobody_frees(
     packed: Path, forked: Child, buffer: bool
 ) -> None:
-    """Libhdf5 closes what is open when there is no Python any more."""
+    """libhdf5 closes open files after Python has ended."""
     done = forked(
         """
         import ctypes, pathlib, sys, zerocopy
@@ -507,7 +507,7 @@ WITHOUT = """
 
 
 def test_without_h5py(converted: Path, save: Saver, tmp_path: Path, forked: Child) -> None:
-    """What is plain loads all the same, and h5py is imported by nothing else."""
+    """Plain files load without h5py, and nothing else imports it."""
     packed = tmp_path / "packed.h5"
     with h5py.File(packed, "w") as file:
         file.create_dataset("x", data=numpy.zeros(3), chunks=(2,))

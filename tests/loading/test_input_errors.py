@@ -1,4 +1,4 @@
-"""What is said of files that cannot be loaded: the operating system's refusals, other kinds of file."""
+"""Errors for files that cannot be loaded: refusals of the operating system, other kinds of file."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ BEFORE = b"bytes before the archive: " * 3
 
 
 class Fspath:
-    """An ``os.PathLike`` that is no ``Path``."""
+    """An ``os.PathLike`` that is not a ``Path``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -227,8 +227,8 @@ CUTS = """
     assert loaded == 0, loaded
 """
 
-# Of the records that steer the loading, and of the zip structures; what tensors hold is anybody's guess. What the
-# code says goes to torch's compiler as it is, and that of 1.13 can be made to read where it should not.
+# Bytes of records that control the loading, and of zip structures. Tensor data are arbitrary. Code goes to
+# torch's compiler, and that of 1.13 can be made to read out of bounds.
 FLIPS = """
     import struct, zipfile
     random = random.Random(7)
@@ -282,7 +282,7 @@ def test_faults_end_in_exceptions(
 
 
 def test_offsets_are_where_the_data_is(tmp_path: Path, archive: bytes) -> None:
-    """What the other tests take for granted: the storage of a parameter is the record of its key."""
+    """The storage of a parameter is the record of its key, as the other tests assume."""
     path = tmp_path / "program.pt"
     path.write_bytes(archive)
     offset = payload_offset(path, "data/0")

@@ -57,7 +57,7 @@ def test_source_of_a_module_is_never_opened(save: Saver, monkeypatch: pytest.Mon
 
 
 class OnlyTensors(zerocopy.Unpickler):
-    """What the documentation of the class advises."""
+    """A subclass as the documentation of the class advises."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith("torch") or (module, name) == ("collections", "OrderedDict"):

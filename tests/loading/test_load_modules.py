@@ -1,4 +1,4 @@
-"""What training programs save: models, optimizers, schedulers, whole modules."""
+"""Objects of training programs load: models, optimizers, schedulers, whole modules."""
 
 from __future__ import annotations
 

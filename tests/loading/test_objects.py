@@ -31,7 +31,7 @@ UPDATE = os.environ.get("ZEROCOPY_UPDATE_DOCS") == "1"
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's about half of its own objects
 
-# What zerocopy's machine makes itself, so that no list needs to allow it. A file that torch refuses and zerocopy
+# Globals that zerocopy's machine builds itself, without an allow-list. A file that torch refuses and zerocopy
 # loads names nothing else.
 NATIVE = {
     "builtins": {"set", "bytes", "bytearray", "complex"},

@@ -266,7 +266,7 @@ def test_what_the_package_writes(tensors: dict[str, torch.Tensor], metadata: dic
 @settings(max_examples=200, deadline=None)
 @given(models(), st.data())
 def test_damage(tensors: dict[str, torch.Tensor], data: Any) -> None:
-    """What is loaded of a damaged file is what the package loads of it; we refuse more."""
+    """A damaged file that loads gives what the package gives. zerocopy refuses more."""
     content = bytearray(safetensors_files.saved(tensors))
     at = data.draw(st.integers(0, len(content) - 1))
     content[at] = data.draw(st.integers(0, 255))

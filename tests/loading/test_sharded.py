@@ -188,7 +188,7 @@ def test_a_tensor_that_is_not_in_its_shard(folder: Path, way: Way) -> None:
 @each_way
 @pytest.mark.parametrize("extra", ["extra", "layers.1.weight"])
 def test_a_tensor_that_is_not_in_the_index_or_in_two_shards(folder: Path, way: Way, extra: str) -> None:
-    """Who goes by the shards sees another checkpoint than who goes by the index."""
+    """A reader of the shards would see another checkpoint than a reader of the index."""
     path = folder / "model-00001-of-00003.bin"
     tensors = {name: STATE[name] for name in SHARDS[path.name]}
     torch.save({**tensors, "step": 7}, path)

@@ -89,7 +89,7 @@ def test_touching_and_writing(save: Saver) -> None:
 
 
 def test_files_in_memory(save: Saver) -> None:
-    """What lies on /dev/shm is under /dev and no device."""
+    """A file on /dev/shm is under /dev and is not a device."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         shutil.copyfile(save({"weight": torch.ones(1 << 20)}), file.name)
         loaded = zerocopy.load(file.name)

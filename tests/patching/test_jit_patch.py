@@ -196,7 +196,7 @@ def test_file_objects_that_cannot_seek(linear: Path) -> None:
 
 
 def test_warnings(linear: Path) -> None:
-    """What a release says whenever it loads: that TorchScript is deprecated."""
+    """The warning of a release at each load: TorchScript is deprecated."""
 
     def warned(load: Any) -> list[tuple[Any, ...]]:
         with warnings.catch_warnings(record=True) as caught:

@@ -122,7 +122,7 @@ def test_arguments_and_errors_are_the_originals(save: Saver, tmp_path: Path) -> 
 
 
 def test_a_stock_mapping_counts(save: Saver) -> None:
-    """Whoever has mapped the file."""
+    """The mapping may be another library's."""
     path = save(STATE)
     storage = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)
     with zerocopy.patched():

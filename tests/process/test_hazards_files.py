@@ -64,7 +64,7 @@ def touch(path: Path) -> None:
 
 
 def change_attributes(path: Path) -> None:
-    """Change what is no byte of the file: its change time cannot tell that from bytes with the date set back."""
+    """Change metadata only. The change time does not distinguish this from bytes with the date set back."""
     before = path.stat().st_ctime_ns
     while path.stat().st_ctime_ns == before:
         path.chmod(0o600)
@@ -158,7 +158,7 @@ def test_what_is_copied_from_a_file_that_gets_shorter(tmp_path: Path, forked: Ch
 
 
 class Rewriter:
-    """What pickle makes of it changes a file."""
+    """Unpickling it changes a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -179,7 +179,7 @@ def test_changed_under_a_file_object(path: Path) -> None:
 
 
 def test_changed_under_a_patched_load(save: Saver) -> None:
-    """The original is not asked: a file that changes is no better for it."""
+    """The original is not called: the file would change for it too."""
     path = long_ago(save([torch.ones(3), Rewriter(Path("x"))]))
     torch.save([torch.ones(3), Rewriter(path)], path)
     long_ago(path)
@@ -295,7 +295,7 @@ def test_the_file_never_sees_a_private_write(path: Path) -> None:
     assert digest(path) == before and path.stat().st_mtime_ns == date
 
 
-# ------------------------------------------------------------------------------- what is no file
+# ------------------------------------------------------------------------------- not a file
 
 
 def test_paths_that_lead_to_no_file(tmp_path: Path) -> None:

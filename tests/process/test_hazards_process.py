@@ -182,7 +182,7 @@ def test_eight_threads_load_good_and_bad(path: Path, save: Saver) -> None:
 
 
 class Interrupted(Exception):
-    """What the handlers here raise, as KeyboardInterrupt."""
+    """Raised by the handlers here, like KeyboardInterrupt."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`scripts/gpu-check` where there is no GPU: it says so, and what a build would lack."""
+"""`scripts/gpu-check` without a GPU reports this, and what a build would lack."""
 
 from __future__ import annotations
 

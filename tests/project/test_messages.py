@@ -1,4 +1,4 @@
-"""What errors and log lines say: the truth, and what to do."""
+"""Errors and log lines tell the truth, and what to do."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ STATE = {"weight": torch.arange(float(SIZE)), "bias": torch.arange(float(SIZE)).
 
 
 class FaultyError(Exception):
-    """What pickling a Faulty raises."""
+    """Raised by pickling a Faulty."""
 
 
 class Faulty:
@@ -118,7 +118,7 @@ WRITERS: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_the_name_of_a_folder(tmp_path: Path, writer: str) -> None:
-    """What the operating system says of it, and no file."""
+    """The error of the operating system is raised, and no file is left."""
     (tmp_path / "there.pt").touch()
     for name in ("x.pt/", "x.pt/.", "there.pt/", "no folder/x.pt/", "there.pt/x.pt/"):
         path = f"{tmp_path}/{name}"

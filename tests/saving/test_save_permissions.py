@@ -1,4 +1,5 @@
-"""Who may read a file that was saved over another: those who might before, at every moment, and nobody else."""
+"""A file saved over another can be read by the readers of the old file, at every moment, and by nobody
+else."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def set_attribute(path: Path, name: str, value: bytes) -> None:
 
 @pytest.mark.parametrize("saver", SAVERS)
 def test_private_file_is_never_readable_by_others(path: Path, saver: str) -> None:
-    """Whatever lies in the folder is looked at all the time."""
+    """A thread watches all files of the folder."""
     path.chmod(0o600)
     seen: set[int] = set()
     ended = threading.Event()
@@ -148,7 +149,7 @@ def test_group_that_cannot_be_restored_gives_its_permissions_to_no_other(
 
 
 class StatOfAnotherGroup:
-    """What stat says of a file of a group that its owner is not in."""
+    """The stat of a file whose group its owner does not belong to."""
 
     def __init__(self, status: os.stat_result) -> None:
         self.st_mode, self.st_uid, self.st_gid = status.st_mode, status.st_uid, status.st_gid + 1

@@ -64,7 +64,7 @@ def test_the_same_layout_needs_no_alignment(sharing: Path, save: Any) -> None:
 
 @pytest.mark.parametrize("had_some", [True, False])
 def test_checksums_come_along(sharing: Path, had_some: bool) -> None:
-    """What was damaged on the disk is not declared whole by its copy; what had no checksum gets one."""
+    """A copy does not hide damage on the disk. Data without a checksum get one."""
     source, copy = sharing / "model.pt", sharing / "copy.pt"
     zerocopy.save(STATE, source, checksum=had_some)
     with source.open("r+b") as file:

@@ -124,7 +124,7 @@ def test_one_buffer_for_all_layers(tmp_path: Path) -> None:
 
 
 def test_memory_that_is_used_again(tmp_path: Path) -> None:
-    """Where a tensor was freed another may lie: that is no tie."""
+    """Another tensor may get the memory of a freed one. The two are not tied."""
     loaded = written(
         tmp_path / "model.pt",
         lambda writer: [writer.store_early(torch.full((64,), float(i))) for i in range(200)],
@@ -261,7 +261,7 @@ def test_same_bytes_for_the_same_calls(tmp_path: Path) -> None:
 def test_copies_from_a_device_are_there_while_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a storage on a GPU holds is compared with what was written of it, by way of a copy."""
+    """A GPU storage is compared with its written bytes through a copy."""
     copies: list[weakref.ref[torch.UntypedStorage]] = []
 
     def copied(storage: torch.UntypedStorage) -> torch.UntypedStorage:

@@ -209,7 +209,7 @@ def test_what_torch_cannot_pickle_is_unsupported() -> None:
     for name in ("complex32", "uint4"):
         try:
             torch.save(_of_dtype(name), io.BytesIO())
-        except (KeyError, AttributeError):  # the latter: there is no such dtype
+        except (KeyError, AttributeError):  # the latter: the dtype does not exist
             refused += 1
             with pytest.raises(
                 zerocopy.UnsupportedError if hasattr(torch, name) else AttributeError, match=name
@@ -500,7 +500,7 @@ def _sum_in_folder(folder: Path) -> torch.Tensor:
 
 
 def test_garbage_is_looked_for_again_after_threads() -> None:
-    """Whoever leaves first or last of those that load side by side."""
+    """The order in which parallel loads end does not matter."""
     uncollected = serialized._uncollected
     uncollected.__enter__()
     uncollected.__enter__()

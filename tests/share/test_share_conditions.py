@@ -1,4 +1,4 @@
-"""What a loader notes of a call, and whether it holds in another process: without a server."""
+"""Conditions that a worker records of a call, and their check in another process, without a server."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_catalog_has_at_least_120_calls() -> None:
 
 # ------------------------------------------------------------------------------------- the test can fail
 
-# What a wrong server does to a result, the case that must notice, and a part of what it must say.
+# A fault of a wrong server, the case that must detect it, and a part of its message.
 KEPT: dict[Any, Any] = {}
 
 

@@ -1,4 +1,4 @@
-"""What a program defines itself, through the model server: functions, classes and exceptions of ``__main__``."""
+"""Definitions of ``__main__`` through the model server: functions, classes and exceptions."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def server(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_what_a_program_defines(tmp_path: Path) -> None:
-    """Whatever seeds its hashes, it is the same call; classes are the program's own on both sides."""
+    """The seed of hashes does not change the call. Classes are the program's own on both sides."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     for seed in ("1", "2"):

@@ -157,7 +157,7 @@ def test_torchscript_goes_through_a_buffer(odd: Any) -> None:
 def test_compiled_modules_are_refused(odd: Any) -> None:
     with pytest.raises(zerocopy.UnsupportedError, match=r"torch\.compile has made .* share the module"):
         share.load(odd.compiled)
-    # What module.compile() and torch.compile(function) leave, without the seconds that importing the compiler takes.
+    # The effects of module.compile() and torch.compile(function), without importing the compiler for seconds.
     in_place, function = torch.nn.Linear(2, 2), lambda x: x
     assert custom_reducers.reduced(in_place) is custom_reducers.reduced(function) is NotImplemented
     in_place._compiled_call_impl = function._torchdynamo_orig_callable = function

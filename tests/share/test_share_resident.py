@@ -91,7 +91,7 @@ def test_results_are_what_they_are_without(call: tuple[Any, ...]) -> None:
         assert one["bytes"] == plain["bytes"] and numpy.array_equal(one["array"], plain["array"])
         assert_same(one["half"], plain["half"])
         assert len(set(addresses(*one["equal"]))) == 2  # they were no tie
-        # What Python reads is as private as ever.
+        # Buffers that Python reads stay private.
         one["array"][0] = 9
         assert other["array"][0] == 0
         tensor, same, apart = base, other["box"].things[0], plain["box"].things[0]
@@ -285,7 +285,8 @@ def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cudas_memory_is_taken_apart_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is exported is no growing segment; what CUDA has in /dev/shm goes with the holder, and nobody else's."""
+    """The exported segment does not grow. CUDA's files in /dev/shm are removed with the device owner, and no
+    others."""
     said: list[str] = []
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", said.append, raising=False)
     monkeypatch.setattr(cuda, "_SHARED_MEMORY", tmp_path)

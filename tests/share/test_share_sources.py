@@ -1,4 +1,5 @@
-"""What a result of the model server depends on: each way to change a source makes a new one, nothing else does."""
+"""Dependencies of a result of the model server: each change of a source makes a new result, nothing else
+does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a case of the catalog is, and the decorators that make one of a function.
+"""A case of the catalog, and the decorators that make one of a function.
 
 An *explicit* case is a function that is run plainly and by ``share.load``. A *patched* case is a small program that is
 run plainly and under ``share.patch_all``.
@@ -46,7 +46,7 @@ class Case(NamedTuple):
     arguments : callable
         Returns the arguments of an explicit case.
     after : callable
-        What the client does with the result; what that returns is compared, too.
+        A use of the result in the client. Its return value is compared too.
     config : tuple of str
         Functions of the catalog that ``patch_all`` is told to patch, as ``module::function``.
     compares_state : bool

@@ -1,4 +1,4 @@
-"""Which objects are one object: containers, cycles, copies, arguments that come back."""
+"""Identity of objects: containers, cycles, copies, arguments that come back."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def safe_globals_that_go(folder: Path) -> Iterator[None]:
 
 @patched(within=safe_globals_that_go, prepare=_own, change=mark, since=(2, 4), always=True)
 def refused_without_safe_globals(folder: Path) -> Any:
-    """What one process may load is not what another process may load."""
+    """Processes differ in the globals that they allow."""
     try:
         return torch.load(folder / "a.pt", weights_only=True)
     except Exception as error:
@@ -295,7 +295,7 @@ def shared_mappings(folder: Path) -> Iterator[None]:
 
 @patched(within=shared_mappings, prepare=_plain, since=(2, 4))
 def loaded_with_shared_mappings(folder: Path) -> Any:
-    """What is written goes to the file."""
+    """Writes go to the file."""
     state = torch.load(folder / "a.pt", mmap=True)
     state["w"][3] += 100
     element = float(state["w"][3])

@@ -97,7 +97,7 @@ def put(value: Any, index: int) -> Code:
 
 
 def get(index: int) -> Code:
-    """What :func:`put` remembered."""
+    """Return code for the value that :func:`put` stored."""
     return Code(b"j" + struct.pack("<I", index))
 
 

@@ -39,7 +39,7 @@ print(most - before, threads() - before, sum(path in line for line in open("/pro
 
 
 class Interrupted(NamedTuple):
-    """What was seen: threads beside the first at most, with the one that watches; those left; mappings left."""
+    """Observations: most threads beside the first, with the watcher; threads left; mappings left."""
 
     most: int
     left: int

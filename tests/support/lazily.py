@@ -15,7 +15,7 @@ from conftest import outcome
 import zerocopy
 from zerocopy import NotYetLoadedTensor
 
-# What differs from call to call: addresses, where in torch it was raised; and what the class is called.
+# Parts of messages that differ between calls: addresses, places in torch; and the name of the class.
 PASSING = re.compile(r"0x[0-9a-f]+|(?s:\nException raised from.*)|(?<=\n)frame #.*")
 CLASSES = re.compile(r"\b(NotYetLoadedTensor|Parameter)\b")
 
@@ -154,8 +154,8 @@ def answer(call: Callable[[], Any]) -> tuple[Any, ...]:
 def same_on_both(source: Any, call: Callable[[Any], Any]) -> str:
     """Assert that a call does the same to what is loaded lazily and at once; return "value" or "error".
 
-    Its result has no placeholders but those it was called with, where it has these tensors themselves. What it has
-    changed, and what its result shares with its arguments, is so for both.
+    Its result has only those placeholders that it was called with, where the other has the tensors
+    themselves. Both change the same arguments, and share the same memory with them.
     """
     eager, lazy = zerocopy.load(source), zerocopy.lazy_load(source)
     own = placeholders_in(lazy)

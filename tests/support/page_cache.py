@@ -1,4 +1,4 @@
-"""Which pages of a file are in memory: what was read of it, and what the kernel read ahead."""
+"""Finds the pages of a file in memory: those that were read, and those that the kernel read ahead."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ HOLDERS = ("a", "tag", "data", "grad", "__class__")  # names of attributes
 INTEGERS = (0, 1, 2, 3, 7, 255, 256, 65535, 65536, -1, -2, 2**31 - 1, -(2**31))
 WIDE = (0, 1, -1, 127, 128, -128, -129, 2**31, 2**62, 2**63 - 1, 2**63, -(2**63), 2**64, 2**200, -(2**521))
 REALS = (0.0, -0.0, 1.5, 1e300, float("inf"), float("nan"))
-#: What a stranger may write instead of an opcode: all of them, and some bytes that are none.
+#: Replacements for an opcode: all opcodes, and some other bytes.
 OPCODES = bytes(sorted({*b"(.012FIJKLMNPQRSTUVXabcd}eghijl]opqrst)uGBC", *range(0x80, 0x99), 0x00, 0xFF}))
 
 
@@ -376,7 +376,7 @@ class _Writer:
         self.op(b"l" if self.rarely(200) else a.TUPLE)
 
     def storage(self, kinds: tuple[str, ...] = tuple(STORAGES), elsewhere: str = "cuda:0") -> tuple[str, int]:
-        """Write a storage, new or one of those that are there; return its class and its number of elements."""
+        """Write a storage, new or existing; return its class and its number of elements."""
         known = [known for known in self.storages if known[1] in kinds]
         if not known or self.random.randrange(3) == 0:
             key = str(len(self.storages))

@@ -1,4 +1,4 @@
-"""What a load may raise on a hostile file, and how much it may say."""
+"""Exceptions that a load may raise for a hostile file, and their length."""
 
 from __future__ import annotations
 

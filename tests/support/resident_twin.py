@@ -20,7 +20,7 @@ HANDLE = "a handle"
 
 
 class Memfd(devices.Memory):
-    """What torch calls the CPU."""
+    """Storages that torch tags as CPU."""
 
     @staticmethod
     def find(device: torch.device) -> torch.device:

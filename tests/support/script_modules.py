@@ -103,7 +103,7 @@ class Shade(enum.Enum):
 
 
 class Odd(torch.nn.Module):
-    """What torch.save writes in other ways: newer dtypes, lazy bits, enumerations."""
+    """Values that torch.save writes differently: newer dtypes, lazy bits, enumerations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Odd(torch.nn.Module):
 
 
 class Constants(torch.nn.Module):
-    """Tracing makes constants of tensors that are no attributes: their keys are those of parameters, too."""
+    """Tracing makes constants of tensors that are not attributes. They have keys like parameters."""
 
     def __init__(self) -> None:
         super().__init__()

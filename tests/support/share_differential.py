@@ -44,7 +44,7 @@ TESTS = Path(__file__).parent.parent
 SERVER = "zerocopy.share.client.api:load"
 MAX_SHOWN = 6
 
-# What the children of a case find imported: a case of such a package would import it four times.
+# Packages that are imported before the children of a case fork. Each case would import them four times.
 PRELOADED = {
     "transformers": "transformers.models.bert.modeling_bert",
     "diffusers": "diffusers.models.modeling_utils",
@@ -91,7 +91,7 @@ def prepare(name: str, step: str, folder: str) -> None:
 def run(name: str, folder: str, output: str, seed: int, load: str | None) -> None:
     """Run a case in this process, and write what it gets. `load` names what stands for ``share.load``."""
     signal.alarm(400)
-    # Names of files are no relative paths there, which the server would see.
+    # Relative paths would depend on the folder, which the server would see.
     os.chdir(os.environ["HOME"])
     case, place = CASES[name], Path(folder)
     messages = Messages()
@@ -187,7 +187,7 @@ def state_lines() -> Lines:
 
 
 class Report(NamedTuple):
-    """What became of a case: no problems is what is hoped for."""
+    """The result of a case, with its problems."""
 
     name: str
     problems: list[str]

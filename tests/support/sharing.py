@@ -1,4 +1,4 @@
-"""What the tests of the model server have in common: a server of their own, and functions that loaders import."""
+"""Shared by the tests of the model server: a separate server, and functions that workers import."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Pages(mmap.mmap):
 
 
 class Twin(devices.Memory):
-    """What one test asks of it and sees of it is in the class."""
+    """Options and observations of one test are attributes of the class."""
 
     allocations: list[int]
     blocks: list[int]

@@ -1,6 +1,6 @@
 """Every private or release-dependent name of torch that zerocopy uses, and nothing else.
 
-What a release has is asked of the release, not of its number.
+Features are detected by asking the running release, not by its version number.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def untyped_of(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 def bytes_of(storage: torch.UntypedStorage) -> memoryview:
-    """Return the memory of a storage on the CPU. Whoever has it holds the storage too."""
+    """Return the memory of a CPU storage. The result keeps the storage alive."""
     size = storage.nbytes()
     if size == 0:
         return memoryview(b"")
@@ -130,7 +130,7 @@ def storage_class_name(storage_type: Any) -> str:
 
 
 class PickledStorage(NamedTuple):
-    """What a persistent id says of a storage, and the storage itself."""
+    """A storage, and the fields of its persistent id."""
 
     storage: torch.UntypedStorage
     storage_type: Any

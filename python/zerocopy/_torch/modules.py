@@ -20,7 +20,7 @@ def own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 def before_loading(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
     """Have ``hook(module, state_dict, prefix, ...)`` called right before a module, not its children, takes its entries.
 
-    It comes after the hooks that are there, which may rename keys. Returns a context manager that takes it away.
+    The hook runs after existing hooks, which may rename keys. Returns a context manager that removes it.
     """
     # Not as the module's own method: scripted modules hide it, and heed such hooks nevertheless.
     return torch.nn.Module._register_load_state_dict_pre_hook(module, hook, with_module=True)

@@ -41,25 +41,26 @@ def convert(
     Parameters
     ----------
     src : str or PathLike, or a list of them
-        What ``zerocopy.open`` takes: a file, an index of shards, a folder. Several are merged under dotted names.
+        Anything that ``zerocopy.open`` takes: a file, an index of shards, a folder. Several sources are
+        merged by dotted name.
     dst : str or PathLike
         Its ending says the format: ``.safetensors``; ``.pt``, ``.pth``, ``.bin``, ``.ckpt``; ``.h5``, ``.hdf5``. With
         `max_shard_size` a folder, which gets what transformers reads (``model.safetensors.index.json``, and shards
         beside it), an index, or a file that indices and shards are named after: ``folder/pytorch_model.bin``.
     dtype : torch.dtype, optional
-        What floating-point tensors are converted to.
+        The dtype for floating-point tensors.
     max_shard_size : int or str, optional
         Bytes of a shard, or ``"5GB"`` (decimal, as transformers has it), ``"500MB"``, ``"1GiB"``.
     keep : str, list of str or callable, optional
-        Which leaves to take along, by their dotted names: what they begin with, names of leaves and branches, or
-        ``keep(name)``. To leave the optimizer behind: ``keep=["model"]``. Names stay what they are.
+        Selects leaves by dotted name: a prefix, a list of leaves and branches, or a function ``keep(name)``.
+        Use ``keep=["model"]`` to drop the optimizer. Names do not change.
     progress : callable, optional
         Called with the bytes that are written and those that there are.
 
     Raises
     ------
     OSError
-        The operating system refused; ESTALE if a source was changed meanwhile; EINVAL if the target is no file but a
+        The operating system refused; ESTALE if a source was changed meanwhile; EINVAL if the target is a
         device, a pipe, ...
     zerocopy.FormatError, pickle.UnpicklingError
         As ``open``.
@@ -74,7 +75,7 @@ def convert(
     Notes
     -----
     ``.pt`` as ``.h5`` without `dtype` and `keep` is a copy, record by record: nothing is unpickled, so whole modules
-    come along too. docs/converting.md says what becomes of ties, metadata and what is no tensor.
+    come along too. docs/converting.md describes ties, metadata and values that are not tensors.
 
     Examples
     --------

@@ -16,7 +16,7 @@ _ROOT = "archive"
 
 
 class Record(Protocol):
-    """What is to be written."""
+    """The object to write."""
 
     @property
     def name(self) -> str:

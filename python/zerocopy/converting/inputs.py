@@ -1,4 +1,4 @@
-"""What ``zerocopy.convert`` reads: one checkpoint or several as one, its tensors by name."""
+"""The sources of ``zerocopy.convert``: one checkpoint, or several as one, with tensors by name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sources:
     Parameters
     ----------
     paths : sequence
-        What ``zerocopy.open`` takes.
+        As for ``zerocopy.open``.
     keep : optional
         As for ``zerocopy.convert``.
     **how
@@ -47,15 +47,15 @@ class Sources:
     Attributes
     ----------
     name : str
-        What messages call them.
+        The name of the sources in messages.
     tensors : dict of str to Reference
         All that are wanted, in file order; tied names that ``.safetensors`` metadata record are among them.
     others : dict of str to object
-        The leaves that are no tensors.
+        Leaves that are not tensors.
     is_filtered : bool
         Whether `keep` was given.
     metadata : dict of str to object
-        What files say beside their leaves.
+        Metadata of the files, beside their leaves.
     """
 
     def __init__(self, paths: Sequence[Any], keep: Keep | None, **how: Any) -> None:
@@ -214,7 +214,7 @@ def _file_layers(opened: checkpoint.Checkpoint) -> Iterator[FileLayer]:
 
 
 def _others_and_metadata(opened: checkpoint.Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the leaves that are no tensors, and what files say beside their leaves."""
+    """Return the leaves that are not tensors, and the metadata of the files."""
     said = opened.metadata()
     leaves = {name for layer in opened.layers for name in layer.other_names()}
     metadata = {name: value for name, value in said.items() if name not in leaves}

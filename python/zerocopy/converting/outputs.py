@@ -40,7 +40,7 @@ _logger = logging.getLogger("zerocopy")
 
 
 class Job(NamedTuple):
-    """What ``zerocopy.convert`` was asked for."""
+    """The arguments of ``zerocopy.convert``."""
 
     paths: Sequence[Any]
     dtype: torch.dtype | None

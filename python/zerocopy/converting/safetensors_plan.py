@@ -1,4 +1,4 @@
-"""What of a checkpoint goes into ``.safetensors``, or the error that says what cannot."""
+"""Plans the content of a ``.safetensors`` file, or lists what the format cannot hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerocopy.lazy.conversion import cast_dtype
 
 
 class Plan(NamedTuple):
-    """What is to be written.
+    """The content to write.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Plan(NamedTuple):
     ties : dict of str to str
         Names that are left out, and the name that is kept of each tensor.
     left_out : list of str
-        Names of what is no tensor and no string.
+        Names of values that are neither tensors nor strings.
     """
 
     tensors: list[Described]

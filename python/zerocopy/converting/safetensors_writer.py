@@ -156,7 +156,7 @@ def _blocks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def elements_of(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a contiguous tensor on the CPU. Whoever has them has to hold the tensor."""
+    """Return the bytes of a contiguous CPU tensor. The caller keeps the tensor alive."""
     size = _torch.element_size(tensor.dtype)
     first = int(tensor.storage_offset()) * size
     return _torch.bytes_of(_torch.untyped_of(tensor))[first : first + tensor.numel() * size]

@@ -65,7 +65,7 @@ def spread(units: Iterable[tuple[list[str], int]], most: int) -> list[list[str]]
     Parameters
     ----------
     units : iterable of (list of str, int)
-        Names that have to be together, and their bytes. What is larger than a shard has one of its own.
+        Names that must be in one shard, and their bytes. A group larger than a shard gets its own.
     most : int
         Bytes of a shard.
     """

@@ -1,4 +1,4 @@
-"""Which tensors are one under several names, and which overlap: what a format without storages has to be told."""
+"""Finds tensors with several names, and tensors that overlap. Formats without storages need to know both."""
 
 from __future__ import annotations
 

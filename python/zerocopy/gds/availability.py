@@ -14,7 +14,7 @@ from zerocopy.gds.topology import site_of
 
 
 class Availability(NamedTuple):
-    """What GPUDirect Storage comes to.
+    """Whether GPUDirect Storage works, and why.
 
     Attributes
     ----------

@@ -67,7 +67,7 @@ class Channel:
 
     @property
     def native(self) -> _C.GdsFile | None:
-        """What cuFile knows the file by."""
+        """Return cuFile's handle of the file."""
         return self._native
 
     def register(self) -> None:

@@ -1,4 +1,4 @@
-"""Which device the user means."""
+"""Resolves a device argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def device_of(device: str | int | torch.device) -> torch.device:
     Raises
     ------
     zerocopy.UnsupportedError
-        There is no such device here: a RuntimeError, as torch's own.
+        The device is missing. The exception is a RuntimeError, like torch's.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

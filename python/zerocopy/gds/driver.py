@@ -47,7 +47,7 @@ def opened() -> Opened:
 
 
 def refusal() -> str:
-    """Return why there is no cuFile; an empty string where there is."""
+    """Return why cuFile cannot be used, or an empty string."""
     try:
         opened()
     except UnsupportedError as error:

@@ -23,7 +23,7 @@ class GdsFile:
 
     Storages on CUDA devices go by cuFile; those on the CPU, and all where cuFile is not there or refuses, are read and
     written plainly. Any offset and any size will do: whole blocks of 4096 bytes go directly, the ends over the host.
-    What is fewer bytes than the storage has is an error, never a result.
+    A read of fewer bytes than the storage has raises an error.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ class GdsFile:
     fd : int
         Its descriptor; -1 when it is closed.
     handle : object
-        What cuFile knows it by; None where it does not.
+        cuFile's handle, or None.
     reason : str
-        Why it does not; empty where it does.
+        Why cuFile is not used. Empty if it is.
 
     Raises
     ------
@@ -79,7 +79,7 @@ class GdsFile:
 
     @property
     def handle(self) -> _C.GdsFile | None:
-        """What cuFile knows the file by; None where it does not."""
+        """Return cuFile's handle of the file, or None."""
         return self._channel.native
 
     @property
@@ -137,7 +137,7 @@ class GdsFile:
         Raises
         ------
         zerocopy.FormatError, OSError
-            As :meth:`load_storage`. What is in the storages then is not known.
+            As :meth:`load_storage`. The contents of the storages are then undefined.
         """
         self._open()
         found = [(untyped(storage), checked_offset(offset)) for storage, offset in storages]
@@ -223,7 +223,7 @@ class Loading:
     Attributes
     ----------
     begun : _C.GdsRead or None
-        What cuFile does about it.
+        The request in cuFile.
     """
 
     begun: _C.GdsRead | None = None
@@ -247,7 +247,7 @@ class Loading:
         if self.begun is None:
             return False
         try:
-            # Whatever thread this is, and whatever device is its own: the default stream is that of the current one.
+            # The default stream belongs to the current device, which may differ in this thread.
             with driver.ready(self._storage.device):
                 self.begun.wait()
         except UnsupportedError:

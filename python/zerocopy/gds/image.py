@@ -47,7 +47,7 @@ class Image:
     device : torch.device
         Where to.
     name : str
-        What errors call the file.
+        The name of the file in errors.
     """
 
     def __init__(self, records: list[Record], device: torch.device, name: str) -> None:

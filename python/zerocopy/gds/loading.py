@@ -32,25 +32,26 @@ _PLAIN = ("zip", "legacy", "safetensors")
 def load(
     path: str | os.PathLike[str], device: str | int | torch.device = "cuda", *, require: str | None = None
 ) -> Any:
-    """Load a checkpoint to a GPU, by GPUDirect Storage where that is there.
+    """Load a checkpoint to a GPU, by GPUDirect Storage if possible.
 
-    What comes is what ``torch.load(path, map_location=device, weights_only=True)`` returns. All storages of a file lie
-    in one allocation of the device, which stays as long as one of them does; ties stay ties.
+    Returns what ``torch.load(path, map_location=device, weights_only=True)`` returns. All storages of a file
+    lie in one allocation, which lives as long as one of them. Shared storages stay shared.
 
     Parameters
     ----------
     path : str or PathLike
-        What ``torch.save`` wrote, a ``.safetensors`` file, an index of several (``*.index.json``) or its folder.
+        A file of ``torch.save``, a ``.safetensors`` file, an index of shards (``*.index.json``) or its
+        folder.
     device : str, int or torch.device
         "cuda", "cuda:1", ...; "cpu": as ``zerocopy.load``; "auto": the GPU where there is one, else the CPU.
     require : {None, "direct", "compat"}
-        What is the least that :func:`available` has to say of the file. None: whatever is there, with a warning where
-        it is less than cuFile.
+        The mode that :func:`available` must report for the file. None accepts any mode, with a warning
+        without cuFile.
 
     Raises
     ------
     zerocopy.UnsupportedError
-        There is no such device; or less than what is required, and why.
+        The device is missing, or the required mode is not available. The message says why.
     torch.cuda.OutOfMemoryError
         The device has no room for all; the message says for how many bytes.
     Exception

@@ -21,7 +21,7 @@ from zerocopy.saving.zip_writer import ROOT
 
 _ALIGNMENT = 4096
 _MAX_LAYOUTS = 8
-# What is smaller comes to the CPU sooner than a request of its own takes.
+# Copying a smaller storage to the CPU takes less time than a request.
 _LARGE = 1 << 20
 
 #: Where storages are in a file, by what that follows from: the length of the pickle and the sizes of all storages.
@@ -29,7 +29,7 @@ _layouts: OrderedDict[tuple[int, tuple[int, ...]], dict[str, int]] = OrderedDict
 
 
 def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None = None) -> None:
-    """Save as ``torch.save`` does, storages on GPUs by GPUDirect Storage where that is there.
+    """Save as ``torch.save`` does, with GPUDirect Storage for GPU storages if possible.
 
     Every ``torch.load`` since PyTorch 1.6 reads the file, and its storages begin at multiples of 4096 bytes. Storages
     on the CPU, and those of less than a megabyte, are written plainly; one that several tensors share is written once.
@@ -42,7 +42,7 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None =
     path : str or PathLike
         The file.
     require : {None, "direct", "compat"}
-        What is the least that :func:`available` has to say of the file's folder. None: whatever is there.
+        The mode that :func:`available` must report for the file's folder. None accepts any mode.
 
     Raises
     ------

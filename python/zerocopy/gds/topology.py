@@ -33,8 +33,8 @@ class Site(NamedTuple):
     file_system : str
         Its name.
     kind : str
-        What cuFile has to know: the file system, or "NVMe", "SCSI", ... of a local one's disks; empty where GPUDirect
-        Storage does not know such.
+        The kind that cuFile must support: the file system, or "NVMe", "SCSI", ... of local disks. Empty if
+        GPUDirect Storage does not know it.
     said : str
         Both, for people.
     """

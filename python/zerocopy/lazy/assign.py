@@ -25,9 +25,10 @@ def assign(
 ) -> modules.IncompatibleKeys:
     """Make the tensors of a state dict a module's parameters and buffers, without copying or reading a byte.
 
-    What ``module.load_state_dict(state_dict, strict, assign=True)`` does from PyTorch 2.1 on, on every release: keys,
-    checks, hooks and messages are torch's own. Unlike there, what is one parameter in several places of the module
-    (tied weights) stays one, unless the state dict has different tensors for those places.
+    Does on every release what ``module.load_state_dict(state_dict, strict, assign=True)`` does since PyTorch
+    2.1: keys, checks, hooks and messages are torch's own. One difference: a parameter in several places of
+    the module (tied weights) stays one parameter, unless the state dict has different tensors for these
+    places.
 
     Parameters
     ----------
@@ -48,10 +49,10 @@ def assign(
     Raises
     ------
     RuntimeError
-        As from ``load_state_dict``: shapes that differ, and missing and unexpected keys with `strict`. What was all
-        right has been assigned.
+        As from ``load_state_dict``: shapes that differ, and missing and unexpected keys with `strict`. Valid
+        tensors have been assigned.
     TypeError
-        `module` is no module, or `state_dict` no mapping.
+        `module` is not a module, or `state_dict` is not a mapping.
 
     Examples
     --------
@@ -102,11 +103,11 @@ def load_model(
     Raises
     ------
     TypeError
-        `module` is no module, or the file holds no state dict.
+        `module` is not a module, or the file does not hold a state dict.
     RuntimeError
         As from ``load_state_dict``: shapes that differ, and missing and unexpected keys with `strict`.
     Exception
-        What ``zerocopy.load`` raises.
+        As from ``zerocopy.load``.
 
     Examples
     --------
@@ -193,7 +194,7 @@ def _has_tensors(mapping: Mapping[Any, Any]) -> bool:
 
 
 def _assign(module: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool) -> modules.IncompatibleKeys:
-    # What is no mapping goes to torch as it is: the error is torch's.
+    # torch raises its own error for anything but a mapping.
     entries = _entries(state_dict) if isinstance(state_dict, Mapping) else state_dict
     ties = _ties(module)
     try:

@@ -47,7 +47,7 @@ def open(
         Opening never runs code of the file. With False a file that ``weights_only`` refuses is an
         ``UnsupportedError``: ``lazy_load`` takes it.
     dtype : torch.dtype, optional
-        What floating-point tensors are converted to when they are read.
+        The dtype that floating-point tensors are converted to when they are read.
     device : optional
         Where tensors are moved when they are read.
     keys : iterable of str, optional

@@ -1,4 +1,4 @@
-"""What becomes of tensors when they are loaded: another dtype, another device."""
+"""Converts tensors when they are loaded: to another dtype, to another device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zerocopy.errors import FormatError, UnsupportedError
 
 
 class Options:
-    """What becomes of tensors when they are loaded.
+    """A conversion of tensors when they are loaded.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ class LazyFile:
     Attributes
     ----------
     name : str
-        What errors and reprs call the file.
+        The name of the file in errors and reprs.
     native : zerocopy._C.Lazy
         Its names, its tensors. Of a file that takes trust the ``Archive``, which has neither.
     objects : zerocopy.lazy.placeholder_builder.Deferred

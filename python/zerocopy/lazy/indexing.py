@@ -1,4 +1,4 @@
-"""What an index selects of a tensor, known without the tensor."""
+"""Computes the part of a tensor that an index selects, without the tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is made of: tensors by name, those of one file mostly.
+"""A layer of a checkpoint: tensors by name, mostly those of one file.
 
 A checkpoint is one layer, or several on top of each other.
 """
@@ -111,7 +111,7 @@ class FileLayer:
         return self._names
 
     def other_names(self) -> list[str]:
-        """Return the names of leaves that are no tensors, in file order."""
+        """Return the names of leaves that are not tensors, in file order."""
         return [name for name in self._native.other_names() if self._is_chosen(name)]
 
     def metadata(self) -> dict[str, Any]:

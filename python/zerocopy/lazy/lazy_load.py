@@ -44,13 +44,14 @@ def lazy_load(
     path : str, PathLike, binary file object or buffer
         As for ``load``.
     dtype : torch.dtype, optional
-        What floating-point tensors are cast to when they are loaded; complex ones only to another complex dtype.
+        The dtype that floating-point tensors are cast to when they are loaded. Complex tensors need a complex
+        dtype.
     device : torch.device or str, optional
         Where tensors go when they are loaded; default: where they were saved from.
     keys, prefix, predicate : optional
-        Which leaves to load, by their dotted names (``"model.layers.0.weight"``): `keys` are names of leaves or of
-        whole branches, `prefix` is what names begin with, `predicate` a function of a name. All that are given have
-        to hold. The rest is left out of dicts; in lists and tuples None stands in its place.
+        Select leaves by dotted name (``"model.layers.0.weight"``). `keys` are names of leaves or branches,
+        `prefix` is the beginning of names, and `predicate` is a function of a name. A leaf must satisfy all
+        that are given. Other leaves are left out of dicts, and are None in lists and tuples.
     weights_only : bool
         As for ``load``.
     backend, mode, encoding : str
@@ -61,7 +62,7 @@ def lazy_load(
     KeyError
         `keys` has a name that is neither of a leaf nor of a branch.
     OSError, zerocopy.FormatError, pickle.UnpicklingError, zerocopy.UnsupportedError
-        As ``load``. What is wrong with the file later is raised by the placeholder that is used then.
+        As ``load``. A later fault of the file is raised when a placeholder is used.
 
     Examples
     --------

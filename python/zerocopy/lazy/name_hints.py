@@ -1,4 +1,4 @@
-"""What was meant by a name that is not there."""
+"""Errors for unknown tensor names, with close matches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_LENGTH = 200  # characters of a name that are looked at; comparing takes th
 
 
 def no_such_name(path: str, name: object, names: Collection[str], others: Iterable[str] = ()) -> KeyError:
-    """Return the error for a name that is not among `names`; `others` are those of values that are no tensors."""
+    """Return the error for an unknown name. `others` are names of values that are not tensors."""
     if not isinstance(name, str):
         return KeyError(f"{path}: names are strings, not {type(name).__name__}")
     if name in others:

@@ -13,7 +13,8 @@ from zerocopy.lazy.layer import Layer, TensorsLayer
 def overlay(*checkpoints: Any) -> Checkpoint:
     """Put checkpoints on top of each other: where several have a name, the last one's tensor is meant.
 
-    No tensor is read or copied. What is tied in one file stays tied, as far as no later file has one of the names.
+    No tensor is read or copied. Shared tensors of one file stay shared, unless a later file has one of the
+    names.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ def _getter(name: str) -> Callable[..., Any]:
     return getter
 
 
-#: What a dense tensor that is not loaded says of itself. All else asks the real tensor.
+#: Attributes of a dense tensor that need no loading. All others ask the real tensor.
 _METADATA: frozenset[Any] = frozenset(
     [_getter(name) for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf")]
     + [_getter(name) for name in ("itemsize", "nbytes") if hasattr(torch.Tensor, name)]
@@ -41,7 +41,7 @@ _METADATA: frozenset[Any] = frozenset(
         torch.is_complex,
     ]
 )
-#: What the others (sparse, quantized, ...) say: their strides and layout are known once they are made.
+#: The same for sparse, quantized and other tensors, whose strides and layout are known only after loading.
 _LITTLE_METADATA: frozenset[Any] = frozenset(
     [_getter(name) for name in ("shape", "dtype", "device", "ndim", "requires_grad")]
     + [torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.__len__]
@@ -144,8 +144,8 @@ class NotYetLoadedTensor(torch.Tensor):
         return _applied(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
-        # A dense tensor of a file has no attributes of its own; a parameter or a subclass may. What Tensor has is
-        # asked for here when it raised AttributeError: of the real one it does so in its own words.
+        # A dense tensor of a file has no attributes of its own; a parameter or a subclass may. This is called
+        # after an AttributeError of Tensor, and the real tensor raises it in its own words.
         plain = self._is_dense and not self._is_param and self._real is None
         own = plain or name.startswith("__")
         if self._recipe is None or (own and not hasattr(torch.Tensor, name)):

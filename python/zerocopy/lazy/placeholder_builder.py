@@ -52,7 +52,7 @@ class Call:
 
 
 class Described(NamedTuple):
-    """What the arguments of a rebuild function say of its tensor."""
+    """The facts about a tensor in the arguments of its rebuild function."""
 
     size: Shape
     dtype: torch.dtype
@@ -61,7 +61,7 @@ class Described(NamedTuple):
 
 
 class Deferred:
-    """What the builder asks for one source of tensors, a ``zerocopy.lazy.lazy_load.LazyFile``."""
+    """The interface of the builder to one source of tensors, a ``zerocopy.lazy.lazy_load.LazyFile``."""
 
     placeholder_class = NotYetLoadedTensor
 
@@ -168,7 +168,7 @@ def plain_state(state: Any) -> Any:
 def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
     """Return what is known of a rebuild function's tensor; None where only the tensor itself tells.
 
-    What the arguments of a file lack or contradict is not looked for here: the function says so when it is called.
+    Missing or contradictory arguments are not checked here: the function raises when it is called.
     """
     try:
         described_by = _DESCRIBED.get(getattr(function, "twin", function))

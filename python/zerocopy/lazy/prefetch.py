@@ -26,9 +26,9 @@ _HOLDERS = (torch.Tensor, torch.nn.Module, Checkpoint, *_CONTAINERS)
 
 
 class Prefetch:
-    """What :func:`prefetch` has begun.
+    """A running :func:`prefetch`.
 
-    It goes on whether this is kept or not, and ends with the process at the latest.
+    It continues if this object is dropped, and ends with the process at the latest.
     """
 
     def __init__(self, readings: list[_C.BackgroundReading]) -> None:
@@ -81,7 +81,7 @@ class Prefetch:
         return True
 
     def cancel(self) -> None:
-        """Begin no more reading. What has come stays in memory."""
+        """Begin no more reading. Bytes that were read stay in memory."""
         for reading in self._readings:
             reading.cancel()
 
@@ -161,7 +161,7 @@ def prefetch(
     OSError
         No such file, no permission, ...; of what goes wrong later, here if `block` is true, else from ``wait()``.
     TypeError
-        What can neither be a file nor hold tensors.
+        The argument can neither be a file nor hold tensors.
 
     Notes
     -----
@@ -199,7 +199,7 @@ def _readings_of(path_or_obj: Any, lock: bool) -> Iterator[_C.BackgroundReading]
         encoded = os.fsencode(path)
         yield _C.read_path_ahead(encoded, backends.threads_for(encoded), lock)
     if tensors:
-        # Which file system their files lie on is seen where they are mapped; the larger number suits both.
+        # The file system is unknown here. The larger number suits both kinds.
         threads = environment.threads(backends.NETWORK_THREADS)
         storages = {_torch.untyped_of(tensor).data_ptr(): _torch.untyped_of(tensor) for tensor in tensors}
         yield _C.read_storages_ahead(list(storages.values()), threads, lock)

@@ -11,11 +11,11 @@ Predicate = Callable[[str], bool]
 
 
 class Named(Protocol):
-    """What has names to choose from: a ``_C.Lazy``, a ``zerocopy.loading.formats.shard_index.Index``."""
+    """A source of names: a ``_C.Lazy``, a ``zerocopy.loading.formats.shard_index.Index``."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Return its name in messages."""
 
     def names(self) -> list[str]:
         """Return the names of its tensors."""
@@ -27,7 +27,7 @@ class Named(Protocol):
 def chosen(
     native: Named, keys: Iterable[str] | None, prefix: str | None, predicate: Predicate | None
 ) -> list[str] | None:
-    """Return the names of the leaves that a filter lets through; None for all, if there is no filter."""
+    """Return the names of selected leaves, or None without a filter."""
     if keys is None and prefix is None and predicate is None:
         return None
     if isinstance(keys, str):

@@ -25,8 +25,8 @@ class Slice:
 
     ``slice[index]`` is a tensor with the values, shape and dtype that ``tensor[index]`` of the whole has. Of a dense
     tensor it reads the pages that integers, slices, ``None`` and ``...`` select and no others; for masks and lists
-    of indices the whole is mapped, and what they select is read. What changed in memory is not seen: a slice is what
-    the file says, without grad.
+    of indices the whole is mapped, and what they select is read. A slice comes from the file, without grad.
+    It does not show changes in memory.
 
     Attributes
     ----------

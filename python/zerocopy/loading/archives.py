@@ -56,8 +56,8 @@ def _load_trusting(archive: _C.Archive, options: LoadOptions) -> Any:
     map_location, pickle_args = options.map_location, options.pickle_args
     pickle_module = options.pickle_module or pickle
     if pickle_module is pickle and list(pickle_args) == ["encoding"] and not callable(map_location):
-        # Most checkpoints name nothing that could run code: then the safe machine comes to the same, many times sooner.
-        # What it cannot build is begun again, and a callable must not be asked twice.
+        # Most checkpoints name nothing that could run code. The safe machine then gives the same result, many
+        # times faster. # A failed attempt is repeated by pickle, so no callable may have been called.
         with contextlib.suppress(Error, pickle.UnpicklingError):
             return _load_safely(archive, options, allow=refuse_all)
     unpickler_class = unpickler.unpickler_of(pickle_module.Unpickler)

@@ -1,4 +1,4 @@
-"""What a file that is no zip archive is, in one sentence: people save all sorts of things as ``.pt``."""
+"""Names what a file is instead of a checkpoint. People save all sorts of things as ``.pt``."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class StorageExplanation(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What :func:`explain` returns. ``str()`` of it is a short report.
+    """The result of :func:`explain`. ``str()`` of it is a short report.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Explanation(NamedTuple):
     storages : tuple of StorageExplanation
         In the order of first use.
     note : str
-        What else there is to say, or empty.
+        A further remark, or empty.
     """
 
     name: str

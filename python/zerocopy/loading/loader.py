@@ -45,8 +45,8 @@ def load(
         tensors. A file object is read from its current position; one that is not simply a file on disk to its end.
         The storages of a buffer are copied unless `mode` says otherwise.
     map_location : optional
-        As in ``torch.load``: None, str, ``torch.device``, dict or callable. What goes to a CUDA device goes there
-        through a small ring of page-locked memory, into one allocation: see docs/gpu.md.
+        As in ``torch.load``: None, str, ``torch.device``, dict or callable. Storages for a CUDA device are
+        copied through a small ring of page-locked memory into one allocation: see docs/gpu.md.
     pickle_module : module, optional
         Where ``Unpickler`` comes from if `weights_only` is false; default ``pickle``.
     weights_only : bool
@@ -65,9 +65,9 @@ def load(
         "c": copy-on-write; in-place writes work, and neither the file nor anybody else sees them. "r": read-only
         pages; a write kills the process. "r+": writes reach the file.
     unknown : {"refuse", "stub"}
-        What becomes of a global of the file that is on no allow-list, with `weights_only`. "refuse": the file is
-        refused. "stub": a ``zerocopy.Stub`` takes the place of each object that would need it and holds what the
-        file says about the object, its tensors among it. Nothing is imported or run.
+        The treatment of a global that is not on an allow-list, with `weights_only`. "refuse": raise. "stub":
+        return a ``zerocopy.Stub`` in place of each object that needs the global, with the object's arguments,
+        state and tensors. Nothing is imported or run.
     **pickle_load_args
         ``encoding`` (default "utf-8") for files that Python 2 wrote; others for `weights_only` false only.
 
@@ -86,7 +86,7 @@ def load(
     Notes
     -----
     Of an HDF5 file that no ``torch.save`` wrote groups become dicts and datasets tensors. Strings, attributes and other
-    things that are no numbers are left out, and what lies in other files is never followed.
+    datasets that are not numbers are left out, and links to other files are never followed.
 
     Truncating a file while its tensors are alive makes touching them a bus error, as with every mapping. Programs
     that replace a file should write another one and rename it; ``backend="pread"`` is immune.

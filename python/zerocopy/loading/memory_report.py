@@ -42,7 +42,7 @@ class FileMemory(NamedTuple):
 
 
 class MemoryReport(NamedTuple):
-    """What :func:`memory` returns. ``str()`` of it is a table, and so is what a notebook shows.
+    """The result of :func:`memory`. ``str()`` of it is a table; a notebook shows an HTML table.
 
     Attributes
     ----------

@@ -68,7 +68,7 @@ def safe_open_for(original: Function) -> Function:
 
 
 class SafeOpen:
-    """What ``safe_open`` returns, over a :class:`zerocopy.Checkpoint`. What that has not is asked of the original."""
+    """The result of ``safe_open``, over a :class:`zerocopy.Checkpoint`."""
 
     def __init__(self, checkpoint: Checkpoint, kind: Any, original: Callable[[], Any]) -> None:
         self._checkpoint: Checkpoint | None = checkpoint

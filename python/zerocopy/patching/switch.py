@@ -62,8 +62,8 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     """Let ``torch.load`` map files, in the whole program, until :func:`unpatch`.
 
     ``torch.load`` and ``torch.serialization.load`` keep their signature, the defaults of the running release, its
-    environment variables, exceptions and warnings. What zerocopy cannot serve goes to the original, with one DEBUG
-    line of the logger "zerocopy", and with the ``weights_only`` that the call came to: never a lower one. A file that
+    environment variables, exceptions and warnings. The original loads each file that zerocopy cannot, with
+    one DEBUG line of the logger "zerocopy". ``weights_only`` is never lowered. A file that
     zerocopy refuses as malformed or unsafe is not tried again. ``torch.save`` to a path whose file is mapped by this
     process writes another file and renames it, so that live tensors keep their bytes.
 
@@ -74,10 +74,10 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     rebind : bool
         Also swap the names that other modules have imported already (``from torch import load``).
     jit : bool
-        Also ``torch.jit.load``. What :func:`zerocopy.jit.load` does not take goes to the original, whatever the reason.
+        Also ``torch.jit.load``. The original loads everything that :func:`zerocopy.jit.load` refuses.
     safetensors : bool
-        Also ``safetensors.torch.load_file`` and ``safetensors.safe_open``, for tensors of torch on the CPU. What
-        zerocopy does not take goes to the original.
+        Also ``safetensors.torch.load_file`` and ``safetensors.safe_open``, for torch tensors on the CPU. The
+        originals serve everything else.
 
     Raises
     ------

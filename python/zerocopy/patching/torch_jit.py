@@ -83,7 +83,7 @@ def _warnings_of(original: Function) -> list[warnings.WarningMessage]:
     """Return what a release warns of whenever it loads: that TorchScript is deprecated, say."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        with contextlib.suppress(Exception):  # there is no file of that name
+        with contextlib.suppress(Exception):  # the file does not exist
             original("")
     return said
 

@@ -1,4 +1,4 @@
-"""Which functions stand in for others, so that patches of two kinds can lie over one another and go in any order.
+"""Registry of replaced functions, so that two kinds of patches can be undone in any order.
 
 A patch that goes while another lies over it leaves its replacement behind, which from then on only passes calls on. The
 one above puts back what it found there when it goes itself: without this the left one would stay for good.

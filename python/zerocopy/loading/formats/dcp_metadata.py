@@ -1,4 +1,4 @@
-"""What is in a folder of ``torch.distributed.checkpoint``: ``.metadata`` says where each tensor's chunks are.
+"""Reads ``.metadata`` of a ``torch.distributed.checkpoint`` folder: the place of each tensor's chunks.
 
 ::
 
@@ -65,12 +65,12 @@ class Chunked(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """What ``.metadata`` says.
+    """The content of ``.metadata``.
 
     Attributes
     ----------
     name : str
-        What messages call it: its path.
+        Its path, for messages.
     entries : dict of str to Chunked or ArchiveExtent
         Tensors and everything else, by name, in the order they were saved in.
     paths : dict of str to tuple

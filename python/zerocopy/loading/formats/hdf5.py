@@ -37,7 +37,7 @@ _COPIES = 4  # of a path: in the listing, the document, the names, the result
 _PIECE = 1 << 22
 _MAX_DIMENSIONS = 32  # of HDF5 and of numpy, yet there may be arrays in a dataset of as many
 
-# numpy's kinds and sizes of numbers that torch has; others are no tensors.
+# numpy's kinds and sizes of numbers that torch has. Other datasets are not tensors.
 _TORCH = {
     "b1": "bool", "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64",
     "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
@@ -169,7 +169,7 @@ class _Lister:
         self._append(path, *same, place)
 
     def _facts(self, dataset: Any, path: str) -> tuple[Any, ...] | None:
-        """Return dtype, shape, offset, what reads it, why, refusal; None where there are no numbers."""
+        """Return dtype, shape, offset, reader, reason and refusal, or None if the dataset has no numbers."""
         h5 = self._h5py
         try:
             whole = dataset.dtype

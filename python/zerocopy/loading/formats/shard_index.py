@@ -18,18 +18,18 @@ from zerocopy.display import shown
 from zerocopy.errors import FormatError, UnsupportedError
 
 _ENDING = ".index.json"
-#: Of a folder with several the first that is there, as transformers chooses.
+#: In a folder with several indices the first of these is used, as in transformers.
 _PREFERRED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MAX_LENGTH = 100_000_000  # bytes, as a safetensors header
 
 
 class Index(NamedTuple):
-    """What an index says.
+    """An index of shards.
 
     Attributes
     ----------
     name : str
-        What messages call it: its path.
+        Its path, for messages.
     homes : dict of str to Path
         The shard that each tensor is in, by its name, in the order of the index.
     """
@@ -42,7 +42,7 @@ class Index(NamedTuple):
         return list(self.homes)
 
     def other_names(self) -> list[str]:
-        """Return nothing: what is no tensor is in no index."""
+        """Return nothing: an index lists tensors only."""
         return []
 
     @property
@@ -62,9 +62,9 @@ def index_of(f: Any) -> Index | None:
     OSError
         It cannot be read.
     zerocopy.FormatError
-        It is no index, or names what is not in its folder.
+        It is not an index, or names a file outside its folder.
     zerocopy.UnsupportedError
-        The folder holds several, and none is the one that transformers would choose.
+        The folder holds several indices, and transformers would choose none of them.
     """
     if not isinstance(f, (str, os.PathLike)):
         return None

@@ -1,4 +1,4 @@
-"""Which globals of a file the safe loader takes: the running release's list, then the user's.
+"""The globals that the safe loader accepts: the running release's list, then the user's.
 
 A global is a pair (module, name). It is looked up, never imported; one that is in no list is refused, together with
 all others of the same file, before anything has been built.

@@ -1,4 +1,4 @@
-"""What the native builder asks of Python: the objects that only torch's Python side can make.
+"""Makes the objects for the native builder that only torch's Python side can make.
 
 Everything here is called with values from the file. Plain types are made as asked; a global of the allow-list is
 called only if :mod:`zerocopy.loading.objects.allowlist` says that a file may call it.

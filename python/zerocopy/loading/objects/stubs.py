@@ -27,7 +27,7 @@ __all__ = [
     "set_attributes", "set_item", "set_state", "tensor_over", "typed_storage",
 ]  # fmt: skip
 
-# Longer tuples are no arguments of a rebuild function.
+# Rebuild functions have fewer arguments.
 _MANY = 64
 
 
@@ -38,7 +38,7 @@ class UnknownGlobal:
     Attributes
     ----------
     module, name : str
-        As the file spells them; bytes that are no UTF-8 as ``\x``.
+        As the file spells them. Bytes that are not UTF-8 appear as ``\x``.
     """
 
     module: str
@@ -50,7 +50,7 @@ class UnknownGlobal:
 
 @dataclass(eq=False, repr=False)
 class Stub:
-    """What a file says of an object whose class is unknown.
+    """The content of an object whose class is not allowed.
 
     Attributes
     ----------
@@ -58,14 +58,14 @@ class Stub:
         The class or function that would have made the object. Not an ``UnknownGlobal`` if it is known, but its
         arguments are not.
     arguments : tuple
-        What it would have been called with.
+        The arguments of the call.
     state : object
         The object's attributes, as ``__setstate__`` would have got them; None if there are none. Of a module:
         a dict with ``_parameters``, ``_buffers`` and ``_modules``.
     items : list
-        What would have been appended to it.
+        Items that the file appends to the object.
     entries : list of (key, value)
-        What would have been set in it by key.
+        Items that the file sets by key.
 
     Examples
     --------

@@ -27,7 +27,7 @@ class Files:
     Parameters
     ----------
     folder : zerocopy.loading.formats.dcp_metadata.Folder
-        What is in them.
+        The content of their ``.metadata``.
     mode, backend : str
         As for ``load``.
     windows : bool
@@ -151,7 +151,7 @@ def _checked(name: str, dtype: torch.dtype, chunk: dcp_metadata.Chunk, part: Any
 
 
 class Tensors:
-    """What a ``_C.Lazy`` is for a file: names, and the tensors behind placeholders."""
+    """The counterpart of ``_C.Lazy`` for a folder: names, and the tensors behind placeholders."""
 
     container = "distributed"
 

@@ -1,8 +1,8 @@
 """Storages of the legacy format (before PyTorch 1.6), for ``weights_only=False``.
 
-Their bytes follow the pickle, each storage's behind the one before, counted in elements whose size only the pickle
-tells. torch unpickles over uninitialised storages and fills them afterwards. Here the pickle is run twice: first over
-stand-ins that do nothing, to learn of every storage, then for real, over storages that are there.
+Their bytes follow the pickle, one storage after the other. Sizes are counted in elements, whose size only the
+pickle states. torch unpickles over uninitialised storages and fills them afterwards. Here the pickle runs
+twice: first over objects that do nothing, to find every storage, then over the real storages.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class _TakesItems(type):
 
 
 class _Inert(metaclass=_TakesItems):
-    """What every class, function and object of the file is in the rehearsal: it takes whatever pickle does to it.
+    """Stands for every class, function and object of the file during the first run, and accepts any use.
 
-    A class whose instances are the class, because a pickle may call the result of a call, or make a new one of it.
+    Its instances behave like the class, because a pickle may call the result of a call.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:

@@ -30,7 +30,7 @@ log = logging.getLogger("zerocopy")
 _PUTS = ("BINPUT", "LONG_BINPUT")
 _GETS = ("BINGET", "LONG_BINGET")
 _TEXTS = ("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8")
-# What torch writes before the BINPERSID of a storage: ('storage', class, key, location, number of elements)
+# torch writes this before the BINPERSID of a storage: ('storage', class, key, location, number of elements)
 _ID = ("MARK", _TEXTS + _GETS, ("GLOBAL", *_GETS), _TEXTS + _GETS, _TEXTS + _GETS, None, "TUPLE")
 _KEY = 3  # of these
 
@@ -39,7 +39,7 @@ _NUMBER = "0"
 _PICKLES = f".data/ts_code/{_NUMBER}/"
 _CODE = ".data/ts_code/code/"
 
-# What the safe machine says of what it has not, and what that is in a program.
+# Messages of the safe machine about unsupported values, and their meaning in a program.
 _ODD = {
     "a key of an unusual type": "a dictionary with tensors for keys",
     "storages of class": "tensors of a type that zerocopy does not know",

@@ -59,7 +59,7 @@ def _require_shape(size: Any) -> None:
     require(shaped and math.prod(n or 1 for n in size) < 2**63, "a sparse tensor's shape")
 
 
-# What 1.13 wrote, and later releases no longer have.
+# torch 1.13 wrote this name; later releases lack it.
 SAFE["torch._utils._rebuild_sparse_csr_tensor"] = rebuild_sparse_tensor
 
 

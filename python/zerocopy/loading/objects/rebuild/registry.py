@@ -44,7 +44,7 @@ QUANTIZED = {
 
 
 def checked_version_of(path: str) -> Callable[[Function], Function]:
-    """Register the twin of torch's function `path`. What torch raises on its arguments is the file's fault."""
+    """Register a checked version of a function of torch. Its errors become FormatError."""
 
     def register(function: Function) -> Function:
         @functools.wraps(function)
@@ -102,7 +102,7 @@ def set_attributes(target: Any, state: Any) -> None:
 
 
 def within_storage(*tensors: Any) -> None:
-    """Require tensors that are no larger than what they lie on.
+    """Require tensors that are not larger than their storages.
 
     A view repeated by a stride of 0 is a fine tensor, and terabytes as soon as a function copies or walks it.
     """
