@@ -19,9 +19,12 @@ from zerocopy._native import _C
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.file import LazyFile
 from zerocopy.lazy.indexing import Geometry
+from zerocopy.lazy.reading.extents import ChunkExtent, TensorExtents
+from zerocopy.lazy.reading.folders import folder_extents
 from zerocopy.lazy.slice import Slice
 from zerocopy.loading import error_context
 from zerocopy.loading.objects import builder
+from zerocopy.loading.readers import dcp_folder
 from zerocopy.process.fork_safe import ForkSafeLock
 
 _MOST_TIED = 100
@@ -139,6 +142,22 @@ class FileLayer:
         geometry = Geometry(entry.storage_offset, entry.shape, entry.stride)
         return Slice(whole, geometry, lambda part: self._part(index, part))
 
+    def extents(self, name: str) -> TensorExtents | None:
+        """Return where a tensor's bytes lie; None if they lie in no file as they are (deflated, sparse, ...)."""
+        native: Any = self._native
+        if isinstance(native, dcp_folder.Tensors):
+            return folder_extents(native, name)
+        entry = native.entry(native.find(name))
+        if self._file.source is None or entry.offset is None or entry.is_conjugate or entry.is_negative:
+            return None
+        begin = (0,) * len(entry.shape)
+        chunk = ChunkExtent(self._file.source, entry.offset, begin, entry.shape, entry.stride)
+        return TensorExtents(entry.shape, builder.dtype(entry.dtype), (chunk,))
+
+    def wanted(self, dtype: torch.dtype) -> tuple[torch.dtype, torch.device]:
+        """Return the dtype and device that tensors of a dtype get when they are read."""
+        return self._file.converted(dtype, "cpu")
+
     def info(self, name: str) -> TensorInfo:
         """Return what the file says of a tensor."""
         entry = self._entry(name)
@@ -235,6 +254,9 @@ class TensorsLayer:
     def close(self) -> None:
         """Do nothing: the tensors are the program's."""
 
+    def require_there(self) -> None:
+        """Do nothing: there is no file."""
+
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
 
@@ -257,6 +279,9 @@ class TensorsLayer:
     def slice(self, name: str) -> Slice:
         """Return what indexes a tensor as the slices of a file do."""
         return Slice(self.tensor(name))
+
+    def extents(self, name: str) -> None:
+        """Return nothing: the tensors are in memory."""
 
     def info(self, name: str) -> TensorInfo:
         """Return what there is to say of a tensor."""
