@@ -23,6 +23,7 @@ from zerocopy.lazy.reading.extents import ChunkExtent, TensorExtents
 from zerocopy.lazy.reading.folders import folder_extents
 from zerocopy.lazy.slice import Slice
 from zerocopy.loading import error_context
+from zerocopy.loading.formats import dcp_metadata
 from zerocopy.loading.objects import builder
 from zerocopy.loading.readers import dcp_folder
 from zerocopy.process.fork_safe import ForkSafeLock
@@ -85,6 +86,18 @@ class FileLayer:
     def container(self) -> str:
         """The file's format."""
         return self._native.container
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the file holds a pickled object. Others hold tensors by name and nothing else."""
+        return self.container in ("zip", "legacy")
+
+    def folder(self) -> dcp_metadata.Folder:
+        """Return what the metadata of a DCP folder say; TypeError for another kind of checkpoint."""
+        native: Any = self._native
+        if not isinstance(native, dcp_folder.Tensors):
+            raise TypeError(f"{self.path} is not a folder of torch.distributed.checkpoint")
+        return native.folder
 
     @property
     def closed(self) -> bool:

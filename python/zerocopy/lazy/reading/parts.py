@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -9,12 +10,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from zerocopy import _torch
+from zerocopy._torch import distributed
 from zerocopy.display import shown
 from zerocopy.lazy.indexing import Geometry, is_basic
 from zerocopy.lazy.reading import engine
 from zerocopy.lazy.reading.extents import ChunkExtent, FileVersion, TensorExtents, contiguous_strides
 from zerocopy.lazy.reading.read_plan import FileReads, ReadPlan, requests_of
-from zerocopy.lazy.reading.segments import Segment, segments_of
+from zerocopy.lazy.reading.segments import MAX_REQUEST, Segment, segments_of
 
 # Tensors that are converted, or moved to a device, pass through memory of this size.
 _CONVERTED_AT_ONCE = 256 << 20
@@ -49,11 +51,17 @@ class Part(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The bytes of its elements."""
-        return torch.Size(self.shape).numel() * self.itemsize
+        return math.prod(self.shape) * self.itemsize
 
     def segments(self, number: int, strides: Sequence[int]) -> Iterable[tuple[str, Segment]]:
         """Yield its segments, each with its file, for a target of that number and strides."""
         steps = tuple(strides)
+        if len(self.chunks) == 1 and self.chunks[0].stride == steps == contiguous_strides(self.shape):
+            only = self.chunks[0]  # most tensors: one run
+            for done in range(0, self.nbytes, MAX_REQUEST):
+                count = min(MAX_REQUEST, self.nbytes - done)
+                yield only.file, Segment(only.offset + done, count, number, done, ())
+            return
         for chunk in self.chunks:
             at = sum(i * step for i, step in zip(chunk.begin, steps, strict=True)) * self.itemsize
             for segment in segments_of(
@@ -245,16 +253,8 @@ def read(
         else:
             copied.append(Copied(part, target))
     read_all(direct, copied, source.version)
-    for name in into:
-        note_write(results[name])
+    distributed.note_writes(into.values())
     return results
-
-
-def note_write(tensor: torch.Tensor) -> None:
-    """Have autograd see that a tensor was written to: torch did not do it itself."""
-    with torch.no_grad():
-        if tensor.layout is torch.strided and not tensor.is_quantized:
-            tensor.detach().as_strided((0,), (1,)).zero_()
 
 
 def _part(source: Source, name: str, index: Any) -> Part | None:

@@ -59,7 +59,7 @@ def segments_of(
     target, at : int
         As for :class:`Segment`.
     """
-    dims = _merged(size, stride, target_stride)
+    dims = merged_dims(size, stride, target_stride)
     if dims is None:
         return
     if not dims or dims[-1][1:] == (1, 1):
@@ -87,7 +87,7 @@ def segments_of(
             yield from _strided(offset + skipped, at + moved, inner, itemsize, target)
 
 
-def _merged(
+def merged_dims(
     size: tuple[int, ...], stride: tuple[int, ...], target_stride: tuple[int, ...]
 ) -> list[Dim] | None:
     """Return the fewest dimensions that describe a part, in the order of the file; None if it is empty."""

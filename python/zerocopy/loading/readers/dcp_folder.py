@@ -239,6 +239,11 @@ class Tensors:
         dtype = str(stored.dtype).removeprefix("torch.")
         return _C.scattered_entry(stored.shape, dtype)
 
+    @property
+    def folder(self) -> dcp_metadata.Folder:
+        """What ``.metadata`` says."""
+        return self._opened.folder
+
     def chunked(self, name: str) -> dcp_metadata.Chunked:
         """Return a tensor's shape, dtype and chunks."""
         stored = self._entries[name]
