@@ -125,7 +125,7 @@ class CheckpointReader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read what the plan says into the tensors of the planner."""
         try:
-            _Reading(self._opened, plan, planner).run()
+            _Reading(self._opened, plan, planner, self._group).run()
         finally:
             self._close()
         done: Future[None] = Future()
@@ -197,8 +197,8 @@ def _metadata_of(state: StoredState) -> Metadata:
 class _Reading:
     """One rank's plan, carried out."""
 
-    def __init__(self, state: StoredState, plan: LoadPlan, planner: LoadPlanner) -> None:
-        self._state, self._planner, self._items = state, planner, plan.items
+    def __init__(self, state: StoredState, plan: LoadPlan, planner: LoadPlanner, group: Any) -> None:
+        self._state, self._planner, self._items, self._group = state, planner, plan.items, group
         shares = plan.storage_data
         self._shares = shares if isinstance(shares, sharing.Shares) else None
         self._targets: dict[int, torch.Tensor] = {}
@@ -260,7 +260,7 @@ class _Reading:
             item = self._items[number]
             self._copy(self._target(number), memory.view(self._dtype(item)).view(item.lengths))
 
-        sharing.exchange(shares, nbytes_of, read, accept)
+        sharing.exchange(shares, self._group or dist.group.WORLD, nbytes_of, read, accept)
 
     def _target(self, number: int) -> torch.Tensor:
         """Return the tensor that an item is read into."""

@@ -105,15 +105,26 @@ def _elements(item: ReadItem) -> int:
     return 0 if item.type == LoadItemType.BYTE_IO else torch.Size(item.lengths).numel()
 
 
-class Incoming(NamedTuple):
-    """A part that goes into a message: its bytes, and what is to be done with them once they are there."""
+# Groups of ranks of one host, and the group of the job that each was made of. They are kept: torch gives a group of
+# the same ranks the same name again, under which the store still has the addresses of the first.
+_groups: dict[tuple[int, ...], tuple[Any, Any]] = {}
 
-    nbytes: int
-    item: int
+
+def _group_of(ranks: list[int], whole: Any) -> Any:
+    """Return a process group of some ranks of the group `whole`."""
+    if sorted(ranks) == sorted(dist.get_process_group_ranks(whole)):
+        return whole
+    key = tuple(sorted(ranks))
+    job, group = _groups.get(key, (None, None))
+    if job is not dist.group.WORLD:
+        group = dist.new_group(list(key), use_local_synchronization=True)
+        _groups[key] = (dist.group.WORLD, group)
+    return group
 
 
 def exchange(
     shares: Shares,
+    whole: Any,
     nbytes_of: Callable[[int], int],
     read: Callable[[list[tuple[int, torch.Tensor]]], None],
     accept: Callable[[int, torch.Tensor], None],
@@ -125,6 +136,10 @@ def exchange(
 
     Parameters
     ----------
+    shares : Shares
+        What is sent, by whom.
+    whole : ProcessGroup
+        That of the load.
     nbytes_of : callable
         Returns the bytes of an item.
     read : callable
@@ -133,32 +148,29 @@ def exchange(
         Is given an item and its bytes.
     """
     mine = dist.get_rank()
-    group = dist.new_group(shares.ranks, use_local_synchronization=True)
-    try:
-        device = _device_of(group)
-        first_error: BaseException | None = None
-        for owner, items in _messages(shares.parts, nbytes_of):
-            places, size = _layout(items, nbytes_of)
-            message = torch.zeros(size, dtype=torch.uint8)
-            if owner == mine:
-                try:
-                    read([(item, message[at : at + nbytes_of(item)]) for item, at in places])
-                    message[0] = 1
-                except Exception as error:
-                    first_error = first_error or error
-            sent = message.to(device)
-            dist.broadcast(sent, owner, group=group)
-            message = sent.cpu()
-            if not message[0]:
-                first_error = first_error or Error(f"rank {owner} could not read a part that this rank needs")
-                continue
+    group = _group_of(shares.ranks, whole)
+    device = _device_of(group)
+    first_error: BaseException | None = None
+    for owner, items in _messages(shares.parts, nbytes_of):
+        places, size = _layout(items, nbytes_of)
+        message = torch.zeros(size, dtype=torch.uint8)
+        if owner == mine:
             try:
-                for item, at in places:
-                    accept(item, message[at : at + nbytes_of(item)])
+                read([(item, message[at : at + nbytes_of(item)]) for item, at in places])
+                message[0] = 1
             except Exception as error:
                 first_error = first_error or error
-    finally:
-        dist.destroy_process_group(group)
+        sent = message.to(device)
+        dist.broadcast(sent, owner, group=group)
+        message = sent.cpu()
+        if not message[0]:
+            first_error = first_error or Error(f"rank {owner} could not read a part that this rank needs")
+            continue
+        try:
+            for item, at in places:
+                accept(item, message[at : at + nbytes_of(item)])
+        except Exception as error:
+            first_error = first_error or error
     if first_error is not None:
         raise first_error
 

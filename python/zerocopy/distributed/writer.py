@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import os
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,8 @@ class CheckpointWriter(StorageWriter):
 
     The first rank makes room for all tensors in a new file beside the target. Each rank writes its own parts there,
     all at the same time: no tensor is sent to another rank. At last the new file takes the target's name at once. If
-    anything goes wrong before, or a rank is killed, the old file stays as it is.
+    anything goes wrong before, or a rank is killed, the old file stays as it is; the new one is deleted when the writer
+    is let go, at the end of the process, or by the next save.
 
     Parameters
     ----------
@@ -70,14 +71,15 @@ class CheckpointWriter(StorageWriter):
     def __init__(self, path: str | os.PathLike[str], *, alignment: int = 64) -> None:
         super().__init__()
         self._path, self._alignment = _checked(path), checked_alignment(alignment)
-        self._new: NewCheckpoint | None = None
-        self._process = os.getpid()
+        self._pending = _Pending()
+        # A rank that fails ends the save without another call to this object.
+        weakref.finalize(self, self._pending.abandon)
 
     # ------------------------------------------------------------------ what dcp.save calls, in this order
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Begin a save: to another file, if one is named."""
-        self._abandon()
+        self._pending.abandon()
         if checkpoint_id:
             self._path = _checked(checkpoint_id)
 
@@ -90,13 +92,13 @@ class CheckpointWriter(StorageWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Lay out the file, make room, and say each rank where to write. The coordinator calls this."""
-        self._abandon()
+        self._pending.abandon()
         tensors = _tensors_of(plans)
         values = [
             item.index.fqn for plan in plans for item in plan.items if item.type == WriteItemType.BYTE_IO
         ]
-        self._new = new_checkpoint(self._path, tensors, values, self._alignment)
-        path, offsets = self._new.begin()
+        new = self._pending.new = new_checkpoint(self._path, tensors, values, self._alignment)
+        path, offsets = new.begin()
         return [
             dataclasses.replace(
                 plan, storage_data=_Places(path, [_extent_of(item, offsets) for item in plan.items])
@@ -124,7 +126,7 @@ class CheckpointWriter(StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write what is not tensors, and give the file its name. The coordinator calls this."""
-        new, self._new = self._new, None
+        new = self._pending.new
         assert new is not None, "prepare_global_plan() was called"
         values = {
             result.index.fqn: result.storage_data
@@ -135,8 +137,9 @@ class CheckpointWriter(StorageWriter):
         try:
             new.finish(values, metadata.planner_data or {})
         except BaseException:
-            new.abandon()
+            self._pending.abandon()
             raise
+        self._pending.new = None
 
     # ------------------------------------------------------------------ what it is
 
@@ -150,15 +153,18 @@ class CheckpointWriter(StorageWriter):
         """Return whether a path has a suffix that says a format."""
         return Path(checkpoint_id).suffix in SUFFIXES
 
-    def _abandon(self) -> None:
-        new, self._new = self._new, None
+
+class _Pending:
+    """The new file of a save that is not finished."""
+
+    def __init__(self) -> None:
+        self.new: NewCheckpoint | None = None
+        self._process = os.getpid()
+
+    def abandon(self) -> None:
+        new, self.new = self.new, None
         if new is not None and self._process == os.getpid():  # a child of fork has a copy of this object
             new.abandon()
-
-    def __del__(self) -> None:
-        # A rank that fails ends the save without another call.
-        with contextlib.suppress(Exception):
-            self._abandon()
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
