@@ -252,6 +252,9 @@ BYTES = """
                 else:
                     each[info.name] = ...
             planned = opened.plan(each).bytes_read
+            on_paper = zerocopy.distributed.shard_plan(opened, mesh, placements)
+        assert on_paper.ranks[rank].bytes_read == planned
+        assert on_paper.reads_of(rank).requests == on_paper.ranks[rank].requests
         state = {info.name: distribute_tensor(torch.zeros(info.shape), mesh, placements) for info in infos}
         reader = Counting(path, broadcast=broadcast)
         dcp.load(state, storage_reader=reader)

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from zerocopy._torch import distributed as _distributed
+from zerocopy.distributed.planning import ShardPlan, shard_plan
 from zerocopy.distributed.shards import load_shard
 from zerocopy.errors import UnsupportedError
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from zerocopy.distributed.reader import CheckpointReader
     from zerocopy.distributed.writer import CheckpointWriter
 
-__all__ = ["CheckpointReader", "CheckpointWriter", "load_shard"]
+__all__ = ["CheckpointReader", "CheckpointWriter", "ShardPlan", "load_shard", "shard_plan"]
 
 _OF_DCP = {"CheckpointReader": "reader", "CheckpointWriter": "writer"}
 
