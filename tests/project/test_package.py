@@ -121,7 +121,7 @@ def test_all_is_complete() -> None:
         and getattr(getattr(zerocopy, name), "__module__", "").startswith("zerocopy")
     }
     assert set(zerocopy.__all__) == public | {"distributed", "gds", "jit", "share"}
-    assert len(zerocopy.__all__) == len(public) + 3
+    assert len(zerocopy.__all__) == len(public) + 4
 
 
 def test_version() -> None:

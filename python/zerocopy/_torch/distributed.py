@@ -37,6 +37,10 @@ def set_element(state: dict[str, Any], path: tuple[str | int, ...], value: Any) 
 
 def note_writes(tensors: Iterable[torch.Tensor]) -> None:
     """Have autograd see that tensors were written to, behind torch's back."""
+    graph: Any = torch.autograd.graph
+    if hasattr(graph, "increment_version"):
+        graph.increment_version(list(tensors))
+        return
     for tensor in tensors:
         if tensor.layout is torch.strided and not tensor.is_quantized:
             # Of a view without elements: nothing is written, and the version of the tensor counts up.

@@ -275,10 +275,9 @@ class _Reading:
         return target
 
     def _part(self, item: ReadItem) -> parts.Part | None:
-        extents = self._state.extents(item.storage_index.fqn)
-        return (
-            None if extents is None else parts.box(extents, tuple(item.storage_offsets), tuple(item.lengths))
-        )
+        box = tuple(item.storage_offsets), tuple(item.lengths)
+        extents = self._state.extents(item.storage_index.fqn, box)
+        return None if extents is None else parts.box(extents, *box)
 
     def _dtype(self, item: ReadItem) -> torch.dtype:
         return self._state.tensors[item.storage_index.fqn].dtype

@@ -16,7 +16,7 @@ from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.lazy import checkpoint as lazy_checkpoint
 from zerocopy.lazy.layer import FileLayer
 from zerocopy.lazy.overlay import overlay
-from zerocopy.lazy.reading.extents import FileVersion, TensorExtents
+from zerocopy.lazy.reading.extents import Box, FileVersion, TensorExtents
 from zerocopy.lazy.reading.source import CheckpointSource
 
 Path = tuple[str | int, ...]
@@ -99,10 +99,10 @@ class StoredState:
         torch.save(self._found(name), held)
         return held.getvalue()
 
-    def extents(self, name: str) -> TensorExtents | None:
-        """Return where a tensor lies; None if it cannot be read by requests."""
+    def extents(self, name: str, box: Box | None = None) -> TensorExtents | None:
+        """Return where a tensor lies, or a box of it; None if it cannot be read by requests."""
         stored = self.tensors[name].stored_name
-        return self._source.extents(stored) if self._table is None else self._table.extents[stored]
+        return self._source.extents(stored, box) if self._table is None else self._table.extents[stored]
 
     def version(self, file: str) -> FileVersion:
         """Return the version that a file must have."""
@@ -148,19 +148,19 @@ class StoredState:
 
     def _examine(self) -> None:
         checkpoint = self._checkpoint
-        infos = {info.name: info for info in checkpoint.tensors()}
-        for name, info in infos.items():
-            self.tensors[name] = Described(name, info.shape, info.dtype)
+        for layer in checkpoint.layers:
+            for name, shape, dtype in layer.shapes():
+                self.tensors[name] = Described(name, shape, dtype)
         only = checkpoint.layers[0] if len(checkpoint.layers) == 1 else None
         only = only if isinstance(only, FileLayer) else None
         if only is not None and only.container == "distributed":
             folder = only.folder()
             self.paths = {name: folder.paths.get(name, (name,)) for name in folder.entries}
-            self._values = {name: _IN_FOLDER for name in folder.entries if name not in infos}
+            self._values = {name: _IN_FOLDER for name in folder.entries if name not in self.tensors}
         elif only is not None and only.is_nested:
             self._flatten(checkpoint.path, only.build(None))
         else:
-            self.paths = {name: (name,) for name in infos}
+            self.paths = {name: (name,) for name in self.tensors}
             self._add_recorded_ties(checkpoint)
         self._add_aliases()
 

@@ -6,7 +6,7 @@ A checkpoint is one layer, or several on top of each other.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from zerocopy._native import _C
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.file import LazyFile
 from zerocopy.lazy.indexing import Geometry
-from zerocopy.lazy.reading.extents import ChunkExtent, TensorExtents
+from zerocopy.lazy.reading.extents import Box, ChunkExtent, TensorExtents
 from zerocopy.lazy.reading.folders import folder_extents
 from zerocopy.lazy.slice import Slice
 from zerocopy.loading import error_context
@@ -155,11 +155,11 @@ class FileLayer:
         geometry = Geometry(entry.storage_offset, entry.shape, entry.stride)
         return Slice(whole, geometry, lambda part: self._part(index, part))
 
-    def extents(self, name: str) -> TensorExtents | None:
+    def extents(self, name: str, box: Box | None = None) -> TensorExtents | None:
         """Return where a tensor's bytes lie; None if they lie in no file as they are (deflated, sparse, ...)."""
         native: Any = self._native
         if isinstance(native, dcp_folder.Tensors):
-            return folder_extents(native, name)
+            return folder_extents(native, name, box)
         entry = native.entry(native.find(name))
         if self._file.source is None or entry.offset is None or entry.is_conjugate or entry.is_negative:
             return None
@@ -189,6 +189,16 @@ class FileLayer:
             entry.requires_grad,
             tuple(islice(others, _MOST_TIED)),
         )
+
+    def shapes(self) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
+        """Yield name, shape and dtype of each tensor. Quicker than :meth:`info`."""
+        for name, entry in zip(self._native.names(), self._native.entries(), strict=True):
+            if self._is_chosen(name):
+                if entry.is_dense:
+                    yield name, torch.Size(entry.shape), builder.dtype(entry.dtype)
+                else:
+                    info = self.info(name)
+                    yield name, info.shape, info.dtype
 
     def begin(self, name: str) -> int:
         """Return where a dense tensor begins in its file, or else in its storage, in bytes."""
@@ -293,7 +303,12 @@ class TensorsLayer:
         """Return what indexes a tensor as the slices of a file do."""
         return Slice(self.tensor(name))
 
-    def extents(self, name: str) -> None:
+    def shapes(self) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
+        """Yield name, shape and dtype of each."""
+        for name, tensor in self._tensors.items():
+            yield name, shape_of(tensor), tensor.dtype
+
+    def extents(self, name: str, box: Box | None = None) -> None:
         """Return nothing: the tensors are in memory."""
 
     def info(self, name: str) -> TensorInfo:

@@ -11,6 +11,9 @@ import torch
 
 from zerocopy import _torch
 
+#: Position and shape within a tensor.
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+
 
 class ChunkExtent(NamedTuple):
     """A dense part of a tensor in one file.

@@ -72,6 +72,8 @@ class Part(NamedTuple):
 
 def box(extents: TensorExtents, begin: tuple[int, ...], size: tuple[int, ...]) -> Part:
     """Return a box of a tensor as a part."""
+    if size == extents.shape:
+        return Part(extents.dtype, size, list(extents.chunks), ...)
     chunks = []
     for chunk in extents.within(begin, size):
         inside = tuple(mine - first for mine, first in zip(chunk.begin, begin, strict=True))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from zerocopy.lazy.reading.extents import FileVersion, TensorExtents
+from zerocopy.lazy.reading.extents import Box, FileVersion, TensorExtents
 
 if TYPE_CHECKING:
     from zerocopy.lazy.checkpoint import Checkpoint
@@ -20,11 +20,19 @@ class CheckpointSource:
         self._there: set[int] = set()
         self._versions: dict[str, FileVersion] = {}
         self._layer: Any = None
+        layers = checkpoint.layers
+        self._only = layers[0] if len(layers) == 1 else None
 
-    def extents(self, name: str) -> TensorExtents | None:
-        """Return where a tensor lies, in files that are still those that were opened."""
-        layer = self._layer = self._checkpoint.layer_of(name)
-        found = layer.extents(name)
+    def extents(self, name: str, box: Box | None = None) -> TensorExtents | None:
+        """Return where a tensor lies, in files that are still those that were opened.
+
+        With `box`, a position and a shape in the tensor, only chunks that overlap it have to be there.
+        """
+        layer = self._only
+        if layer is None or name not in layer:
+            layer = self._checkpoint.layer_of(name)
+        self._layer = layer
+        found: TensorExtents | None = layer.extents(name, box)
         if found is not None and id(layer) not in self._there:
             layer.require_there()
             self._there.add(id(layer))

@@ -80,11 +80,11 @@ class Files:
         ):
             yield self._loaded(place)
 
-    def chunk_places(self, name: str) -> list[ChunkPlace] | None:
-        """Return where the elements of each chunk of a tensor lie; None if one is not stored as it is."""
+    def chunk_places(self, name: str, chunks: list[dcp_metadata.Chunk]) -> list[ChunkPlace] | None:
+        """Return where the elements of some chunks of a tensor lie; None if one is not stored as it is."""
         entry = self.folder.entries[name]
         assert isinstance(entry, dcp_metadata.Chunked)
-        places = [self._chunk_place(name, entry, chunk) for chunk in entry.chunks]
+        places = [self._chunk_place(name, entry, chunk) for chunk in chunks]
         return None if None in places else [place for place in places if place is not None]
 
     def _chunk_place(
@@ -250,9 +250,13 @@ class Tensors:
         assert isinstance(stored, dcp_metadata.Chunked)
         return stored
 
-    def chunk_places(self, name: str) -> list[ChunkPlace] | None:
-        """Return where the elements of each chunk of a tensor lie; None if one is not stored as it is."""
-        return self._opened.chunk_places(name)
+    def chunk_places(self, name: str, chunks: list[dcp_metadata.Chunk]) -> list[ChunkPlace] | None:
+        """Return where the elements of some chunks of a tensor lie; None if one is not stored as it is."""
+        return self._opened.chunk_places(name, chunks)
+
+    def entries(self) -> list[_C.TensorEntry]:
+        """Return what is known of all tensors."""
+        return [self.entry(i) for i in range(len(self._names))]
 
     def leaf(self, name: str, objects: Any) -> Any:
         """Return the placeholder of a tensor; anything else itself."""
