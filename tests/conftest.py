@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 import torch
 from file_systems import file_system
+from ranks import Ranks
 from sanitizer import SANITIZED
 from zygote import Zygote
 
@@ -107,6 +108,15 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 def forked(zygote: Zygote) -> Child:
     """Run Python code in a process that was forked with torch and zerocopy imported. Quicker than `child`."""
     return zygote.run
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Give what runs a program in several processes of one process group."""
+    pytest.importorskip("torch.distributed.checkpoint")
+    made = Ranks(tmp_path_factory.mktemp("ranks"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(params=["tmpfs", "ext4"])

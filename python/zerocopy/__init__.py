@@ -14,7 +14,7 @@ from zerocopy import _interpreters
 from zerocopy._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from zerocopy import gds, jit, share
+    from zerocopy import distributed, gds, jit, share
     from zerocopy.converting.converter import convert
     from zerocopy.errors import ClosedError, Error, FormatError, UnsupportedError
     from zerocopy.lazy.assign import assign, load_model
@@ -60,6 +60,7 @@ __all__ = [
     "Writer",
     "assign",
     "convert",
+    "distributed",
     "drop_keys",
     "explain",
     "gds",
@@ -104,6 +105,7 @@ _HOMES = {
     "Writer": "saving.writer",
     "assign": "lazy.assign",
     "convert": "converting.converter",
+    "distributed": "distributed",
     "drop_keys": "saving.edit",
     "explain": "loading.explain",
     "gds": "gds",
@@ -129,7 +131,7 @@ _HOMES = {
 }
 
 
-_MODULES = ("gds", "jit", "share")
+_MODULES = ("distributed", "gds", "jit", "share")
 
 
 def __getattr__(name: str) -> Any:

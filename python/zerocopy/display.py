@@ -6,7 +6,7 @@ Names come from the file. A shown name is bounded, cannot control the terminal, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,12 @@ def size(nbytes: int) -> str:
 def count(number: int, noun: str) -> str:
     """Return "1 tensor", "2 tensors"."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def spread(numbers: list[int], shown: Callable[[int], str]) -> str:
+    """Return the least and the greatest of some numbers, or the one that all are."""
+    least, most = min(numbers), max(numbers)
+    return shown(least) if least == most else f"{shown(least)} to {shown(most)}"
 
 
 def total(infos: Iterable[Any]) -> int:

@@ -83,6 +83,18 @@ def test_quantize_layer_by_layer() -> None:
     assert "tied: True\n" in output
 
 
+def test_change_ranks() -> None:
+    pytest.importorskip("torch.distributed.tensor")
+    output = printed("change_ranks.py", "2", "3")
+    straight = re.search(r"throughout 2 ranks: (.*)", output)
+    parts = re.findall(r"^[23] ranks: (.*)", output, flags=re.MULTILINE)
+    assert straight and len(parts) == 2
+    together = [float(loss) for loss in " ".join(parts).split()]
+    assert together == pytest.approx([float(loss) for loss in straight[1].split()], rel=1e-4)
+    assert len(set(together)) == len(together) == 8
+    assert "steps: 8; equal losses\n" in output
+
+
 def test_every_example_is_short_and_tested() -> None:
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text().splitlines()) < 100

@@ -38,6 +38,7 @@ ROOMS = (
     "lazy",
     "saving",
     "converting jit gds",
+    "distributed",
     "patching",
     "share",
     "share.wire",

@@ -120,8 +120,8 @@ def test_all_is_complete() -> None:
         if not name.startswith("_")
         and getattr(getattr(zerocopy, name), "__module__", "").startswith("zerocopy")
     }
-    assert set(zerocopy.__all__) == public | {"gds", "jit", "share"}
-    assert len(zerocopy.__all__) == len(public) + 3
+    assert set(zerocopy.__all__) == public | {"distributed", "gds", "jit", "share"}
+    assert len(zerocopy.__all__) == len(public) + 4
 
 
 def test_version() -> None:

@@ -17,6 +17,7 @@ import zerocopy
 #: What the help says of each subcommand.
 COMMANDS = {
     "convert": "write a checkpoint in another format, or as shards",
+    "plan": "say which bytes each rank of a job would read of a checkpoint",
     "ps": "list what the model server keeps",
     "run": "run a Python program with torch.load patched",
     "serve": "be the model server, or write a systemd unit for it",

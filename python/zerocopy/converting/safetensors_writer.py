@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -64,15 +64,21 @@ def write(
     sink: Sink, tensors: list[Described], metadata: Mapping[str, str], sources: Sources, written: Written
 ) -> None:
     """Write a file of tensors of `sources`, in the order of the format's own writer."""
-    ordered = sorted(tensors, key=lambda tensor: (-_RANKS[tensor.format], tensor.name.encode()))
-    sink.write(memoryview(_header(ordered, metadata)), lambda _: None)
+    ordered = in_file_order(tensors)
+    sink.write(memoryview(header(ordered, metadata)), lambda _: None)
     heap = Heap()
     for tensor in ordered:
         _write_tensor(sink, tensor, sources, written)
         heap.used(tensor.nbytes)
 
 
-def _header(tensors: list[Described], metadata: Mapping[str, str]) -> bytes:
+def in_file_order(tensors: Iterable[Described]) -> list[Described]:
+    """Return tensors in the order of the format's own writer."""
+    return sorted(tensors, key=lambda tensor: (-_RANKS[tensor.format], tensor.name.encode()))
+
+
+def header(tensors: list[Described], metadata: Mapping[str, str]) -> bytes:
+    """Return the first bytes of a file, behind which the tensors follow in that order."""
     header: dict[str, object] = {_RESERVED: dict(metadata)} if metadata else {}
     at = 0
     for tensor in tensors:

@@ -17,6 +17,9 @@ from zerocopy.lazy import selection
 from zerocopy.lazy.layer import FileLayer, Layer, TensorInfo
 from zerocopy.lazy.name_hints import no_such_name
 from zerocopy.lazy.placeholder import materialized
+from zerocopy.lazy.reading import parts as parts_reading
+from zerocopy.lazy.reading.read_plan import ReadPlan
+from zerocopy.lazy.reading.source import CheckpointSource
 from zerocopy.lazy.slice import Slice
 from zerocopy.loading import error_context
 from zerocopy.loading.formats import shard_index
@@ -153,7 +156,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     # --------------------------------------------------------------------------------- a mapping
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return self._layer_of(name).tensor(name)
+        return self.layer_of(name).tensor(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names())
@@ -177,11 +180,65 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def get_slice(self, name: str) -> Slice:
         """Return a :class:`~zerocopy.lazy.slice.Slice`: indexing it reads a part of the tensor and not the rest."""
-        return self._layer_of(name).slice(name)
+        return self.layer_of(name).slice(name)
+
+    def read(
+        self, parts: Mapping[str, Any], *, device: Any = None, into: Mapping[str, torch.Tensor] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Read parts of many tensors at once: planned beforehand, many requests in flight, straight into tensors.
+
+        Parameters
+        ----------
+        parts : mapping of str to index
+            What to read of each tensor: a slice, an integer, a tuple of these, or ``...`` for all of it.
+        device : optional
+            Where the results go. Default: the ``device=`` that the checkpoint was opened with, or the CPU.
+        into : mapping of str to torch.Tensor, optional
+            Tensors to be filled, by name; other names get new ones. Values are cast to the tensor's dtype.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            By name, in the order of `parts`. They have memory of their own.
+
+        Raises
+        ------
+        KeyError
+            There is no such tensor.
+        IndexError, TypeError, ValueError
+            As torch raises them for such an index; a tensor of `into` has another shape than the part.
+        OSError
+            The operating system refused, or a file changed since it was opened.
+
+        Examples
+        --------
+        >>> import tempfile, torch, zerocopy
+        >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        ...     torch.save({"weight": torch.arange(12.0).view(3, 4), "bias": torch.ones(4)}, file.name)
+        ...     with zerocopy.open(file.name) as checkpoint:
+        ...         checkpoint.read({"weight": (slice(1, 3), 0), "bias": ...})
+        {'weight': tensor([4., 8.]), 'bias': tensor([1., 1., 1., 1.])}
+        """
+        return parts_reading.read(CheckpointSource(self), parts, device, into)
+
+    def plan(self, parts: Mapping[str, Any]) -> ReadPlan:
+        """Return which requests :meth:`read` would make: bytes, number, and files. No tensor is read.
+
+        Parameters
+        ----------
+        parts : mapping of str to index
+            As for :meth:`read`.
+
+        Returns
+        -------
+        ReadPlan
+            ``describe()`` shows it.
+        """
+        return parts_reading.plan(CheckpointSource(self), parts)
 
     def info(self, name: str) -> TensorInfo:
         """Return what the file says of a tensor. Its data are not read."""
-        layer = self._layer_of(name)
+        layer = self.layer_of(name)
         info = layer.info(name)
         return info._replace(tied=tuple(other for other in info.tied if self._find(other) is layer))
 
@@ -267,7 +324,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         """Return the file that a name is of: the uppermost that has it."""
         return next((layer for layer in reversed(self.layers) if name in layer), None)
 
-    def _layer_of(self, name: object) -> Layer:
+    def layer_of(self, name: object) -> Layer:
+        """Return the file that a tensor is read from. Raises KeyError for an unknown name."""
         layer = self._find(name)
         if layer is None:
             others = (other for each in self.layers for other in each.other_names())

@@ -36,10 +36,12 @@ class LazyFile:
         Whether tensors get another dtype or device than they have in the file.
     same : dict
         Numbers of tensors that are tied, and that of the tensor which stands for each.
+    source : str or None
+        The absolute path of the file whose bytes are those of the tensors; None for anything else.
     """
 
-    def __init__(self, native: Any, name: str, options: Options) -> None:
-        self.native, self.name, self.same = native, name, dict[Any, Any]()
+    def __init__(self, native: Any, name: str, options: Options, source: str | None = None) -> None:
+        self.native, self.name, self.same, self.source = native, name, dict[Any, Any](), source
         self._dtype, self._device, self._mode = options.dtype, options.device, options.mode
         self.converts = options.dtype is not None or options.device is not None
         self.objects = Deferred(self)
@@ -133,7 +135,8 @@ def read_archive(opened: Opened, encoding: str, options: Options) -> LazyFile:
     where = (*_torch.restore_function(options.map_location), staging.transfer_to(options.device))
     native = _C.Lazy(opened.archive, allowlist.resolve, *where, encoding, builder, opened.name)
     opened.finish()
-    return LazyFile(native, opened.name, options)
+    is_plain = isinstance(opened.file, Path) and not opened.archive.big_endian
+    return LazyFile(native, opened.name, options, str(opened.file) if is_plain else None)
 
 
 def read_folder(

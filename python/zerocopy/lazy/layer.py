@@ -6,7 +6,7 @@ A checkpoint is one layer, or several on top of each other.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -19,9 +19,13 @@ from zerocopy._native import _C
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.file import LazyFile
 from zerocopy.lazy.indexing import Geometry
+from zerocopy.lazy.reading.extents import Box, ChunkExtent, TensorExtents
+from zerocopy.lazy.reading.folders import folder_extents
 from zerocopy.lazy.slice import Slice
 from zerocopy.loading import error_context
+from zerocopy.loading.formats import dcp_metadata
 from zerocopy.loading.objects import builder
+from zerocopy.loading.readers import dcp_folder
 from zerocopy.process.fork_safe import ForkSafeLock
 
 _MAX_TIED = 100
@@ -84,6 +88,18 @@ class FileLayer:
         return self._native.container
 
     @property
+    def is_nested(self) -> bool:
+        """Whether the file holds a pickled object. Others hold tensors by name and nothing else."""
+        return self.container in ("zip", "legacy")
+
+    def folder(self) -> dcp_metadata.Folder:
+        """Return what the metadata of a DCP folder say; TypeError for another kind of checkpoint."""
+        native: Any = self._native
+        if not isinstance(native, dcp_folder.Tensors):
+            raise TypeError(f"{self.path} is not a folder of torch.distributed.checkpoint")
+        return native.folder
+
+    @property
     def closed(self) -> bool:
         """Whether :meth:`close` was called."""
         return self._file.native.closed
@@ -139,6 +155,22 @@ class FileLayer:
         geometry = Geometry(entry.storage_offset, entry.shape, entry.stride)
         return Slice(whole, geometry, lambda part: self._part(index, part))
 
+    def extents(self, name: str, box: Box | None = None) -> TensorExtents | None:
+        """Return where a tensor's bytes lie; None if they lie in no file as they are (deflated, sparse, ...)."""
+        native: Any = self._native
+        if isinstance(native, dcp_folder.Tensors):
+            return folder_extents(native, name, box)
+        entry = native.entry(native.find(name))
+        if self._file.source is None or entry.offset is None or entry.is_conjugate or entry.is_negative:
+            return None
+        begin = (0,) * len(entry.shape)
+        chunk = ChunkExtent(self._file.source, entry.offset, begin, entry.shape, entry.stride)
+        return TensorExtents(entry.shape, builder.dtype(entry.dtype), (chunk,))
+
+    def wanted(self, dtype: torch.dtype) -> tuple[torch.dtype, torch.device]:
+        """Return the dtype and device that tensors of a dtype get when they are read."""
+        return self._file.converted(dtype, "cpu")
+
     def info(self, name: str) -> TensorInfo:
         """Return what the file says of a tensor."""
         entry = self._entry(name)
@@ -157,6 +189,16 @@ class FileLayer:
             entry.requires_grad,
             tuple(islice(others, _MAX_TIED)),
         )
+
+    def shapes(self) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
+        """Yield name, shape and dtype of each tensor. Quicker than :meth:`info`."""
+        for name, entry in zip(self._native.names(), self._native.entries(), strict=True):
+            if self._is_chosen(name):
+                if entry.is_dense:
+                    yield name, torch.Size(entry.shape), builder.dtype(entry.dtype)
+                else:
+                    info = self.info(name)
+                    yield name, info.shape, info.dtype
 
     def begin(self, name: str) -> int:
         """Return where a dense tensor begins in its file, or else in its storage, in bytes."""
@@ -235,6 +277,9 @@ class TensorsLayer:
     def close(self) -> None:
         """Do nothing: the tensors are the program's."""
 
+    def require_there(self) -> None:
+        """Do nothing: there is no file."""
+
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
 
@@ -257,6 +302,14 @@ class TensorsLayer:
     def slice(self, name: str) -> Slice:
         """Return what indexes a tensor as the slices of a file do."""
         return Slice(self.tensor(name))
+
+    def shapes(self) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
+        """Yield name, shape and dtype of each."""
+        for name, tensor in self._tensors.items():
+            yield name, shape_of(tensor), tensor.dtype
+
+    def extents(self, name: str, box: Box | None = None) -> None:
+        """Return nothing: the tensors are in memory."""
 
     def info(self, name: str) -> TensorInfo:
         """Return what there is to say of a tensor."""

@@ -96,15 +96,19 @@ class CheckpointWriter:
         self._zip.add(f"data/{key}", size, put, self._alignment)
         return self._zip.entries[-1].crc
 
-    def reserve(self, key: str, size: int) -> None:
-        """Make room for a storage: zeros, which take none on the disk."""
+    def reserve(self, key: str, size: int) -> int:
+        """Make room for a storage: zeros, which take none on the disk. Return where the room begins."""
+        begin = 0
 
         def put(sink: Sink) -> int:
+            nonlocal begin
+            begin = sink.position
             sink.skip(size)
             self._written(size)
             return 0
 
         self._zip.add(f"data/{key}", size, put, self._alignment)
+        return begin
 
     def finish(self) -> None:
         """Write what comes behind the storages, and the directory."""

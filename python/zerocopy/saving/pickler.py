@@ -160,6 +160,22 @@ class StoredTensorReplacer:
         return _StoredStorage(self._owner, _persistent_id(described, key))
 
 
+def stored_tensor(owner: object, dtype: torch.dtype, shape: torch.Size, key: str) -> StoredTensor:
+    """Return what stands for a contiguous tensor on the CPU whose data are, or will be, in the storage of a key."""
+    one = torch.empty(1, dtype=dtype, device="cpu")
+    rebuild, (storage, offset, _, _, *rest) = one.__reduce_ex__(PROTOCOL)
+    described = _torch.pickled_storage(storage)
+    assert described is not None, "the first argument of torch's rebuild functions"
+    stored = _StoredStorage(
+        owner, _persistent_id(described._replace(numel=described.numel * shape.numel()), key)
+    )
+    made = StoredTensor(one)
+    made.shape = shape
+    strides = torch.empty(shape, device="meta").stride()
+    made._reduced = rebuild, (stored, offset, tuple(shape), strides, *rest)
+    return made
+
+
 def pickled(obj: Any, owner: object, store: Store, examine: Callable[[Any], None] | None = None) -> bytes:
     """Return the pickle of an object.
 

@@ -93,8 +93,8 @@ def require_named(index: Index, shard: Path, tensors: Iterable[Any]) -> None:
     Loaders that go by the shards, and not by the index, would see another checkpoint.
     """
     for name in tensors:
-        if index.homes.get(name) != shard:
-            home = index.homes.get(name)
+        home = index.homes.get(name)
+        if home is not shard and home != shard:  # comparing paths takes long
             place = f"is to be in {shown(home.name)}" if home else "is in no shard by the index"
             raise FormatError(f"{index.name}: {shown(str(name))} {place}, and {shown(shard.name)} has it")
 
@@ -134,7 +134,13 @@ def _read(path: Path) -> Index:
         weight_map = content["weight_map"] if isinstance(content, dict) else None
         if not isinstance(weight_map, dict):
             raise TypeError("its weight_map is no object")
-        return Index(str(path), {name: _shard(path.parent, shard) for name, shard in weight_map.items()})
+        folder, shards = path.parent, dict[Any, Path]()
+        homes = {}
+        for name, shard in weight_map.items():
+            if not (isinstance(shard, str) and shard in shards):  # checked once for each shard
+                shards[shard] = _shard(folder, shard)
+            homes[name] = shards[shard]
+        return Index(str(path), homes)
     except KeyError:
         raise FormatError(f"{path}: no index of shards: it has no weight_map") from None
     except (ValueError, TypeError, RecursionError) as error:

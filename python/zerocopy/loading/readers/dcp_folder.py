@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,10 +15,19 @@ from zerocopy.display import shown
 from zerocopy.errors import ClosedError, FormatError, UnsupportedError
 from zerocopy.loading import error_context, inputs
 from zerocopy.loading.formats import dcp_metadata
+from zerocopy.loading.objects import allowlist, builder
 
 LoadArchive = Callable[[_C.Archive], Any]
 
 _SAFETENSORS = struct.Struct("<Q2s")  # the length of the header, and how JSON begins
+
+
+class ChunkPlace(NamedTuple):
+    """Where the elements of a chunk lie: offset of the first in its file, in bytes; strides in elements."""
+
+    file: str
+    offset: int
+    stride: tuple[int, ...]
 
 
 class Files:
@@ -72,6 +81,40 @@ class Files:
             else [chunk.place for chunk in entry.chunks]
         ):
             yield self._loaded(place)
+
+    def chunk_places(self, name: str, chunks: list[dcp_metadata.Chunk]) -> list[ChunkPlace] | None:
+        """Return where the elements of some chunks of a tensor lie; None if one is not stored as it is."""
+        entry = self.folder.entries[name]
+        assert isinstance(entry, dcp_metadata.Chunked)
+        places = [self._chunk_place(name, entry, chunk) for chunk in chunks]
+        return None if None in places else [place for place in places if place is not None]
+
+    def _chunk_place(
+        self, name: str, entry: dcp_metadata.Chunked, chunk: dcp_metadata.Chunk
+    ) -> ChunkPlace | None:
+        place = chunk.place
+        with error_context.as_public_error(), error_context.naming(place.file, weights_only=True):
+            archive = self._archive(place)
+            archive.require_there()
+            read = _C.Lazy(
+                archive,
+                allowlist.resolve,
+                *_torch.restore_function("cpu"),
+                None,
+                "utf-8",
+                builder,
+                str(place.file),
+            )
+            if read.names() != [""]:
+                raise _no_chunk(name, place)
+            stored = read.entry(0)
+            archive.require_unchanged()
+        if stored.offset is None or stored.is_conjugate or stored.is_negative or archive.big_endian:
+            return None
+        if (stored.shape, builder.dtype(stored.dtype)) != (chunk.sizes, entry.dtype):
+            raise _no_chunk(name, place)
+        # The archive is a part of the file, and its offsets count from where it begins.
+        return ChunkPlace(str(place.file), place.offset + stored.offset, stored.stride)
 
     def _in_rows(self, name: str, part: torch.Tensor) -> torch.Tensor:
         """Return a tensor row by row: as torch's reader makes it, and as is known of it from ``.metadata`` alone."""
@@ -145,9 +188,12 @@ def _is_safetensors(place: dcp_metadata.ArchiveExtent) -> bool:
 
 def _checked(name: str, dtype: torch.dtype, chunk: dcp_metadata.Chunk, part: Any) -> torch.Tensor:
     if not isinstance(part, torch.Tensor) or (part.shape, part.dtype) != (chunk.sizes, dtype):
-        file, offset, _ = chunk.place
-        raise FormatError(f"{file}: what lies at {offset:#x} is no chunk of {shown(name)}")
+        raise _no_chunk(name, chunk.place)
     return part
+
+
+def _no_chunk(name: str, place: dcp_metadata.Place) -> FormatError:
+    return FormatError(f"{place.file}: what lies at {place.offset:#x} is no chunk of {shown(name)}")
 
 
 class Tensors:
@@ -174,6 +220,10 @@ class Tensors:
         """Let go of the files."""
         self._files = None
 
+    def require_there(self) -> None:
+        """Require open files. That each is still the one that was opened is checked where a chunk is read."""
+        assert self._opened
+
     def names(self) -> list[str]:
         """Return the names of tensors."""
         return self._names
@@ -192,6 +242,25 @@ class Tensors:
         assert isinstance(stored, dcp_metadata.Chunked)
         dtype = str(stored.dtype).removeprefix("torch.")
         return _C.scattered_entry(stored.shape, dtype)
+
+    @property
+    def folder(self) -> dcp_metadata.Folder:
+        """What ``.metadata`` says."""
+        return self._opened.folder
+
+    def chunked(self, name: str) -> dcp_metadata.Chunked:
+        """Return a tensor's shape, dtype and chunks."""
+        stored = self._entries[name]
+        assert isinstance(stored, dcp_metadata.Chunked)
+        return stored
+
+    def chunk_places(self, name: str, chunks: list[dcp_metadata.Chunk]) -> list[ChunkPlace] | None:
+        """Return where the elements of some chunks of a tensor lie; None if one is not stored as it is."""
+        return self._opened.chunk_places(name, chunks)
+
+    def entries(self) -> list[_C.TensorEntry]:
+        """Return what is known of all tensors."""
+        return [self.entry(i) for i in range(len(self._names))]
 
     def leaf(self, name: str, objects: Any) -> Any:
         """Return the placeholder of a tensor; anything else itself."""

@@ -1,0 +1,48 @@
+"""Names of ``torch.distributed`` that not every release has, or that are private."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+FIRST_RELEASE = "PyTorch 2.2"
+
+
+def checkpoint_module() -> Any | None:
+    """Return ``torch.distributed.checkpoint`` if it has ``load`` and ``save`` (2.2 and later); else None."""
+    if not torch.distributed.is_available():
+        return None
+    try:
+        found = importlib.import_module("torch.distributed.checkpoint")
+    except ImportError:
+        return None
+    return found if hasattr(found, "load") and hasattr(found, "save") else None
+
+
+def flattened(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[str | int, ...]]]:
+    """Return a nested state as ``torch.distributed.checkpoint`` flattens it, and the path of each name."""
+    nested = importlib.import_module("torch.distributed.checkpoint._nested_dict")
+    found: tuple[dict[str, Any], dict[str, tuple[str | int, ...]]] = nested.flatten_state_dict(state)
+    return found
+
+
+def set_element(state: dict[str, Any], path: tuple[str | int, ...], value: Any) -> None:
+    """Put a value into nested dicts and lists, which are made as they are needed."""
+    traverse = importlib.import_module("torch.distributed.checkpoint._traverse")
+    traverse.set_element(state, path, value)
+
+
+def note_writes(tensors: Iterable[torch.Tensor]) -> None:
+    """Have autograd see that tensors were written to, behind torch's back."""
+    graph: Any = torch.autograd.graph
+    if hasattr(graph, "increment_version"):
+        graph.increment_version(list(tensors))
+        return
+    for tensor in tensors:
+        if tensor.layout is torch.strided and not tensor.is_quantized:
+            # Of a view without elements: nothing is written, and the version of the tensor counts up.
+            with torch.no_grad():
+                tensor.detach().as_strided((0,), (1,)).zero_()

@@ -1,0 +1,156 @@
+"""``zerocopy plan``: what each rank of a job would read of a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+from zerocopy.cli import reading
+from zerocopy.cli.output import complain, escaped, flush, hush, say, say_json
+from zerocopy.display import count, size, spread
+from zerocopy.errors import Error
+
+if TYPE_CHECKING:
+    from zerocopy.distributed.planning import ShardPlan
+    from zerocopy.lazy.layer import TensorInfo
+
+DESCRIPTION = """
+Says which bytes each rank of a job would read of a checkpoint with zerocopy.distributed, in how many requests: by rank,
+by host, and by storage server. Only the file's directory is read, so it works for any number of ranks on any machine.
+"""
+
+ROWWISE = r"(o_proj|down_proj|out_proj|c_proj|wo|w2|fc2|dense_4h_to_h)\.weight$"
+
+EPILOG = (
+    reading.EXIT_CODES.format(
+        fine="planned",
+        bad="(is not used)",
+        trouble="the file cannot be read, or the command line makes no sense",
+    )
+    + """
+Tensor parallelism splits the first dimension of each tensor with two or more; the second where --rowwise matches its
+name; and the only dimension of a bias whose weight has its first split. Everything else is whole on each of them. The
+other ranks are data parallel: each has a part of the first dimension of every tensor (FSDP2), or all (--replicate).
+
+example:
+  $ zerocopy plan --ranks 1024 --tp 8 --servers 16 model.safetensors.index.json
+"""
+)
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+_SCHEMA = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("file", metavar="FILE", help="a checkpoint: a file, an index, a folder")
+    parser.add_argument("--ranks", type=int, required=True, metavar="N", help="how many ranks there are")
+    parser.add_argument("--tp", type=int, default=1, metavar="N", help="ranks of tensor parallelism (1)")
+    parser.add_argument("--replicate", action="store_true", help="plain data parallelism: no FSDP2")
+    parser.add_argument(
+        "--rowwise", default=ROWWISE, metavar="REGEX", help="names that split the second dimension"
+    )
+    parser.add_argument(
+        "--ranks-per-host", type=int, default=8, metavar="N", help="ranks in a row on one host (8)"
+    )
+    parser.add_argument(
+        "--servers", type=int, metavar="N", help="storage servers that hold stripes of the file in turn"
+    )
+    parser.add_argument("--stripe", default="1MiB", metavar="SIZE", help="bytes of a stripe (1MiB)")
+    parser.add_argument("--each", action="store_true", help="a line for every rank, host and server")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/distributed.md)")
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Plan, and return the exit code."""
+    if (
+        min(options.ranks, options.tp, options.ranks_per_host, options.servers or 1) < 1
+        or options.ranks % options.tp
+    ):
+        parser.error("numbers are at least 1, and --ranks is a multiple of --tp")
+    try:
+        rowwise = re.compile(options.rowwise)
+    except re.error as error:
+        parser.error(f"--rowwise: {error}")
+    # They need torch, which --help does not.
+    from zerocopy.converting.shard_plan import size_of
+    from zerocopy.distributed.planning import shard_plan
+
+    try:
+        stripe = size_of(options.stripe)
+    except ValueError as error:
+        parser.error(f"--stripe: {error}")
+    try:
+        mesh = (options.ranks // options.tp, options.tp)
+        found = shard_plan(options.file, mesh, lambda info: placements(info, rowwise, options.replicate))
+        servers = found.servers(options.servers, stripe) if options.servers else []
+        if options.json:
+            say_json(_as_json(found, options, servers))
+        else:
+            say(_lines(found, options, servers))
+        flush()
+    except (Error, UnpicklingError, OSError, ValueError) as error:
+        complain(f"zerocopy plan: {escaped(options.file)}: {escaped(str(error), 2000)}")
+        return reading.TROUBLE
+    except BrokenPipeError:
+        hush()
+        return reading.BROKEN_PIPE
+    except KeyboardInterrupt:
+        return reading.INTERRUPTED
+    return reading.FINE
+
+
+def placements(info: TensorInfo, rowwise: re.Pattern[str], replicate: bool) -> tuple[int | None, int | None]:
+    """Return which dimension of a tensor is split over data parallel ranks, and over tensor parallel ones."""
+    dims = len(info.shape)
+    data = None if replicate or not dims else 0
+    if rowwise.search(info.name) and dims >= 2:
+        return data, 1
+    is_bias = dims == 1 and info.name.endswith(".bias")
+    follows_rows = is_bias and not rowwise.search(info.name.removesuffix("bias") + "weight")
+    is_norm = "norm" in info.name or re.search(r"\bln_", info.name) is not None
+    return data, 0 if dims >= 2 or (follows_rows and not is_norm) else None
+
+
+def _as_json(found: ShardPlan, options: argparse.Namespace, servers: list[Any]) -> dict[str, Any]:
+    return {
+        "schema": _SCHEMA,
+        "command": "plan",
+        "path": options.file,
+        "bytes": found.file_bytes,
+        "ranks": [rank._asdict() for rank in found.ranks],
+        "hosts": [host._asdict() for host in found.hosts(options.ranks_per_host)],
+        "servers": [server._asdict() for server in servers],
+    }
+
+
+def _lines(found: ShardPlan, options: argparse.Namespace, servers: list[Any]) -> Iterator[str]:
+    hosts = found.hosts(options.ranks_per_host)
+    ranks = found.ranks
+    yield f"{escaped(options.file)}: {size(found.file_bytes)} of tensors"
+    read = sum(rank.bytes_read for rank in ranks)
+    yield (
+        f"{count(len(ranks), 'rank')}: each reads {spread([rank.bytes_read for rank in ranks], size)} in "
+        f"{spread([rank.requests for rank in ranks], str)} requests; {size(read)} together, "
+        f"{size(len(ranks) * found.file_bytes)} if each read all"
+    )
+    yield (
+        f"{count(len(hosts), 'host')}: each reads {spread([host.bytes_read for host in hosts], size)}, of which "
+        f"{spread([host.bytes_once for host in hosts], size)} for the first time"
+    )
+    if servers:
+        yield (
+            f"{count(len(servers), 'storage server')}: each sends "
+            f"{spread([server.bytes_read for server in servers], size)} for "
+            f"{spread([server.requests for server in servers], str)} requests"
+        )
+    if options.each:
+        yield from (f"  rank {n}: {size(read)} in {requests} requests" for n, _, read, requests in ranks)
+        for host in hosts:
+            once = size(host.bytes_once)
+            yield f"  host {host.host}: {size(host.bytes_read)} in {host.requests} requests, {once} once"
+        for server in servers:
+            yield f"  server {server.server}: {size(server.bytes_read)} for {server.requests} requests"

@@ -1,0 +1,47 @@
+"""Checkpoints for jobs of many ranks: each rank reads, and writes, only its own bytes of plain files.
+
+:class:`CheckpointReader` and :class:`CheckpointWriter` plug into ``torch.distributed.checkpoint`` (PyTorch 2.2 and
+later); :func:`load_shard` and :func:`shard_plan` need nothing of it. Importing this module imports none of it either.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from zerocopy._torch import distributed as _distributed
+from zerocopy.distributed.planning import ShardPlan, shard_plan
+from zerocopy.distributed.shards import load_shard
+from zerocopy.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from zerocopy.distributed.reader import CheckpointReader
+    from zerocopy.distributed.writer import CheckpointWriter
+
+__all__ = ["CheckpointReader", "CheckpointWriter", "ShardPlan", "load_shard", "shard_plan"]
+
+_OF_DCP = {"CheckpointReader": "reader", "CheckpointWriter": "writer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_DCP:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _distributed.checkpoint_module() is None:
+        found: Any = _unsupported(name)
+    else:
+        found = getattr(importlib.import_module(f"{__name__}.{_OF_DCP[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def _unsupported(name: str) -> Any:
+    """Return what stands for a class that this release cannot have: making one raises UnsupportedError."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UnsupportedError(
+            f"zerocopy.distributed.{name} needs torch.distributed.checkpoint.load and save: "
+            f"{_distributed.FIRST_RELEASE} or later"
+        )
+
+    refuse.__name__ = refuse.__qualname__ = name
+    return refuse

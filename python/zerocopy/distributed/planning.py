@@ -1,0 +1,278 @@
+"""``shard_plan``: what each rank of a job would read of a checkpoint, worked out on paper."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from zerocopy import display
+from zerocopy.distributed.shards import shard_range
+from zerocopy.lazy import checkpoint as lazy_checkpoint
+from zerocopy.lazy.layer import TensorInfo
+from zerocopy.lazy.reading.parts import Job, box
+from zerocopy.lazy.reading.read_plan import ReadPlan
+from zerocopy.lazy.reading.source import CheckpointSource
+
+#: How a tensor lies on each dimension of a mesh: the dimension that is split, None where all have the whole of it.
+Placements = Sequence[Any]
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+Interval = tuple[str, int, int]  # file, begin, end
+
+
+class RankReads(NamedTuple):
+    """What one rank reads.
+
+    Attributes
+    ----------
+    rank : int
+        Number in the mesh, row by row.
+    nbytes : int
+        The bytes of its tensors.
+    bytes_read, requests : int
+        Of the requests. More bytes than `nbytes` where small gaps are read along.
+    """
+
+    rank: int
+    nbytes: int
+    bytes_read: int
+    requests: int
+
+
+class HostReads(NamedTuple):
+    """What the ranks of one host read.
+
+    Attributes
+    ----------
+    host : int
+        Number: so many ranks in a row are on each.
+    bytes_read, requests : int
+        Of all its ranks.
+    bytes_once : int
+        Each byte of the file once: what comes over the network if the host keeps pages that it has read.
+    """
+
+    host: int
+    bytes_read: int
+    requests: int
+    bytes_once: int
+
+
+class ServerReads(NamedTuple):
+    """What one storage server sends, if files are striped over the servers in turn."""
+
+    server: int
+    bytes_read: int
+    requests: int
+
+
+class ShardPlan:
+    """What each rank, host and storage server reads: the result of :func:`shard_plan`.
+
+    Attributes
+    ----------
+    path : str
+        The checkpoint.
+    file_bytes : int
+        The bytes of all its tensors.
+    ranks : list of RankReads
+        One for each rank.
+    """
+
+    def __init__(self, path: str, file_bytes: int, plans: list[ReadPlan]) -> None:
+        self.path, self.file_bytes, self._plans = path, file_bytes, plans
+        reads = {id(plan): (plan.nbytes, plan.bytes_read, plan.requests) for plan in plans}
+        self.ranks = [RankReads(rank, *reads[id(plan)]) for rank, plan in enumerate(plans)]
+
+    def reads_of(self, rank: int) -> ReadPlan:
+        """Return the requests of a rank."""
+        return self._plans[rank]
+
+    def hosts(self, ranks_per_host: int) -> list[HostReads]:
+        """Return what each host reads, if so many ranks in a row are on one."""
+        if ranks_per_host < 1:
+            raise ValueError(f"expected at least 1 rank per host, got {ranks_per_host}")
+        found = []
+        for host, first in enumerate(range(0, len(self.ranks), ranks_per_host)):
+            inside = self.ranks[first : first + ranks_per_host]
+            distinct = {id(plan): plan for plan in self._plans[first : first + ranks_per_host]}
+            once = _length_of_union(itertools.chain.from_iterable(map(_intervals, distinct.values())))
+            read = sum(rank.bytes_read for rank in inside)
+            found.append(HostReads(host, read, sum(rank.requests for rank in inside), once))
+        return found
+
+    def servers(self, number: int, stripe: int = 1 << 20) -> list[ServerReads]:
+        """Return what each storage server sends, if stripes of so many bytes lie on the servers in turn.
+
+        A request that spans several stripes is one to each of their servers.
+        """
+        if number < 1 or stripe < 1:
+            raise ValueError(f"expected at least 1 server and 1 byte, got {number} and {stripe}")
+        nbytes, requests = [0] * number, [0] * number
+        counts: dict[int, int] = {}
+        for plan in self._plans:
+            counts[id(plan)] = counts.get(id(plan), 0) + 1
+        for plan in {id(plan): plan for plan in self._plans}.values():
+            times = counts[id(plan)]
+            for _, begin, end in _intervals(plan):
+                asked = set()
+                for at in range(begin // stripe, (end - 1) // stripe + 1):
+                    server = at % number
+                    nbytes[server] += times * (min(end, (at + 1) * stripe) - max(begin, at * stripe))
+                    asked.add(server)
+                for server in asked:
+                    requests[server] += times
+        return [
+            ServerReads(server, *reads) for server, reads in enumerate(zip(nbytes, requests, strict=True))
+        ]
+
+    def describe(self) -> str:
+        """Return one line: the bytes of the file, and the least and most of a rank."""
+        return (
+            f"{display.shown(self.path)}: {display.size(self.file_bytes)} of tensors, "
+            f"{display.count(len(self.ranks), 'rank')}; a rank reads "
+            f"{display.spread([rank.bytes_read for rank in self.ranks], display.size)} in "
+            f"{display.spread([rank.requests for rank in self.ranks], str)} requests"
+        )
+
+    def __repr__(self) -> str:
+        return f"<ShardPlan {self.describe()}>"
+
+
+def shard_plan(
+    path: Any,
+    mesh: Any,
+    placements: Placements | Mapping[str, Placements] | Callable[[TensorInfo], Placements | None],
+) -> ShardPlan:
+    """Work out which bytes of a checkpoint each rank of a mesh reads, in how many requests. No tensor is read.
+
+    Parameters
+    ----------
+    path : path, buffer or Checkpoint
+        What ``zerocopy.open`` takes, or what it returned.
+    mesh : sequence of int or DeviceMesh
+        The sizes of its dimensions. Ranks count row by row.
+    placements : sequence, mapping or callable
+        One entry for each dimension of the mesh: the dimension of the tensor that is split over it, or None where all
+        have the whole; ``Shard`` and ``Replicate`` of ``torch.distributed.tensor`` say the same. For all tensors, or by
+        name, or what a function returns for a ``TensorInfo``. None for a tensor that nobody reads.
+
+    Returns
+    -------
+    ShardPlan
+        Bytes and requests by rank, host and storage server.
+
+    Raises
+    ------
+    ValueError
+        The mesh has another number of dimensions than the placements.
+    IndexError
+        A tensor does not have the dimension that is split.
+    KeyError, OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
+        As ``zerocopy.open``.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> from zerocopy.distributed import shard_plan
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save({"weight": torch.ones(1000, 1000)}, file.name)
+    ...     plan = shard_plan(file.name, (2, 4), (None, 0))
+    >>> plan.ranks[7]
+    RankReads(rank=7, nbytes=1000000, bytes_read=1000000, requests=1)
+    >>> [host.bytes_once for host in plan.hosts(ranks_per_host=8)]
+    [4000000]
+    """
+    if isinstance(path, lazy_checkpoint.Checkpoint):
+        return _planned(path, _sizes_of(mesh), placements)
+    with lazy_checkpoint.open(path) as checkpoint:
+        return _planned(checkpoint, _sizes_of(mesh), placements)
+
+
+def _sizes_of(mesh: Any) -> tuple[int, ...]:
+    sizes = tuple(mesh.mesh.shape) if hasattr(mesh, "mesh") else tuple(int(n) for n in mesh)
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"expected a mesh with at least one rank, got {sizes}")
+    return sizes
+
+
+def _planned(checkpoint: lazy_checkpoint.Checkpoint, sizes: tuple[int, ...], placements: Any) -> ShardPlan:
+    source = CheckpointSource(checkpoint)
+    tensors = []
+    for info in checkpoint.tensors():
+        split = _split_of(info, placements, len(sizes))
+        if split is not None:
+            tensors.append((info, source.extents(info.name), split))
+    made: dict[tuple[Box, ...], ReadPlan] = {}
+    plans = []
+    for place in itertools.product(*map(range, sizes)):
+        boxes = tuple(_box_of(info, split, place, sizes) for info, _, split in tensors)
+        if boxes not in made:
+            made[boxes] = _plan_of(source, tensors, boxes)
+        plans.append(made[boxes])
+    return ShardPlan(checkpoint.path, sum(info.nbytes for info, _, _ in tensors), plans)
+
+
+def _plan_of(source: CheckpointSource, tensors: list[Any], boxes: tuple[Box, ...]) -> ReadPlan:
+    job, whole = Job(source.version), []
+    for (info, extents, _), (begin, size) in zip(tensors, boxes, strict=True):
+        if extents is None:
+            whole.append(info.name)
+        else:
+            job.add(box(extents, begin, size), None)
+    return job.plan(whole)
+
+
+def _split_of(info: TensorInfo, placements: Any, dims: int) -> tuple[int | None, ...] | None:
+    if callable(placements):
+        found = placements(info)
+    elif isinstance(placements, Mapping):
+        found = placements.get(info.name)
+    else:
+        found = placements
+    if found is None:
+        return None
+    if len(found) != dims:
+        raise ValueError(
+            f"expected {dims} placements for {display.shown(info.name)}, one for each mesh dimension, got {len(found)}"
+        )
+    return tuple(_dim_of(info, placement) for placement in found)
+
+
+def _dim_of(info: TensorInfo, placement: Any) -> int | None:
+    dim = getattr(placement, "dim", None) if not isinstance(placement, int) else placement
+    if dim is None:
+        return None
+    if not -len(info.shape) <= dim < len(info.shape):
+        raise IndexError(
+            f"expected a dimension of {display.shown(info.name)}, of shape {tuple(info.shape)}, got {dim}"
+        )
+    return int(dim) % len(info.shape)
+
+
+def _box_of(
+    info: TensorInfo, split: tuple[int | None, ...], place: tuple[int, ...], sizes: tuple[int, ...]
+) -> Box:
+    begin, size = [0] * len(info.shape), list(info.shape)
+    for dim, mine, ranks in zip(split, place, sizes, strict=True):
+        if dim is not None:
+            first, length = shard_range(size[dim], mine, ranks)
+            begin[dim] += first
+            size[dim] = length
+    return tuple(begin), tuple(size)
+
+
+def _intervals(plan: ReadPlan) -> Iterable[Interval]:
+    for file in plan.files:
+        for request in file.requests:
+            yield file.path, request.offset, request.offset + request.nbytes
+
+
+def _length_of_union(intervals: Iterable[Interval]) -> int:
+    total, last_file, last = 0, "", 0
+    for file, begin, end in sorted(intervals):
+        if file != last_file:
+            last_file, last = file, 0
+        total += max(0, end - max(begin, last))
+        last = max(last, end)
+    return total

@@ -1,0 +1,292 @@
+"""``CheckpointReader``: ``torch.distributed.checkpoint.load`` from plain files."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from zerocopy import _torch
+from zerocopy._torch import distributed
+from zerocopy.display import shown
+from zerocopy.distributed import sharing
+from zerocopy.distributed.stored_state import StoredState
+from zerocopy.errors import Error
+from zerocopy.lazy.reading import engine, parts
+from zerocopy.loading import inputs
+
+BROADCASTS = ("off", "host", "job", "auto")
+
+
+class CheckpointReader(StorageReader):
+    """Has ``torch.distributed.checkpoint.load`` read plain checkpoints, of which each rank reads only its own bytes.
+
+    Parameters
+    ----------
+    path : path, or sequence of paths
+        What ``zerocopy.open`` takes: ``.pt``, ``.safetensors``, an index of shards or its folder, a DCP folder. Of
+        several files no two may have a tensor of the same name.
+    broadcast : {"auto", "off", "host", "job"}
+        Who reads what several ranks need. "off": each of them. "host": one rank of each host, which sends it to the
+        others there. "job": one rank of the job. With "host" and "job" the first rank alone reads the metadata and
+        sends them to the others, so all ranks of `process_group` must take part in the load. "auto" is "off", which
+        was the fastest wherever it was measured: on one machine, where the page cache has what another rank has read.
+    process_group : ProcessGroup, optional
+        For "host" and "job": that of the load, if not all ranks of the job take part.
+    aliases : mapping of str to str, optional
+        Names that tensors have in the state dict, and in the checkpoint. For tied weights that the file has once, and
+        for renamed ones.
+
+    Raises
+    ------
+    ValueError
+        For another `broadcast`.
+    zerocopy.UnsupportedError
+        Before PyTorch 2.2.
+
+    Notes
+    -----
+    An error of one rank reaches all of them as a ``torch.distributed.checkpoint.api.CheckpointException``. A missing
+    key is dcp's own RuntimeError in it, a wrong shape its ValueError. Values that are not tensors are built by the
+    safe loader: nothing else that a file names is run.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> import torch.distributed.checkpoint as dcp
+    >>> from zerocopy.distributed import CheckpointReader
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save({"weight": torch.arange(3.0), "step": 7}, file.name)
+    ...     state = {"weight": torch.zeros(3), "step": 0}
+    ...     dcp.load(state, storage_reader=CheckpointReader(file.name), no_dist=True)
+    >>> state
+    {'weight': tensor([0., 1., 2.]), 'step': 7}
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        broadcast: str = "auto",
+        process_group: Any = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        if broadcast not in BROADCASTS:
+            raise ValueError(f"expected broadcast to be one of {', '.join(BROADCASTS)}, got {broadcast!r}")
+        self._path: Any = path
+        self._broadcast = "off" if broadcast == "auto" else broadcast
+        self._group, self._aliases = process_group, dict(aliases or {})
+        self._state: StoredState | None = None
+
+    # ------------------------------------------------------------------ what dcp.load calls, in this order
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin a load: of another checkpoint, if one is named."""
+        self._close()
+        if checkpoint_id:
+            self._path = checkpoint_id
+
+    def read_metadata(self) -> Metadata:
+        """Return which tensors and values there are. Every rank calls this."""
+        self._close()
+        self._state = self._told() if self._shares() else StoredState(self._path, self._aliases)
+        return _metadata_of(self._state)
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool) -> None:
+        """Do nothing: the metadata are known."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Note whose plan it is."""
+        return dataclasses.replace(plan, storage_data=sharing.origin()) if self._shares() else plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Decide who reads what several ranks need. The coordinator calls this."""
+        if not self._shares():
+            return plans
+        sharing.require_all([plan.storage_data for plan in plans], self._group)
+        shares = sharing.shares_of(plans, self._broadcast)
+        return [dataclasses.replace(plan, storage_data=own) for plan, own in zip(plans, shares, strict=True)]
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read what the plan says into the tensors of the planner."""
+        try:
+            _Reading(self._opened, plan, planner, self._group).run()
+        finally:
+            self._close()
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The path; of several the first."""
+        several = isinstance(self._path, (list, tuple))
+        return os.fsdecode(self._path[0] if several else self._path)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether a path may be a checkpoint: a file, or a folder with an index or ``.metadata``."""
+        if os.path.isfile(checkpoint_id):  # noqa: PTH113  may be bytes inside
+            return True
+        try:
+            return inputs.several_files(checkpoint_id) is not None
+        except (OSError, Error):
+            return False
+
+    def _shares(self) -> bool:
+        return self._broadcast != "off" and dist.is_available() and dist.is_initialized()
+
+    def _told(self) -> StoredState:
+        """Have the first rank read the metadata, and tell the others: also an error."""
+        group = self._group or dist.group.WORLD
+        first = dist.get_process_group_ranks(group)[0]
+        told: list[Any] = [None]
+        own: StoredState | None = None
+        if dist.get_rank() == first:
+            try:
+                own = StoredState(self._path, self._aliases)
+                told = [own.table()]
+            except Exception as error:
+                told = [error]
+        dist.broadcast_object_list(told, src=first, group=group)
+        if isinstance(told[0], Exception):
+            raise told[0]
+        return own or StoredState(self._path, self._aliases, told[0])
+
+    @property
+    def _opened(self) -> StoredState:
+        if self._state is None:
+            raise RuntimeError(
+                "read_metadata() was not called: use this reader with torch.distributed.checkpoint.load"
+            )
+        return self._state
+
+    def _close(self) -> None:
+        if self._state is not None:
+            self._state.close()
+            self._state = None
+
+
+def _metadata_of(state: StoredState) -> Metadata:
+    found: dict[str, Any] = {}
+    for name, (_, shape, dtype) in state.tensors.items():
+        # One chunk: which chunks of a file a box lies in is this reader's business.
+        chunk = ChunkStorageMetadata(torch.Size([0] * len(shape)), shape)
+        found[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, [chunk])
+    found.update((name, BytesStorageMetadata()) for name in state.value_names)
+    return Metadata(found, planner_data=state.paths, storage_data={})
+
+
+class _Reading:
+    """One rank's plan, carried out."""
+
+    def __init__(self, state: StoredState, plan: LoadPlan, planner: LoadPlanner, group: Any) -> None:
+        self._state, self._planner, self._items, self._group = state, planner, plan.items, group
+        shares = plan.storage_data
+        self._shares = shares if isinstance(shares, sharing.Shares) else None
+        self._targets: dict[int, torch.Tensor] = {}
+
+    def run(self) -> None:
+        shared = {part.item for part in self._shares.parts} if self._shares else set()
+        errors: list[Exception] = []
+        try:
+            self._read_own(shared)
+        except Exception as error:  # others wait for what this rank reads for them
+            errors.append(error)
+        if self._shares and self._shares.parts:
+            try:
+                self._exchange(self._shares)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        with torch.no_grad():
+            distributed.note_writes(self._targets.values())
+        for number, target in self._targets.items():
+            self._planner.commit_tensor(self._items[number], target)
+
+    def _read_own(self, shared: set[int]) -> None:
+        direct: list[tuple[parts.Part, torch.Tensor]] = []
+        copied: list[parts.Copied] = []
+        for number, item in enumerate(self._items):
+            if item.type == LoadItemType.BYTE_IO:
+                self._planner.load_bytes(item, io.BytesIO(self._state.value(item.storage_index.fqn)))
+            elif number not in shared:
+                target = self._target(number)
+                part = self._part(item)
+                if part is None:
+                    self._copy(target, self._state.indexed(item.storage_index.fqn, _index_of(item)))
+                elif engine.is_direct(target, part.dtype):
+                    direct.append((part, target))
+                else:
+                    copied.append(parts.Copied(part, target))
+        parts.read_all(direct, copied, self._state.version)
+
+    def _exchange(self, shares: sharing.Shares) -> None:
+        def nbytes_of(number: int) -> int:
+            item = self._items[number]
+            return torch.Size(item.lengths).numel() * _torch.element_size(self._dtype(item))
+
+        def read(places: list[tuple[int, torch.Tensor]]) -> None:
+            wanted = []
+            for number, memory in places:
+                item = self._items[number]
+                target = memory.view(self._dtype(item)).view(item.lengths)
+                part = self._part(item)
+                if part is None:
+                    self._copy(target, self._state.indexed(item.storage_index.fqn, _index_of(item)))
+                else:
+                    wanted.append((part, target))
+            parts.read_all(wanted, [], self._state.version)
+
+        def accept(number: int, memory: torch.Tensor) -> None:
+            item = self._items[number]
+            self._copy(self._target(number), memory.view(self._dtype(item)).view(item.lengths))
+
+        sharing.exchange(shares, self._group or dist.group.WORLD, nbytes_of, read, accept)
+
+    def _target(self, number: int) -> torch.Tensor:
+        """Return the tensor that an item is read into."""
+        item = self._items[number]
+        target = self._planner.resolve_tensor(item).detach()
+        if target.size() != item.lengths:
+            raise AssertionError(
+                f"expected a tensor of shape {tuple(item.lengths)} for {shown(item.dest_index.fqn)}, "
+                f"found {tuple(target.size())}"
+            )
+        self._targets[number] = target
+        return target
+
+    def _part(self, item: ReadItem) -> parts.Part | None:
+        box = tuple(item.storage_offsets), tuple(item.lengths)
+        extents = self._state.extents(item.storage_index.fqn, box)
+        return None if extents is None else parts.box(extents, *box)
+
+    def _dtype(self, item: ReadItem) -> torch.dtype:
+        return self._state.tensors[item.storage_index.fqn].dtype
+
+    def _copy(self, target: torch.Tensor, found: torch.Tensor) -> None:
+        with torch.no_grad():
+            target.copy_(found)
+
+
+def _index_of(item: ReadItem) -> tuple[slice, ...]:
+    boxes = zip(item.storage_offsets, item.lengths, strict=True)
+    return tuple(slice(begin, begin + length) for begin, length in boxes)

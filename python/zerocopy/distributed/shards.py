@@ -1,0 +1,85 @@
+"""``load_shard``: one rank's part of one tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zerocopy.lazy import checkpoint as lazy_checkpoint
+
+
+def shard_range(length: int, rank: int, ranks: int) -> tuple[int, int]:
+    """Return where a rank's part of a dimension begins and how long it is, as ``torch.chunk`` splits it.
+
+    The last ranks have shorter parts, or none. ``Shard`` of ``torch.distributed.tensor`` splits alike.
+    """
+    each = -(-length // ranks)
+    begin = min(rank * each, length)
+    return begin, min(each, length - begin)
+
+
+def load_shard(
+    path: Any, name: str, dim: int, rank: int, world_size: int, *, device: Any = None
+) -> torch.Tensor:
+    """Read one rank's part of a tensor, and no other bytes.
+
+    Parameters
+    ----------
+    path : path, buffer or Checkpoint
+        What ``zerocopy.open`` takes, or what it returned.
+    name : str
+        Dotted name of the tensor.
+    dim : int
+        The dimension that is split.
+    rank, world_size : int
+        Which part, of how many.
+    device : optional
+        Where the result goes.
+
+    Returns
+    -------
+    torch.Tensor
+        ``torch.chunk(tensor, world_size, dim)[rank]``. Ranks beyond the last chunk get a tensor without elements, as
+        the local tensor of a DTensor.
+
+    Raises
+    ------
+    ValueError
+        No such rank.
+    IndexError
+        The tensor has no such dimension.
+    KeyError, OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
+        As ``zerocopy.open`` and ``Checkpoint.read``.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> from zerocopy.distributed import load_shard
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save({"weight": torch.arange(5)}, file.name)
+    ...     [load_shard(file.name, "weight", 0, rank, 2).tolist() for rank in range(2)]
+    [[0, 1, 2], [3, 4]]
+    """
+    if isinstance(path, lazy_checkpoint.Checkpoint):
+        return _read(path, name, dim, rank, world_size, device)
+    with lazy_checkpoint.open(path) as checkpoint:
+        return _read(checkpoint, name, dim, rank, world_size, device)
+
+
+def _read(
+    checkpoint: lazy_checkpoint.Checkpoint, name: str, dim: int, rank: int, world_size: int, device: Any
+) -> torch.Tensor:
+    index = shard_index(tuple(checkpoint.info(name).shape), dim, rank, world_size)
+    return checkpoint.read({name: index}, device=device)[name]
+
+
+def shard_index(shape: tuple[int, ...], dim: int, rank: int, ranks: int) -> tuple[slice, ...]:
+    """Return the index of a rank's part of a tensor."""
+    if not 0 <= rank < ranks:
+        raise ValueError(f"expected a rank from 0 to {ranks - 1} of {ranks}, got {rank}")
+    if not -len(shape) <= dim < len(shape):
+        raise IndexError(f"expected a dimension of a tensor of shape {shape}, got {dim}")
+    dim %= len(shape)
+    begin, length = shard_range(shape[dim], rank, ranks)
+    return (*[slice(None)] * dim, slice(begin, begin + length))

@@ -1,0 +1,212 @@
+"""Parts that several ranks need: one of them reads each, and sends it to the others."""
+
+from __future__ import annotations
+
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
+
+from zerocopy.errors import Error, UnsupportedError
+
+#: Parts are sent in messages of about this size, so that one is read while another is on its way.
+MESSAGE = 6 << 20
+_STATUS = 16  # bytes at the begin of a message: the first says whether the part was read
+_ALIGNMENT = 16
+
+Key = tuple[str, tuple[int, ...], tuple[int, ...]]
+
+
+class Origin(NamedTuple):
+    """Who made a plan."""
+
+    rank: int
+    host: str
+
+
+class Shared(NamedTuple):
+    """A part that all ranks of a group need.
+
+    Attributes
+    ----------
+    owner : int
+        The rank, in the whole job, that reads it.
+    item : int
+        Its number among the items of this rank's plan.
+    """
+
+    owner: int
+    item: int
+
+
+class Shares(NamedTuple):
+    """What a rank shares with others: the ranks of the group, and the parts in the order in which they are sent."""
+
+    ranks: list[int]
+    parts: list[Shared]
+
+
+def origin() -> Origin:
+    """Return this rank and its host."""
+    return Origin(dist.get_rank(), socket.gethostname())
+
+
+def shares_of(plans: list[LoadPlan], mode: str) -> list[Shares | None]:
+    """Decide for each plan which of its parts are shared, and who reads them: called on one rank for all.
+
+    Parameters
+    ----------
+    plans : list of LoadPlan
+        Each with an :class:`Origin`.
+    mode : {"host", "job"}
+        Among which ranks.
+    """
+    groups: dict[str, list[int]] = defaultdict(list)
+    for number, plan in enumerate(plans):
+        groups[plan.storage_data.host if mode == "host" else ""].append(number)
+    found: list[Shares | None] = [None] * len(plans)
+    for members in groups.values():
+        if len(members) > 1:
+            _share(plans, members, found)
+    return found
+
+
+def _share(plans: list[LoadPlan], members: list[int], found: list[Shares | None]) -> None:
+    numbers = [{key_of(item): i for i, item in enumerate(plans[member].items)} for member in members]
+    common = [key for key in numbers[0] if key is not None and all(key in other for other in numbers)]
+    load = [
+        sum(_elements(item) for item in plans[member].items if key_of(item) not in set(common))
+        for member in members
+    ]
+    owners: dict[Key, int] = {}
+    for key in sorted(common, key=lambda key: -torch.Size(key[2]).numel()):
+        least = min(range(len(members)), key=load.__getitem__)  # the first of those with the fewest
+        owners[key] = least
+        load[least] += torch.Size(key[2]).numel()
+    ordered = sorted(common, key=lambda key: (owners[key], key))
+    ranks = [plans[member].storage_data.rank for member in members]
+    for place, member in enumerate(members):
+        parts = [Shared(ranks[owners[key]], numbers[place][key]) for key in ordered]
+        found[member] = Shares(ranks, parts)
+
+
+def key_of(item: ReadItem) -> Key | None:
+    """Return what items have in common that read the same; None for what is not a tensor."""
+    if item.type == LoadItemType.BYTE_IO:
+        return None
+    return item.storage_index.fqn, tuple(item.storage_offsets), tuple(item.lengths)
+
+
+def _elements(item: ReadItem) -> int:
+    return 0 if item.type == LoadItemType.BYTE_IO else torch.Size(item.lengths).numel()
+
+
+# Groups of ranks of one host, and the group of the job that each was made of. They are kept: torch gives a group of
+# the same ranks the same name again, under which the store still has the addresses of the first.
+_groups: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+
+def _group_of(ranks: list[int], whole: Any) -> Any:
+    """Return a process group of some ranks of the group `whole`."""
+    if sorted(ranks) == sorted(dist.get_process_group_ranks(whole)):
+        return whole
+    key = tuple(sorted(ranks))
+    job, group = _groups.get(key, (None, None))
+    if job is not dist.group.WORLD:
+        group = dist.new_group(list(key), use_local_synchronization=True)
+        _groups[key] = (dist.group.WORLD, group)
+    return group
+
+
+def exchange(
+    shares: Shares,
+    whole: Any,
+    nbytes_of: Callable[[int], int],
+    read: Callable[[list[tuple[int, torch.Tensor]]], None],
+    accept: Callable[[int, torch.Tensor], None],
+) -> None:
+    """Send and receive all shared parts.
+
+    Every rank of the group takes part in every message, also after an error: nobody waits for a message that is never
+    sent. Errors are raised at the end.
+
+    Parameters
+    ----------
+    shares : Shares
+        What is sent, by whom.
+    whole : ProcessGroup
+        That of the load.
+    nbytes_of : callable
+        Returns the bytes of an item.
+    read : callable
+        Is given items and the memory for each, and reads them.
+    accept : callable
+        Is given an item and its bytes.
+    """
+    mine = dist.get_rank()
+    group = _group_of(shares.ranks, whole)
+    device = _device_of(group)
+    first_error: BaseException | None = None
+    for owner, items in _messages(shares.parts, nbytes_of):
+        places, size = _layout(items, nbytes_of)
+        message = torch.zeros(size, dtype=torch.uint8)
+        if owner == mine:
+            try:
+                read([(item, message[at : at + nbytes_of(item)]) for item, at in places])
+                message[0] = 1
+            except Exception as error:
+                first_error = first_error or error
+        sent = message.to(device)
+        dist.broadcast(sent, owner, group=group)
+        message = sent.cpu()
+        if not message[0]:
+            first_error = first_error or Error(f"rank {owner} could not read a part that this rank needs")
+            continue
+        try:
+            for item, at in places:
+                accept(item, message[at : at + nbytes_of(item)])
+        except Exception as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+
+
+def _messages(parts: list[Shared], nbytes_of: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
+    items: list[int] = []
+    size = 0
+    for number, part in enumerate(parts):
+        items.append(part.item)
+        size += nbytes_of(part.item)
+        is_last = number + 1 == len(parts) or parts[number + 1].owner != part.owner
+        if is_last or size >= MESSAGE:
+            yield part.owner, items
+            items, size = [], 0
+
+
+def _layout(items: list[int], nbytes_of: Callable[[int], int]) -> tuple[list[tuple[int, int]], int]:
+    places, at = [], _STATUS
+    for item in items:
+        places.append((item, at))
+        at += -(-nbytes_of(item) // _ALIGNMENT) * _ALIGNMENT
+    return places, at
+
+
+def _device_of(group: Any) -> torch.device:
+    """Return where messages of a group lie: NCCL takes no memory of the CPU."""
+    if dist.get_backend(group) == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def require_all(origins: list[Origin], group: Any) -> None:
+    """Raise ``UnsupportedError`` unless the ranks that load are those of a process group."""
+    expected = sorted(dist.get_process_group_ranks(group or dist.group.WORLD))
+    if sorted(origin.rank for origin in origins) != expected:
+        raise UnsupportedError(
+            f"expected all {len(expected)} ranks of the process group in this load, found {len(origins)}: "
+            "give CheckpointReader the process_group of dcp.load, or broadcast='off'"
+        )

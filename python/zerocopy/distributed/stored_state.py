@@ -1,0 +1,211 @@
+"""What a checkpoint has for ``torch.distributed.checkpoint``: tensors by the names that it gives them, and values."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+
+from zerocopy._torch import distributed
+from zerocopy.display import shown
+from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.lazy import checkpoint as lazy_checkpoint
+from zerocopy.lazy.layer import FileLayer
+from zerocopy.lazy.overlay import overlay
+from zerocopy.lazy.reading.extents import Box, FileVersion, TensorExtents
+from zerocopy.lazy.reading.source import CheckpointSource
+
+Path = tuple[str | int, ...]
+
+
+class Described(NamedTuple):
+    """Shape and dtype of a tensor, and its name in the checkpoint."""
+
+    stored_name: str
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+class Table(NamedTuple):
+    """What one rank tells the others of a checkpoint, so that they need not parse it.
+
+    Attributes
+    ----------
+    tensors : dict of str to Described
+        By the names that a state dict has.
+    extents : dict of str to TensorExtents or None
+        By stored name; None of what requests cannot read.
+    values : dict of str to bytes
+        Everything else, each as ``torch.save`` writes it.
+    paths : dict of str to tuple
+        The keys of nested dicts and lists that lead to each.
+    versions : dict of str to FileVersion
+        Of the files.
+    """
+
+    tensors: dict[str, Described]
+    extents: dict[str, TensorExtents | None]
+    values: dict[str, bytes]
+    paths: dict[str, Path]
+    versions: dict[str, FileVersion]
+
+
+class StoredState:
+    """The tensors and values of a checkpoint, read by this process or told by another.
+
+    Parameters
+    ----------
+    path : path
+        What ``zerocopy.open`` takes.
+    aliases : mapping of str to str
+        Further names of tensors: name in the state dict, name in the checkpoint.
+    table : Table, optional
+        What another process read of it.
+    """
+
+    def __init__(self, path: Any, aliases: Mapping[str, str], table: Table | None = None) -> None:
+        self._path, self._aliases, self._table = path, aliases, table
+        self._opened = ExitStack()
+        self.tensors: dict[str, Described] = {}
+        self.paths: dict[str, Path] = {}
+        self._values: dict[str, Any] = {}
+        if table is None:
+            try:
+                self._examine()
+            except BaseException:
+                self.close()
+                raise
+        else:
+            self.tensors, self.paths, self._values = table.tensors, table.paths, dict.fromkeys(table.values)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._opened.close()
+
+    @property
+    def value_names(self) -> list[str]:
+        """The names of everything that is not a tensor."""
+        return list(self._values)
+
+    def value(self, name: str) -> bytes:
+        """Return a value as ``torch.save`` writes it. It was made by the safe loader."""
+        if self._table is not None:
+            return self._table.values[name]
+        held = io.BytesIO()
+        torch.save(self._found(name), held)
+        return held.getvalue()
+
+    def extents(self, name: str, box: Box | None = None) -> TensorExtents | None:
+        """Return where a tensor lies, or a box of it; None if it cannot be read by requests."""
+        stored = self.tensors[name].stored_name
+        return self._source.extents(stored, box) if self._table is None else self._table.extents[stored]
+
+    def version(self, file: str) -> FileVersion:
+        """Return the version that a file must have."""
+        return self._source.version(file) if self._table is None else self._table.versions[file]
+
+    def indexed(self, name: str, index: Any) -> torch.Tensor:
+        """Return a part of a tensor in another way than by requests."""
+        return self._checkpoint.get_slice(self.tensors[name].stored_name)[index]
+
+    def table(self) -> Table:
+        """Return what other processes need."""
+        extents = {described.stored_name: self.extents(name) for name, described in self.tensors.items()}
+        files = {chunk.file for found in extents.values() if found for chunk in found.chunks}
+        values = {name: self.value(name) for name in self._values}
+        return Table(self.tensors, extents, values, self.paths, {file: self.version(file) for file in files})
+
+    @cached_property
+    def _checkpoint(self) -> lazy_checkpoint.Checkpoint:
+        if not isinstance(self._path, (list, tuple)):
+            return self._opened.enter_context(lazy_checkpoint.open(self._path))
+        each = [self._opened.enter_context(lazy_checkpoint.open(path)) for path in self._path]
+        homes: dict[str, str] = {}
+        for one in each:
+            for name in one:
+                if name in homes:
+                    raise FormatError(
+                        f"{shown(name)} is in {homes[name]} and in {one.path}: leave one of the files out"
+                    )
+                homes[name] = one.path
+        return self._opened.enter_context(overlay(*each))
+
+    @cached_property
+    def _source(self) -> CheckpointSource:
+        return CheckpointSource(self._checkpoint)
+
+    def _found(self, name: str) -> Any:
+        value = self._values[name]
+        return self._folder_values[name] if value is _IN_FOLDER else value
+
+    @cached_property
+    def _folder_values(self) -> dict[str, Any]:
+        return self._checkpoint.metadata()
+
+    def _examine(self) -> None:
+        checkpoint = self._checkpoint
+        for layer in checkpoint.layers:
+            for name, shape, dtype in layer.shapes():
+                self.tensors[name] = Described(name, shape, dtype)
+        only = checkpoint.layers[0] if len(checkpoint.layers) == 1 else None
+        only = only if isinstance(only, FileLayer) else None
+        if only is not None and only.container == "distributed":
+            folder = only.folder()
+            self.paths = {name: folder.paths.get(name, (name,)) for name in folder.entries}
+            self._values = {name: _IN_FOLDER for name in folder.entries if name not in self.tensors}
+        elif only is not None and only.is_nested:
+            self._flatten(checkpoint.path, only.build(None))
+        else:
+            self.paths = {name: (name,) for name in self.tensors}
+            self._add_recorded_ties(checkpoint)
+        self._add_aliases()
+
+    def _flatten(self, path: str, saved: Any) -> None:
+        """Take the names that ``torch.distributed.checkpoint`` gives to what was pickled."""
+        if not isinstance(saved, dict):
+            raise UnsupportedError(
+                f"{path}: expected a dict, as a state dict is, found a {type(saved).__name__}"
+            )
+        try:
+            flat, self.paths = distributed.flattened(saved)
+        except ValueError as error:
+            raise FormatError(f"{path}: {error}") from None
+        known, self.tensors = self.tensors, {}
+        for name in known:
+            base, tilde, number = name.rpartition("~")
+            if tilde and number.isdigit() and base in known:
+                raise UnsupportedError(
+                    f"{path}: two tensors are named {shown(base)}: it is not clear which is meant"
+                )
+        for name, value in flat.items():
+            if not isinstance(value, torch.Tensor):
+                self._values[name] = value
+            elif name in known:
+                self.tensors[name] = known[name]
+            else:
+                raise UnsupportedError(
+                    f"{path}: a tensor at {shown(name)} that has another name: save it anew"
+                )
+
+    def _add_recorded_ties(self, checkpoint: lazy_checkpoint.Checkpoint) -> None:
+        """Add the names that a ``.safetensors`` file leaves out and its metadata record: left out, kept."""
+        for left_out, kept in checkpoint.metadata().items():
+            if left_out not in self.tensors and isinstance(kept, str) and kept in self.tensors:
+                self.tensors[left_out] = self.tensors[kept]
+                self.paths[left_out] = (left_out,)
+
+    def _add_aliases(self) -> None:
+        for name, stored in self._aliases.items():
+            if stored not in self.tensors:
+                raise KeyError(
+                    f"aliases: {name!r} is to be {stored!r}, and the checkpoint has no such tensor"
+                )
+            self.tensors[name] = self.tensors[stored]
+            self.paths[name] = (name,)
+
+
+_IN_FOLDER = object()

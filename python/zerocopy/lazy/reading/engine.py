@@ -1,0 +1,212 @@
+"""Carries out the requests of a plan: several threads, each request straight into the tensors it is for."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import torch
+
+from zerocopy import _torch
+from zerocopy._native import _C
+from zerocopy.lazy.reading.extents import contiguous_strides
+from zerocopy.lazy.reading.read_plan import FileReads, Request
+from zerocopy.lazy.reading.segments import Segment
+from zerocopy.loading import backends
+
+# Less than this from a local file is read by the calling thread: starting others takes longer.
+_FEW_BYTES = 1 << 20
+# Copies within memory move whole elements, whatever these mean.
+_UNITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+
+
+class Target:
+    """A tensor in memory that parts are read into.
+
+    Attributes
+    ----------
+    tensor : torch.Tensor
+        Strided, on the CPU.
+    memory : memoryview
+        Of its storage.
+    first : int
+        Position of its first element there, in bytes.
+    itemsize : int
+        The bytes of an element.
+    """
+
+    __slots__ = ("first", "itemsize", "memory", "tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.itemsize = _torch.element_size(tensor.dtype)
+        self.memory = _torch.bytes_of(_torch.untyped_of(tensor))
+        self.first = int(tensor.storage_offset()) * self.itemsize
+
+
+class _Task(NamedTuple):
+    """Requests to one open file, which one thread carries out."""
+
+    descriptor: int
+    path: str
+    requests: Sequence[Request]
+
+
+def run(files: list[FileReads], targets: Sequence[Target]) -> None:
+    """Read files into targets.
+
+    Raises
+    ------
+    OSError
+        The operating system refused, or a file changed (ESTALE).
+    """
+    with ExitStack() as opened:
+        descriptors = []
+        for file in files:
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, descriptor)
+            descriptors.append(descriptor)
+        _require_versions(files, descriptors)
+        threads = max((backends.threads_for(os.fsencode(file.path)) for file in files), default=1)
+        tasks = list(_tasks(files, descriptors, threads))
+        is_small = threads <= backends.LOCAL_THREADS and sum(file.nbytes for file in files) <= _FEW_BYTES
+        _Crew(tasks, targets).work(1 if is_small else min(threads, len(tasks)))
+        _require_versions(files, descriptors)
+
+
+def _require_versions(files: list[FileReads], descriptors: list[int]) -> None:
+    for file, descriptor in zip(files, descriptors, strict=True):
+        if file.version is not None:
+            file.version.require(descriptor, file.path)
+
+
+def _tasks(files: list[FileReads], descriptors: list[int], threads: int) -> Iterator[_Task]:
+    """Yield tasks: several for each thread, so that all end at about the same time."""
+    number = sum(len(file.requests) for file in files)
+    each = max(1, number // (4 * threads))
+    for file, descriptor in zip(files, descriptors, strict=True):
+        for first in range(0, len(file.requests), each):
+            yield _Task(descriptor, file.path, file.requests[first : first + each])
+
+
+class _Crew:
+    """Threads that share tasks. The first error ends the work of all."""
+
+    def __init__(self, tasks: list[_Task], targets: Sequence[Target]) -> None:
+        self._targets = targets
+        self._next, self._lock = iter(tasks), threading.Lock()
+        self._error: BaseException | None = None
+        self._stop = False
+
+    def work(self, threads: int) -> None:
+        others = []
+        try:
+            for number in range(threads - 1):
+                thread = threading.Thread(target=self._work, name=f"zerocopy-read-{number}", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no more threads: fewer do the work
+                    thread.start()
+                    others.append(thread)
+            self._work()
+            for thread in others:
+                thread.join()
+        except BaseException:  # interrupted: the targets must not be written to any more
+            self._stop = True
+            for thread in others:
+                thread.join()
+            raise
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            while not self._is_over():
+                with self._lock:
+                    task = next(self._next, None)
+                if task is None:
+                    return
+                for request in task.requests:
+                    if self._is_over():
+                        return
+                    self._read(task, request)
+        except BaseException as error:
+            self._stop = True
+            self._error = self._error or error
+
+    def _is_over(self) -> bool:
+        return self._stop
+
+    def _read(self, task: _Task, request: Request) -> None:
+        buffers, strided, at = [], [], request.offset
+        for segment in request.segments:
+            if segment.offset > at:
+                buffers.append(memoryview(bytearray(segment.offset - at)))
+            at = segment.offset + segment.nbytes
+            if segment.dims:
+                scratch = torch.empty(segment.nbytes, dtype=torch.uint8, device="cpu")
+                strided.append((segment, scratch))
+                buffers.append(_torch.bytes_of(_torch.untyped_of(scratch)))
+            else:
+                target = self._targets[segment.target]
+                first = target.first + segment.at
+                buffers.append(target.memory[first : first + segment.nbytes])
+        _read_all(task, buffers, request.offset)
+        for segment, scratch in strided:
+            _spread(segment, scratch, self._targets[segment.target])
+
+
+def _read_all(task: _Task, buffers: list[memoryview], offset: int) -> None:
+    """Fill buffers from a file. One call of the system usually does it."""
+    while buffers:
+        try:
+            got = os.preadv(task.descriptor, buffers, offset)
+        except OSError as error:
+            raise OSError(error.errno, os.strerror(error.errno or 0), task.path) from None
+        if got == 0:
+            raise OSError(
+                errno.ESTALE, f"the file ends at {offset:#x}: it was cut since it was opened", task.path
+            )
+        offset += got
+        while buffers and got >= len(buffers[0]):
+            got -= len(buffers.pop(0))
+        if got:
+            buffers[0] = buffers[0][got:]
+
+
+def _spread(segment: Segment, scratch: torch.Tensor, target: Target) -> None:
+    """Copy elements from a run with gaps to where they belong."""
+    unit = _UNITS[target.itemsize]
+    size = [n for n, _, _ in segment.dims]
+    source = _C.view(_torch.untyped_of(scratch), unit, 0, size, [step for _, step, _ in segment.dims])
+    first = (target.first + segment.at) // target.itemsize
+    steps = [step for _, _, step in segment.dims]
+    _C.view(_torch.untyped_of(target.tensor), unit, first, size, steps).copy_(source)
+
+
+def is_direct(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether bytes of a file can be read straight into a tensor."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dtype == dtype
+        and not tensor.is_quantized
+        and not (tensor.is_conj() or tensor.is_neg())
+        and _has_own_elements(tensor)
+    )
+
+
+def _has_own_elements(tensor: torch.Tensor) -> bool:
+    """Whether no two elements of a tensor surely share memory; torch refuses to write to others."""
+    if tensor.is_contiguous() or tensor.stride() == contiguous_strides(tuple(tensor.shape)):
+        return True
+    reach = 1
+    dims = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+    for step, n in dims:
+        if n > 1 and step < reach:
+            return False
+        reach += (n - 1) * step
+    return True

@@ -1,0 +1,31 @@
+"""Where the chunks of a DCP folder's tensors lie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zerocopy.lazy.reading.extents import Box, ChunkExtent, TensorExtents
+
+if TYPE_CHECKING:
+    from zerocopy.loading.formats import dcp_metadata
+    from zerocopy.loading.readers import dcp_folder
+
+
+def folder_extents(tensors: dcp_folder.Tensors, name: str, box: Box | None) -> TensorExtents | None:
+    """Return where a tensor's chunks lie, those that overlap a box; None if one is not stored as it is."""
+    stored = tensors.chunked(name)
+    # Each chunk is an archive of its own, which has to be opened.
+    wanted = [chunk for chunk in stored.chunks if box is None or _overlaps(chunk, box)]
+    places = tensors.chunk_places(name, wanted)
+    if places is None:
+        return None
+    chunks = (
+        ChunkExtent(place.file, place.offset, chunk.offsets, chunk.sizes, place.stride)
+        for chunk, place in zip(wanted, places, strict=True)
+    )
+    return TensorExtents(stored.shape, stored.dtype, tuple(chunks))
+
+
+def _overlaps(chunk: dcp_metadata.Chunk, box: Box) -> bool:
+    sides = zip(chunk.offsets, chunk.sizes, *box, strict=True)
+    return all(mine < begin + n and begin < mine + length for mine, length, begin, n in sides)

@@ -1,0 +1,86 @@
+"""zerocopy plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from zerocopy.cli import main
+from zerocopy.distributed import shard_plan
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    layers = {}
+    for number in range(2):
+        layers[f"layers.{number}.q_proj.weight"] = torch.zeros(64, 32)
+        layers[f"layers.{number}.q_proj.bias"] = torch.zeros(64)
+        layers[f"layers.{number}.o_proj.weight"] = torch.zeros(32, 8192)
+        layers[f"layers.{number}.norm.weight"] = torch.zeros(32)
+    torch.save(layers, tmp_path / "model.pt")
+    return tmp_path / "model.pt"
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    assert main(["plan", "--json", *map(str, arguments)]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_plan_json_is_what_shard_plan_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(
+        capsys, "--ranks", 8, "--tp", 4, "--replicate", "--ranks-per-host", 4, "--servers", 2, path
+    )
+    split = {"q_proj.weight": 0, "q_proj.bias": 0, "o_proj.weight": 1, "norm.weight": None}
+    placements = {f"layers.{n}.{name}": (None, dim) for n in range(2) for name, dim in split.items()}
+    expected = shard_plan(path, (2, 4), placements)
+    assert found["ranks"] == [rank._asdict() for rank in expected.ranks]
+    assert found["hosts"] == [host._asdict() for host in expected.hosts(4)]
+    assert found["servers"] == [server._asdict() for server in expected.servers(2)]
+    assert found["bytes"] == expected.file_bytes
+
+
+def test_plan_with_fsdp_reads_every_byte_about_once(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, "--ranks", 8, "--tp", 4, path)
+    norms = 2 * 32 * 4
+    assert sum(rank["nbytes"] for rank in found["ranks"]) == found["bytes"] + 3 * norms
+
+
+def test_plan_text_names_ranks_hosts_and_servers(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--ranks", "16", "--servers", "4", "--each", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "16 ranks: each reads " in out
+        and "2 hosts: each reads " in out
+        and "4 storage servers: each sends " in out
+    )
+    assert out.count("  rank ") == 16 and out.count("  host ") == 2 and out.count("  server ") == 4
+
+
+def test_plan_of_what_is_not_a_checkpoint_is_trouble(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "no.pt").write_bytes(b"no checkpoint")
+    for name in ("no.pt", "gone.pt"):
+        assert main(["plan", "--ranks", "2", str(tmp_path / name)]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == "" and captured.err.startswith("zerocopy plan: ")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--ranks", "6", "--tp", "4"],
+        ["--ranks", "0"],
+        ["--ranks", "2", "--rowwise", "("],
+        ["--ranks", "2", "--stripe", "many"],
+        ["--ranks", "x"],
+    ],
+)
+def test_plan_with_a_wrong_command_line_exits_with_2(path: Path, wrong: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["plan", *wrong, str(path)])
+    assert exit_.value.code == 2

@@ -1,0 +1,95 @@
+"""shard_plan: what each rank would read, on paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import zerocopy
+from zerocopy.distributed import load_shard, shard_plan
+
+
+class Shard:
+    """As torch.distributed.tensor has it."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
+
+class Replicate:
+    """As torch.distributed.tensor has it."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "model.pt"
+    torch.save(
+        {"wide": torch.zeros(16, 32768), "tall": torch.zeros(1030, 64), "scale": torch.zeros(())}, path
+    )
+    return path
+
+
+def test_parts_of_all_ranks_make_up_the_file_once(path: Path) -> None:
+    plan = shard_plan(path, (4,), {"wide": (1,), "tall": (0,)})
+    assert sum(rank.nbytes for rank in plan.ranks) == plan.file_bytes == 4 * (16 * 32768 + 1030 * 64)
+    for rank, reads in enumerate(plan.ranks):
+        own = [load_shard(path, name, dim, rank, 4) for name, dim in (("wide", 1), ("tall", 0))]
+        assert reads.nbytes == sum(tensor.numel() * 4 for tensor in own)
+        assert reads.nbytes == reads.bytes_read
+
+
+def test_two_mesh_dimensions_split_one_after_the_other(path: Path) -> None:
+    placements = [[Shard(0), Shard(1)], [Shard(0), Shard(0)], [Replicate(), Shard(1)], (None, 1)]
+    for split in placements:
+        plan = shard_plan(path, (2, 2), {"wide": split})
+        whole = 4 * 16 * 32768
+        copies = 1 if isinstance(split[0], Shard) else 2
+        assert [rank.nbytes for rank in plan.ranks] == [copies * whole // 4] * 4
+
+
+def test_hosts_read_shared_bytes_once(path: Path) -> None:
+    plan = shard_plan(path, (8,), {"wide": (None,)})
+    whole = 4 * 16 * 32768
+    assert [(host.bytes_read, host.bytes_once) for host in plan.hosts(4)] == [(4 * whole, whole)] * 2
+    parted = shard_plan(path, (8,), {"wide": (0,)})
+    assert [(host.bytes_read, host.bytes_once) for host in parted.hosts(4)] == [(whole // 2, whole // 2)] * 2
+
+
+def test_servers_send_every_byte_that_ranks_read(path: Path) -> None:
+    plan = shard_plan(path, (8,), {"wide": (0,), "tall": (None,)})
+    for number, stripe in ((1, 1 << 20), (3, 4096), (16, 1 << 16)):
+        servers = plan.servers(number, stripe)
+        assert len(servers) == number
+        assert sum(server.bytes_read for server in servers) == sum(rank.bytes_read for rank in plan.ranks)
+    assert plan.servers(1, 1 << 40)[0].requests == sum(rank.requests for rank in plan.ranks)
+
+
+def test_a_function_chooses_by_name_and_shape(path: Path) -> None:
+    def chosen(info: zerocopy.TensorInfo) -> Any:
+        return (0,) if len(info.shape) == 2 else None
+
+    plan = shard_plan(path, (2,), chosen)
+    assert plan.file_bytes == 4 * (16 * 32768 + 1030 * 64)
+    assert "2 ranks" in plan.describe()
+
+
+def test_thousands_of_ranks_are_planned_from_the_file_alone(path: Path) -> None:
+    plan = shard_plan(path, (1250, 8), {"wide": (None, 1), "tall": (0, None)})
+    assert len(plan.ranks) == 10_000
+    assert sum(rank.nbytes for rank in plan.ranks) == 4 * (1250 * 16 * 32768 + 8 * 1030 * 64)
+
+
+def test_wrong_arguments_say_what_was_expected(path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="expected 2 placements for wide, one for each mesh dimension, got 1"
+    ):
+        shard_plan(path, (2, 2), {"wide": (0,)})
+    with pytest.raises(IndexError, match=r"expected a dimension of wide, of shape \(16, 32768\), got 2"):
+        shard_plan(path, (2,), {"wide": (2,)})
+    with pytest.raises(ValueError, match="at least one rank"):
+        shard_plan(path, (2, 0), {"wide": (0, 0)})
+    with pytest.raises(ValueError, match="at least 1 rank per host, got 0"):
+        shard_plan(path, (2,), {"wide": (0,)}).hosts(0)

@@ -1,0 +1,226 @@
+"""Checkpoint.read and Checkpoint.plan: parts of many tensors in one planned read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dcp_folders import Writer
+from safetensors_files import saved as written
+
+import zerocopy
+from zerocopy.lazy.reading.read_plan import MANY_REQUESTS, requests_of
+from zerocopy.lazy.reading.segments import MAX_REQUEST, PAGE, Segment
+
+INDICES: list[Any] = [
+    ...,
+    slice(None),
+    slice(1, 5),
+    slice(2, None, 3),
+    3,
+    -1,
+    (slice(None), slice(1, 3)),
+    (slice(None), 2),
+    (..., 1),
+    (None, slice(0, 2)),
+    (slice(3, 3),),
+    (slice(1, 6, 2), slice(0, 5, 2)),
+    torch.tensor([0, 3, 3]),
+    [1, 0],
+]
+
+
+def read_bytes() -> int:
+    """Return the bytes that this process has read by system calls."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("rchar")))
+
+
+@pytest.fixture
+def weight() -> torch.Tensor:
+    return torch.arange(7 * 5 * 3, dtype=torch.float32).view(7, 5, 3)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+@pytest.mark.parametrize("form", ["plain", "transposed", "expanded", "deflated", "folder", "memory"])
+def test_read_any_index_of_any_layout_equals_indexing(
+    weight: torch.Tensor, index: Any, form: str, tmp_path: Path
+) -> None:
+    path: Any = tmp_path / "model.pt"
+    saved = weight
+    if form == "transposed":
+        saved = weight.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+        assert not saved.is_contiguous()
+    if form == "expanded":
+        saved = weight[:, :, :1].expand(7, 5, 3)
+    if form == "folder":
+        writer = Writer(tmp_path)
+        parts = [((0, 0, 0), weight[:3]), ((3, 0, 0), weight[3:, :2]), ((3, 2, 0), weight[3:, 2:])]
+        writer.add_chunks("w", weight.shape, weight.dtype, [(at, part.clone()) for at, part in parts])
+        path = writer.write()
+    elif form == "memory":
+        path = {"w": weight}
+    else:
+        torch.save({"w": saved}, path)
+        if form == "deflated":
+            path = _deflated(path)
+    with zerocopy.overlay(path) as checkpoint:
+        found = checkpoint.read({"w": index})["w"]
+    expected = saved[index]
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+    found.zero_()  # its memory is its own
+    with zerocopy.overlay(path) as checkpoint:
+        assert torch.equal(checkpoint.read({"w": ...})["w"], saved)
+
+
+def _deflated(path: Path) -> Path:
+    import zipfile
+
+    target = path.with_name("deflated.pt")
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in source.namelist():
+            archive.writestr(name, source.read(name))
+    return target
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.bfloat16, torch.float64, torch.complex64, torch.complex128],
+    ids=str,
+)
+def test_read_columns_of_any_dtype_equals_indexing(dtype: torch.dtype, tmp_path: Path) -> None:
+    wide = 2 * PAGE
+    weight = (torch.arange(4 * wide).view(4, wide) % 3).to(dtype)
+    torch.save({"w": weight}, tmp_path / "model.pt")
+    with zerocopy.open(tmp_path / "model.pt") as checkpoint:
+        for index in ((slice(None), slice(7, 40)), (slice(None), slice(1, None, 2)), (2, 5)):
+            assert torch.equal(checkpoint.read({"w": index})["w"], weight[index])
+
+
+def test_read_into_strided_and_other_dtypes_casts_and_keeps_the_rest(tmp_path: Path) -> None:
+    weight = torch.randn(6, 8)
+    torch.save({"a": weight, "b": weight * 2}, tmp_path / "model.pt")
+    whole = torch.full((6, 16), 9.0)
+    half = torch.zeros(6, 4, dtype=torch.float16)
+    with zerocopy.open(tmp_path / "model.pt") as checkpoint:
+        into = {"a": whole[:, ::2], "b": half}
+        read = checkpoint.read({"a": ..., "b": (slice(None), slice(0, 4))}, into=into)
+    assert read["a"] is into["a"]
+    assert torch.equal(whole[:, ::2], weight)
+    assert bool((whole[:, 1::2] == 9).all())
+    assert torch.equal(half, (weight * 2)[:, :4].half())
+
+
+def test_read_into_a_tensor_that_autograd_saved_is_noticed(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(3)}, tmp_path / "model.pt")
+    x, factor = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
+    product = (x * factor).sum()
+    with zerocopy.open(tmp_path / "model.pt") as checkpoint:
+        checkpoint.read({"w": ...}, into={"w": factor})
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
+def test_read_across_shards_reads_each_file(tmp_path: Path) -> None:
+    homes = {}
+    for number in range(3):
+        name = f"model-{number}.safetensors"
+        (tmp_path / name).write_bytes(written({f"w{number}": torch.full((4, 4), float(number))}))
+        homes[f"w{number}"] = name
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": homes}))
+    (tmp_path / "stray.safetensors").write_bytes(written({"w1": torch.full((4, 4), 77.0)}))
+    with zerocopy.open(tmp_path) as checkpoint:
+        parts = {"w2": slice(0, 1), "w0": (slice(None), 1), "w1": ...}
+        plan = checkpoint.plan(parts)
+        read = checkpoint.read(parts)
+    assert {Path(file.path).name for file in plan.files} == set(homes.values())
+    assert list(read) == ["w2", "w0", "w1"]
+    assert all(bool((tensor == int(name[1])).all()) for name, tensor in read.items())
+
+
+def test_read_counts_the_bytes_that_the_plan_says(tmp_path: Path) -> None:
+    state = {f"layer{i}.weight": torch.randn(64, 4096) for i in range(12)}
+    torch.save(state, tmp_path / "model.pt")
+    with zerocopy.open(tmp_path / "model.pt") as checkpoint:
+        for index in (slice(0, 16), (slice(None), slice(0, 1024)), ...):
+            parts = dict.fromkeys(state, index)
+            plan = checkpoint.plan(parts)
+            before = read_bytes()
+            read = checkpoint.read(parts)
+            taken = read_bytes() - before
+            assert plan.nbytes == sum(tensor.numel() * 4 for tensor in read.values())
+            assert plan.nbytes <= plan.bytes_read <= 1.01 * plan.nbytes
+            assert taken == pytest.approx(plan.bytes_read, rel=0.01)
+            assert f"{plan.requests} request" in plan.describe()
+            assert all(torch.equal(read[name], state[name][index]) for name in state)
+
+
+def test_neighbours_become_one_request_and_far_parts_do_not() -> None:
+    near = [Segment(i * 300, 200, 0, 0, ()) for i in range(50)]
+    far = [Segment(1 << 20, 10, 0, 0, ()), Segment((1 << 20) + 10 + PAGE + 1, 10, 0, 0, ())]
+    requests = requests_of([*far, *near])
+    assert [request.nbytes for request in requests] == [49 * 300 + 200, 10, 10]
+    assert sum(len(request.segments) for request in requests) == 52
+
+
+def test_very_many_requests_are_joined_while_the_gaps_are_a_small_part() -> None:
+    gap, size = 2 * PAGE, 20 * PAGE
+    dense = [Segment(i * (size + gap), size, 0, 0, ()) for i in range(2 * MANY_REQUESTS)]
+    joined = requests_of(dense)
+    needed = size * len(dense)
+    assert len(joined) < MANY_REQUESTS
+    assert needed < sum(request.nbytes for request in joined) <= 1.125 * needed
+    sparse = [Segment(i * 100 * PAGE, PAGE, 0, 0, ()) for i in range(2 * MANY_REQUESTS)]
+    assert sum(request.nbytes for request in requests_of(sparse)) == PAGE * len(sparse)
+
+
+def test_large_tensors_are_read_in_requests_that_several_threads_share(tmp_path: Path) -> None:
+    weight = torch.arange(3 * MAX_REQUEST, dtype=torch.uint8)
+    torch.save({"w": weight}, tmp_path / "model.pt")
+    with zerocopy.open(tmp_path / "model.pt") as checkpoint:
+        plan = checkpoint.plan({"w": ...})
+        assert plan.requests >= 3
+        assert torch.equal(checkpoint.read({"w": ...})["w"], weight)
+
+
+def test_read_with_wrong_arguments_says_what_was_expected(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(3, 4)}, tmp_path / "model.pt")
+    with zerocopy.open(tmp_path / "model.pt") as checkpoint:
+        with pytest.raises(KeyError, match="there is no v"):
+            checkpoint.read({"v": ...})
+        with pytest.raises(IndexError):
+            checkpoint.read({"w": 3})
+        with pytest.raises(TypeError, match="expected a dict of names to indices, got list"):
+            checkpoint.read(["w"])  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"expected a tensor of shape \(3, 4\) for w, got \(3,\)"):
+            checkpoint.read({"w": ...}, into={"w": torch.ones(3)})
+        with pytest.raises(ValueError, match="not read: name it in the first argument"):
+            checkpoint.read({"w": ...}, into={"v": torch.ones(3)})
+
+
+def test_read_of_a_file_that_was_replaced_or_cut_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"w": torch.ones(100_000)}, path)
+    with zerocopy.open(path) as checkpoint:
+        os.truncate(path, 1000)
+        with pytest.raises(OSError, match="cut since it was opened"):
+            checkpoint.read({"w": ...})
+    torch.save({"w": torch.ones(100_000)}, path)
+    with zerocopy.open(path) as checkpoint:
+        torch.save({"w": torch.zeros(100_000)}, tmp_path / "other.pt")
+        (tmp_path / "other.pt").replace(path)
+        with pytest.raises(OSError, match="another file has taken its place"):
+            checkpoint.read({"w": ...})
+
+
+def test_read_converts_as_the_checkpoint_was_opened(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(3, 4), "n": torch.arange(3)}, tmp_path / "model.pt")
+    with zerocopy.open(tmp_path / "model.pt", dtype=torch.bfloat16) as checkpoint:
+        read = checkpoint.read({"w": slice(1, 2), "n": ...})
+    assert (read["w"].dtype, read["n"].dtype) == (torch.bfloat16, torch.int64)
+    assert torch.equal(read["w"], torch.ones(1, 4, dtype=torch.bfloat16))
