@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from zerocopy.loading.readers.unpickler import Unpickler
     from zerocopy.loading.untyped_storage import untyped_storage
     from zerocopy.patching import is_patched, patch, patched, unpatch
+    from zerocopy.saving.background import Saving
     from zerocopy.saving.edit import drop_keys, rename_keys
     from zerocopy.saving.pickler import StoredTensor
     from zerocopy.saving.saver import save
@@ -51,6 +52,7 @@ __all__ = [
     "MemoryReport",
     "NotYetLoadedTensor",
     "Prefetch",
+    "Saving",
     "StoredTensor",
     "Stub",
     "TensorInfo",
@@ -95,6 +97,7 @@ _HOMES = {
     "MemoryReport": "loading.memory_report",
     "NotYetLoadedTensor": "lazy.placeholder",
     "Prefetch": "lazy.prefetch",
+    "Saving": "saving.background",
     "StoredTensor": "saving.pickler",
     "Stub": "loading.objects.stubs",
     "TensorInfo": "lazy.layer",

@@ -1,0 +1,367 @@
+"""Saves that go on while the program does: ``zerocopy.save(..., wait=False)``."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import logging
+import mmap
+import os
+import select
+import signal
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from zerocopy import _core
+from zerocopy.progress import Progress
+from zerocopy.saving import saves_under_way, snapshot
+from zerocopy.saving.atomic_file import NewFile, created_for, is_special, new_name, path_of_file
+from zerocopy.saving.mapped_files import MappedFiles, Place
+from zerocopy.saving.plan import Plan
+
+if TYPE_CHECKING:
+    from zerocopy.saving.saver import Parts
+
+_log = logging.getLogger("zerocopy")
+_REPORT = struct.Struct("=Qii")  # container/planned_archive.h: SaveReport
+_RUNNING, _FINISHED = 0, 1
+_PROGRESS_SECONDS = 0.1
+_POLL_SECONDS = 0.02  # where the kernel has no descriptors for processes
+# The end of the writing process is told only to who asks for children of every kind (linux/wait.h).
+_WALL = 0x40000000
+_GONE = (
+    "a file that is mapped was cut, or a tensor lies in memory that a copy of the process does not have "
+    "(MADV_DONTFORK): save it with wait=True"
+)
+
+
+class Saving:
+    """A save that goes on while the program does: what ``zerocopy.save(..., wait=False)`` returns.
+
+    It ends by itself, whether or not this object is kept. At the end of the program Python waits for it. An error
+    that no :meth:`wait` has raised is logged, when the object goes away or the program ends. It belongs to the process
+    that began it: a child of ``fork`` cannot wait for it.
+
+    Attributes
+    ----------
+    path : str
+        Where to.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, torch, zerocopy
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.pt"
+    >>> saving = zerocopy.save({"weight": torch.arange(4.0)}, path, wait=False)
+    >>> saving.wait()
+    >>> saving.done, saving.progress
+    (True, (16, 16))
+    """
+
+    def __init__(self, path: str, total: int, progress: Progress | None = None) -> None:
+        self.path = path
+        self._ended, self._error = threading.Event(), cast("BaseException | None", None)
+        self._is_told = False  # somebody has the error
+        self._process = os.getpid()
+        self._total, self._callback = total, progress
+        self._last_told: tuple[int, int] | None = None
+        self._report = mmap.mmap(-1, mmap.PAGESIZE)  # shared with the process that writes
+
+    def __repr__(self) -> str:
+        written, total = self.progress
+        state = (
+            f"{written} of {total} bytes" if not self._ended.is_set() else "failed" if self._error else "done"
+        )
+        return f"<zerocopy.Saving {self.path!r}: {state}>"
+
+    def __del__(self) -> None:
+        if self._ended.is_set():
+            self._log_error()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        self._require_own()
+        return self._ended.is_set()
+
+    @property
+    def _tells_progress(self) -> bool:
+        """Whether the program wants to be told."""
+        return self._callback is not None
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """The bytes of storages that are written, and those that there are."""
+        written, state, _ = _REPORT.unpack_from(self._report)
+        return (self._total if state == _FINISHED else written), self._total
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the file is whole, on the disk, and has its name.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds.
+
+        Raises
+        ------
+        TimeoutError
+            It has not ended by then.
+        OSError
+            The operating system refused: no room, no permission, no such folder. What was there before is there still.
+        Exception
+            What the function `progress` of ``zerocopy.save`` has raised. The file is whole.
+        """
+        self._require_own()
+        if not self._ended.wait(timeout):
+            written, total = self.progress
+            raise TimeoutError(f"not saved within {timeout} seconds: {written} of {total} bytes are written")
+        self._is_told = True
+        if self._error is not None:
+            raise self._error
+
+    def join(self) -> None:
+        """Wait until it has ended, well or not."""
+        self._ended.wait()
+
+    def _require_own(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(f"a Saving belongs to the process that began it, {self._process}")
+
+    def _log_error(self) -> None:
+        if self._error is not None and not self._is_told and os.getpid() == self._process:
+            self._is_told = True
+            _log.error("%s was not saved: %r", self.path, self._error)
+
+    def _tell_progress(self, *, at_end: bool = False) -> None:
+        """Call the program's function. It is called no more after it has raised something."""
+        if self._callback is None:
+            return
+        callback = self._callback
+        if at_end:
+            self._callback = None
+        if (now := self.progress) == self._last_told:
+            return
+        self._last_told = now
+        try:
+            callback(*now)
+        except BaseException as error:
+            self._callback, self._error = None, error
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None:
+            self._tell_progress(at_end=True)
+        else:
+            self._error = error
+        if self._error is not None:
+            _failed.add(self)
+        self._callback = None
+        self._ended.set()
+
+
+class _Job:
+    """What is under way for a Saving: a process or a thread that writes, and a thread that waits for its end."""
+
+    def __init__(self, saving: Saving, target: Path, new: NewFile) -> None:
+        self.saving, self._target = saving, target
+        self.new, self.temporary = new, new.name or new_name(target)
+        self.keeps = contextlib.ExitStack()  # what the writer reads
+        self.keeps.callback(os.close, new.descriptor)
+        self._lock = threading.Lock()
+        self._process: int | None = None
+        self._process_end: int | None = None  # a descriptor
+
+    def join(self) -> None:
+        """Wait until it has ended, well or not."""
+        self.saving.join()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.saving.done
+
+    def process_end(self) -> int | None:
+        """Return a descriptor that is readable when the writing process has ended; None if nothing tells it."""
+        with self._lock:
+            return None if self._process_end is None else os.dup(self._process_end)
+
+    def planned(self, plan: Plan, earlier: list[int]) -> _core.PlannedSave:
+        """Return what writes the file."""
+        names = (self._target, self._target.parent, self.temporary)
+        encoded = (*map(os.fsencode, names), self.new.name is not None)
+        return _core.PlannedSave(plan, self.new.descriptor, encoded, earlier, self.saving._report)
+
+    def watch(self, process: int) -> None:
+        """Have a thread wait for the end of a process that writes."""
+        self.keeps.close()  # the process has its own
+        self._process = process
+        with contextlib.suppress(OSError, AttributeError):
+            self._process_end = os.pidfd_open(process)
+        self._start(self._wait_for_process)
+
+    def write_here(
+        self, write: _core.PlannedSave, memory: object, earlier: list[saves_under_way.UnderWay]
+    ) -> None:
+        """Have a thread write."""
+        self.keeps.callback(_forget, memory)
+        self._start(lambda: self._write(write, earlier))
+
+    def _start(self, function: Callable[[], None]) -> None:
+        saves_under_way.add(self._target, self)
+        thread = threading.Thread(target=function, name="zerocopy-save", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no threads any more: the program is ending
+            function()
+
+    def _write(self, write: _core.PlannedSave, earlier: list[saves_under_way.UnderWay]) -> None:
+        for save in earlier:
+            save.join()
+        if self.saving._tells_progress:
+            writer = threading.Thread(target=write.run, name="zerocopy-save-writer", daemon=True)
+            writer.start()
+            while writer.is_alive():
+                writer.join(_PROGRESS_SECONDS)
+                self.saving._tell_progress()
+        else:
+            write.run()
+        self.end(self._outcome(""))
+
+    def _wait_for_process(self) -> None:
+        assert self._process is not None
+        status = None
+        if self._process_end is not None:
+            end = select.poll()
+            end.register(self._process_end, select.POLLIN)
+            while not end.poll(_PROGRESS_SECONDS * 1000 if self.saving._tells_progress else None):
+                self.saving._tell_progress()
+        with contextlib.suppress(ChildProcessError):  # another has waited for it
+            while (waited := os.waitpid(self._process, _WALL | self._no_hang()))[0] == 0:
+                time.sleep(_POLL_SECONDS)
+                self.saving._tell_progress()
+            status = waited[1]
+        with self._lock:
+            if self._process_end is not None:
+                os.close(self._process_end)
+                self._process_end = None
+        self.end(self._outcome(_how_it_ended(status)))
+
+    def _no_hang(self) -> int:
+        return os.WNOHANG if self._process_end is None and self.saving._tells_progress else 0
+
+    def _outcome(self, how: str) -> OSError | None:
+        """Return what the report says, or how the process ended that should have written it."""
+        _, state, number = _REPORT.unpack_from(self.saving._report)
+        path = self.saving.path
+        if state == _FINISHED:
+            return None
+        if state == _RUNNING:
+            return ChildProcessError(errno.ECHILD, f"the process that wrote it {how}", path)
+        if number == errno.EFAULT:
+            return OSError(errno.ESTALE, _GONE, path)
+        return OSError(number, os.strerror(number), path)
+
+    def end(self, error: BaseException | None) -> None:
+        """Take everything away, and say how it ended."""
+        if error is not None:
+            with contextlib.suppress(OSError):
+                self.temporary.unlink(missing_ok=True)
+        self.keeps.close()
+        saves_under_way.remove(self._target, self)
+        self.saving._end(error)
+
+
+def _forget(_: object) -> None:
+    pass
+
+
+def _how_it_ended(status: int | None) -> str:
+    if status is not None and os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"was ended by {signal.Signals(number).name}" if number in set(signal.Signals) else str(number)
+    return "has ended before it was done"
+
+
+_failed: weakref.WeakSet[Saving] = weakref.WeakSet()
+
+
+def begin(
+    parts: Parts, f: str | os.PathLike[str], alignment: int, checksum: bool, progress: Progress | None
+) -> Saving | None:
+    """Begin to save the parts of an object as they are now; return None for what has to be written to directly."""
+    saving = Saving(os.fspath(f), parts.total, progress)
+    try:
+        path = path_of_file(f)
+        if is_special(path):
+            return None
+        target = Path(os.path.realpath(path))
+        job = _Job(saving, target, created_for(target))
+    except OSError as error:
+        saving._end(error)
+        return saving
+    try:
+        _begin(job, parts, alignment, checksum, saves_under_way.to(target))
+    except BaseException:
+        job.keeps.close()
+        if job.new.name is not None:
+            job.new.name.unlink(missing_ok=True)
+        raise
+    return saving
+
+
+def _begin(
+    job: _Job, parts: Parts, alignment: int, checksum: bool, earlier: list[saves_under_way.UnderWay]
+) -> None:
+    mapped = job.keeps.enter_context(MappedFiles())
+    device = os.fstat(job.new.descriptor).st_dev
+
+    def known_checksum(place: Place, size: int) -> int | None:
+        # Only of blocks that both files have is it of use.
+        return mapped.checksum_of(place, size) if os.fstat(place.descriptor).st_dev == device else None
+
+    checksums = known_checksum if checksum else None
+    storages = snapshot.sorted_storages(parts, mapped)
+    reason = snapshot.why_not_to_fork(storages)
+    with contextlib.ExitStack() as ends:
+        descriptors = []
+        for save in earlier:
+            end = save.process_end()
+            if end is not None:
+                ends.callback(os.close, end)
+                descriptors.append(end)
+            elif not save.done:
+                reason = reason or "an earlier save to this file goes on in a thread"
+        if not reason:
+            taken = snapshot.taken(parts, storages, alignment, checksums, copies=False)
+            try:
+                process = job.planned(taken.plan, descriptors).begin_in_copy()
+            except OSError as error:
+                reason = str(error)
+                _log.info("%s: copying what is saved: %s", job.saving.path, reason)
+            else:
+                job.watch(process)
+                return
+    _log.debug("%s: written by a thread: %s", job.saving.path, reason)
+    taken = snapshot.taken(parts, storages, alignment, checksums, copies=True)
+    job.write_here(job.planned(taken.plan, []), taken.memory, earlier)
+
+
+def ended(f: Any, total: int) -> Saving:
+    """Return what stands for a save that is over."""
+    saving = Saving(os.fspath(f) if isinstance(f, (str, os.PathLike)) else repr(f), total)
+    _REPORT.pack_into(saving._report, 0, total, _FINISHED, 0)
+    saving._end(None)
+    return saving
+
+
+@atexit.register
+def _wait_for_all() -> None:
+    for save in saves_under_way.everywhere():
+        save.join()
+    for saving in list(_failed):
+        saving._log_error()
