@@ -96,7 +96,7 @@ def begin_copy_to_cpu(storage: torch.UntypedStorage) -> tuple[torch.UntypedStora
         target = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=True)
     except RuntimeError:  # so much memory cannot be locked
         return storage.cpu(), _nothing
-    source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+    source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
     stream = torch.cuda.current_stream(storage.device)
     with torch.cuda.device(storage.device):
         target.copy_(source, non_blocking=True)

@@ -6,22 +6,20 @@ import atexit
 import contextlib
 import errno
 import logging
-import mmap
 import os
 import select
 import signal
-import struct
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from zerocopy import _core
 from zerocopy.progress import Progress
 from zerocopy.saving import saves_under_way, snapshot
 from zerocopy.saving.atomic_file import NewFile, created_for, is_special, new_name, path_of_file
+from zerocopy.saving.handle import FINISHED, RUNNING, Saving, log_errors
 from zerocopy.saving.mapped_files import MappedFiles, Place
 from zerocopy.saving.plan import Plan
 
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from zerocopy.saving.saver import Parts
 
 _log = logging.getLogger("zerocopy")
-_REPORT = struct.Struct("=Qii")  # container/planned_archive.h: SaveReport
-_RUNNING, _FINISHED = 0, 1
 _PROGRESS_SECONDS = 0.1
 _POLL_SECONDS = 0.02  # where the kernel has no descriptors for processes
 # The end of the writing process is told only to who asks for children of every kind (linux/wait.h).
@@ -39,129 +35,6 @@ _GONE = (
     "a file that is mapped was cut, or a tensor lies in memory that a copy of the process does not have "
     "(MADV_DONTFORK): save it with wait=True"
 )
-
-
-class Saving:
-    """A save that goes on while the program does: what ``zerocopy.save(..., wait=False)`` returns.
-
-    It ends by itself, whether or not this object is kept. At the end of the program Python waits for it. An error
-    that no :meth:`wait` has raised is logged, when the object goes away or the program ends. It belongs to the process
-    that began it: a child of ``fork`` cannot wait for it.
-
-    Attributes
-    ----------
-    path : str
-        Where to.
-
-    Examples
-    --------
-    >>> import tempfile, pathlib, torch, zerocopy
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.pt"
-    >>> saving = zerocopy.save({"weight": torch.arange(4.0)}, path, wait=False)
-    >>> saving.wait()
-    >>> saving.done, saving.progress
-    (True, (16, 16))
-    """
-
-    def __init__(self, path: str, total: int, progress: Progress | None = None) -> None:
-        self.path = path
-        self._ended, self._error = threading.Event(), cast("BaseException | None", None)
-        self._is_told = False  # somebody has the error
-        self._process = os.getpid()
-        self._total, self._callback = total, progress
-        self._last_told: tuple[int, int] | None = None
-        self._report = mmap.mmap(-1, mmap.PAGESIZE)  # shared with the process that writes
-
-    def __repr__(self) -> str:
-        written, total = self.progress
-        state = (
-            f"{written} of {total} bytes" if not self._ended.is_set() else "failed" if self._error else "done"
-        )
-        return f"<zerocopy.Saving {self.path!r}: {state}>"
-
-    def __del__(self) -> None:
-        if self._ended.is_set():
-            self._log_error()
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended, well or not."""
-        self._require_own()
-        return self._ended.is_set()
-
-    @property
-    def _tells_progress(self) -> bool:
-        """Whether the program wants to be told."""
-        return self._callback is not None
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """The bytes of storages that are written, and those that there are."""
-        written, state, _ = _REPORT.unpack_from(self._report)
-        return (self._total if state == _FINISHED else written), self._total
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait until the file is whole, on the disk, and has its name.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds.
-
-        Raises
-        ------
-        TimeoutError
-            It has not ended by then.
-        OSError
-            The operating system refused: no room, no permission, no such folder. What was there before is there still.
-        Exception
-            What the function `progress` of ``zerocopy.save`` has raised. The file is whole.
-        """
-        self._require_own()
-        if not self._ended.wait(timeout):
-            written, total = self.progress
-            raise TimeoutError(f"not saved within {timeout} seconds: {written} of {total} bytes are written")
-        self._is_told = True
-        if self._error is not None:
-            raise self._error
-
-    def join(self) -> None:
-        """Wait until it has ended, well or not."""
-        self._ended.wait()
-
-    def _require_own(self) -> None:
-        if os.getpid() != self._process:
-            raise RuntimeError(f"a Saving belongs to the process that began it, {self._process}")
-
-    def _log_error(self) -> None:
-        if self._error is not None and not self._is_told and os.getpid() == self._process:
-            self._is_told = True
-            _log.error("%s was not saved: %r", self.path, self._error)
-
-    def _tell_progress(self, *, at_end: bool = False) -> None:
-        """Call the program's function. It is called no more after it has raised something."""
-        if self._callback is None:
-            return
-        callback = self._callback
-        if at_end:
-            self._callback = None
-        if (now := self.progress) == self._last_told:
-            return
-        self._last_told = now
-        try:
-            callback(*now)
-        except BaseException as error:
-            self._callback, self._error = None, error
-
-    def _end(self, error: BaseException | None) -> None:
-        if error is None:
-            self._tell_progress(at_end=True)
-        else:
-            self._error = error
-        if self._error is not None:
-            _failed.add(self)
-        self._callback = None
-        self._ended.set()
 
 
 class _Job:
@@ -192,9 +65,9 @@ class _Job:
 
     def planned(self, plan: Plan, earlier: list[int]) -> _core.PlannedSave:
         """Return what writes the file."""
-        names = (self._target, self._target.parent, self.temporary)
-        encoded = (*map(os.fsencode, names), self.new.name is not None)
-        return _core.PlannedSave(plan, self.new.descriptor, encoded, earlier, self.saving._report)
+        target, folder, temporary = map(os.fsencode, (self._target, self._target.parent, self.temporary))
+        names = (target, folder, temporary, self.new.name is not None)
+        return _core.PlannedSave(plan, self.new.descriptor, names, earlier, self.saving.shared_report)
 
     def watch(self, process: int) -> None:
         """Have a thread wait for the end of a process that writes."""
@@ -222,12 +95,12 @@ class _Job:
     def _write(self, write: _core.PlannedSave, earlier: list[saves_under_way.UnderWay]) -> None:
         for save in earlier:
             save.join()
-        if self.saving._tells_progress:
+        if self.saving.tells_progress:
             writer = threading.Thread(target=write.run, name="zerocopy-save-writer", daemon=True)
             writer.start()
             while writer.is_alive():
                 writer.join(_PROGRESS_SECONDS)
-                self.saving._tell_progress()
+                self.saving.tell_progress()
         else:
             write.run()
         self.end(self._outcome(""))
@@ -238,12 +111,12 @@ class _Job:
         if self._process_end is not None:
             end = select.poll()
             end.register(self._process_end, select.POLLIN)
-            while not end.poll(_PROGRESS_SECONDS * 1000 if self.saving._tells_progress else None):
-                self.saving._tell_progress()
+            while not end.poll(_PROGRESS_SECONDS * 1000 if self.saving.tells_progress else None):
+                self.saving.tell_progress()
         with contextlib.suppress(ChildProcessError):  # another has waited for it
             while (waited := os.waitpid(self._process, _WALL | self._no_hang()))[0] == 0:
                 time.sleep(_POLL_SECONDS)
-                self.saving._tell_progress()
+                self.saving.tell_progress()
             status = waited[1]
         with self._lock:
             if self._process_end is not None:
@@ -252,15 +125,15 @@ class _Job:
         self.end(self._outcome(_how_it_ended(status)))
 
     def _no_hang(self) -> int:
-        return os.WNOHANG if self._process_end is None and self.saving._tells_progress else 0
+        return os.WNOHANG if self._process_end is None and self.saving.tells_progress else 0
 
     def _outcome(self, how: str) -> OSError | None:
         """Return what the report says, or how the process ended that should have written it."""
-        _, state, number = _REPORT.unpack_from(self.saving._report)
+        _, state, number = self.saving.report()
         path = self.saving.path
-        if state == _FINISHED:
+        if state == FINISHED:
             return None
-        if state == _RUNNING:
+        if state == RUNNING:
             return ChildProcessError(errno.ECHILD, f"the process that wrote it {how}", path)
         if number == errno.EFAULT:
             return OSError(errno.ESTALE, _GONE, path)
@@ -272,8 +145,8 @@ class _Job:
             with contextlib.suppress(OSError):
                 self.temporary.unlink(missing_ok=True)
         self.keeps.close()
+        self.saving.end(error)
         saves_under_way.remove(self._target, self)
-        self.saving._end(error)
 
 
 def _forget(_: object) -> None:
@@ -285,9 +158,6 @@ def _how_it_ended(status: int | None) -> str:
         number = os.WTERMSIG(status)
         return f"was ended by {signal.Signals(number).name}" if number in set(signal.Signals) else str(number)
     return "has ended before it was done"
-
-
-_failed: weakref.WeakSet[Saving] = weakref.WeakSet()
 
 
 def begin(
@@ -302,7 +172,7 @@ def begin(
         target = Path(os.path.realpath(path))
         job = _Job(saving, target, created_for(target))
     except OSError as error:
-        saving._end(error)
+        saving.end(error)
         return saving
     try:
         _begin(job, parts, alignment, checksum, saves_under_way.to(target))
@@ -351,17 +221,8 @@ def _begin(
     job.write_here(job.planned(taken.plan, []), taken.memory, earlier)
 
 
-def ended(f: Any, total: int) -> Saving:
-    """Return what stands for a save that is over."""
-    saving = Saving(os.fspath(f) if isinstance(f, (str, os.PathLike)) else repr(f), total)
-    _REPORT.pack_into(saving._report, 0, total, _FINISHED, 0)
-    saving._end(None)
-    return saving
-
-
 @atexit.register
 def _wait_for_all() -> None:
     for save in saves_under_way.everywhere():
         save.join()
-    for saving in list(_failed):
-        saving._log_error()
+    log_errors()

@@ -14,8 +14,8 @@ from zerocopy.process.malloc_trim import Heap
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving import background
 from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
-from zerocopy.saving.background import Saving
 from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
+from zerocopy.saving.handle import Saving, ended
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickler import Remake, pickled
 from zerocopy.saving.sink import FileSink, Sink, StreamSink, Written
@@ -136,7 +136,7 @@ def save(
             return saving
     with sink_of(f) as sink:
         parts.write(sink, alignment, checksum, Counted(progress, parts.total))
-    return None if wait else background.ended(f, parts.total)
+    return None if wait else ended(f, parts.total)
 
 
 @contextlib.contextmanager
