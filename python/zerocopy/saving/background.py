@@ -172,7 +172,8 @@ def begin(
         target = Path(os.path.realpath(path))
         job = _Job(saving, target, created_for(target))
     except OSError as error:
-        saving.end(error)
+        # Another one, since frames of this one would keep the Saving.
+        saving.end(OSError(error.errno, error.strerror, error.filename))
         return saving
     try:
         _begin(job, parts, alignment, checksum, saves_under_way.to(target))
