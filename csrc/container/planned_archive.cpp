@@ -23,6 +23,22 @@ void count(SaveReport& report, const Step& step, std::uint64_t size) noexcept {
   }
 }
 
+// Bytes are written before this process reads them for the checksum: of memory that is not there, a mapped
+// file that was cut, the system then returns an error and sends no signal.
+int write_memory(NewFile& file, const Step& step, ByteSpan header, std::uint32_t& crc,
+                 SaveReport& report) noexcept {
+  // NOLINTNEXTLINE(*-reinterpret-cast,performance-no-int-to-ptr): torch tells Python its addresses as numbers
+  const auto* begin = reinterpret_cast<const std::byte*>(step.begin);
+  for (std::uint64_t at = 0; at < step.size; at += kPiece) {
+    const ByteSpan piece(begin + at, static_cast<std::size_t>(std::min(kPiece, step.size - at)));
+    if (const int error = file.append(header, piece)) return error;
+    header = {};
+    if ((step.flags & kHasChecksum) != 0) crc = crc32(crc, piece);
+    count(report, step, piece.size());
+  }
+  return file.append(header, {});
+}
+
 void put(std::vector<std::byte>& literals, std::uint64_t place, std::uint32_t crc) noexcept {
   std::array<std::byte, 4> bytes{};
   for (unsigned i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(crc >> (8U * i));
@@ -117,22 +133,6 @@ int PlannedArchive::write_all(NewFile& file, SaveReport& report) noexcept {
       put(literals_, step.first_place, crc);
       put(literals_, step.second_place, crc);
     }
-  }
-  return file.append(header, {});
-}
-
-// Bytes are written before this process reads them for the checksum: of memory that is not there, a mapped
-// file that was cut, the system then returns an error and sends no signal.
-int PlannedArchive::write_memory(NewFile& file, const Step& step, ByteSpan header, std::uint32_t& crc,
-                                 SaveReport& report) noexcept {
-  // NOLINTNEXTLINE(*-reinterpret-cast,performance-no-int-to-ptr): torch tells Python its addresses as numbers
-  const auto* begin = reinterpret_cast<const std::byte*>(step.begin);
-  for (std::uint64_t at = 0; at < step.size; at += kPiece) {
-    const ByteSpan piece(begin + at, static_cast<std::size_t>(std::min(kPiece, step.size - at)));
-    if (const int error = file.append(header, piece)) return error;
-    header = {};
-    if ((step.flags & kHasChecksum) != 0) crc = crc32(crc, piece);
-    count(report, step, piece.size());
   }
   return file.append(header, {});
 }

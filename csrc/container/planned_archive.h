@@ -71,8 +71,6 @@ class PlannedArchive {
 
  private:
   int write_all(NewFile& file, SaveReport& report) noexcept;
-  int write_memory(NewFile& file, const Step& step, ByteSpan header, std::uint32_t& crc,
-                   SaveReport& report) noexcept;
   int write_part(NewFile& file, const Step& step, std::uint32_t& crc, SaveReport& report) noexcept;
   int checksum_of_part(const Step& step, Extent extent, std::uint32_t& crc) noexcept;
   std::uint32_t identify(std::uint64_t place) noexcept;

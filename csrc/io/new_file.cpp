@@ -19,8 +19,8 @@ namespace {
 
 // What writev takes. It writes nothing to it.
 iovec part_of(ByteSpan bytes) noexcept {
-  return {const_cast<std::byte*>(bytes.data()),
-          bytes.size()};  // NOLINT(*-const-cast): C has one type for both
+  // NOLINTNEXTLINE(*-const-cast): C has one type for both directions
+  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
 }
 
 ByteSpan behind(ByteSpan bytes, std::size_t size) noexcept {
@@ -130,32 +130,42 @@ int NewFile::share(int source, Extent extent, bool& shared) noexcept {
 
 int NewFile::copy(int source, Extent extent, std::span<std::byte> buffer) noexcept {
   while (extent.size > 0) {
-    ssize_t size = 0;
-    auto offset = static_cast<off_t>(extent.offset);
-    if (copies_ranges_) {
-      size = ::copy_file_range(source, &offset, descriptor_, nullptr, extent.size, 0);
-    } else if (sends_) {
-      size = ::sendfile(descriptor_, source, &offset, extent.size);
-    } else {
-      std::size_t got = 0;
-      const std::size_t wanted = std::min<std::uint64_t>(extent.size, buffer.size());
-      if (const int error = read_part(source, extent.offset, buffer.first(wanted), got)) return error;
-      if (const int error = append({buffer.data(), got}, {})) return error;
-      if (got < wanted) return ESTALE;
-      extent = {extent.offset + got, extent.size - got};
-      continue;
-    }
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && is_refused(errno)) {
-      (copies_ranges_ ? copies_ranges_ : sends_) = false;
-      continue;
-    }
-    if (size <= 0) return size < 0 ? errno : ESTALE;
-    advance(static_cast<std::uint64_t>(size));
-    extent = {extent.offset + static_cast<std::uint64_t>(size),
-              extent.size - static_cast<std::uint64_t>(size)};
+    std::uint64_t done = 0;
+    const bool in_kernel = copies_ranges_ || sends_;
+    const int error =
+        in_kernel ? copy_in_kernel(source, extent, done) : copy_through(source, extent, buffer, done);
+    if (error != 0) return error;
+    extent = {extent.offset + done, extent.size - done};
   }
   return 0;
+}
+
+// Nothing is done, and no error, where it is to be tried again or another way.
+int NewFile::copy_in_kernel(int source, Extent extent, std::uint64_t& done) noexcept {
+  auto offset = static_cast<off_t>(extent.offset);
+  const ssize_t size = copies_ranges_
+                           ? ::copy_file_range(source, &offset, descriptor_, nullptr, extent.size, 0)
+                           : ::sendfile(descriptor_, source, &offset, extent.size);
+  if (size > 0) {
+    done = static_cast<std::uint64_t>(size);
+    advance(done);
+    return 0;
+  }
+  if (size == 0) return ESTALE;
+  if (errno == EINTR) return 0;
+  if (!is_refused(errno)) return errno;
+  (copies_ranges_ ? copies_ranges_ : sends_) = false;
+  return 0;
+}
+
+int NewFile::copy_through(int source, Extent extent, std::span<std::byte> buffer,
+                          std::uint64_t& done) noexcept {
+  std::size_t got = 0;
+  const std::size_t wanted = std::min<std::uint64_t>(extent.size, buffer.size());
+  if (const int error = read_part(source, extent.offset, buffer.first(wanted), got)) return error;
+  if (got < wanted) return ESTALE;
+  done = got;
+  return append({buffer.data(), got}, {});
 }
 
 int NewFile::finish(const FileNaming& naming) noexcept {

@@ -45,6 +45,8 @@ class NewFile {
   int finish(const FileNaming& naming) noexcept;
 
  private:
+  int copy_in_kernel(int source, Extent extent, std::uint64_t& done) noexcept;
+  int copy_through(int source, Extent extent, std::span<std::byte> buffer, std::uint64_t& done) noexcept;
   void advance(std::uint64_t size) noexcept;
 
   int descriptor_;
