@@ -413,6 +413,38 @@ def test_a_system_that_makes_no_copy_of_the_process(
     assert "no more processes" in caplog.text
 
 
+def test_a_thread_writes_where_cuda_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with caplog.at_level(logging.DEBUG, "zerocopy"):
+        zerocopy.save(STATE, tmp_path / "model.pt", wait=False).wait()
+    assert "written by a thread: a device is in use" in caplog.text
+    assert (tmp_path / "model.pt").read_bytes() == written(STATE)
+
+
+def test_kernels_without_descriptors_of_processes(
+    tmp_path: Path, by_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(errno.ENOSYS, "not here")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    said: list[tuple[int, int]] = []
+    savings = [
+        zerocopy.save(
+            [LARGE, number],
+            tmp_path / "model.pt",
+            wait=False,
+            progress=(lambda *numbers: said.append(numbers)) if number else None,
+        )
+        for number in range(3)
+    ]
+    for saving in savings:
+        saving.wait()
+    assert stock_load(tmp_path / "model.pt")[1] == 2 and said[-1] == savings[-1].progress
+
+
 def test_memory_that_a_copy_of_the_process_does_not_have(tmp_path: Path, by_process: None) -> None:
     memory = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     tensor = torch.frombuffer(memory, dtype=torch.uint8)

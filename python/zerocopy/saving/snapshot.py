@@ -38,12 +38,15 @@ class Storages(NamedTuple):
         A copy of the process would see what this one writes to them.
     places : dict of int to Place
         Files have these.
+    devices : set of str
+        The kinds of devices that storages came from.
     """
 
     whole: list[torch.UntypedStorage]
     own: set[int]
     shared: set[int]
     places: dict[int, Place]
+    devices: set[str]
 
     @property
     def forkable(self) -> int:
@@ -69,13 +72,14 @@ class Snapshot(NamedTuple):
 
 def sorted_storages(parts: Parts, mapped: MappedFiles) -> Storages:
     """Return the storages, after bringing those of other devices to the CPU."""
-    found = Storages([], set(), set(), {})
+    found = Storages([], set(), set(), {}, set())
     if _torch.skips_data():
         return found
     arrivals: list[Callable[[], object]] = []
     for number, size in enumerate(parts.sizes):
         storage = parts.storage(number)
         if storage.device.type != "cpu":
+            found.devices.add(storage.device.type)
             storage, arrived = _torch.begin_copy_to_cpu(storage)
             arrivals.append(arrived)
             found.own.add(number)
@@ -93,8 +97,8 @@ def sorted_storages(parts: Parts, mapped: MappedFiles) -> Storages:
 
 def why_not_to_fork(storages: Storages) -> str:
     """Return why a copy of this process is not the way to keep storages as they are, or an empty string."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return "CUDA is in use, and its memory is not there in a copy of this process"
+    if torch.cuda.is_initialized() or storages.devices:
+        return "a device is in use, and its driver knows nothing of copies of this process"
     forkable = storages.forkable
     if forkable <= max(_SMALL, _private_memory() // _FORK_IS_CHEAPER_BY):
         return f"to copy {forkable} bytes takes less time than to copy this process"
