@@ -9,12 +9,33 @@ from typing import Any
 
 Line = dict[str, Any]
 
-HEADERS = ("case", "column", "zerocopy", "peer", "ratio", "min", "max", "rounds", "of DRAM", "goal", "")
+HEADERS = (
+    "case",
+    "column",
+    "zerocopy",
+    "peer",
+    "ratio",
+    "min",
+    "max",
+    "rounds",
+    "of DRAM",
+    "of floor",
+    "goal",
+    "",
+)
 
 
 def table(lines: Iterable[Line], ceiling: dict[str, float]) -> str:
-    """Lay out one line for each case and column; ratio is the median, over the rounds, of peer over ours."""
-    return layout([HEADERS, *(_cells(line, ceiling) for line in lines)])
+    """Lay out one line for each case and column; ratio is the median, over the rounds, of peer over ours.
+
+    Where the least that a loader can do with the same file was timed too (the rows `floor/*`), ours is also shown as a
+    multiple of that.
+    """
+    lines = list(lines)
+    floors = {
+        (line["file"], line["column"]): line["peer"] for line in lines if line["case"].startswith("floor/")
+    }
+    return layout([HEADERS, *(_cells(line, ceiling, floors) for line in lines)])
 
 
 def layout(rows: list[tuple[str, ...]]) -> str:
@@ -65,7 +86,8 @@ def times(ratio: float | None) -> str:
     return "" if ratio is None else f"{three_digits(ratio)}x"
 
 
-def _cells(line: Line, ceiling: dict[str, float]) -> tuple[str, ...]:
+def _cells(line: Line, ceiling: dict[str, float], floors: dict[tuple[str, str], float]) -> tuple[str, ...]:
+    floor = floors.get((line["file"], line["column"]))
     return (
         line["case"],
         line["column"],
@@ -76,6 +98,7 @@ def _cells(line: Line, ceiling: dict[str, float]) -> tuple[str, ...]:
         times(line.get("ratio_max")),
         str(line.get("rounds", "")),
         _of_dram(line, ceiling),
+        times(line["ours"] / floor) if floor else "",
         line["goal"]["text"] if line["goal"] else "",
         {True: "met", False: "MISSED", None: "not judged" if line["goal"] else ""}[line["met"]],
     )

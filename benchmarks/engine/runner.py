@@ -64,7 +64,12 @@ def sides(case: Case) -> list[Side]:
 
 def run_case(case: Case, files: Files, kernels: Kernels, settings: Settings) -> list[dict[str, Any]]:
     """Run a case and return one line of the table for each of its columns."""
-    common = {"case": case.name, "our_side": str(case.ours), "peer_side": str(case.peer or "")}
+    common = {
+        "case": case.name,
+        "file": case.ours.file,
+        "our_side": str(case.ours),
+        "peer_side": str(case.peer or ""),
+    }
     common["checked"] = [
         _check(side, files, isinstance(case, TimeCase) and case.check_ends)
         for side in dict.fromkeys(sides(case))

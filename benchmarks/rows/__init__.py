@@ -10,6 +10,7 @@ from ..engine.loader import LOADERS
 from . import (
     cold,
     far,
+    floor,
     gpu,
     module,
     opening,
@@ -26,6 +27,7 @@ __all__ = ["AREAS", "CASES", "LOADERS"]
 
 AREAS = (  # in the order of the table
     whole,
+    floor,
     opening,
     safetensors,
     placeholders,

@@ -18,6 +18,7 @@
 #include "python/gil.h"
 #include "python/listing.h"
 #include "python/record.h"
+#include "python/saving.h"
 
 namespace py = pybind11;
 
@@ -196,6 +197,7 @@ PYBIND11_MODULE(_core, module) {
            }),
            py::arg("file_size"), py::arg("complaint"))
       .def("charge", &Budget::charge, py::arg("bytes"));
+  register_saving(module);
   module.attr("ZipRecord") = zip_record().type();
   module.attr("StorageRecord") = storage_record().type();
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from zerocopy.loading.untyped_storage import untyped_storage
     from zerocopy.patching import is_patched, patch, patched, unpatch
     from zerocopy.saving.edit import drop_keys, rename_keys
+    from zerocopy.saving.handle import Saving
     from zerocopy.saving.pickler import StoredTensor
     from zerocopy.saving.saver import save
     from zerocopy.saving.skip_data import Extent, skip_data, storage_offsets
@@ -51,6 +52,7 @@ __all__ = [
     "MemoryReport",
     "NotYetLoadedTensor",
     "Prefetch",
+    "Saving",
     "StoredTensor",
     "Stub",
     "TensorInfo",
@@ -96,6 +98,7 @@ _HOMES = {
     "MemoryReport": "loading.memory_report",
     "NotYetLoadedTensor": "lazy.placeholder",
     "Prefetch": "lazy.prefetch",
+    "Saving": "saving.handle",
     "StoredTensor": "saving.pickler",
     "Stub": "loading.objects.stubs",
     "TensorInfo": "lazy.layer",

@@ -85,6 +85,28 @@ def identity(storage: torch.UntypedStorage) -> int:
     return found
 
 
+def begin_copy_to_cpu(storage: torch.UntypedStorage) -> tuple[torch.UntypedStorage, Callable[[], object]]:
+    """Return a storage on the CPU, and what to call before it is read: all copies are begun before one is waited for.
+
+    From CUDA the bytes come to page-locked memory, which torch keeps for the next time.
+    """
+    if storage.device.type != "cuda":
+        return storage.cpu(), _nothing
+    try:
+        target = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=True)
+    except RuntimeError:  # so much memory cannot be locked
+        return storage.cpu(), _nothing
+    source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    stream = torch.cuda.current_stream(storage.device)
+    with torch.cuda.device(storage.device):
+        target.copy_(source, non_blocking=True)
+    return untyped_of(target), stream.synchronize
+
+
+def _nothing() -> None:
+    pass
+
+
 def storage_numel(tensor: torch.Tensor) -> int:
     """Return how many elements the storage of a tensor has."""
     return untyped_of(tensor).nbytes() // tensor.element_size()

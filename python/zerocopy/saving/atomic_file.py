@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from zerocopy.saving import saves_under_way
+
 _SUFFIX = ".part"
 _TOKEN = re.compile("[0-9a-f]{16}")  # between the prefix and the suffix
 _MAX_STEM_LENGTH = 100  # bytes: names have 255
@@ -89,17 +91,13 @@ def replacing(target: Path, *, has_name: bool = False) -> Iterator[NewFile]:
     if is_special(target):
         raise OSError(errno.EINVAL, "not a regular file: it cannot be replaced atomically", os.fspath(target))
     target = Path(os.path.realpath(target))
-    with _naming(target):
-        old = _status_of(target)
-        _delete_leftovers(target)
-        new = _created(target, 0o666 if old is None else 0o600, has_name)
+    new = created_for(target, has_name=has_name)
     try:
-        with _naming(target):
-            if old is not None:
-                _take_after(new.descriptor, target, old)
         yield new
         with _naming(target):
             os.fsync(new.descriptor)
+            for earlier in saves_under_way.to(target):
+                earlier.join()
             new = _named(new, target)
             new.path.replace(target)
     except BaseException:
@@ -109,6 +107,27 @@ def replacing(target: Path, *, has_name: bool = False) -> Iterator[NewFile]:
     finally:
         os.close(new.descriptor)
     _sync_folder(target.parent)
+
+
+def created_for(target: Path, *, has_name: bool = False) -> NewFile:
+    """Return a new file, locked if it has a name, with the mode, owner and attributes of `target`.
+
+    `target` is no symbolic link and no special file. The file is the caller's: to close, and to delete if it has a
+    name.
+    """
+    with _naming(target):
+        old = _status_of(target)
+        _delete_leftovers(target)
+        new = _created(target, 0o666 if old is None else 0o600, has_name)
+        try:
+            if old is not None:
+                _take_after(new.descriptor, target, old)
+        except BaseException:
+            if new.name is not None:
+                new.name.unlink(missing_ok=True)
+            os.close(new.descriptor)
+            raise
+    return new
 
 
 @contextlib.contextmanager
@@ -139,7 +158,8 @@ def _prefix_of(target: Path) -> str:
     return f".{os.fsdecode(os.fsencode(target.name)[:_MAX_STEM_LENGTH])}."
 
 
-def _new_name(target: Path) -> Path:
+def new_name(target: Path) -> Path:
+    """Return a name for a new file beside the target, which is known for a leftover if its writer is killed."""
     return target.with_name(f"{_prefix_of(target)}{secrets.token_hex(8)}{_SUFFIX}")
 
 
@@ -151,7 +171,7 @@ def _created(target: Path, mode: int, has_name: bool) -> NewFile:
             if error.errno not in _NO_TMPFILE:
                 raise
     while True:
-        path = _new_name(target)
+        path = new_name(target)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             # Another writer may have taken it for a leftover before it was locked.
@@ -172,7 +192,7 @@ def _named(new: NewFile, target: Path) -> NewFile:
         return new
     _lock(new.descriptor)  # from now on it could be taken for a leftover
     while True:
-        name = _new_name(target)
+        name = new_name(target)
         with contextlib.suppress(FileExistsError):
             # With a descriptor for a folder Python follows the symbolic link, and without one it does not.
             os.link(new.path, name, src_dir_fd=new.descriptor)

@@ -19,7 +19,7 @@ from zerocopy.saving.zip_writer import MAX_ALIGNMENT, SMALLEST_ALIGNMENT, ZipWri
 
 _FILE_FORMAT = b"3\n"
 # From this size on it is worth to ask where a storage lies, and to have a thread compute its checksum.
-_LARGE = 1 << 20
+LARGE = 1 << 20
 _PIECE = 1 << 20
 _WRITTEN_PIECE = 4 << 20
 # Up to this an extra field pads everything, and torch's arithmetic for the places of storages holds.
@@ -44,10 +44,12 @@ class CheckpointWriter:
         Called with numbers of bytes of storages.
     """
 
+    IDENTIFIER = ".data/serialization_id"
+
     def __init__(
         self, sink: Sink, alignment: int, checksum: bool, *, regular: bool, written: Written = lambda _: None
     ) -> None:
-        self._sink, self._zip = sink, ZipWriter(sink)
+        self._zip = ZipWriter(sink)
         self._alignment, self._checksum, self._written = alignment, checksum, written
         self._regular = regular and alignment <= _MAX_REGULAR_ALIGNMENT
         # A Writer compares checksums with what storages hold, so it takes them from there.
@@ -82,7 +84,7 @@ class CheckpointWriter:
 
         def put(sink: Sink) -> int:
             content = _torch.bytes_of(on_cpu)
-            place = mapped.place_of(on_cpu.data_ptr(), size) if size >= _LARGE else None
+            place = mapped.place_of(on_cpu.data_ptr(), size) if size >= LARGE else None
             if place is None:
                 return self._from_memory(sink, content)
             if sink.share(place.descriptor, place.offset, size, self._written):
@@ -113,8 +115,8 @@ class CheckpointWriter:
     def finish(self) -> None:
         """Write what comes behind the storages, and the directory."""
         self._zip.write("version", _FILE_FORMAT)
-        self._zip.write(".data/serialization_id", self._identifier())
-        self._zip.finish()
+        self._add_identifier()
+        self._finish_zip()
 
     def _from_memory(self, sink: Sink, content: memoryview) -> int:
         """Write bytes and return their checksum, computed while the processor's cache still has them.
@@ -153,11 +155,14 @@ class CheckpointWriter:
         known = mapped.checksum_of(place, size) if self._inherits else None
         return _checksum_of_file(place, size) if known is None else known
 
-    def _identifier(self) -> bytes:
-        """Return 40 digits that tell one content from another, the same for the same: torch logs them."""
+    def _finish_zip(self) -> None:
+        self._zip.finish()
+
+    def _add_identifier(self) -> None:
+        """Write 40 digits that tell one content from another, the same for the same: torch logs them."""
         records = "\n".join(f"{entry.name} {entry.size} {entry.crc}" for entry in self._zip.entries)
         digest = hashlib.sha256(records.encode()).digest()
-        return f"{int.from_bytes(digest, 'little') % 10**40:040}".encode()
+        self._zip.write(self.IDENTIFIER, f"{int.from_bytes(digest, 'little') % 10**40:040}".encode())
 
 
 def _unnoticed(_: int) -> None:

@@ -19,7 +19,7 @@ _NOTHING: Mapping[str, int] = {}
 
 
 class MappedPart(NamedTuple):
-    """A line of /proc/self/maps about a file."""
+    """A line of /proc/self/maps about a file, or about shared memory, which may have no path."""
 
     begin: int
     end: int
@@ -54,6 +54,7 @@ class MappedFiles:
         }
         self._opened: dict[str, int | None] = {**known}
         self._checksums: dict[int, dict[tuple[int, int], int]] = {}
+        self._shared: list[MappedPart] | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -65,6 +66,18 @@ class MappedFiles:
     def identities(self) -> set[str]:
         """Return what the kernel calls them."""
         return {mapping.identity for mapping in self._mappings}
+
+    def is_shared(self, address: int, size: int) -> bool:
+        """Whether a copy of this process would see writes of this one to some of these bytes.
+
+        They lie in a shared mapping, or in a private one of a file that is mapped for writing too.
+        """
+        if self._shared is None:
+            self._shared = [
+                mapping for mapping in self._mappings if mapping.shared or mapping.identity in self._written
+            ]
+        index = bisect.bisect_left(self._shared, address + size, key=lambda mapping: mapping.begin) - 1
+        return size > 0 and index >= 0 and self._shared[index].end > address
 
     def place_of(self, address: int, size: int) -> FileExtent | None:
         """Return where the file has these bytes; None unless it is certain that it has the same."""
@@ -129,12 +142,13 @@ def _mappings() -> list[MappedPart]:
     with Path("/proc/self/maps").open("rb") as lines:
         for line in lines:
             fields = line.rstrip(b"\n").split(maxsplit=5)
-            if len(fields) == 6 and fields[5].startswith(b"/"):
+            shared = fields[1].endswith(b"s")
+            path = fields[5] if len(fields) == 6 else b""
+            if shared or path.startswith(b"/"):
                 begin, _, end = fields[0].partition(b"-")
                 identity = b" ".join(fields[3:5]).decode()
-                shared, writable = fields[1].endswith(b"s"), b"w" in fields[1]
                 span, offset = (int(begin, 16), int(end, 16)), int(fields[2], 16)
-                mappings.append(MappedPart(*span, shared, writable, offset, identity, fields[5]))
+                mappings.append(MappedPart(*span, shared, b"w" in fields[1], offset, identity, path))
     return mappings
 
 

@@ -5,23 +5,55 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 
 from zerocopy import _torch
 from zerocopy.process.malloc_trim import Heap
 from zerocopy.progress import Counted, Progress, require_progress
+from zerocopy.saving import background
 from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
 from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
+from zerocopy.saving.handle import Saving, ended
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickler import Remake, pickled
 from zerocopy.saving.sink import FileSink, Sink, StreamSink, Written
 
 
+@overload
 def save(
-    obj: Any, f: Any, *, alignment: int = 64, checksum: bool = True, progress: Progress | None = None
-) -> None:
+    obj: Any,
+    f: Any,
+    *,
+    alignment: int = 64,
+    checksum: bool = True,
+    progress: Progress | None = None,
+    wait: Literal[True] = True,
+) -> None: ...
+
+
+@overload
+def save(
+    obj: Any,
+    f: Any,
+    *,
+    alignment: int = 64,
+    checksum: bool = True,
+    progress: Progress | None = None,
+    wait: Literal[False],
+) -> Saving: ...
+
+
+def save(
+    obj: Any,
+    f: Any,
+    *,
+    alignment: int = 64,
+    checksum: bool = True,
+    progress: Progress | None = None,
+    wait: bool = True,
+) -> Saving | None:
     """Save an object as ``torch.save`` does: every ``torch.load`` since PyTorch 1.6 reads the file.
 
     A file of that name stays as it is until the new one is whole and on the disk, and then gives way to it at once,
@@ -43,12 +75,22 @@ def save(
     checksum : bool
         Whether storages get a CRC-32: ``zerocopy verify`` and ``unzip -t`` look at it, ``torch.load`` does not.
     progress : callable, optional
-        Called with the bytes of storages that are written and those that there are.
+        Called with the bytes of storages that are written and those that there are. With ``wait=False`` a thread
+        calls it, ten times a second at most.
+    wait : bool
+        False: return as soon as what the object holds now is kept, and write it in the background. Tensors may be
+        written to from then on. A file object, a pipe and a terminal are written to before this returns all the same.
+
+    Returns
+    -------
+    None or Saving
+        With ``wait=False`` a :class:`zerocopy.Saving`.
 
     Raises
     ------
     OSError
-        The operating system refused: no room, no permission, a directory is in the way.
+        The operating system refused: no room, no permission, a directory is in the way. With ``wait=False``
+        ``Saving.wait`` raises it.
     ValueError
         No such alignment.
     RuntimeError
@@ -72,6 +114,12 @@ def save(
     >>> zerocopy.save({"weight": torch.arange(4.0)}, path)
     >>> torch.load(path)
     {'weight': tensor([0., 1., 2., 3.])}
+    >>> weight = torch.ones(2)
+    >>> saving = zerocopy.save({"weight": weight}, path, wait=False)
+    >>> _ = weight.zero_()
+    >>> saving.wait()
+    >>> torch.load(path)
+    {'weight': tensor([1., 1.])}
     """
     checked_alignment(alignment)
     if not (isinstance(f, (str, os.PathLike)) or hasattr(f, "write")):
@@ -82,8 +130,13 @@ def save(
     require_progress(progress)
     _torch.log_usage("torch.save")
     parts = PickledObject(obj)
+    if not wait and isinstance(f, (str, os.PathLike)):
+        saving = background.begin(parts, f, alignment, checksum, progress)
+        if saving is not None:
+            return saving
     with sink_of(f) as sink:
         parts.write(sink, alignment, checksum, Counted(progress, parts.total))
+    return None if wait else ended(f, parts.total)
 
 
 @contextlib.contextmanager
@@ -125,6 +178,10 @@ class PickledObject:
     def total(self) -> int:
         """The bytes of all storages."""
         return sum(self.sizes)
+
+    def is_kept(self, number: int) -> bool:
+        """Whether a storage is the program's; else it is made whenever it is asked for."""
+        return not isinstance(self._sources[number], Remake)
 
     def storage(self, number: int) -> torch.UntypedStorage:
         """Return a storage, which is made now unless it is kept."""

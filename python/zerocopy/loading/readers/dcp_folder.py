@@ -192,7 +192,7 @@ def _checked(name: str, dtype: torch.dtype, chunk: dcp_metadata.Chunk, part: Any
     return part
 
 
-def _no_chunk(name: str, place: dcp_metadata.Place) -> FormatError:
+def _no_chunk(name: str, place: dcp_metadata.ArchiveExtent) -> FormatError:
     return FormatError(f"{place.file}: what lies at {place.offset:#x} is no chunk of {shown(name)}")
 
 

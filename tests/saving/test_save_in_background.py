@@ -1,0 +1,664 @@
+"""``zerocopy.save(..., wait=False)``: the file holds what the object held at the call."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import io
+import logging
+import mmap
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import strategies
+import torch
+from background_saves import LARGE, StoppedWriters, process_of, without_unnamed_files
+from conftest import Child, Saver, stock_load
+from equality import assert_same
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kinds import CATALOG, Kind
+
+import zerocopy
+from zerocopy import _torch
+from zerocopy.saving import atomic_file, snapshot
+from zerocopy.saving.saver import PickledObject
+
+relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+BASE = torch.arange(2000.0)
+STATE = {
+    "weight": BASE,
+    "view": BASE[10:20],
+    "bias": torch.ones(3, dtype=torch.bfloat16),
+    "parameter": torch.nn.Parameter(torch.ones(2)),
+    "empty": torch.empty(0),
+    "large": LARGE,
+    "step": 7,
+}
+FIRST = torch.ones(2 << 20, dtype=torch.uint8)
+KINDS = [kind for group in CATALOG for kind in group.kinds if kind.write is torch.save]
+
+
+def written(obj: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    zerocopy.save(obj, file, **options)
+    return file.getvalue()
+
+
+@pytest.fixture(params=["process", "thread"])
+def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have that write, whatever would stop the caller for a shorter time."""
+    reason = "" if request.param == "process" else "the test wants a thread"
+    monkeypatch.setattr(snapshot, "why_not_to_fork", lambda _: reason)
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def by_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "why_not_to_fork", lambda _: "")
+
+
+@pytest.fixture
+def stopped(by_process: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoppedWriters]:
+    """Stop the processes that write."""
+    writers = StoppedWriters(monkeypatch)
+    yield writers
+    writers.go_on()
+
+
+def scribble(obj: Any) -> None:
+    """Write to all storages of an object in place."""
+    parts = PickledObject(obj)
+    for number in range(len(parts.sizes)):
+        storage = parts.storage(number)
+        if storage.device.type == "cpu" and storage.nbytes():
+            content = _torch.bytes_of(storage)
+            content[:] = bytes(~byte & 0xFF for byte in content[:64].tolist())[:1] * content.nbytes
+
+
+# ----------------------------------------------------------------------------- the file
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"checksum": False}, {"alignment": 4096}, {"alignment": 1 << 16}, {"alignment": 1 << 15}],
+    ids=str,
+)
+def test_background_save_writes_the_bytes_that_a_plain_save_writes(
+    tmp_path: Path, writer: str, options: Any
+) -> None:
+    path = tmp_path / "model.pt"
+    saving = zerocopy.save(STATE, path, wait=False, **options)
+    assert saving.path == str(path)
+    assert saving.wait() is None  # type: ignore[func-returns-value]
+    assert saving.done and saving.progress == (PickledObject(STATE).total,) * 2
+    assert path.read_bytes() == written(STATE, **options)
+    assert list(tmp_path.iterdir()) == [path]
+    assert_same(stock_load(path), STATE)
+
+
+@relaxed
+@given(checkpoint=strategies.checkpoints(), process=st.booleans())
+def test_background_save_of_any_checkpoint_is_a_plain_save(
+    tmp_path_factory: pytest.TempPathFactory, checkpoint: Any, process: bool
+) -> None:
+    path = tmp_path_factory.mktemp("background") / "model.pt"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot, "why_not_to_fork", lambda _: "" if process else "a thread")
+        zerocopy.save(checkpoint, path, wait=False).wait()
+    assert path.read_bytes() == written(checkpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_background_save_of_every_kind_ignores_later_writes(
+    tmp_path: Path, kind: Kind, writer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kind.is_there():
+        pytest.skip("this release does not have it")
+    made = kind.make()
+    try:
+        before = written([made, FIRST])
+    except Exception as error:
+        pytest.skip(f"this release cannot save it: {error}")
+    if before != written([made, FIRST]):
+        pytest.skip("no two saves of it are alike")
+    path = tmp_path / "model.pt"
+    # The file begins with the large storage, so the others are written late.
+    before = written([FIRST, made])
+    stopped = StoppedWriters(monkeypatch)
+    saving = zerocopy.save([FIRST, made], path, wait=False)
+    scribble(made)
+    stopped.go_on()
+    saving.wait()
+    assert path.read_bytes() == before
+
+
+def test_later_writes_never_reach_the_file(
+    tmp_path: Path, writer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = StoppedWriters(monkeypatch)
+    state = {"weight": BASE.clone(), "large": LARGE.clone()}
+    state["view"], state["tied"] = state["weight"][10:20], state["large"]
+    before = written(state)
+    path = tmp_path / "model.pt"
+    saving = zerocopy.save(state, path, wait=False)
+    for tensor in state.values():
+        tensor.zero_()
+    stopped.go_on()
+    saving.wait()
+    assert path.read_bytes() == before
+    loaded = stock_load(path)
+    assert loaded["view"].storage().data_ptr() == loaded["weight"].storage().data_ptr()
+
+
+def test_shared_memory_is_kept_as_it_was(
+    tmp_path: Path, writer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of the process sees what this one writes there."""
+    stopped = StoppedWriters(monkeypatch)
+    state = {"large": LARGE.clone(), "shared": torch.arange(1 << 20).share_memory_()}
+    before = written(state)
+    saving = zerocopy.save(state, tmp_path / "model.pt", wait=False)
+    state["shared"].zero_()
+    stopped.go_on()
+    saving.wait()
+    assert (tmp_path / "model.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize("mode", ["c", "r", "r+"])
+def test_tensors_of_a_mapped_file_that_is_mapped_for_writing_too(
+    save: Saver, tmp_path: Path, writer: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = StoppedWriters(monkeypatch)
+    source = save({"mapped": torch.arange(1 << 20), "small": torch.ones(3)})
+    state = {"large": LARGE, **zerocopy.load(source, mode=mode)}
+    shared = zerocopy.load(source, mode="r+")
+    before = written(state)
+    saving = zerocopy.save(state, tmp_path / "model.pt", wait=False)
+    for tensor in shared.values():
+        tensor.zero_()
+    stopped.go_on()
+    saving.wait()
+    assert (tmp_path / "model.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize("load", [zerocopy.load, zerocopy.lazy_load], ids=["load", "lazy_load"])
+def test_save_over_the_file_that_is_mapped(
+    save: Saver, writer: str, load: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = StoppedWriters(monkeypatch)
+    path = save({"first": torch.arange(1 << 20), "second": torch.arange(1 << 20), "large": LARGE})
+    state = load(path)
+    state["first"][5] = -1  # a page of its own; the others are the file's
+    before = written(state)
+    saving = zerocopy.save(state, path, wait=False)
+    state["first"][6] = -1
+    state["second"].zero_()
+    stopped.go_on()
+    saving.wait()
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+    assert (state["first"][5], state["first"][6], state["first"][7]) == (-1, -1, 7)
+
+
+def test_converted_placeholders_are_saved_as_of_the_call(save: Saver, tmp_path: Path, writer: str) -> None:
+    lazy = zerocopy.lazy_load(save({"weight": BASE, "view": BASE[10:20]}), dtype=torch.float16)
+    zerocopy.save(lazy, tmp_path / "model.pt", wait=False).wait()
+    loaded = stock_load(tmp_path / "model.pt")
+    assert torch.equal(loaded["weight"], BASE.half()) and torch.equal(loaded["view"], BASE[10:20].half())
+
+
+def test_skip_data_leaves_room(tmp_path: Path, writer: str) -> None:
+    with zerocopy.skip_data():
+        saving = zerocopy.save({"weight": BASE}, tmp_path / "model.pt", wait=False)
+        expected = written({"weight": BASE})
+    saving.wait()
+    assert (tmp_path / "model.pt").read_bytes() == expected
+    assert saving.progress == (8000, 8000)
+
+
+def test_file_objects_are_written_at_the_call(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    saving = zerocopy.save(STATE, file, wait=False)
+    assert saving.done and file.getvalue() == written(STATE)
+    saving.wait()
+    with pytest.raises(OSError, match="No space left"):
+        zerocopy.save(STATE, "/dev/full", wait=False)
+
+
+def test_mode_bits_and_links_stay(tmp_path: Path, writer: str) -> None:
+    path, link = tmp_path / "model.pt", tmp_path / "link.pt"
+    path.touch(mode=0o604)
+    path.chmod(0o604)
+    link.symlink_to(path)
+    zerocopy.save(STATE, link, wait=False).wait()
+    assert link.is_symlink() and path.stat().st_mode & 0o7777 == 0o604
+    assert_same(zerocopy.load(path), STATE)
+
+
+# ----------------------------------------------------------------------------- order
+
+
+def test_the_later_save_to_a_path_wins(tmp_path: Path, stopped: StoppedWriters) -> None:
+    path = tmp_path / "model.pt"
+    first, *later = [zerocopy.save([LARGE, number], path, wait=False) for number in (1, 2, 3)]
+    stopped.go_on(*later)
+    assert not path.exists()
+    stopped.go_on()
+    for saving in (*reversed(later), first):
+        saving.wait()
+    assert stock_load(path)[1] == 3 and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_later_save_wins_when_the_earlier_one_is_killed(tmp_path: Path, stopped: StoppedWriters) -> None:
+    path = tmp_path / "model.pt"
+    first, later = (zerocopy.save([LARGE, number], path, wait=False) for number in (1, 2))
+    stopped.go_on(later)
+    os.kill(process_of(first), signal.SIGKILL)
+    later.wait()
+    assert stock_load(path)[1] == 2
+    with pytest.raises(ChildProcessError, match="SIGKILL"):
+        first.wait()
+
+
+@pytest.mark.parametrize("kind", ["save", "Writer", "thread"])
+def test_a_save_that_waits_comes_behind_those_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: StoppedWriters, kind: str
+) -> None:
+    path, link = tmp_path / "model.pt", tmp_path / "link.pt"
+    link.symlink_to(path)
+    first = zerocopy.save([LARGE, 1], link, wait=False)
+
+    def save() -> None:
+        if kind == "Writer":
+            with zerocopy.Writer(path) as writing:
+                writing.save([2])
+        elif kind == "save":
+            zerocopy.save([2], path)
+        else:
+            zerocopy.save([2], path, wait=False).wait()
+
+    if kind == "thread":
+        monkeypatch.setattr(snapshot, "why_not_to_fork", lambda _: "a thread")
+    thread = threading.Thread(target=save)
+    thread.start()
+    assert not path.exists()
+    stopped.go_on(first)
+    thread.join()
+    assert first.done and stock_load(path) == [2]
+
+
+# ----------------------------------------------------------------------------- errors
+
+
+def test_what_pickling_raises_comes_at_the_call(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError, match="lambda"):
+        zerocopy.save({"weight": BASE, "bad": lambda: 1}, tmp_path / "model.pt", wait=False)
+    with pytest.raises(ValueError, match="a power of two"):
+        zerocopy.save(STATE, tmp_path / "model.pt", wait=False, alignment=3)
+    assert not any(tmp_path.iterdir())
+
+
+def test_no_such_folder_comes_at_wait(tmp_path: Path) -> None:
+    saving = zerocopy.save(STATE, tmp_path / "nowhere" / "model.pt", wait=False)
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError) as caught:
+            saving.wait()
+        assert caught.value.filename == str(tmp_path / "nowhere" / "model.pt")
+    folder = zerocopy.save(STATE, tmp_path, wait=False)
+    with pytest.raises(IsADirectoryError):
+        folder.wait()
+
+
+def test_a_folder_that_may_not_be_written_to(tmp_path: Path, forked: Child) -> None:
+    (tmp_path / "model.pt").write_bytes(b"as it was")
+    tmp_path.chmod(0o555)
+    code = """
+        import os, sys, zerocopy, torch
+        if os.getuid() == 0:
+            os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        saving = zerocopy.save([torch.ones(3)], sys.argv[1], wait=False)
+        try:
+            saving.wait()
+        except PermissionError as error:
+            print(error.filename)
+    """
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        folder.chmod(0o755 if folder != tmp_path else 0o555)
+    done = forked(code, tmp_path / "model.pt")
+    assert done.stdout.strip() == str(tmp_path / "model.pt"), done.stderr
+    tmp_path.chmod(0o755)
+    assert (tmp_path / "model.pt").read_bytes() == b"as it was"
+
+
+def test_the_disk_is_full_in_the_background(small_disk: Path, writer: str) -> None:
+    path = small_disk / "model.pt"
+    zerocopy.save({"small": 1}, path)
+    saving = zerocopy.save(STATE, path, wait=False)
+    with pytest.raises(OSError, match="No space left") as caught:
+        saving.wait()
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
+    assert saving.done and saving.progress[0] < saving.progress[1]
+    assert [found.name for found in small_disk.iterdir() if found.name != "lost+found"] == ["model.pt"]
+    assert stock_load(path) == {"small": 1}
+
+
+def test_a_folder_that_vanishes(tmp_path: Path, stopped: StoppedWriters) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    first, later = (zerocopy.save(STATE, folder / "model.pt", wait=False) for _ in range(2))
+    folder.rmdir()
+    stopped.go_on()
+    for saving in (first, later):
+        with pytest.raises(FileNotFoundError) as caught:
+            saving.wait()
+        assert caught.value.filename == str(folder / "model.pt")
+
+
+@pytest.mark.parametrize("has_name", [False, True])
+def test_a_writer_that_is_killed_leaves_the_old_file(
+    tmp_path: Path, stopped: StoppedWriters, monkeypatch: pytest.MonkeyPatch, has_name: bool
+) -> None:
+    if has_name:
+        monkeypatch.setattr(atomic_file, "os", without_unnamed_files())
+    path = tmp_path / "model.pt"
+    zerocopy.save({"small": 1}, path)
+    saving = zerocopy.save(STATE, path, wait=False)
+    assert len(list(tmp_path.iterdir())) == 1 + has_name
+    os.kill(process_of(saving), signal.SIGKILL)
+    with pytest.raises(ChildProcessError, match="SIGKILL") as caught:
+        saving.wait()
+    assert caught.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == [path] and stock_load(path) == {"small": 1}
+
+
+@pytest.mark.parametrize("has_name", [False, True])
+def test_file_systems_without_unnamed_files(
+    tmp_path: Path, writer: str, monkeypatch: pytest.MonkeyPatch, has_name: bool
+) -> None:
+    if has_name:
+        monkeypatch.setattr(atomic_file, "os", without_unnamed_files())
+    for number in range(2):
+        zerocopy.save([LARGE, number], tmp_path / "model.pt", wait=False).wait()
+    assert list(tmp_path.iterdir()) == [tmp_path / "model.pt"]
+    assert (tmp_path / "model.pt").read_bytes() == written([LARGE, 1])
+
+
+def test_a_system_that_makes_no_copy_of_the_process(
+    tmp_path: Path, by_process: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from zerocopy.saving import background
+
+    class Refusing(background._core.PlannedSave):
+        def begin_in_copy(self) -> int:
+            raise OSError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(background._core, "PlannedSave", Refusing)
+    state = {"large": LARGE.clone()}
+    before = written(state)
+    with caplog.at_level(logging.INFO, "zerocopy"):
+        saving = zerocopy.save(state, tmp_path / "model.pt", wait=False)
+    state["large"].zero_()
+    saving.wait()
+    assert (tmp_path / "model.pt").read_bytes() == before
+    assert "no more processes" in caplog.text
+
+
+def test_a_thread_writes_where_cuda_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with caplog.at_level(logging.DEBUG, "zerocopy"):
+        zerocopy.save(STATE, tmp_path / "model.pt", wait=False).wait()
+    assert "written by a thread: a device is in use" in caplog.text
+    assert (tmp_path / "model.pt").read_bytes() == written(STATE)
+
+
+def test_kernels_without_descriptors_of_processes(
+    tmp_path: Path, by_process: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(errno.ENOSYS, "not here")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    said: list[tuple[int, int]] = []
+    savings = [
+        zerocopy.save(
+            [LARGE, number],
+            tmp_path / "model.pt",
+            wait=False,
+            progress=(lambda *numbers: said.append(numbers)) if number else None,
+        )
+        for number in range(3)
+    ]
+    for saving in savings:
+        saving.wait()
+    assert stock_load(tmp_path / "model.pt")[1] == 2 and said[-1] == savings[-1].progress
+
+
+def test_memory_that_a_copy_of_the_process_does_not_have(tmp_path: Path, by_process: None) -> None:
+    memory = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.madvise(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(1 << 20), mmap.MADV_DONTFORK) == 0
+    saving = zerocopy.save(tensor, tmp_path / "model.pt", wait=False)
+    with pytest.raises(OSError, match="MADV_DONTFORK") as caught:
+        saving.wait()
+    assert caught.value.errno == errno.ESTALE and not any(tmp_path.iterdir())
+
+
+def test_an_error_that_nobody_waited_for_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saving = zerocopy.save(STATE, tmp_path / "nowhere" / "model.pt", wait=False)
+    told = zerocopy.save(STATE, tmp_path / "elsewhere" / "model.pt", wait=False)
+    with pytest.raises(FileNotFoundError):
+        told.wait()
+    assert not caplog.records
+    del saving, told
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "nowhere" in caplog.text
+
+
+# ----------------------------------------------------------------------------- progress
+
+
+def test_progress_is_told(tmp_path: Path, writer: str) -> None:
+    said: list[tuple[int, int]] = []
+    total = PickledObject(STATE).total
+    saving = zerocopy.save(
+        STATE, tmp_path / "model.pt", wait=False, progress=lambda *numbers: said.append(numbers)
+    )
+    saving.wait()
+    assert said == sorted(set(said)) and said[-1] == (total, total) == saving.progress
+
+
+def test_wait_gives_up_in_time(tmp_path: Path, stopped: StoppedWriters) -> None:
+    saving = zerocopy.save(STATE, tmp_path / "model.pt", wait=False)
+    with pytest.raises(TimeoutError, match="bytes are written"):
+        saving.wait(0.01)
+    assert not saving.done and "of" in repr(saving)
+    stopped.go_on()
+    saving.wait(60)
+    assert saving.done and "done" in repr(saving)
+
+
+def test_errors_of_the_progress_function_come_at_wait(tmp_path: Path, writer: str) -> None:
+    def fail(*_: int) -> None:
+        raise BrokenPipeError(errno.EPIPE, "mine")
+
+    saving = zerocopy.save(STATE, tmp_path / "model.pt", wait=False, progress=fail)
+    with pytest.raises(BrokenPipeError, match="mine"):
+        saving.wait()
+    assert_same(stock_load(tmp_path / "model.pt"), STATE)
+
+
+# ----------------------------------------------------------------------------- processes
+
+
+def test_the_programs_own_waiting_sees_nothing(tmp_path: Path, forked: Child) -> None:
+    code = """
+        import os, signal, sys, torch, zerocopy
+        from zerocopy.saving import snapshot
+        snapshot.why_not_to_fork = lambda _: ""
+        heard = []
+        for action in (lambda *_: heard.append(1), signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(signal.SIGCHLD, action)
+            saving = zerocopy.save([torch.ones(1 << 22)], sys.argv[1], wait=False)
+            try:
+                print(os.waitpid(-1, os.WNOHANG))
+            except ChildProcessError:
+                pass
+            saving.wait()
+            try:
+                print(os.waitpid(-1, os.WNOHANG | 0x40000000))  # of every kind: nothing is left
+            except ChildProcessError:
+                pass
+        print(heard)
+    """
+    done = forked(code, tmp_path / "model.pt")
+    assert done.stdout.split("\n")[-2] == "[]" and len(done.stdout.splitlines()) == 1, done
+
+
+def test_the_writer_holds_nothing_of_the_program(tmp_path: Path, stopped: StoppedWriters) -> None:
+    """No signal reaches it, and no descriptor whose end others wait for."""
+    reading, writing = os.pipe()
+    saving = zerocopy.save(STATE, tmp_path / "model.pt", wait=False)
+    process = process_of(saving)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(process, number)
+    os.close(writing)
+    stopped.go_on()
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+    saving.wait()
+    assert_same(stock_load(tmp_path / "model.pt"), STATE)
+
+
+def test_hooks_of_fork_are_not_called(tmp_path: Path, forked: Child) -> None:
+    code = """
+        import os, sys, torch, zerocopy
+        from zerocopy.saving import snapshot
+        snapshot.why_not_to_fork = lambda _: ""
+        for when in ("before", "after_in_parent", "after_in_child"):
+            os.register_at_fork(**{when: lambda: os.write(1, b"called")})
+        zerocopy.save([torch.ones(1 << 20)], sys.argv[1], wait=False).wait()
+    """
+    done = forked(code, tmp_path / "model.pt")
+    assert done.stdout == "" and done.returncode == 0, done
+
+
+def test_threads_that_hold_locks_do_no_harm(tmp_path: Path, by_process: None) -> None:
+    """Threads allocate, log and import all the time: a child of theirs could wait for any of these locks."""
+    ends = threading.Event()
+
+    def work() -> None:
+        while not ends.is_set():
+            logging.getLogger("zerocopy.test").debug("%s", [bytearray(5000) for _ in range(50)])
+            torch.mm(torch.ones(300, 300), torch.ones(300, 300))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(20):
+            zerocopy.save([BASE, number], tmp_path / "model.pt", wait=False).wait(60)
+            assert stock_load(tmp_path / "model.pt")[1] == number
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+
+
+def descriptors() -> set[str]:
+    return {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+
+
+def test_many_saves_at_once_leave_nothing(tmp_path: Path, writer: str) -> None:
+    before = descriptors()
+    savings = [zerocopy.save([BASE, n], tmp_path / f"model{n % 3}.pt", wait=False) for n in range(12)]
+    for saving in savings:
+        saving.wait()
+    assert [stock_load(tmp_path / f"model{n}.pt")[1] for n in range(3)] == [9, 10, 11]
+    assert len(list(tmp_path.iterdir())) == 3
+    assert descriptors() == before
+
+
+def test_a_child_of_the_program_does_not_wait(tmp_path: Path, by_process: None) -> None:
+    saving = zerocopy.save(STATE, tmp_path / "model.pt", wait=False)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            saving.wait()
+        except RuntimeError:
+            # A save of its own comes behind nothing of its parent's.
+            zerocopy.save([1], tmp_path / "other.pt", wait=False).wait()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    saving.wait()
+    assert_same(stock_load(tmp_path / "model.pt"), STATE)
+
+
+PROGRAM = """
+    import os, signal, sys, torch, zerocopy
+    from zerocopy.saving import snapshot
+    snapshot.why_not_to_fork = lambda _: sys.argv[2]
+    saving = zerocopy.save([torch.ones(8 << 20), 5], sys.argv[1], wait=False)
+"""
+
+
+@pytest.mark.parametrize("how", ["", "thread"])
+def test_a_program_that_ends_has_saved(tmp_path: Path, child: Child, how: str) -> None:
+    done = child(PROGRAM, tmp_path / "model.pt", how)
+    assert done.returncode == 0 and not done.stderr
+    assert stock_load(tmp_path / "model.pt")[1] == 5
+
+
+def test_a_program_that_ends_logs_errors(tmp_path: Path, child: Child) -> None:
+    done = child(PROGRAM, tmp_path / "nowhere" / "model.pt", "")
+    assert "was not saved" in done.stderr and str(tmp_path / "nowhere") in done.stderr
+
+
+def test_a_program_that_is_killed_has_saved(tmp_path: Path) -> None:
+    """The writing process goes on. The test has its end told by a pipe that only the two processes hold."""
+    path = tmp_path / "model.pt"
+    zerocopy.save({"small": 1}, path)
+    code = textwrap.dedent(PROGRAM) + textwrap.dedent(
+        """
+        from zerocopy.saving import saves_under_way
+        print(next(iter(saves_under_way.everywhere()))._process, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(path), ""], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        try:
+            end = os.pidfd_open(int(program.stdout.readline()))
+        except ProcessLookupError:
+            pass
+        else:
+            poll = select.poll()
+            poll.register(end, select.POLLIN)
+            assert poll.poll(60_000)
+            os.close(end)
+    assert program.returncode == -signal.SIGKILL
+    assert stock_load(path)[1] == 5 and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_process_that_writes_is_gone_when_it_has_ended(tmp_path: Path, stopped: StoppedWriters) -> None:
+    saving = zerocopy.save(STATE, tmp_path / "model.pt", wait=False)
+    process = process_of(saving)
+    stopped.go_on()
+    saving.wait()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)

@@ -1,0 +1,64 @@
+"""Saves in the background, held where a test wants them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from zerocopy import Saving, _core
+from zerocopy.saving import saves_under_way
+
+LARGE = torch.ones(8 << 20, dtype=torch.uint8)  # takes longer to write than a process takes to be stopped
+
+
+class StoppedWriters:
+    """Has every process that writes stopped at its first bytes, until :meth:`go_on`."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._begun: list[int] = []
+        begun = self._begun
+
+        class Stopped(_core.PlannedSave):
+            def begin_in_copy(self) -> int:
+                process = super().begin_in_copy()
+                os.kill(process, signal.SIGSTOP)
+                begun.append(process)
+                return process
+
+        patch.setattr(_core, "PlannedSave", Stopped)
+
+    def go_on(self, *savings: Saving) -> None:
+        """Let the writers of these go on; without any, all."""
+        for process in [process_of(saving) for saving in savings] or list(self._begun):
+            self._begun.remove(process)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
+
+def process_of(saving: Saving) -> int:
+    """Return the process that writes."""
+    found = (job for job in saves_under_way.everywhere() if job.saving is saving)  # type: ignore[attr-defined]
+    process: int = next(found)._process
+    return process
+
+
+def without_unnamed_files() -> object:
+    """Return an ``os`` that makes no files without a name."""
+
+    class Os:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        @staticmethod
+        def open(path: Path, flags: int, mode: int = 0o777) -> int:
+            if flags & os.O_TMPFILE == os.O_TMPFILE:
+                raise OSError(errno.EOPNOTSUPP, "not here")
+            return os.open(path, flags, mode)
+
+    return Os()
