@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
+from zerocopy import display
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import checkpoint, selection
@@ -22,7 +23,6 @@ Keep = str | Sequence[str] | Callable[[str], bool]
 METADATA = "safetensors_metadata"
 
 _PICKLED = ("zip", "legacy", "hdf5")
-_MOST_LISTED = 10
 
 
 class Reference(NamedTuple):
@@ -203,10 +203,8 @@ class Sources:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a message, the first ten of them."""
-    names = list(names)
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return ", ".join(shown(name) for name in names[:_MOST_LISTED]) + more
+    """Return names of a file for a message, the first ten of them."""
+    return display.listed(map(shown, names), 10)
 
 
 def _file_layers(opened: checkpoint.Checkpoint) -> Iterator[FileLayer]:

@@ -18,7 +18,6 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.checkpoint import open as open_checkpoint
 from zerocopy.loading import archives, backends, error_context, inputs
-from zerocopy.loading.formats import shard_index
 from zerocopy.loading.options import LoadOptions
 from zerocopy.patching.torch_load import log
 
@@ -153,8 +152,8 @@ def _load(filename: Any) -> Any:
 
 
 def _open(filename: Any) -> Checkpoint:
-    if shard_index.index_of(filename) is not None:
-        _require_safetensors("sharded")
+    if inputs.several_files(filename) is not None:
+        _require_safetensors("several files")
     checkpoint = open_checkpoint(filename)
     try:
         [layer] = checkpoint.layers

@@ -29,6 +29,7 @@ from zerocopy import _torch
 from zerocopy._native import _C
 from zerocopy._torch import tensor_extras
 from zerocopy.errors import UnsupportedError
+from zerocopy.loading import archives
 from zerocopy.loading.device import staging
 from zerocopy.loading.objects import builder
 from zerocopy.saving.pickler import Store, pickled
@@ -186,7 +187,7 @@ def leaves_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None = 
     """
     restored, cpu_as_is = restore or _RESTORE
     with _uncollected:
-        return archive.load(_refuse_all, restored, cpu_as_is, way, "utf-8", builder, False)
+        return archive.load(archives.refuse_all, restored, cpu_as_is, way, "utf-8", builder, False)
 
 
 class _Uncollected:
@@ -236,12 +237,6 @@ class _SkeletonUnpickler(pickle.Unpickler):
 _RESTORE = _torch.restore_function(None)
 AS_IT_IS = _torch.restore_function("cpu")  # wherever it was: its pages, untouched
 ROAD = staging.road_to(None)  # what was on a GPU goes there from the shared pages
-
-
-def _refuse_all(names: Sequence[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], Any]:
-    if names:
-        raise pickle.UnpicklingError(f"a blueprint names {names[0]!r}")
-    return {}
 
 
 def _memory_of(typed: Any) -> memoryview:
