@@ -46,7 +46,7 @@ _TAKE_FILES = ("torch.serialization::load", "torch.jit._serialization::load", "s
 _FORM = re.compile(r"(?P<module>\w+(\.\w+)*)::(?P<name>\w+(\.\w+)*)")
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     """Where a function is: a module, and a path of names within it.
 
     Attributes
@@ -80,12 +80,12 @@ class Place(NamedTuple):
         return "torch" if self.module.startswith("torch.") else self.module
 
 
-def known_places() -> list[Place]:
+def known_targets() -> list[Target]:
     """Return the places of :data:`KNOWN`."""
     return [_parsed(line) for line in KNOWN.split()]
 
 
-def places_of(config: str | os.PathLike[str]) -> list[Place]:
+def targets_in(config: str | os.PathLike[str]) -> list[Target]:
     """Return the places that a file names, one in a line; what follows a ``#`` is a comment.
 
     Raises
@@ -105,9 +105,9 @@ def places_of(config: str | os.PathLike[str]) -> list[Place]:
     return found
 
 
-def _parsed(text: str) -> Place:
+def _parsed(text: str) -> Target:
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is neither module::function nor module::Class.method")
     *owners, name = match["name"].split(".")
-    return Place(match["module"], tuple(owners), name)
+    return Target(match["module"], tuple(owners), name)
