@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from zerocopy.share.conditions.conditions import Conditions
 from zerocopy.share.errors import ServerError
-from zerocopy.share.wire import file_identity
+from zerocopy.share.wire import file_identity, messages
+from zerocopy.share.wire.connections import Connection
 from zerocopy.share.wire.frames import Body
 
 Checksum = tuple[int, int]
@@ -103,9 +104,9 @@ class Resident:
         """Whether the holder is: it alone has the reading end."""
         return not _hung_up(self._holdings[1].descriptor)
 
-    def answer(self) -> tuple[Body, list[int]]:
+    def answer(self) -> tuple[messages.Answer, list[int]]:
         """Return what a client is sent, and the descriptors along with it."""
-        return {"state": "resident"}, [holding.descriptor for holding in self._holdings]
+        return messages.Answer("resident"), [holding.descriptor for holding in self._holdings]
 
 
 @dataclasses.dataclass(eq=False)
@@ -138,29 +139,22 @@ class Entry:
         self._residents = {where: there for where, there in self._residents.items() if there.is_there}
         return self._residents
 
-    def answer(self, with_paths: bool = False) -> tuple[Body, list[int]]:
+    def answer(self, with_paths: bool = False, is_own: bool = False) -> tuple[messages.Ready, list[int]]:
         """Return what a client is sent, and the descriptors along with it.
 
         Parameters
         ----------
         with_paths : bool
             Whether the client has to ask for itself whether the paths are what they were.
+        is_own : bool
+            Whether the result was computed for this client's call.
         """
         conditions = self.conditions if with_paths else self.conditions.without_paths()
         parts = [[offset, size, holding.identity] for holding, offset, size in self.parts]
         descriptors = [holding.descriptor for holding, _, _ in self.parts]
-        return (
-            {
-                "state": "ready",
-                "id": self.id,
-                "parts": parts,
-                "layout": self.layout,
-                "arguments": self.arguments,
-                "conditions": conditions.as_body(),
-                "moved": self.moved,
-            },
-            [*descriptors, self.leases.descriptor()],
-        )
+        body = conditions.as_body()
+        ready = messages.Ready(self.id, parts, self.layout, self.arguments, body, self.moved, is_own)
+        return ready, [*descriptors, self.leases.descriptor()]
 
     def description(self) -> Body:
         """Return what ``status`` says of it."""
@@ -186,8 +180,7 @@ class Entry:
 class Refusal(NamedTuple):
     """A call that only the client itself can make, as long as the conditions hold."""
 
-    state: str
-    why: str
+    answer: messages.Declined
     conditions: Conditions
 
 
@@ -282,6 +275,14 @@ class Entries:
     def by_id(self, wanted: str) -> Entry | None:
         """Return the very result that a client had."""
         return next((entry for entry in self if entry.id == wanted), None)
+
+    def send(self, connection: Connection, wanted: str) -> None:
+        """Send the very result that a client or worker had."""
+        entry = self.by_id(wanted)
+        if entry is None:
+            connection.send(messages.Answer("absent"))
+        else:
+            connection.send(*entry.answer(), holding=entry)
 
     def places(self, wanted: list[Checksum]) -> list[tuple[Holding, int] | None]:
         """Return where such bytes may be."""

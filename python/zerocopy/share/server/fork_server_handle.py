@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zerocopy.share.conditions import watching
-from zerocopy.share.wire import frames
+from zerocopy.share.wire import frames, messages
 from zerocopy.share.wire.connections import Connection
-from zerocopy.share.wire.frames import Body
 
 _ROOT = Path(__file__).resolve().parents[3]
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from zerocopy.share.worker.fork_server import main; main()"
@@ -33,8 +32,8 @@ _IMPORTED = (
 )
 
 Environment = dict[bytes, bytes]
-#: Is told of each thing that a zygote says: what, and about which load.
-Hear = Callable[[Body], None]
+#: Is given each report of a fork server; None at its end.
+Hear = Callable[[messages.Forked | messages.Ended | None], None]
 
 
 class Zygote:
@@ -49,7 +48,7 @@ class Zygote:
     selector : selectors.BaseSelector
         The server's.
     hear : callable
-        Is given what it says, and ``{"op": "gone"}`` at its end.
+        Is given its reports; None at its end.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Zygote:
         self.used = time.monotonic()
         # They may wait for torch to be imported; the caller closes its own.
         held = [os.dup(descriptor) for descriptor in descriptors]
-        self._connection.send({"number": number}, held, holding=frames.Closing(held))
+        self._connection.send(messages.Fork(number), held, holding=frames.Closing(held))
 
     def _serve(self, mask: int) -> None:
         try:
@@ -99,7 +98,7 @@ class Zygote:
                 goes_on = self._connection.read()
                 for message in self._connection.messages():
                     message.close()
-                    self._hear(message.body)
+                    self._hear(messages.of_fork_server(message.body))
                 if not goes_on:
                     self.end()
         except Exception:  # what it says makes no sense: another is started when there is something to load
@@ -114,7 +113,7 @@ class Zygote:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()
-        self._hear({"op": "gone"})
+        self._hear(None)
 
 
 def _watched(environment: Environment) -> Environment:

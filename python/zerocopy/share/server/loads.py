@@ -17,9 +17,8 @@ from zerocopy.share.conditions.conditions import Conditions
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.server.entries import Entries, Entry, Holding, Refusal, Resident
 from zerocopy.share.server.fork_server_handle import Zygote
-from zerocopy.share.wire import frames, sealed_memory
+from zerocopy.share.wire import frames, messages, sealed_memory
 from zerocopy.share.wire.connections import Connection
-from zerocopy.share.wire.frames import Body, Message
 
 _KEPT_OUTPUT = 1 << 14
 #: A zygote is kept so long without anything to load.
@@ -84,21 +83,22 @@ class Loads:
         for load in self._loads.values():
             load.waiting.pop(connection, None)
 
-    def begin(self, connection: Connection, body: Body, descriptors: list[int], is_near: bool) -> None:
+    def begin(
+        self, connection: Connection, request: messages.Compute, descriptors: list[int], is_near: bool
+    ) -> None:
         """Start a loader, unless one for the same is running."""
-        if self.join(connection, body["key"], is_near):
+        if self.join(connection, request.key, is_near):
             return
         try:
-            load = self._start(connection, body, descriptors, is_near)
+            load = self._start(connection, request, descriptors, is_near)
         except (OSError, FrameError, subprocess.SubprocessError) as error:
-            connection.send({"state": "refused", "why": f"no loader could be started: {error}"})
+            connection.send(messages.Declined(f"no loader could be started: {error}"))
         else:
             self._loads[load.key] = load
 
-    def _start(self, client: Connection, body: Body, call: list[int], is_near: bool) -> Load:
-        key, name = str(body["key"]), str(body["name"])
-        timeout = float(body["timeout"])
-        zygote = self._zygote_for(str(body["python"]), sealed_memory.content(call[1]))
+    def _start(self, client: Connection, request: messages.Compute, call: list[int], is_near: bool) -> Load:
+        key, name, timeout = str(request.key), str(request.name), float(request.timeout)
+        zygote = self._zygote_for(str(request.python), sealed_memory.content(call[1]))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reading, writing = os.pipe2(os.O_CLOEXEC)
         self.count += 1
@@ -128,18 +128,18 @@ class Loads:
             self._zygote = Zygote(python, environment, self._selector, self._hear_zygote)
         return self._zygote
 
-    def _hear_zygote(self, body: Body) -> None:
-        if body["op"] == "gone":
+    def _hear_zygote(self, report: messages.Forked | messages.Ended | None) -> None:
+        if isinstance(report, messages.Forked):
+            load = self._processes[report.number]
+            load.pid = report.pid
+            if load.is_over:
+                _kill(load)
+        elif isinstance(report, messages.Ended):
+            self._ended(self._processes.pop(report.number), report.status)
+        else:
             for load in [load for load in self._processes.values() if load.zygote.is_gone]:
                 del self._processes[load.number]
                 self._fail(load, f"the loader of {load.name} has gone")
-        elif body["op"] == "forked":
-            load = self._processes[body["number"]]
-            load.pid = body["pid"]
-            if load.is_over:
-                _kill(load)
-        elif body["op"] == "ended":
-            self._ended(self._processes.pop(body["number"]), body["status"])
 
     # ------------------------------------------------------------------------- what a loader says
 
@@ -150,7 +150,8 @@ class Loads:
             if mask & selectors.EVENT_READ:
                 goes_on = load.connection.read()
                 for message in load.connection.messages():
-                    self._take(load, message)
+                    with contextlib.closing(message):
+                        self._take(load, messages.of_worker(message.body), message.descriptors)
                     if load.is_over:
                         return
                 if not goes_on:
@@ -158,31 +159,26 @@ class Loads:
         except Exception as error:  # the model's own code may have written to its socket
             self._fail(load, f"the loader of {load.name} sent what it should not: {error}")
 
-    def _take(self, load: Load, message: Message) -> None:
-        body = message.body
-        said = body["op"]
-        try:
-            if said == "find":
-                self._find(load, body["checksums"])
-            elif said == "reserve":
-                self._reserve(load, int(body["size"]))
-            elif said == "attach":
-                entry = self._entries.by_id(body["id"])
-                load.connection.send(*(entry.answer() if entry else ({"state": "absent"}, [])), holding=entry)
-            elif said == "published":
-                self._publish(load, message)
-            elif said == "here":
-                self._refuse(load, body)
-            elif said == "held":
-                self._hold(load, message)
-            elif said == "failed":
-                self._finish(load, {"state": "failed", "said": load.said()}, message.descriptors)
-            elif said == "refused":
-                self._finish(load, {"state": body["state"], "why": body["why"]}, [])
-            else:
-                raise FrameError(f"no message {said!r}")
-        finally:
-            message.close()
+    def _take(self, load: Load, report: Any, descriptors: list[int]) -> None:
+        match report:
+            case messages.Find():
+                self._find(load, report.checksums)
+            case messages.Reserve():
+                self._reserve(load, int(report.size))
+            case messages.Attach():
+                self._entries.send(load.connection, report.id)
+            case messages.Published():
+                self._publish(load, report, descriptors)
+            case messages.Here():
+                self._refuse(load, report)
+            case messages.Held():
+                self._hold(load, report, descriptors)
+            case messages.Failed():
+                self._finish(load, messages.Answer("failed"), descriptors)
+            case messages.Refused(state="lost"):
+                self._finish(load, messages.Answer("lost"), [])
+            case messages.Refused():
+                self._finish(load, messages.Declined(report.why), [])
 
     def _find(self, load: Load, checksums: list[list[int]]) -> None:
         found = self._entries.places([(size, crc) for size, crc in checksums])
@@ -193,52 +189,51 @@ class Loads:
                 places.append(None)
             else:
                 places.append([holdings.setdefault(place[0], len(holdings)), place[1]])
-        load.connection.send({"places": places}, [h.descriptor for h in holdings], holding=list(holdings))
+        load.connection.send(
+            messages.Places(places), [h.descriptor for h in holdings], holding=list(holdings)
+        )
 
     def _reserve(self, load: Load, size: int) -> None:
         try:
             self._entries.make_room(size)
         except ServerError as error:
-            load.connection.send({"why": str(error)})
+            load.connection.send(messages.Declined(str(error)))
         else:
-            load.connection.send({"why": None})
+            load.connection.send(messages.Answer("reserved"))
 
-    def _publish(self, load: Load, message: Message) -> None:
-        body, descriptors = message
-        parts = body["parts"]
+    def _publish(self, load: Load, report: messages.Published, descriptors: list[int]) -> None:
+        parts = report.parts
         holdings = self._holdings(parts, descriptors)
         entry = Entry(
             load.key,
             load.name,
             [(holding, offset, size) for holding, (offset, size, _) in zip(holdings, parts, strict=True)],
-            body["layout"],
-            Conditions.from_body(body["conditions"]),
+            report.layout,
+            Conditions.from_body(report.conditions),
             time.monotonic() - load.begun,
-            body["moved"],
-            body["arguments"],
+            report.moved,
+            report.arguments,
         )
         self._entries.make_room(holdings[0].size)
-        self._entries.add(entry, [tuple(row) for row in body["checksums"]])
+        self._entries.add(entry, [tuple(row) for row in report.checksums])
         waiting, load.waiting = load.waiting, {}
         for connection, is_near in waiting.items():
-            answer, descriptors = entry.answer(with_paths=not is_near)
-            answer["is_own"] = connection is load.client
-            self._tell(connection, answer, descriptors, holding=entry)
+            answer, sent = entry.answer(with_paths=not is_near, is_own=connection is load.client)
+            self._tell(connection, answer, sent, holding=entry)
         self._end(load)
 
-    def _refuse(self, load: Load, body: Body) -> None:
-        refusal = Refusal(body["state"], str(body["why"]), Conditions.from_body(body["conditions"]))
-        self._entries.refuse(load.key, refusal)
-        self._finish(load, {"state": refusal.state, "why": refusal.why}, [])
+    def _refuse(self, load: Load, report: messages.Here) -> None:
+        answer = messages.Declined(str(report.why), report.state)
+        self._entries.refuse(load.key, Refusal(answer, Conditions.from_body(report.conditions)))
+        self._finish(load, answer, [])
 
-    def _hold(self, load: Load, message: Message) -> None:
-        body = message.body
-        entry = self._entries.by_id(body["id"])
+    def _hold(self, load: Load, report: messages.Held, descriptors: list[int]) -> None:
+        entry = self._entries.by_id(report.id)
         if entry is None:
-            self._finish(load, {"state": "lost"}, [])
+            self._finish(load, messages.Answer("lost"), [])
             return
-        resident = Resident(message.descriptors, int(body["size"]), int(body["pid"]))
-        entry.hold(body["device"], resident)
+        resident = Resident(descriptors, int(report.size), int(report.pid))
+        entry.hold(report.device, resident)
         load.is_holder = True
         waiting, load.waiting = load.waiting, {}
         for connection in waiting:
@@ -309,20 +304,22 @@ class Loads:
 
     def _fail(self, load: Load, why: str) -> None:
         said = load.said()
-        self._finish(load, {"state": "refused", "why": f"{why}; it printed: {said}" if said else why}, [])
+        self._finish(load, messages.Declined(f"{why}; it printed: {said}" if said else why), [])
 
-    def _finish(self, load: Load, body: Body, descriptors: list[int]) -> None:
+    def _finish(self, load: Load, answer: object, descriptors: list[int]) -> None:
         waiting, load.waiting = load.waiting, {}
         for connection in waiting:
-            self._tell(connection, body, descriptors)
+            self._tell(connection, answer, descriptors)
         self._end(load)
 
-    def _tell(self, connection: Connection, body: Body, descriptors: list[int], holding: Any = None) -> None:
+    def _tell(
+        self, connection: Connection, answer: object, descriptors: list[int], holding: Any = None
+    ) -> None:
         copies = [os.dup(descriptor) for descriptor in descriptors] if holding is None else descriptors
         if holding is None:
             holding = [Holding(copy, 0, None) for copy in copies]
         with contextlib.suppress(OSError, FrameError):  # that one has gone: its own turn to be dropped comes
-            connection.send(body, copies, holding=holding)
+            connection.send(answer, copies, holding=holding)
 
     def _end(self, load: Load) -> None:
         if load.is_over:

@@ -17,7 +17,7 @@ import sys
 from typing import NoReturn
 
 from zerocopy.share.errors import FrameError
-from zerocopy.share.wire import frames
+from zerocopy.share.wire import frames, messages
 from zerocopy.share.worker import worker
 
 _PR_SET_PDEATHSIG = 1
@@ -72,7 +72,7 @@ class _Zygote:
             self._be_loader(message.descriptors)
         message.close()
         number = self._children[pid] = message.body["number"]
-        frames.send(self._server, {"op": "forked", "number": number, "pid": pid})
+        frames.send(self._server, messages.Forked(number, pid))
 
     def _be_loader(self, descriptors: list[int]) -> NoReturn:
         try:
@@ -98,4 +98,4 @@ class _Zygote:
                     return
                 number, code = self._children.pop(pid, None), os.waitstatus_to_exitcode(status)
                 if number is not None:
-                    frames.send(self._server, {"op": "ended", "number": number, "status": code})
+                    frames.send(self._server, messages.Ended(number, code))
