@@ -83,12 +83,11 @@ class _Asking:
                 answer = self._answer_to(call, known)
             state = answer.body.state
             if state == "ready":
-                why = _why_not_true(answer, call)
+                why = _why_not_true(answer)
                 if not why:
                     self._require_unchanged(answer)
-                    with contextlib.suppress(
-                        result_references.LostReference
-                    ):  # forgotten before it was on a device
+                    # A result may be forgotten before it is on a device.
+                    with contextlib.suppress(result_references.LostReference):
                         return self._accepted(answer, known.arguments, call.name)
                 else:
                     answer.close()
@@ -163,9 +162,9 @@ class _Asking:
         return result
 
 
-def _why_not_true(answer: Message, call: calls.Call) -> str:
+def _why_not_true(answer: Message) -> str:
     """Return why a result is not that of this process's call, or an empty string."""
-    conditions = Conditions.from_body(answer.body.conditions)
+    conditions = Conditions(**answer.body.conditions)
     return conditions.why_not_here() or conditions.why_not_paths()
 
 
@@ -236,13 +235,9 @@ def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
     return result
 
 
+@interrupts.deferred()
 def _way_to(where: Residence, result: Message, name: str) -> resident.Way:
-    """Return what stands for the road to where a result is resident, brought there if need be."""
-    with interrupts.deferred():
-        return _way_over(where, result, name)
-
-
-def _way_over(where: Residence, result: Message, name: str) -> resident.Way:
+    """Return what stands for the staged copy to where a result is resident, brought there if need be."""
     answer = _resident(where, result.body.id, name)
     try:
         content, pipe, *descriptors = answer.descriptors
@@ -290,13 +285,9 @@ def _resident(where: Residence, entry: str, name: str) -> Message:
     return answer
 
 
+@interrupts.deferred()
 def _attached_again(entry: str) -> Any:
     """Return the result of that name once more. ``LostReference`` if there is none."""
-    with interrupts.deferred():
-        return _attached_deferred(entry)
-
-
-def _attached_deferred(entry: str) -> Any:
     exchange = Exchange(sockets.path())
     answer = exchange.ask(messages.Attach(entry))
     exchange.end()

@@ -2,8 +2,8 @@
 
 ::
 
-    holder   attach, and carry by the road ──→ one allocation ── exported once ──→ server          holder.py
-    client   attach, but over the opened allocation in place of the shared pages ←── server        asking.py
+    holder   attach, and carry by the road ──→ one allocation ── exported once ──→ server          device_holder.py
+    client   attach, but over the opened allocation in place of the shared pages ←── server        load_call.py
 
 What lies where in the allocation nobody has to send: it follows from the result's own table (csrc/io/staging).
 """

@@ -105,33 +105,33 @@ class Publisher:
         storages = Storages()
         return self._write(serialized.of(obj, storages, storages.store, arguments, noted=noted), storages)
 
-    def _write(self, blueprint: serialized.Blueprint, storages: Storages) -> Published:
+    def _write(self, content: serialized.SerializedObject, storages: Storages) -> Published:
         placed = place(storages.found, self._mapped, self._find)
-        return write(blueprint, storages, placed, reserve=self._reserve)
+        return write(content, storages, placed, reserve=self._reserve)
 
 
 def write(
-    blueprint: serialized.Blueprint,
+    content: serialized.SerializedObject,
     storages: Storages,
     placed: Placed,
     max_parts: int = _MAX_PARTS,
     reserve: Reserve | None = None,
 ) -> Published:
     """Write the bytes that lie nowhere yet, and return all parts."""
-    plan = _Plan(blueprint, storages, placed, max_parts)
+    plan = _Plan(content, storages, placed, max_parts)
     if reserve is not None:
         reserve(plan.size)
     descriptor = sealed_memory.create("zerocopy")
     try:
         sealed_memory.reserve(descriptor, plan.size)
-        for offset, content in plan.contents():
-            sealed_memory.write(descriptor, memoryview(content), offset)
+        for offset, piece in plan.contents():
+            sealed_memory.write(descriptor, memoryview(piece), offset)
         sealed_memory.seal(descriptor)
     except BaseException:
         os.close(descriptor)
         raise
     parts = [Part(descriptor, 0, plan.size), *plan.parts]
-    return Published(parts, plan.layout, plan.checksums(), (blueprint.pickle, blueprint.skeleton or b""))
+    return Published(parts, plan.layout, plan.checksums(), (content.pickle, content.skeleton or b""))
 
 
 class _Plan:
@@ -148,7 +148,7 @@ class _Plan:
     """
 
     def __init__(
-        self, blueprint: serialized.Blueprint, storages: Storages, placed: Placed, max_parts: int
+        self, content: serialized.SerializedObject, storages: Storages, placed: Placed, max_parts: int
     ) -> None:
         self.size = len(MAGIC)
         self._placed, self._places = placed, _within(placed.places, max_parts)
@@ -159,16 +159,16 @@ class _Plan:
         tables = (
             b"".join(_MAPPING_ROW.pack(*self._in_part(mapping)) for mapping in mappings),
             b"".join(_STORAGE_ROW.pack(*row) for row in self._rows(seats, storages.first)),
-            blueprint.pickle,
-            blueprint.skeleton or b"",
+            content.pickle,
+            content.skeleton or b"",
         )
         begins = [self._room(len(table)) for table in tables]
         self._tables = list(zip(begins, tables, strict=True))
         self.layout: dict[str, Any] = {
             "mappings": [begins[0], len(mappings)],
             "storages": [begins[1], len(storages.found)],
-            "pickle": [begins[2], len(blueprint.pickle)],
-            "skeleton": None if blueprint.skeleton is None else [begins[3], len(blueprint.skeleton)],
+            "pickle": [begins[2], len(content.pickle)],
+            "skeleton": None if content.skeleton is None else [begins[3], len(content.skeleton)],
         }
 
     def contents(self) -> Iterator[tuple[int, bytes | memoryview]]:

@@ -51,8 +51,8 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     Parameters
     ----------
     config : str or PathLike, optional
-        A file that names further functions, one in a line, as ``module::function`` or ``module::Class.method``. What
-        follows a ``#`` is a comment. What is not there, or cannot be replaced, is passed over with one WARNING.
+        A file that names further functions, one in a line, as ``module::function`` or ``module::Class.method``. A
+        ``#`` begins a comment. A function that is not there, or cannot be replaced, is skipped with one WARNING.
 
     Raises
     ------

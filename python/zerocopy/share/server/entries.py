@@ -121,9 +121,8 @@ class Entry:
     seconds: float  # that computing it took
     moved: list[str]  # the generators of random numbers that computing it used
     arguments: list[str] = dataclasses.field(default_factory=list)  # the ids of those that it has in it
-    id: str = dataclasses.field(
-        default_factory=lambda: secrets.token_hex(8)
-    )  # of no other, here or elsewhere
+    # No other result has it, here or elsewhere.
+    id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
     leases: Leases = dataclasses.field(default_factory=Leases)
     created: float = dataclasses.field(default_factory=time.time)
     used: float = dataclasses.field(default_factory=time.monotonic)

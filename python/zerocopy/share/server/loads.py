@@ -16,13 +16,13 @@ from typing import Any
 from zerocopy.share.conditions.conditions import Conditions
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.server.entries import Entries, Entry, Holding, Refusal, Resident
-from zerocopy.share.server.fork_server_handle import Zygote
+from zerocopy.share.server.fork_server_handle import ForkServer
 from zerocopy.share.wire import frames, messages, sealed_memory
 from zerocopy.share.wire.connections import Connection
 
 _KEPT_OUTPUT = 1 << 14
-#: A zygote is kept so long without anything to load.
-_ZYGOTE_IDLE = 300.0
+#: Seconds that a fork server is kept without a worker.
+_FORK_SERVER_IDLE = 300.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -32,7 +32,7 @@ class Load:
     number: int
     key: str
     name: str
-    zygote: Zygote
+    fork_server: ForkServer
     connection: Connection
     timeout: float
     client: Connection  # whose call it is
@@ -43,7 +43,7 @@ class Load:
     is_over: bool = False
     is_holder: bool = False  # it goes on by itself: what it holds others have
 
-    def said(self) -> str:
+    def printed(self) -> str:
         """Return the end of what it printed."""
         return b"".join(self.output).decode(errors="replace")[-2000:].strip()
 
@@ -55,8 +55,8 @@ class Loads:
         self._selector, self._entries = selector, entries
         self._loads: dict[str, Load] = {}
         self._processes: dict[int, Load] = {}  # by number, until they are reaped
-        self._zygote: Zygote | None = None
-        self._retired: list[Zygote] = []
+        self._fork_server: ForkServer | None = None
+        self._retired: list[ForkServer] = []
         self.count = 0
 
     def __bool__(self) -> bool:
@@ -98,12 +98,12 @@ class Loads:
 
     def _start(self, client: Connection, request: messages.Compute, call: list[int], is_near: bool) -> Load:
         key, name, timeout = str(request.key), str(request.name), float(request.timeout)
-        zygote = self._zygote_for(str(request.python), sealed_memory.content(call[1]))
+        fork_server = self._fork_server_for(str(request.python), sealed_memory.content(call[1]))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reading, writing = os.pipe2(os.O_CLOEXEC)
         self.count += 1
         try:
-            zygote.fork(self.count, [writing, theirs.fileno(), *call])
+            fork_server.fork(self.count, [writing, theirs.fileno(), *call])
         except BaseException:
             ours.close()
             os.close(reading)
@@ -114,21 +114,21 @@ class Loads:
         ours.setblocking(False)
         os.set_blocking(reading, False)
         connection = Connection(ours, 0, self._selector, frames.MOST_DESCRIPTORS)
-        load = Load(self.count, key, name, zygote, connection, timeout, client, {client: is_near})
+        load = Load(self.count, key, name, fork_server, connection, timeout, client, {client: is_near})
         self._processes[load.number] = load
         self._selector.register(ours, selectors.EVENT_READ, lambda mask: self._hear(load, mask))
         self._selector.register(reading, selectors.EVENT_READ, lambda _: self._overhear(load, reading))
         return load
 
-    def _zygote_for(self, python: str, content: bytes) -> Zygote:
+    def _fork_server_for(self, python: str, content: bytes) -> ForkServer:
         environment = sealed_memory.environment_of(content)
-        if self._zygote is None or not self._zygote.suits(python, environment):
-            # One that is of no use any more ends with the last of its loaders: see expire().
-            self._retired += [self._zygote] if self._zygote else []
-            self._zygote = Zygote(python, environment, self._selector, self._hear_zygote)
-        return self._zygote
+        if self._fork_server is None or not self._fork_server.suits(python, environment):
+            # A fork server that is not needed any more ends with the last of its workers: see expire().
+            self._retired += [self._fork_server] if self._fork_server else []
+            self._fork_server = ForkServer(python, environment, self._selector, self._hear_fork_server)
+        return self._fork_server
 
-    def _hear_zygote(self, report: messages.Forked | messages.Ended | None) -> None:
+    def _hear_fork_server(self, report: messages.Forked | messages.Ended | None) -> None:
         if isinstance(report, messages.Forked):
             load = self._processes[report.number]
             load.pid = report.pid
@@ -137,7 +137,7 @@ class Loads:
         elif isinstance(report, messages.Ended):
             self._ended(self._processes.pop(report.number), report.status)
         else:
-            for load in [load for load in self._processes.values() if load.zygote.is_gone]:
+            for load in [load for load in self._processes.values() if load.fork_server.is_gone]:
                 del self._processes[load.number]
                 self._fail(load, f"the loader of {load.name} has gone")
 
@@ -209,7 +209,7 @@ class Loads:
             load.name,
             [(holding, offset, size) for holding, (offset, size, _) in zip(holdings, parts, strict=True)],
             report.layout,
-            Conditions.from_body(report.conditions),
+            Conditions(**report.conditions),
             time.monotonic() - load.begun,
             report.moved,
             report.arguments,
@@ -224,7 +224,7 @@ class Loads:
 
     def _refuse(self, load: Load, report: messages.Here) -> None:
         answer = messages.Declined(str(report.why), report.state)
-        self._entries.refuse(load.key, Refusal(answer, Conditions.from_body(report.conditions)))
+        self._entries.refuse(load.key, Refusal(answer, Conditions(**report.conditions)))
         self._finish(load, answer, [])
 
     def _hold(self, load: Load, report: messages.Held, descriptors: list[int]) -> None:
@@ -275,36 +275,36 @@ class Loads:
         if not load.is_over:
             self._hear(load, selectors.EVENT_READ)  # it may have said something before
         if not load.is_over:
-            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-            self._fail(load, f"the loader of {load.name} {how}")
+            end = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            self._fail(load, f"the loader of {load.name} {end}")
 
     def expire(self) -> None:
-        """End the loaders that take too long, and zygotes that are of no use any more."""
+        """End the loaders that take too long, and fork servers that no client needs any more."""
         now = time.monotonic()
         for load in [load for load in self._loads.values() if now > load.begun + load.timeout]:
             self._fail(
                 load,
                 f"the loader of {load.name} took longer than {load.timeout:g} s (ZEROCOPY_SHARE_TIMEOUT)",
             )
-        busy = {load.zygote for load in self._processes.values() if not load.is_holder}
-        if self._zygote is not None and now > self._zygote.used + _ZYGOTE_IDLE:
-            self._retired.append(self._zygote)
-            self._zygote = None
-        for zygote in [zygote for zygote in self._retired if zygote not in busy]:
-            self._retired.remove(zygote)
-            zygote.end()
+        busy = {load.fork_server for load in self._processes.values() if not load.is_holder}
+        if self._fork_server is not None and now > self._fork_server.used + _FORK_SERVER_IDLE:
+            self._retired.append(self._fork_server)
+            self._fork_server = None
+        for fork_server in [fork_server for fork_server in self._retired if fork_server not in busy]:
+            self._retired.remove(fork_server)
+            fork_server.end()
 
     def end(self) -> None:
         """End all loaders."""
         for load in list(self._loads.values()):
             self._fail(load, "the model server is ending")
-        for zygote in (self._zygote, *self._retired):
-            if zygote is not None:
-                zygote.end()
+        for fork_server in (self._fork_server, *self._retired):
+            if fork_server is not None:
+                fork_server.end()
 
     def _fail(self, load: Load, why: str) -> None:
-        said = load.said()
-        self._finish(load, messages.Declined(f"{why}; it printed: {said}" if said else why), [])
+        printed = load.printed()
+        self._finish(load, messages.Declined(f"{why}; it printed: {printed}" if printed else why), [])
 
     def _finish(self, load: Load, answer: object, descriptors: list[int]) -> None:
         waiting, load.waiting = load.waiting, {}

@@ -35,6 +35,7 @@ _log = logging.getLogger("zerocopy")
 _MOST_CONNECTIONS = 1024
 #: A frame that has begun has to end in so many seconds.
 _FRAME_TIME = 10.0
+_SHORTEST_KEY = 6  # characters that name a result by its key
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 
@@ -87,9 +88,7 @@ class Server:
     def _accept(self, _: int) -> None:
         try:
             peer, _address = self._listener.accept()
-        except (
-            OSError
-        ):  # it has gone again, or there is no descriptor for it: then one that is idle has to go
+        except OSError:  # the client has gone again, or this process has no descriptor left
             self._drop_idlest()
             return
         try:
@@ -131,10 +130,9 @@ class Server:
 
     def _drop_slow(self) -> None:
         deadline = time.monotonic() - _FRAME_TIME
-        for connection in [
-            c for c in self._connections if c.waits_since is not None and c.waits_since < deadline
-        ]:
-            self._drop(connection)
+        for connection in list(self._connections):
+            if connection.waits_since is not None and connection.waits_since < deadline:
+                self._drop(connection)
 
     def _drop_idlest(self) -> None:
         """Close a connection whose client wants nothing: it makes another when it does."""
@@ -205,10 +203,9 @@ class Server:
         )
 
     def _unload(self, key: str) -> int:
+        is_long = len(key) >= _SHORTEST_KEY
         chosen = [
-            e
-            for e in self.entries
-            if key in ("*", e.key, e.name) or (len(key) >= 6 and e.key.startswith(key))
+            e for e in self.entries if key in ("*", e.key, e.name) or (is_long and e.key.startswith(key))
         ]
         for entry in chosen:
             self.entries.remove(entry)

@@ -66,7 +66,7 @@ def _filled(connection: socket.socket, entry: str, kind: Kind, device: torch.dev
 
     try:
         archive, _ = attach.checked(ready, answer.descriptors)
-        serialized.leaves_of(archive, Way(device, bring, elsewhere=None), serialized.AS_IT_IS)
+        serialized.buffers_of(archive, Way(device, bring, elsewhere=None), serialized.AS_IT_IS)
     finally:
         answer.close()
     return found[0] if found else torch.UntypedStorage(0)  # all of it was on other devices

@@ -31,7 +31,7 @@ def main() -> None:
         worker.import_all()
         gc.freeze()  # what is here now the children need not look through, and so not copy
         with contextlib.suppress(FrameError, OSError):  # the server has gone
-            _Zygote(server).run()
+            _ForkServer(server).run()
 
 
 def die_with_parent() -> None:
@@ -39,7 +39,7 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-class _Zygote:
+class _ForkServer:
     def __init__(self, server: socket.socket) -> None:
         self._server = server
         self._inbox = frames.Inbox(frames.MOST_DESCRIPTORS)
