@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zerocopy.process.fork_safe import ForkSafeLock
 from zerocopy.share.client import start_server
 from zerocopy.share.conditions import interrupts
 from zerocopy.share.errors import FrameError, ServerError
@@ -59,17 +58,7 @@ class Channels:
             connection.close()
 
 
-_channels: Channels | None = None
-_making = ForkSafeLock()
-
-
-def _all() -> Channels:
-    global _channels
-    if _channels is None:
-        with _making:
-            if _channels is None:
-                _channels = Channels()
-    return _channels
+_channels = Channels()
 
 
 class Exchange:
@@ -85,7 +74,7 @@ class Exchange:
 
     def __init__(self, place: Path, starts: bool = True) -> None:
         self._place, self._starts = place, starts
-        self._connection = _all().take(place)
+        self._connection = _channels.take(place)
         self._is_fresh = self._connection is None
         if self._connection is None:
             self._connection = self._connected()
@@ -150,7 +139,7 @@ class Exchange:
     def end(self) -> None:
         """Keep the connection for another request."""
         if self._connection is not None:
-            _all().keep(self._place, self._connection)
+            _channels.keep(self._place, self._connection)
             self._connection = None
 
 

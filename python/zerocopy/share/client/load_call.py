@@ -226,8 +226,8 @@ def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
     try:
         with interrupts.allowed():
             if where is not None:  # not an earlier result of later calls: others may write to it at any time
-                way = functools.partial(_way_to, where, answer, name)
-                return attach.attach(answer.body, answer.descriptors, arguments, resident=way)
+                placement = functools.partial(_placement_on, where, answer, name)
+                return attach.attach(answer.body, answer.descriptors, arguments, resident=placement)
             result = attach.attach(answer.body, answer.descriptors, arguments)
         result_references.note(result, answer.body.id, attach.memory_of(answer.body, answer.descriptors))
     finally:
@@ -236,8 +236,8 @@ def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
 
 
 @interrupts.deferred()
-def _way_to(where: Residence, result: Message, name: str) -> resident.Way:
-    """Return what stands for the staged copy to where a result is resident, brought there if need be."""
+def _placement_on(where: Residence, result: Message, name: str) -> resident.ResidentPlacement:
+    """Return the placement of a result that is resident on a device, brought there if need be."""
     answer = _resident(where, result.body.id, name)
     try:
         content, pipe, *descriptors = answer.descriptors
@@ -247,17 +247,20 @@ def _way_to(where: Residence, result: Message, name: str) -> resident.Way:
             if size
             else torch.UntypedStorage(0, device=where.device)
         )
-        # As long as it is used its holder goes on, and the server keeps the result.
+        # As long as the allocation is used the device owner goes on, and the server keeps the result.
         whole = _C.leased_storage(whole, [pipe, result.descriptors[-1]])
     finally:
         answer.close()
 
     def bring(haul: _C.Haul) -> torch.UntypedStorage:
         if haul.size != size:
-            raise ServerError(f"{name} takes {haul.size} bytes on {where.device}, and its holder has {size}")
+            raise ServerError(
+                f"expected {haul.size} bytes for {name} on {where.device}, and the device owner has {size}: "
+                "zerocopy.share.unload has the result computed anew"
+            )
         return whole
 
-    return resident.Way(where.device, bring, serialized.ROAD)
+    return resident.ResidentPlacement(where.device, bring, serialized.ROAD)
 
 
 def _resident(where: Residence, entry: str, name: str) -> Message:

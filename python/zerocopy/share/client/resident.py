@@ -2,10 +2,10 @@
 
 ::
 
-    holder   attach, and carry by the road ──→ one allocation ── exported once ──→ server          device_holder.py
+    owner    attach, and copy by staging ──→ one allocation ── exported once ──→ server            device_owner.py
     client   attach, but over the opened allocation in place of the shared pages ←── server        load_call.py
 
-What lies where in the allocation nobody has to send: it follows from the result's own table (csrc/io/staging).
+The layout of the allocation need not be sent: it follows from the result's own table (csrc/io/staging).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zerocopy.loading.device import devices, staging
 
 
 class Kind(devices.Device, Protocol):
-    """A kind of device whose memory processes can share. Pickled by its name: the holder is another process."""
+    """A kind of device whose memory processes can share. Pickled by its name: the device owner is another process."""
 
     def __init__(self, device: torch.device) -> None: ...
 
@@ -152,17 +152,17 @@ def _within(residence: Residence) -> Iterator[None]:
         _wanted.reset(token)
 
 
-class Way:
-    """Stands for the road of storages that one allocation on a device is for.
+class ResidentPlacement:
+    """Takes the place of a staged copy: places storages in one allocation on a device.
 
     Parameters
     ----------
     device : torch.device
         Where it is.
     bring : callable
-        Returns the allocation, given what it is for.
+        Returns the allocation for a transfer plan.
     elsewhere : Road, optional
-        The road of storages that were on another device.
+        The staged copy for storages that were on another device.
     """
 
     def __init__(
@@ -174,13 +174,13 @@ class Way:
         self._device, self._bring, self._elsewhere = device, bring, elsewhere
 
     def device_of(self, tag: str) -> object | None:
-        """Return whether storages of a tag are part of it: this, or what their own road says."""
+        """Return this for storages of a tag that lie in the allocation; for others the device of their staged copy."""
         if tag in ("cpu", str(self._device)):
             return self
         return None if self._elsewhere is None else self._elsewhere.device_of(tag)
 
     def carry(self, device: Any, haul: _C.Haul) -> torch.UntypedStorage:
-        """Return the one storage that holds all of a haul."""
+        """Return the one storage that holds all of a transfer plan."""
         if device is self:
             return self._bring(haul)
         assert self._elsewhere is not None, "it has said where"

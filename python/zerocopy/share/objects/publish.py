@@ -55,59 +55,52 @@ class Published(NamedTuple):
         os.close(self.parts[0].descriptor)
 
 
-class Publisher:
-    """Publishes a result.
+def publish(
+    obj: Any,
+    mapped: MappedFiles,
+    find: Find,
+    reserve: Reserve,
+    works: Callable[[Published], bool],
+    arguments: Mapping[int, Any],
+    noted: Hashes,
+) -> Published:
+    """Return a result's parts.
 
     Parameters
     ----------
+    obj : object
+        The result.
     mapped : MappedFiles
         The files that are mapped here.
     find : callable
-        Says where bytes were published before.
+        Returns where bytes were published before.
     reserve : callable
-        Is told how many bytes will be needed, and may refuse.
+        Is given the number of bytes that will be needed, and may refuse.
+    works : callable
+        Tries whether the machine can rebuild a plain result.
+    arguments : mapping
+        Objects that the caller has already, by number.
+    noted : Hashes
+        Numbers that each process computes for itself.
+
+    Raises
+    ------
+    UnsupportedError
+        If it takes dill, which is not there.
+    OSError
+        If there is no memory.
     """
-
-    def __init__(self, mapped: MappedFiles, find: Find, reserve: Reserve) -> None:
-        self._mapped, self._find, self._reserve = mapped, find, reserve
-
-    def publish(
-        self, obj: Any, arguments: Mapping[int, Any], noted: Hashes, works: Callable[[Published], bool]
-    ) -> Published:
-        """Return a result's parts.
-
-        Parameters
-        ----------
-        obj : object
-            The result.
-        arguments : mapping
-            What the caller has already, by number.
-        noted : Hashes
-            Numbers that each process computes for itself.
-        works : callable
-            Tries whether a plain result can be rebuilt by the machine.
-
-        Raises
-        ------
-        UnsupportedError
-            If it takes dill, which is not there.
-        OSError
-            If there is no memory.
-        """
-        if not (arguments or noted):
-            storages = Storages()
-            plain = serialized.plain_of(obj, storages, storages.store)
-            if plain is not None:
-                published = self._write(plain, storages)
-                if works(published):
-                    return published
-                published.close()
+    if not (arguments or noted):
         storages = Storages()
-        return self._write(serialized.of(obj, storages, storages.store, arguments, noted=noted), storages)
-
-    def _write(self, content: serialized.SerializedObject, storages: Storages) -> Published:
-        placed = place(storages.found, self._mapped, self._find)
-        return write(content, storages, placed, reserve=self._reserve)
+        plain = serialized.plain_of(obj, storages, storages.store)
+        if plain is not None:
+            published = write(plain, storages, place(storages.found, mapped, find), reserve=reserve)
+            if works(published):
+                return published
+            published.close()
+    storages = Storages()
+    content = serialized.of(obj, storages, storages.store, arguments, noted=noted)
+    return write(content, storages, place(storages.found, mapped, find), reserve=reserve)
 
 
 def write(

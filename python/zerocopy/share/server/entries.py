@@ -82,17 +82,17 @@ def _hung_up(end: int) -> bool:
 
 
 class Resident:
-    """A result on a device: what clients open it by, and the pipe that its holder lives by.
+    """A result on a device: the descriptors by which clients open it, and the pipe that keeps its owner alive.
 
     Parameters
     ----------
     descriptors : list of int
-        What the holder has sent: the memory that says how, the writing end of the pipe, and others. They stay the
+        From the device owner: memory with the handle, the writing end of the pipe, and others. They stay the
         caller's.
     size : int
         Bytes on the device.
     pid : int
-        The holder.
+        The device owner.
     """
 
     def __init__(self, descriptors: list[int], size: int, pid: int) -> None:
@@ -101,7 +101,7 @@ class Resident:
 
     @property
     def is_there(self) -> bool:
-        """Whether the holder is: it alone has the reading end."""
+        """Whether the device owner is there: only that process has the reading end."""
         return not _hung_up(self._holdings[1].descriptor)
 
     def answer(self) -> tuple[messages.Answer, list[int]]:

@@ -41,7 +41,7 @@ class Load:
     begun: float = dataclasses.field(default_factory=time.monotonic)
     output: collections.deque[bytes] = dataclasses.field(default_factory=collections.deque)
     is_over: bool = False
-    is_holder: bool = False  # it goes on by itself: what it holds others have
+    is_device_owner: bool = False  # it goes on by itself, as long as clients use the memory
 
     def printed(self) -> str:
         """Return the end of what it printed."""
@@ -234,7 +234,7 @@ class Loads:
             return
         resident = Resident(descriptors, int(report.size), int(report.pid))
         entry.hold(report.device, resident)
-        load.is_holder = True
+        load.is_device_owner = True
         waiting, load.waiting = load.waiting, {}
         for connection in waiting:
             self._tell(connection, *resident.answer(), holding=resident)
@@ -286,7 +286,7 @@ class Loads:
                 load,
                 f"the loader of {load.name} took longer than {load.timeout:g} s (ZEROCOPY_SHARE_TIMEOUT)",
             )
-        busy = {load.fork_server for load in self._processes.values() if not load.is_holder}
+        busy = {load.fork_server for load in self._processes.values() if not load.is_device_owner}
         if self._fork_server is not None and now > self._fork_server.used + _FORK_SERVER_IDLE:
             self._retired.append(self._fork_server)
             self._fork_server = None
@@ -331,8 +331,8 @@ class Loads:
 
 
 def _kill(load: Load) -> None:
-    """Kill a loader and what it has forked; not a holder, which sees for itself when nobody needs it any more."""
-    if load.pid is not None and not load.is_holder:
+    """Kill a worker and its children. A device owner ends by itself, when no process uses its memory."""
+    if load.pid is not None and not load.is_device_owner:
         for kill in (os.killpg, os.kill):  # it may not have a group of its own yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(load.pid, signal.SIGKILL)

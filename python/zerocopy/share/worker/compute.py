@@ -23,7 +23,7 @@ from zerocopy.share.conditions.file_tracker import Reading
 from zerocopy.share.errors import ServerError
 from zerocopy.share.objects import attach, fingerprint, serialized
 from zerocopy.share.objects.dedupe import Checksum
-from zerocopy.share.objects.publish import Published, Publisher
+from zerocopy.share.objects.publish import Published, publish
 from zerocopy.share.wire import file_identity, frames, messages
 from zerocopy.share.wire.hashes import Hashes
 
@@ -74,10 +74,11 @@ def compute(connection: socket.socket, info: messages.Call, descriptors: Sequenc
         return
     left = generators.states() if info.generators is not None else None
     with session.mapped() as mapped:
-        publisher = Publisher(mapped, session.find, session.reserve)
         arguments = session.unchanged_arguments(mapped)
         try:
-            published = publisher.publish(result, arguments, noted, session.works)
+            published = publish(
+                result, mapped, session.find, session.reserve, session.works, arguments, noted
+            )
         except UnsupportedError as error:
             if not info.is_strict:
                 raise

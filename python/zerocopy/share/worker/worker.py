@@ -21,7 +21,7 @@ _log = logging.getLogger("zerocopy")
 
 def import_all() -> None:
     """Import what every loader needs."""
-    from zerocopy.share.worker import compute, device_holder  # noqa: F401
+    from zerocopy.share.worker import compute, device_owner  # noqa: F401
 
 
 def run(server: int, descriptors: Sequence[int]) -> NoReturn:
@@ -49,14 +49,14 @@ def run(server: int, descriptors: Sequence[int]) -> NoReturn:
 
 def _run(connection: socket.socket, descriptors: Sequence[int]) -> None:
     from zerocopy.share.client import result_references
-    from zerocopy.share.worker import compute, device_holder
+    from zerocopy.share.worker import compute, device_owner
 
     head, environment, *parts = descriptors
     try:
         info = pickle.loads(sealed_memory.content(head))
         _become(info, sealed_memory.content(environment))
         if isinstance(info, messages.Residence):
-            device_holder.hold(connection, info)
+            device_owner.hold(connection, info)
         else:
             compute.compute(connection, info, parts)
     except (ServerError, result_references.LostReference) as error:

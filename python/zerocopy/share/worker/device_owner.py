@@ -1,8 +1,7 @@
-"""The process that holds a result on a device: it fills an allocation there, exports it once, and then only waits.
+"""The device owner: a process that fills an allocation on a device with a result, exports it once, and then waits.
 
-It is a loader, but one that goes on, and that nobody has to end. What it gives to the server it gives with the writing
-end of a pipe, and the server gives that to each client. When the last of them is closed, by whatever end of whoever had
-it, nobody has the memory any more, and the holder ends.
+It is a worker that goes on. The server gets the writing end of a pipe from it, and gives that to each client. When the
+last of these ends is closed, however its process has ended, no process uses the memory any more, and the owner ends.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from zerocopy._native import _C
 from zerocopy.loading.device import staging
 from zerocopy.share.client import result_references
-from zerocopy.share.client.resident import Kind, Way
+from zerocopy.share.client.resident import Kind, ResidentPlacement
 from zerocopy.share.objects import attach, serialized
 from zerocopy.share.wire import frames, messages, sealed_memory
 
@@ -66,7 +65,7 @@ def _filled(connection: socket.socket, entry: str, kind: Kind, device: torch.dev
 
     try:
         archive, _ = attach.checked(ready, answer.descriptors)
-        serialized.buffers_of(archive, Way(device, bring, elsewhere=None), serialized.AS_IT_IS)
+        serialized.buffers_of(archive, ResidentPlacement(device, bring, elsewhere=None), serialized.AS_IT_IS)
     finally:
         answer.close()
     return found[0] if found else torch.UntypedStorage(0)  # all of it was on other devices
