@@ -14,7 +14,7 @@ _MAX_LENGTH = 200  # characters of a name in a message
 _WIDEST = 60  # of the column of names in an outline
 _DEEPEST = 12  # levels of an outline; the rest of a name is one label
 _ROWS = 200  # of a table
-_UNITS = ("B", "kB", "MB", "GB", "TB")
+_UNITS = {1000: ("B", "kB", "MB", "GB", "TB"), 1024: ("B", "KiB", "MiB", "GiB", "TiB")}
 
 
 def shown(text: str, longest: int = _MAX_LENGTH) -> str:
@@ -33,12 +33,19 @@ def described(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-def size(nbytes: int) -> str:
-    """Return a number of bytes as "1.2 MB"."""
-    value, unit = float(nbytes), 0
-    while value >= 1000 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{nbytes} B"
+def size(nbytes: int, base: int = 1000) -> str:
+    """Return a number of bytes as "1.2 MB", or as "1.1 MiB" for the base 1024."""
+    value, unit, units = float(nbytes), 0, _UNITS[base]
+    while value >= base - 0.05 and unit < len(units) - 1:  # which "1000.0" would be rounded to
+        value, unit = value / base, unit + 1
+    return f"{value:.1f} {units[unit]}" if unit else f"{nbytes} B"
+
+
+def listed(items: Iterable[str], most: int = 20) -> str:
+    """Return items joined by commas, at most so many of them."""
+    items = list(items)
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more
 
 
 def count(number: int, noun: str) -> str:

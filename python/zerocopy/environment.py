@@ -1,12 +1,19 @@
-"""Reads environment variables."""
+"""Environment variables, and the release of torch that is installed."""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
+import re
+import sys
+from pathlib import Path
 
 _TRUE = frozenset({"1", "y", "yes", "true"})
 
 MAX_THREADS = 1024
+
+_VERSION = re.compile(r"""^__version__(?:\s*:\s*\w+)?\s*=\s*['"](.+?)['"]""", re.MULTILINE)
 
 
 def is_true(variable: str) -> bool:
@@ -27,3 +34,15 @@ def threads(default: int) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_THREADS):
         raise ValueError(f"ZEROCOPY_NUM_THREADS must be a number from 1 to {MAX_THREADS}, not {text!r}")
     return int(text)
+
+
+@functools.cache
+def torch_version() -> str:
+    """Return torch's ``__version__`` without importing torch, which takes a second; "" where there is none."""
+    if "torch" in sys.modules:
+        return str(sys.modules["torch"].__version__)
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return ""
+    found = _VERSION.search(Path(spec.origin).with_name("version.py").read_text(errors="replace"))
+    return found[1] if found else ""

@@ -421,7 +421,7 @@ def test_lists_of_this_release() -> None:
 
 
 def test_another_release_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "_installed_version", lambda: "9.9.1+cu999")
+    monkeypatch.setattr(policy.environment, "torch_version", lambda: "9.9.1+cu999")
     policy.running.cache_clear()
     try:
         assert policy.running().release == "9.9"

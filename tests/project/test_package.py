@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
 import inspect
 import re
@@ -122,6 +123,19 @@ def test_all_is_complete() -> None:
     }
     assert set(zerocopy.__all__) == public | {"distributed", "gds", "jit", "share"}
     assert len(zerocopy.__all__) == len(public) + 4
+
+
+@pytest.mark.parametrize("package", [zerocopy, zerocopy.share], ids=lambda package: package.__name__)
+def test_stub_of_a_package_has_its_public_names(package: ModuleType) -> None:
+    tree = ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text())
+    names = [
+        alias.asname
+        for line in tree.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+        if getattr(importlib.import_module(str(line.module)), alias.name) is getattr(package, alias.name)
+    ]
+    assert sorted(set(names) - {"__version__"}) == sorted(package.__all__)
 
 
 def test_version() -> None:

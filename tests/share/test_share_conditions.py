@@ -45,7 +45,7 @@ def noted(request: pytest.FixtureRequest) -> Iterator[Noting]:
             process.stdin.flush()
             body = json.loads(process.stdout.readline())
             assert "error" not in body, body["error"]
-            conditions = Conditions.from_body(json.loads(json.dumps(body)))
+            conditions = Conditions(**json.loads(json.dumps(body)))
             native = [why for why in conditions.unseen if "watch library" in why]
             assert len(native) == (request.param == "heard")
             return conditions

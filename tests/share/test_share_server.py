@@ -25,7 +25,7 @@ import torch
 from zerocopy import share
 from zerocopy.share import ServerError
 from zerocopy.share.errors import FrameError
-from zerocopy.share.wire import frames, sealed_memory, sockets
+from zerocopy.share.wire import frames, messages, sealed_memory, sockets
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to be another user")
 
@@ -590,10 +590,10 @@ def test_memory_that_is_not_sealed_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ServerError, match=why):
             attach.attach(
-                {"parts": [[0, 1000, identity]], "layout": layout, "arguments": []}, [descriptor, writing]
+                messages.Ready("", [[0, 1000, identity]], layout, [], {}, []), [descriptor, writing]
             )
-    with pytest.raises(ServerError, match="other descriptors"):
-        attach.attach({"parts": [], "layout": layout, "arguments": []}, [blank, writing])
+    with pytest.raises(ServerError, match="expected 0 descriptors"):
+        attach.attach(messages.Ready("", [], layout, [], {}, []), [blank, writing])
     frames.close_all([reading, writing, open_memory, short, blank])
 
 

@@ -39,7 +39,7 @@ def exported(storage: torch.UntypedStorage) -> Handle:
 def forget_exported() -> None:
     """Take away what CUDA has put into shared memory for this process, when nobody has what it exported any more.
 
-    CUDA does that itself in a process that ends by way of exit(), which one that was forked from a zygote does not.
+    CUDA does that itself in a process that ends by exit(). A process that the fork server has forked ends by _exit().
     """
     for path in _SHARED_MEMORY.glob(f"cuda.shm.*.{os.getpid():x}.*"):
         with contextlib.suppress(OSError):

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from zerocopy import environment
+from zerocopy.display import listed as listed
 
 _MAX_LENGTH = 200
 
@@ -19,13 +20,6 @@ def escaped(text: str | bytes, longest: int = _MAX_LENGTH) -> str:
         text = text.decode("utf-8", "surrogateescape")
     cut = text[:longest].encode("unicode_escape").decode("ascii")
     return cut if len(text) <= longest else cut + "..."
-
-
-def listed(items: Iterable[str], most: int = 20) -> str:
-    """Return items joined by commas, of which only so many are shown."""
-    items = list(items)
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
 
 
 def say(lines: Iterable[str]) -> None:

@@ -8,12 +8,10 @@ torch is imported and asked, and only for a file that names what zerocopy does n
 from __future__ import annotations
 
 import functools
-import importlib.util
-import re
 from collections import OrderedDict
-from pathlib import Path
 from typing import NamedTuple
 
+from zerocopy import environment
 from zerocopy.loading.objects.global_names import BLOCKED_MODULES, Name, modern
 
 _ELEMENTS = ("BFloat16", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
@@ -168,7 +166,7 @@ def releases(name: Name) -> list[str]:
 @functools.cache
 def running() -> Policy:
     """Return the policy of the installed release; where there is none, that of the latest one known."""
-    version = _installed_version()
+    version = environment.torch_version()
     minor = ".".join(version.split(".")[:2]) or max(
         LISTS, key=lambda release: tuple(map(int, release.split(".")))
     )
@@ -185,13 +183,3 @@ def running() -> Policy:
         | allowlist.OF_OTHER_RELEASES.keys()
         | safe_globals.of_torch().keys(),
     )
-
-
-def _installed_version() -> str:
-    """Return the version of the installed torch by the file that states it, or an empty string."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return ""
-    text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8", errors="replace")
-    found = re.search(r"^__version__ = '([^']*)'", text, re.MULTILINE)
-    return found[1] if found else ""

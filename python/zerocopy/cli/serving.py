@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from zerocopy import display
 from zerocopy._version import __version__
 from zerocopy.cli import output, reading
 from zerocopy.errors import Error
@@ -15,7 +16,6 @@ from zerocopy.errors import Error
 _SCHEMA = 1
 _SOCKET = "ZEROCOPY_SOCKET"
 _MAX_LENGTH = 2000
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def exit_codes(fine: str, bad: str, trouble: str) -> str:
@@ -76,14 +76,9 @@ def say_json(command: str, **content: Any) -> None:
     output.say_json({"schema": _SCHEMA, "command": command, "zerocopy": __version__, **content})
 
 
-def size(count: int | None) -> str:
-    """Write bytes as people read them."""
-    if count is None:
-        return "any"
-    amount, unit = float(count), 0
-    while amount >= 1023.95 and unit < len(_UNITS) - 1:
-        amount, unit = amount / 1024, unit + 1
-    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{count} B"
+def size(count: int) -> str:
+    """Return a number of bytes in the units of ``ZEROCOPY_MAX_BYTES``."""
+    return display.size(count, 1024)
 
 
 def span(seconds: float) -> str:

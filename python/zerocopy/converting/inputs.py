@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
+from zerocopy import _torch, display
+from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import checkpoint, selection
@@ -22,7 +24,6 @@ Keep = str | Sequence[str] | Callable[[str], bool]
 METADATA = "safetensors_metadata"
 
 _PICKLED = ("zip", "legacy", "hdf5")
-_MAX_LISTED = 10
 
 
 class Reference(NamedTuple):
@@ -71,7 +72,7 @@ class Sources:
                 for layer in _file_layers(each)
                 if Path(
                     layer.path
-                ).is_file()  # folders of torch.distributed.checkpoint open their files later
+                ).is_file()  # a folder of torch.distributed.checkpoint opens its files later
             }
             self._merge()
             self._choose(keep)
@@ -104,23 +105,17 @@ class Sources:
     def storage_of(self, name: str) -> tuple[str, str] | None:
         """Return what tensors over one storage have in common; None for what is not made of one storage."""
         storage = self.info(name).storage
-        return (self._layer_of(name).path, storage) if storage else None
+        return (self.layer_of(name).path, storage) if storage else None
+
+    def entry(self, name: str) -> _C.TensorEntry:
+        """Return the further facts that the core has about a tensor."""
+        return self.layer_of(name).entry(self.tensors[name].name)
 
     def begin(self, name: str) -> int:
-        """Return where a tensor begins, in bytes, compared with others over its storage."""
-        return self._layer_of(name).begin(self.tensors[name].name)
-
-    def flags(self, name: str) -> tuple[bool, bool]:
-        """Return whether a tensor over a storage shows conjugates, and negatives, of what is there."""
-        return self._layer_of(name).flags(self.tensors[name].name)
-
-    def is_mapped(self, name: str) -> bool:
-        """Return whether a tensor lies in a mapping of its file, and takes no memory of its own."""
-        return self._layer_of(name).is_mapped(self.tensors[name].name)
-
-    def storage_nbytes(self, name: str) -> int:
-        """Return the bytes of the storage that a tensor is over."""
-        return self._layer_of(name).storage_nbytes(self.tensors[name].name)
+        """Return the byte at which a tensor begins in its file, or in its storage where no file has it as it is."""
+        info, entry = self.info(name), self.entry(name)
+        in_storage = entry.storage_offset * _torch.element_size(info.dtype)
+        return in_storage if entry.offset is None else entry.offset
 
     def placeholder(self, name: str) -> torch.Tensor:
         """Return a tensor that is not read yet."""
@@ -135,12 +130,8 @@ class Sources:
     def place_of(self, name: str) -> FileExtent | None:
         """Return where a tensor's first byte is; None where no byte of a file is the tensor's."""
         offset = self.info(name).offset
-        _, descriptor = self._files.get(self._layer_of(name).path, (None, None))
+        _, descriptor = self._files.get(self.layer_of(name).path, (None, None))
         return None if descriptor is None or offset is None else FileExtent(descriptor, offset)
-
-    def path_of(self, name: str) -> str:
-        """Return the path of the file that a tensor is in."""
-        return self._layer_of(name).path
 
     def whole(self) -> FileLayer | None:
         """Return the one file, or folder of torch.distributed.checkpoint, that has a structure to be kept."""
@@ -154,7 +145,8 @@ class Sources:
         for layer, _ in self._files.values():
             layer.require_there()
 
-    def _layer_of(self, name: str) -> FileLayer:
+    def layer_of(self, name: str) -> FileLayer:
+        """Return the file that a tensor is in."""
         opened, name = self.tensors[name]
         return next(layer for layer in reversed(list(_file_layers(opened))) if name in layer)
 
@@ -203,10 +195,8 @@ class Sources:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a message, the first ten of them."""
-    names = list(names)
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(shown(name) for name in names[:_MAX_LISTED]) + more
+    """Return names of a file for a message, the first ten of them."""
+    return display.listed(map(shown, names), 10)
 
 
 def _file_layers(opened: checkpoint.Checkpoint) -> Iterator[FileLayer]:

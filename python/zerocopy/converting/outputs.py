@@ -199,7 +199,7 @@ def _units(sources: Sources, dtype: torch.dtype | None) -> list[tuple[list[str],
                 sources.storage_of(name)
                 and cast_dtype(sources.info(name).dtype, dtype) == sources.info(name).dtype
             ):
-                whole = sources.storage_nbytes(name)
+                whole = sources.entry(name).storage_nbytes
             elif name not in ties:
                 sizes.append(_converted_size(sources, name, dtype))
         units.append((names, whole + sum(sizes)))
@@ -235,7 +235,9 @@ def _sources_of_objects(job: Job) -> Sources:
     """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
     sources = Sources(job.paths, job.keep)
     if job.dtype is None and all(
-        sources.is_mapped(name) and (device := sources.info(name).device) is not None and device.type == "cpu"
+        sources.entry(name).is_mapped
+        and (device := sources.info(name).device) is not None
+        and device.type == "cpu"
         for name in sources.tensors
     ):
         return sources

@@ -98,7 +98,7 @@ def _write_tensor(sink: Sink, tensor: Described, sources: Sources, written: Writ
     real, place, done = sources.tensor(tensor.name).detach(), sources.place_of(tensor.name), 0
     if place is not None and real.dtype == tensor.dtype and _is_as_stored(real):
         done = sink.copy(place.descriptor, place.offset, tensor.nbytes, written)
-    read = None if place is None else _Reader(place, sources.path_of(tensor.name), real.dtype)
+    read = None if place is None else _Reader(place, sources.layer_of(tensor.name).path, real.dtype)
     for piece in _pieces(real, read, tensor.dtype, done):
         sink.write(piece, written)
 

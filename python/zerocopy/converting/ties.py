@@ -25,8 +25,9 @@ def tied_names(sources: Sources) -> dict[str, str]:
     for name in sources.tensors:
         storage, info = sources.storage_of(name), sources.info(name)
         if storage is not None and info.nbytes:
-            view = sources.begin(name), sources.flags(name), info.shape, info.stride, info.dtype
-            groups[storage, view].append(name)
+            entry = sources.entry(name)
+            flags = entry.is_conjugate, entry.is_negative
+            groups[storage, sources.begin(name), flags, info.shape, info.stride, info.dtype].append(name)
     ties: dict[str, str] = {}
     for names in groups.values():
         kept, *dropped = sorted(names)

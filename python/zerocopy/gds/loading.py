@@ -70,7 +70,7 @@ def load(
         if is_required(require):
             raise UnsupportedError(f"GPUDirect Storage is required, which has no part in a load to {found}")
         return loader.load(path, map_location=found)
-    if (index := shard_index.index_of(path)) is not None:
+    if isinstance(index := inputs.several_files(path), shard_index.Index):
         return shard_index.load(index, functools.partial(_load_file, device=found, require=require))
     return _load_file(Path(os.fsdecode(path)), found, require)
 

@@ -13,6 +13,7 @@ from zerocopy.errors import FormatError
 from zerocopy.gds import driver
 from zerocopy.loading.device import pinned_ring
 from zerocopy.loading.objects.builder import tensor_over
+from zerocopy.saving.sink import naming
 
 PIECE = 16 << 20
 
@@ -32,7 +33,7 @@ def read(
                 raise FormatError(f"{name}: file ends at {offset + done:#x}")
             memory, done = memory[got:], done + got
 
-    with _naming(name):
+    with naming(name):
         _through(storage, begin, size, move, to_storage=True)
 
 
@@ -44,16 +45,8 @@ def write(descriptor: int, name: str, offset: int, storage: torch.UntypedStorage
             put = os.pwrite(descriptor, memory, offset + done)
             memory, done = memory[put:], done + put
 
-    with _naming(name):
+    with naming(name):
         _through(storage, 0, storage.nbytes(), move, to_storage=False)
-
-
-@contextlib.contextmanager
-def _naming(name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, name) from None
 
 
 def _through(storage: torch.UntypedStorage, begin: int, size: int, move: Move, *, to_storage: bool) -> None:

@@ -21,7 +21,7 @@ from zerocopy.lazy.reading import parts as parts_reading
 from zerocopy.lazy.reading.read_plan import ReadPlan
 from zerocopy.lazy.reading.source import CheckpointSource
 from zerocopy.lazy.slice import Slice
-from zerocopy.loading import error_context
+from zerocopy.loading import error_context, inputs
 from zerocopy.loading.formats import shard_index
 
 
@@ -82,14 +82,16 @@ def open(
     (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
     """
     how = {"mode": mode, "backend": backend, "encoding": encoding, "dtype": dtype, "device": device}
-    if (index := shard_index.index_of(path)) is not None:
-        return open_shards(index, weights_only, keys, prefix, predicate, **how)
-    file = _read(path, weights_only, **how)
+    several = inputs.several_files(path)
+    if isinstance(several, shard_index.Index):
+        return open_shards(several, weights_only, keys, prefix, predicate, **how)
+    file = _read(path if several is None else several, weights_only, **how)
     layer = FileLayer(file, selection.chosen(file.native, keys, prefix, predicate))
     return Checkpoint([layer], opened=[layer])
 
 
 def _read(f: Any, weights_only: bool, **how: Any) -> lazy_file.LazyFile:
+    """Read one file, or a folder of ``torch.distributed.checkpoint``."""
     try:
         file = lazy_file.read(f, **how)
     except pickle.UnpicklingError as error:

@@ -97,9 +97,9 @@ class LazyFile:
 
 
 def read(f: Any, mode: str = "c", backend: str = "auto", encoding: str = "utf-8", **options: Any) -> LazyFile:
-    """Read a checkpoint's pickle, and build nothing of it. Arguments and errors as for :func:`lazy_load`, safely."""
-    if (folder := dcp_metadata.folder_of(f)) is not None:
-        return read_folder(folder, mode, backend, encoding, Options(mode=mode, **options))
+    """Read the pickle of one file, or of a folder that was found, and build nothing of it. Errors as ``lazy_load``."""
+    if isinstance(f, dcp_metadata.Folder):
+        return read_folder(f, mode, backend, encoding, Options(mode=mode, **options))
     with error_context.as_public_error(), error_context.naming(f, weights_only=True):
         return read_archive(open_archive(f, mode, backend), encoding, Options(mode=mode, **options))
 

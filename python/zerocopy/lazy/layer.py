@@ -173,7 +173,7 @@ class FileLayer:
 
     def info(self, name: str) -> TensorInfo:
         """Return what the file says of a tensor."""
-        entry = self._entry(name)
+        entry = self.entry(name)
         if not entry.is_dense:
             return _info_of(name, self.tensor(name))
         others = (other for other in self._over_storage[entry.storage] if other != name)
@@ -200,27 +200,8 @@ class FileLayer:
                     info = self.info(name)
                     yield name, info.shape, info.dtype
 
-    def begin(self, name: str) -> int:
-        """Return where a dense tensor begins in its file, or else in its storage, in bytes."""
-        entry = self._entry(name)
-        if entry.offset is not None:
-            return entry.offset
-        return entry.storage_offset * _torch.element_size(builder.dtype(entry.dtype))
-
-    def flags(self, name: str) -> tuple[bool, bool]:
-        """Return whether a dense tensor shows conjugates, and negatives, of what its storage holds."""
-        entry = self._entry(name)
-        return entry.is_conjugate, entry.is_negative
-
-    def is_mapped(self, name: str) -> bool:
-        """Return whether a tensor lies in a mapping of the file, and takes no memory of its own."""
-        return self._entry(name).is_mapped
-
-    def storage_nbytes(self, name: str) -> int:
-        """Return the bytes of the storage that a dense tensor is over."""
-        return self._entry(name).storage_nbytes
-
-    def _entry(self, name: str) -> _C.TensorEntry:
+    def entry(self, name: str) -> _C.TensorEntry:
+        """Return the facts about a tensor as the core has them."""
         native = self._native
         return native.entry(native.find(name))
 

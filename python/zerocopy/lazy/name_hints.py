@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
-from zerocopy.display import shown
+from zerocopy.display import listed, shown
 
 _COMPARED = 500  # names that are compared with a wrong one; of more it would take a noticeable time
 _SUGGESTED = 3
@@ -20,11 +20,11 @@ def no_such_name(path: str, name: object, names: Collection[str], others: Iterab
         return KeyError(f"{path}: {shown(name)} is no tensor; metadata() has its value")
     below = list(islice(_below(name, names), _SUGGESTED))
     if below:
-        return KeyError(f"{path}: {shown(name)} is no tensor; below it are {_listed(below)}, ...")
+        return KeyError(f"{path}: {shown(name)} is no tensor; below it are {listed(map(shown, below))}, ...")
     import difflib  # it is for errors: every load would pay for it
 
     close = difflib.get_close_matches(name[:_MAX_LENGTH], _near(name[:_MAX_LENGTH], names), _SUGGESTED)
-    hint = f"; close to it: {_listed(close)}" if close else ""
+    hint = f"; close to it: {listed(map(shown, close))}" if close else ""
     return KeyError(f"{path}: there is no {shown(name) or repr(name)}{hint}")
 
 
@@ -38,7 +38,3 @@ def _near(name: str, names: Collection[str]) -> list[str]:
 
 def _below(branch: str, names: Iterable[str]) -> Iterator[str]:
     return (known for known in names if known.startswith(f"{branch}."))
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(shown, names))

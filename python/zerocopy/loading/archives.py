@@ -46,9 +46,9 @@ def _load_safely(
 
 
 def refuse_all(names: list[Name]) -> dict[Name, Any]:
-    """Allow no global but the machine's own."""
+    """Raise ``pickle.UnpicklingError`` for any global that the machine does not build itself."""
     if names:
-        raise pickle.UnpicklingError("other globals than the machine's own")
+        raise pickle.UnpicklingError(f"expected only globals that the machine builds, found {names[0]!r}")
     return {}
 
 

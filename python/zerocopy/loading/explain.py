@@ -9,8 +9,7 @@ import torch
 
 from zerocopy._native import _C
 from zerocopy.display import count, size
-from zerocopy.errors import Error
-from zerocopy.loading import archives, backends, diagnosis, inputs
+from zerocopy.loading import archives, backends, diagnosis, error_context, inputs
 from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.options import LoadOptions
 from zerocopy.loading.readers import dcp_folder
@@ -140,22 +139,23 @@ def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation
 
 def _of_file(f: Any, backend: str, mode: str) -> Explanation:
     begin = inputs.position_of(f)
+    name = inputs.name_of(f)
     try:
-        archive = inputs.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
-        if archive.is_torchscript:
-            note = "a program: weights_only refuses it, zerocopy.jit.load loads it"
-            return Explanation(inputs.name_of(f), "torchscript", (), note)
-        storages = tuple(_storages_of(archive))
-    except diagnosis.TarError:
-        note = "every storage is copied; weights_only refuses the format, which lets a file run any code"
-        return Explanation(inputs.name_of(f), "tar", (), note)
-    except (Error, *diagnosis.UNKNOWN) as error:
-        public = diagnosis.public_error(error) if isinstance(error, diagnosis.DIAGNOSES) else error
-        raise type(public)(f"{inputs.name_of(f)}: {public}") from error.__cause__
+        with error_context.as_public_error(), error_context.naming(f, weights_only=True):
+            try:
+                archive = inputs.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
+            except diagnosis.TarError:
+                note = (
+                    "every storage is copied; weights_only refuses the format, which lets a file run any code"
+                )
+                return Explanation(name, "tar", (), note)
+            if archive.is_torchscript:
+                note = "a program: weights_only refuses it, zerocopy.jit.load loads it"
+                return Explanation(name, "torchscript", (), note)
+            return Explanation(name, archive.container, tuple(_storages_of(archive)))
     finally:
         if begin is not None:
             f.seek(begin)
-    return Explanation(inputs.name_of(f), archive.container, storages)
 
 
 def _storages_of(archive: _C.Archive) -> list[StorageExplanation]:

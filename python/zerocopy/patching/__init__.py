@@ -1,10 +1,11 @@
 """``zerocopy.patch``: programs that call ``torch.load`` gain without being changed.
 
-switching   which attributes are swapped, by whom and for how long
-dispatch    one call of torch.load: ours, or the original's
-wording     errors, in the words of the running torch
-scripts     one call of torch.jit.load
-saving      torch.save over a file that is mapped
+switch            which functions are replaced, for which threads, and until when
+torch_load        one call of torch.load: zerocopy's, or the original's
+torch_errors      errors in the words of the running torch
+torch_jit         one call of torch.jit.load
+torch_save        torch.save over a file that is mapped
+safetensors_load  one call of safetensors.torch.load_file or safe_open
 """
 
 from zerocopy.patching.switch import is_patched, patch, patched, unpatch

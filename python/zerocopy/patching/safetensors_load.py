@@ -1,16 +1,16 @@
 """One call of the patched ``safetensors.torch.load_file`` or ``safe_open``: zerocopy's, or the original's.
 
-The package's own reader runs nothing of a file either: so nothing is lost when the original tries again what zerocopy
-did not take, and what it then raises is in its own words.
+The package's own reader runs nothing of a file either. So the original may try each file that zerocopy refuses, and
+raises its own errors.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,7 +18,6 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.checkpoint import open as open_checkpoint
 from zerocopy.loading import archives, backends, error_context, inputs
-from zerocopy.loading.formats import shard_index
 from zerocopy.loading.options import LoadOptions
 from zerocopy.patching.torch_load import log
 
@@ -27,44 +26,56 @@ Function = Callable[..., Any]
 _FRAMEWORKS = ("pt", "torch", "pytorch")
 
 
+class Call(NamedTuple):
+    """The arguments of a call of ``load_file`` or ``safe_open``."""
+
+    filename: Any
+    framework: Any
+    device: Any
+    backend: Any
+
+
 def load_file_for(original: Function) -> Function:
-    """Return what replaces `original`, a release's ``safetensors.torch.load_file``."""
+    """Return the replacement of `original`, a release's ``safetensors.torch.load_file``."""
 
-    def load_file(*args: Any, **kwargs: Any) -> Any:
-        reason = "arguments that zerocopy does not know"
-        with contextlib.suppress(TypeError):
-            filename, *how = _file(*args, **kwargs)
-            reason = _why_not_ours(filename, *how)
-            if not reason:
-                try:
-                    return _load(filename)
-                except Exception as error:
-                    reason = str(error)
-        log.debug("%s goes to safetensors: %s", _named(args, kwargs), reason)
-        return original(*args, **kwargs)
+    def call_of(filename: Any, device: Any = "cpu", *, backend: Any = "mmap") -> Call:
+        return Call(filename, "pt", device, backend)
 
-    return load_file
+    return _replacement(original, call_of, lambda call, _: _load(call.filename))
 
 
 def safe_open_for(original: Function) -> Function:
-    """Return what replaces `original`, a release's ``safe_open``."""
+    """Return the replacement of `original`, a release's ``safe_open``."""
 
-    def safe_open(*args: Any, **kwargs: Any) -> Any:
-        reason = "arguments that zerocopy does not know"
-        with contextlib.suppress(TypeError):
-            filename, framework, *how = _opened(*args, **kwargs)
-            reason = _why_not_ours(filename, *how) or (
-                "" if framework in _FRAMEWORKS else f"framework {framework!r}"
-            )
+    def call_of(filename: Any, framework: Any, device: Any = "cpu", *, backend: Any = "mmap") -> Call:
+        return Call(filename, framework, device, backend)
+
+    return _replacement(
+        original, call_of, lambda call, again: SafeOpen(_open(call.filename), original, again)
+    )
+
+
+def _replacement(
+    original: Function, call_of: Callable[..., Call], serve: Callable[[Call, Function], Any]
+) -> Function:
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        call_original = functools.partial(original, *args, **kwargs)
+        try:
+            call = call_of(*args, **kwargs)
+        except TypeError:
+            reason = "arguments that zerocopy does not know"
+        else:
+            reason = _why_not_ours(call)
             if not reason:
                 try:
-                    return SafeOpen(_open(filename), original, lambda: original(*args, **kwargs))
+                    return serve(call, call_original)
                 except Exception as error:
                     reason = str(error)
-        log.debug("%s goes to safetensors: %s", _named(args, kwargs), reason)
-        return original(*args, **kwargs)
+        name = inputs.name_of(args[0] if args else kwargs.get("filename"))
+        log.debug("%s goes to safetensors: %s", name, reason)
+        return call_original()
 
-    return safe_open
+    return replacement
 
 
 class SafeOpen:
@@ -133,16 +144,6 @@ class SafeOpen:
         return self._checkpoint
 
 
-def _file(filename: Any, device: Any = "cpu", *, backend: Any = "mmap") -> tuple[Any, Any, Any]:
-    return filename, device, backend
-
-
-def _opened(
-    filename: Any, framework: Any, device: Any = "cpu", *, backend: Any = "mmap"
-) -> tuple[Any, Any, Any, Any]:
-    return filename, framework, device, backend
-
-
 def _load(filename: Any) -> Any:
     with error_context.naming(filename, weights_only=True):
         archive = inputs.open_archive(filename, backend=backends.backend_of("auto", None))
@@ -153,8 +154,8 @@ def _load(filename: Any) -> Any:
 
 
 def _open(filename: Any) -> Checkpoint:
-    if shard_index.index_of(filename) is not None:
-        _require_safetensors("sharded")
+    if inputs.several_files(filename) is not None:
+        _require_safetensors("several files")
     checkpoint = open_checkpoint(filename)
     try:
         [layer] = checkpoint.layers
@@ -171,13 +172,12 @@ def _require_safetensors(container: str) -> None:
         raise UnsupportedError(f"its format is {container}")
 
 
-def _why_not_ours(filename: Any, device: Any, backend: Any) -> str:
-    if not isinstance(filename, (str, os.PathLike)):
+def _why_not_ours(call: Call) -> str:
+    """Return why a call goes to the original by its arguments, or an empty string."""
+    if not isinstance(call.filename, (str, os.PathLike)):
         return "no path"
-    if device not in ("cpu", torch.device("cpu")):
-        return f"device {device!r}"
-    return "" if backend == "mmap" else f"backend {backend!r}"
-
-
-def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    return inputs.name_of(args[0] if args else kwargs.get("filename"))
+    if call.device not in ("cpu", torch.device("cpu")):
+        return f"device {call.device!r}"
+    if call.backend != "mmap":
+        return f"backend {call.backend!r}"
+    return "" if call.framework in _FRAMEWORKS else f"framework {call.framework!r}"

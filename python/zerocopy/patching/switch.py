@@ -1,61 +1,43 @@
-"""Swapping ``torch.load``, ``torch.save`` and others, and back to what was there.
+"""``zerocopy.patch`` and ``patched``: which functions are replaced, for which threads, and until when.
 
-A replacement stays in place as long as anybody wants it, and asks on every call whether it is wanted by the caller:
-so patching one thread leaves the others with the original, and a replacement that somebody else has wrapped
-meanwhile can be left where it is.
+A replacement stays in place as long as any thread wants it, and asks on every call whether the calling thread does.
+Other threads get the original, and a replacement that somebody else has wrapped can stay where it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from zerocopy import environment
 from zerocopy.errors import UnsupportedError
 from zerocopy.patching import torch_jit, torch_load, torch_save
-from zerocopy.process import replacements, torch_compiler
-from zerocopy.process.fork_safe import ForkSafeLock
+from zerocopy.process import torch_compiler
+from zerocopy.process.replacements import Replacements, lock
 
 Function = Callable[..., Any]
 
-# The functions that can be replaced, and by what: the first two always, the others on request. References that other
-# modules took before are replaced by rebind.
+# The functions that can be replaced, and what makes each replacement. The first two parts are always patched, the
+# others on request. `rebind` also replaces references that other modules took before.
 _LOAD, _SAVE, _JIT, _SAFETENSORS = "load", "save", "jit", "safetensors"
-_Place = tuple[ModuleType, str, Callable[[Function], Function]]
-_PLACES: dict[str, tuple[_Place, ...]] = {
-    _LOAD: (
-        (torch, "load", torch_load.load_for),
-        (torch.serialization, "load", torch_load.load_for),
-    ),
-    _SAVE: (
-        (torch, "save", torch_save.save_for),
-        (torch.serialization, "save", torch_save.save_for),
-    ),
+_Target = tuple[ModuleType, str, Callable[[Function], Function]]
+_TARGETS: dict[str, tuple[_Target, ...]] = {
+    _LOAD: tuple((module, "load", torch_load.load_for) for module in (torch, torch.serialization)),
+    _SAVE: tuple((module, "save", torch_save.save_for) for module in (torch, torch.serialization)),
     _JIT: ((torch.jit, "load", torch_jit.load_for),),
 }
 
-
-class _Swap(NamedTuple):
-    original: Function
-    replacement: Function
-    part: str  # of _PLACES
-
-
-_lock = ForkSafeLock()
-_swapped: dict[tuple[str, str], _Swap] = {}  # by module and name
+_replaced: defaultdict[str, Replacements] = defaultdict(Replacements)  # by part
 _for_good: set[str] = set()  # parts
-_EVERYWHERE = 0
-_blocks: Counter[tuple[int, str]] = (
-    Counter()
-)  # open blocks, by thread and part; no thread has the identifier 0
+_EVERYWHERE = 0  # which no thread has as its identifier
+_blocks: Counter[tuple[int, str]] = Counter()  # open blocks, by thread and part
 
 
 def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False) -> None:
@@ -98,35 +80,21 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     parts = _parts(jit, safetensors)
     if environment.is_disabled():
         return
-    with _lock:
+    with lock:
         _for_good.update(parts)
         _install(parts, rebind)
 
 
-def guard_saves() -> Callable[[], None]:
-    """Let ``torch.save`` spare the files that this process has mapped, as :func:`patch` does.
-
-    Returns
-    -------
-    callable
-        Ends it.
-    """
-    scope = _EVERYWHERE, _SAVE
-    with _lock:
-        _blocks[scope] += 1
-        _install([_SAVE], rebind=False)
-
-    def end() -> None:
-        with _lock:
-            _blocks[scope] -= 1
-            _remove_unwanted()
-
-    return end
+@contextlib.contextmanager
+def guarded_saves() -> Iterator[None]:
+    """Have ``torch.save`` leave files alone that this process has mapped, within a block, as :func:`patch` does."""
+    with _block(_EVERYWHERE, [_SAVE]):
+        yield
 
 
 def unpatch() -> None:
     """Undo :func:`patch`. Blocks under :func:`patched` stay patched until they end."""
-    with _lock:
+    with lock:
         _for_good.clear()
         _remove_unwanted()
 
@@ -155,14 +123,19 @@ def patched(
     if environment.is_disabled():
         yield
         return
-    scope = threading.get_ident() if thread_local else _EVERYWHERE
-    with _lock:
+    with _block(threading.get_ident() if thread_local else _EVERYWHERE, parts, rebind):
+        yield
+
+
+@contextlib.contextmanager
+def _block(scope: int, parts: list[str], rebind: bool = False) -> Iterator[None]:
+    with lock:
         _blocks.update((scope, part) for part in parts)
         _install(parts, rebind)
     try:
         yield
     finally:
-        with _lock:
+        with lock:
             _blocks.subtract((scope, part) for part in parts)
             _remove_unwanted()
 
@@ -179,12 +152,12 @@ def _is_wanted(part: str) -> bool:
 
 
 def _parts(jit: bool, safetensors: bool) -> list[str]:
-    if safetensors and _SAFETENSORS not in _PLACES:
-        _PLACES[_SAFETENSORS] = _safetensors_places()
+    if safetensors and _SAFETENSORS not in _TARGETS:
+        _TARGETS[_SAFETENSORS] = _safetensors_targets()
     return [_LOAD, _SAVE, *[_JIT] * jit, *[_SAFETENSORS] * safetensors]
 
 
-def _safetensors_places() -> tuple[_Place, ...]:
+def _safetensors_targets() -> tuple[_Target, ...]:
     try:
         import safetensors
         import safetensors.torch
@@ -204,42 +177,19 @@ def _safetensors_places() -> tuple[_Place, ...]:
 def _install(parts: list[str], rebind: bool) -> None:
     torch_compiler.skip(__package__)
     for part in parts:
-        for place, name, make in _PLACES[part]:
-            _swap(place, name, getattr(place, name), make, part)
+        for module, name, make in _TARGETS[part]:
+            replaced = _replaced[part]
+            make_choice = functools.partial(_choice, make, part)
+            replaced.put(module, name, replaced.replacement_of(getattr(module, name), make_choice))
     if rebind:
-        known = {id(swap.original): swap for swap in _swapped.values()}
-        modules: list[object] = list(sys.modules.values())  # anything can be put there
-        for module in modules:
-            if not isinstance(module, ModuleType):
-                continue
-            for alias, value in list(vars(module).items()):
-                if id(value) in known and (module.__name__, alias) not in _swapped:
-                    _set(module, alias, known[id(value)])
+        for replaced in _replaced.values():
+            replaced.put_everywhere()
 
 
-def _swap(
-    module: ModuleType, alias: str, original: Function, make: Callable[[Function], Function], part: str
-) -> None:
-    known = list(_swapped.values())
-    if (module.__name__, alias) in _swapped or any(swap.replacement is original for swap in known):
-        return
-    swap = next((swap for swap in known if swap.original is original), None)
-    if swap is None:
-        swap = _Swap(original, _replacement(original, make(original), part), part)
-        replacements.note(swap.replacement, original, functools.partial(_is_swapped, swap))
-    _set(module, alias, swap)
+def _choice(make: Callable[[Function], Function], part: str, original: Function) -> Function:
+    """Return a function that calls zerocopy's or the original, whichever the calling thread wants."""
+    ours = make(original)
 
-
-def _is_swapped(swap: _Swap) -> bool:
-    return any(known is swap for known in _swapped.values())
-
-
-def _set(module: ModuleType, alias: str, swap: _Swap) -> None:
-    _swapped[module.__name__, alias] = swap
-    setattr(module, alias, swap.replacement)
-
-
-def _replacement(original: Function, ours: Function, part: str) -> Function:
     @functools.wraps(original)
     def choose(*args: Any, **kwargs: Any) -> Any:
         called = torch_compiler.untraced(ours) if _is_wanted(part) else original
@@ -264,14 +214,8 @@ def _class_for(original: type, choose: Function) -> type:
 
 
 def _remove_unwanted() -> None:
-    wanted = _for_good.union(part for (_, part), count in _blocks.items() if count > 0)
-    for (module_name, alias), swap in list(_swapped.items()):
-        if swap.part in wanted:
-            continue
-        del _swapped[module_name, alias]
-        module = sys.modules.get(module_name)
-        # Else somebody has put their own there since, which may call ours: that passes on to the original now.
-        if module is not None and getattr(module, alias, None) is swap.replacement:
-            setattr(module, alias, replacements.beneath(swap.original))
     for key in [key for key, count in _blocks.items() if count <= 0]:
         del _blocks[key]
+    wanted = _for_good.union(part for _, part in _blocks)
+    for part in _replaced.keys() - wanted:
+        _replaced.pop(part).restore()

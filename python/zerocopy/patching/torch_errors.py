@@ -51,7 +51,7 @@ def _words(
 ) -> Exception | None:
     # Some words are not torch's but of the file object that it asks.
     with (
-        warnings.catch_warnings(record=True) as said,
+        warnings.catch_warnings(record=True) as recorded,
         io.BytesIO() if in_memory else tempfile.TemporaryFile() as file,
     ):
         warnings.simplefilter("always")
@@ -62,7 +62,7 @@ def _words(
             words = None
         except Exception as error:
             words = error.with_traceback(None)
-    for warning in said:
+    for warning in recorded:
         warnings.warn(warning.message, warning.category, stacklevel=6)
     return words
 

@@ -32,10 +32,10 @@ class Call(NamedTuple):
 
 def load_for(original: Function) -> Function:
     """Return what replaces `original`, a release's torch.jit.load."""
-    said: list[warnings.WarningMessage] | None = None
+    recorded: list[warnings.WarningMessage] | None = None
 
     def load(*args: Any, **kwargs: Any) -> Any:
-        nonlocal said
+        nonlocal recorded
         try:
             call = _call(*args, **kwargs)
         except TypeError:  # the original says it in its own words
@@ -50,8 +50,8 @@ def load_for(original: Function) -> Function:
                 if begin is not None:
                     call.f.seek(begin)
             else:
-                said = _warnings_of(original) if said is None else said
-                _say(said, original.__module__)
+                recorded = _warnings_of(original) if recorded is None else recorded
+                _warn(recorded, original.__module__)
                 return module
         log.debug("%s goes to torch.jit.load: %s", inputs.name_of(call.f), reason)
         return original(*args, **kwargs)
@@ -81,18 +81,18 @@ def _why_not_ours(call: Call) -> str:
 
 def _warnings_of(original: Function) -> list[warnings.WarningMessage]:
     """Return what a release warns of whenever it loads: that TorchScript is deprecated, say."""
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
         with contextlib.suppress(Exception):  # the file does not exist
             original("")
-    return said
+    return recorded
 
 
-def _say(said: list[warnings.WarningMessage], module: str) -> None:
+def _warn(recorded: list[warnings.WarningMessage], module: str) -> None:
     registry = (
         vars(sys.modules[module]).setdefault("__warningregistry__", {}) if module in sys.modules else None
     )
-    for warning in said:
+    for warning in recorded:
         warnings.warn_explicit(
             warning.message, warning.category, warning.filename, warning.lineno, module, registry
         )

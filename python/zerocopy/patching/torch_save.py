@@ -1,8 +1,7 @@
 """``torch.save`` over a file that this process has mapped.
 
-torch.save truncates the file it is given, and whoever has mapped it dies of SIGBUS at the next touch: a program that
-resumes from a checkpoint and saves to the same path. Writing another file and renaming it leaves the mapped one to
-those who have it.
+torch.save truncates the file. A process that has mapped it dies of SIGBUS at the next touch, as a program does that
+resumes from a checkpoint and saves to the same path. A new file that is renamed leaves the mapped file as it is.
 """
 
 from __future__ import annotations

@@ -1,36 +1,109 @@
 """Registry of replaced functions, so that two kinds of patches can be undone in any order.
 
-A patch that goes while another lies over it leaves its replacement behind, which from then on only passes calls on. The
-one above puts back what it found there when it goes itself: without this the left one would stay for good.
+A patch that is undone while another lies over it leaves its replacement behind, which then only passes calls on. The
+patch above unwraps such replacements when it restores an attribute: without that the left one would stay for good.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
-_MARK = "_zerocopy_standin"
+from zerocopy.process.fork_safe import ForkSafeLock
+
+Function = Callable[..., Any]
+
+#: Held by whoever changes a registry, or what decides which replacements are wanted.
+lock = ForkSafeLock()
+
+_MARK = "_zerocopy_replacement"
+_MISSING: Any = object()
 
 
-def note(replacement: Any, original: Any, is_wanted: Callable[[], bool]) -> None:
-    """Remember that `replacement` lies over `original`, and how to ask whether it still should."""
-    # With itself: functools.wraps copies attributes, so that another's wrapper of it has the mark too.
-    setattr(replacement, _MARK, (replacement, original, is_wanted))
+class _Attribute(NamedTuple):
+    owner: Any  # a module or a class
+    name: str
+    before: Any  # as the owner's __dict__ had it: a classmethod object, say; _MISSING if a base class has it
+    now: Any
 
 
-def beneath(function: Any) -> Any:
-    """Return a function, or what lies under it if it is a replacement that nobody wants any more."""
-    while True:
-        replacement, original, is_wanted = getattr(function, _MARK, (None, None, None))
-        if replacement is not function or is_wanted is None or is_wanted():
-            return function
-        function = original
+class Replacements:
+    """The attributes that one patch has replaced."""
+
+    def __init__(self) -> None:
+        self._attributes: dict[tuple[int, str], _Attribute] = {}
+        self._functions: list[Any] = []  # that stand for others
+
+    def replacement_of(self, original: Any, make: Callable[[Any], Any]) -> Any:
+        """Return this patch's replacement of a function, which `make` makes at first."""
+        for known in self._functions:
+            if known is original or getattr(known, _MARK)[1] is original:
+                return known
+        made = make(original)
+        self.note(made, original)
+        return made
+
+    def note(self, replacement: Any, original: Any) -> None:
+        """Remember that a function of this patch stands for another."""
+        # With itself: functools.wraps copies attributes, so another's wrapper of the replacement has the mark too.
+        setattr(replacement, _MARK, (replacement, original, self))
+        self._functions.append(replacement)
+
+    def has(self, owner: Any, name: str) -> bool:
+        """Return whether this patch has replaced an attribute."""
+        return (id(owner), name) in self._attributes
+
+    def __reduce__(
+        self,
+    ) -> tuple[Any, ...]:  # of a function that goes to another process: nothing is replaced there
+        return Replacements, ()
+
+    def keeps(self, function: Any) -> bool:
+        """Return whether a replacement is in use."""
+        return any(known is function for known in self._functions)
+
+    def put(self, owner: Any, name: str, replacement: Any) -> None:
+        """Replace an attribute of a module or class, unless this patch has done so before."""
+        if not self.has(owner, name):
+            before = vars(owner).get(name, _MISSING)
+            self._attributes[id(owner), name] = _Attribute(owner, name, before, replacement)
+            setattr(owner, name, replacement)
+
+    def put_everywhere(self, library: str = "") -> None:
+        """Replace the same functions where other modules have them: those of one library, or all modules."""
+        attributes = self._attributes.values()
+        known = {id(each.before): each.now for each in attributes if each.before is not _MISSING}
+        for name, module in list(sys.modules.items()):  # where programs can put anything
+            if isinstance(module, ModuleType) and library in ("", name.partition(".")[0]):
+                for alias, value in list(vars(module).items()):
+                    if id(value) in known:
+                        self.put(module, alias, known[id(value)])
+
+    def restore(self) -> None:
+        """Restore all attributes, except those that somebody else has set since."""
+        attributes = list(self._attributes.values())
+        self._attributes.clear()
+        self._functions.clear()
+        for owner, name, before, now in reversed(attributes):
+            if vars(owner).get(name, _MISSING) is not now:
+                continue
+            if before is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, _unwrap(before, lambda registry, function: not registry.keeps(function)))
 
 
 def original(function: Any) -> Any:
-    """Return a function, or what lies under all replacements of it."""
+    """Return a function, or the original under all replacements of it."""
+    return _unwrap(function, lambda *_: True)
+
+
+def _unwrap(function: Any, is_unwanted: Callable[[Replacements, Any], bool]) -> Any:
+    """Return a function, or the first one under its unwanted replacements that is not unwanted itself."""
     while True:
-        replacement, under, _ = getattr(function, _MARK, (None, None, None))
-        if replacement is None or replacement is not function:
+        replacement, under, registry = getattr(function, _MARK, (None, None, None))
+        if registry is None or replacement is not function or not is_unwanted(registry, function):
             return function
         function = under

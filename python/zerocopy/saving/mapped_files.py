@@ -48,7 +48,7 @@ class MappedFiles:
     """
 
     def __init__(self, known: Mapping[str, int] = _NOTHING) -> None:
-        self._mappings = _mappings()
+        self._mappings = mapped_parts()
         self._written = {
             mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable
         }
@@ -137,7 +137,8 @@ class MappedFiles:
         return found
 
 
-def _mappings() -> list[MappedPart]:
+def mapped_parts() -> list[MappedPart]:
+    """Return the lines of /proc/self/maps about files."""
     mappings = []
     with Path("/proc/self/maps").open("rb") as lines:
         for line in lines:
@@ -178,4 +179,4 @@ def identity_of(descriptor: int) -> str | None:
         byte = ctypes.c_char.from_buffer(page)
         address = ctypes.addressof(byte)
         del byte  # which would keep the page from being unmapped
-        return next((found.identity for found in _mappings() if found.begin <= address < found.end), None)
+        return next((found.identity for found in mapped_parts() if found.begin <= address < found.end), None)

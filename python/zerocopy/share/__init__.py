@@ -5,59 +5,17 @@
 ``zerocopy.share.resident("cuda")`` results lie on a GPU, in one copy for all processes.
 """
 
-from __future__ import annotations
+from zerocopy import _public_names
 
-import importlib
-import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from zerocopy.share.client.api import load, shutdown, status, unload
-    from zerocopy.share.client.call_options import options
-    from zerocopy.share.client.resident import resident
-    from zerocopy.share.errors import ServerError
-    from zerocopy.share.patches.patch_all import patch_all, unpatch_all
-
-__all__ = [
-    "ServerError",
-    "load",
-    "options",
-    "patch_all",
-    "resident",
-    "shutdown",
-    "status",
-    "unload",
-    "unpatch_all",
-]
-
-_HOMES = {
-    "ServerError": "errors",
-    "load": "client.api",
-    "options": "client.call_options",
-    "patch_all": "patches.patch_all",
-    "resident": "client.resident",
-    "shutdown": "client.api",
-    "status": "client.api",
-    "unload": "client.api",
-    "unpatch_all": "patches.patch_all",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # On first use, since the server's own process has no use for torch.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-# As the whole package: where torch is there, no first use is slower than the next.
-if "torch" in sys.modules:
-    importlib.import_module(f"{__name__}.client.load_call")
-    for _name in __all__:
-        __getattr__(_name)
+# On first use, because the server's own process runs without torch.
+__all__, __getattr__, __dir__ = _public_names.on_first_use(
+    __name__,
+    {
+        "client.api": "load shutdown status unload",
+        "client.call_options": "options",
+        "client.resident": "resident",
+        "errors": "ServerError",
+        "patches.patch_all": "patch_all unpatch_all",
+    },
+)
+_public_names.import_beside_torch(__name__, "client.load_call")

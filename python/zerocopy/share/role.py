@@ -1,4 +1,4 @@
-"""Whether this process is a worker of the server."""
+"""Whether this process is a worker of the model server."""
 
 from __future__ import annotations
 

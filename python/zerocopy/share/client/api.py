@@ -7,6 +7,7 @@ from typing import Any
 
 from zerocopy.share import role
 from zerocopy.share.client import connection
+from zerocopy.share.wire import messages
 
 
 def load(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -104,12 +105,12 @@ def status() -> dict[str, Any] | None:
     >>> zerocopy.share.status() is None
     True
     """
-    answer = connection.ask_if_there({"op": "status"})
+    answer = connection.ask_if_there(messages.AskStatus())
     if answer is None:
         return None
     answer.close()
     connection.require(answer.body, "status")
-    return {name: value for name, value in answer.body.items() if name != "state"}
+    return {name: value for name, value in vars(answer.body).items() if name != "state"}
 
 
 def unload(key: str) -> int:
@@ -140,11 +141,11 @@ def unload(key: str) -> int:
     """
     if not isinstance(key, str):
         raise TypeError(f"a key is a str, not {type(key).__name__}")
-    answer = connection.ask_if_there({"op": "unload", "key": key})
+    answer = connection.ask_if_there(messages.Unload(key))
     if answer is None:
         return 0
     connection.require(answer.body, "unloaded")
-    return int(answer.body["count"])
+    return int(answer.body.count)
 
 
 def shutdown() -> None:

@@ -2,7 +2,7 @@
 
 Arguments go by value, earlier results by what the server calls them, strings that are paths along with which file is
 there. Functions go by name where they have one that the loader can import, else by value, with dill. Tensors among the
-arguments are storages as in any blueprint: what lies unchanged in an earlier result, or in a file, is not copied.
+arguments are storages as in any serialized object: bytes that lie unchanged in an earlier result or a file stay there.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Call(NamedTuple):
     torchs_globals: list[tuple[str, str]]
     state: caller.State
     generators: generators.States | None
-    blueprint: serialized.Blueprint
+    content: serialized.SerializedObject
     storages: publish.Storages
     placed: Placed
 
     def published(self, max_parts: int) -> publish.Published:
         """Return the call as the loader reads it."""
-        return publish.write(self.blueprint, self.storages, self.placed, max_parts)
+        return publish.write(self.content, self.storages, self.placed, max_parts)
 
 
 def encode(
@@ -80,25 +80,25 @@ def encode(
     storages = publish.Storages()
     # In the order of the signature, and of the call for what the signature does not name.
     whole = function, args, list(kwargs.items()), caller.extensions()
-    blueprint = serialized.of(whole, storages, storages.store, naming=notes.name_of)
+    content = serialized.of(whole, storages, storages.store, naming=notes.name_of)
     state = caller.state()
     random_states = generators.states() if call_options.current().generators else None
     placed = NOTHING_PLACED
-    digest = hashlib.blake2b(blueprint.pickle, digest_size=20)
-    digest.update(blueprint.skeleton or b"")
+    digest = hashlib.blake2b(content.pickle, digest_size=20)
+    digest.update(content.skeleton or b"")
     if storages.found:
         placed = place(storages.found, known.mapped(), lambda checksums: [None] * len(checksums))
         digest.update(repr((placed.seats, placed.sizes, storages.first)).encode())
         for span, there in zip(placed.spans, placed.places, strict=True):
             digest.update(_content_of(span, there, known))
-    about = (
+    circumstances = (
         notes.has_relative_paths and folder(),
         state,
         random_states and generators.digest(random_states),
         is_strict and bool(mutable([*args, *kwargs.values()])),
         _process(),
     )
-    digest.update(repr(about).encode(errors="surrogateescape"))
+    digest.update(repr(circumstances).encode(errors="surrogateescape"))
     return Call(
         digest.hexdigest(),
         name_of(function),
@@ -106,7 +106,7 @@ def encode(
         caller.torchs_globals(),
         state,
         random_states,
-        blueprint,
+        content,
         storages,
         placed,
     )
@@ -257,13 +257,13 @@ def finding(resolve: Callable[[str, int], Any]) -> serialized.Finding:
     """Return what finds the things that calls name, given what finds an earlier result by name and number."""
 
     def find(pid: Any) -> Any:
-        kind, *about = pid
+        kind, *details = pid
         if kind == "result":
-            return resolve(*about)
+            return resolve(*details)
         if kind == "path":
-            return about[0](about[1])
+            return details[0](details[1])
         if kind == "set":
-            return frozenset(about[1]) if about[0] else set(about[1])
+            return frozenset(details[1]) if details[0] else set(details[1])
         raise pickle.UnpicklingError(f"a call names a {kind!r}")
 
     return find

@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from zerocopy.process.fork_safe import ForkSafeLock
 from zerocopy.share.client import start_server
 from zerocopy.share.conditions import interrupts
 from zerocopy.share.errors import FrameError, ServerError
-from zerocopy.share.wire import frames, sockets, versions
-from zerocopy.share.wire.frames import Body, Message
+from zerocopy.share.wire import frames, messages, sockets, versions
+from zerocopy.share.wire.frames import Message
 
 #: Seconds for an answer that takes no computing.
 _PATIENCE = 60.0
@@ -58,17 +58,7 @@ class Channels:
             connection.close()
 
 
-_channels: Channels | None = None
-_making = ForkSafeLock()
-
-
-def _all() -> Channels:
-    global _channels
-    if _channels is None:
-        with _making:
-            if _channels is None:
-                _channels = Channels()
-    return _channels
+_channels = Channels()
 
 
 class Exchange:
@@ -84,7 +74,7 @@ class Exchange:
 
     def __init__(self, place: Path, starts: bool = True) -> None:
         self._place, self._starts = place, starts
-        self._connection = _all().take(place)
+        self._connection = _channels.take(place)
         self._is_fresh = self._connection is None
         if self._connection is None:
             self._connection = self._connected()
@@ -100,11 +90,10 @@ class Exchange:
                 return start_server.connected(self._place, _PATIENCE)
             return sockets.connect(self._place, _PATIENCE)
 
-    def ask(self, body: Body, descriptors: Sequence[int] = (), timeout: float = _PATIENCE) -> Message:
-        """Return the answer. ``ServerError`` if none comes."""
-        body = {**body, "versions": versions.own()}
+    def ask(self, request: object, descriptors: Sequence[int] = (), timeout: float = _PATIENCE) -> Message:
+        """Return the answer, its body as one of the answers in messages.py. ``ServerError`` if none comes."""
         try:
-            return self._ask(body, descriptors, timeout)
+            return self._ask({**vars(request), "versions": versions.own()}, descriptors, timeout)
         except TimeoutError:
             self.close()
             raise ServerError(f"the model server has not answered for {timeout:g} s") from None
@@ -117,9 +106,9 @@ class Exchange:
         self._connection = self._connected()
         if self._connection is None:
             raise ServerError("the model server went away")
-        return self.ask(body, descriptors, timeout)
+        return self.ask(request, descriptors, timeout)
 
-    def _ask(self, body: Body, descriptors: Sequence[int], timeout: float) -> Message:
+    def _ask(self, body: object, descriptors: Sequence[int], timeout: float) -> Message:
         if self._connection is None:
             raise FrameError("it is not there")
         self._connection.settimeout(timeout)
@@ -127,7 +116,11 @@ class Exchange:
         _await(self._connection, timeout)
         answer = frames.receive(self._connection)
         self._is_fresh = True
-        return answer
+        try:
+            return answer._replace(body=messages.of_server(answer.body))
+        except FrameError:
+            answer.close()
+            raise
 
     def process(self) -> int | None:
         """Return a descriptor of the server's process; None where that cannot be seen from here."""
@@ -146,7 +139,7 @@ class Exchange:
     def end(self) -> None:
         """Keep the connection for another request."""
         if self._connection is not None:
-            _all().keep(self._place, self._connection)
+            _channels.keep(self._place, self._connection)
             self._connection = None
 
 
@@ -159,13 +152,13 @@ def _await(connection: socket.socket, timeout: float) -> None:
             raise TimeoutError
 
 
-def ask_if_there(body: Body) -> Message | None:
+def ask_if_there(request: object) -> Message | None:
     """Return the server's answer; None if there is no server."""
     exchange = Exchange(sockets.path(), starts=False)
     if not exchange.is_connected:
         return None
     try:
-        answer = exchange.ask(body)
+        answer = exchange.ask(request)
     except ServerError:
         if sockets.connect(sockets.path(), 1) is None:
             return None
@@ -174,10 +167,13 @@ def ask_if_there(body: Body) -> Message | None:
     return answer
 
 
-def require(body: Body, state: str) -> None:
-    """Raise ``ServerError`` with what the server says, unless it is that."""
-    if body.get("state") != state:
-        raise ServerError(str(body.get("why", f"the model server answered {body.get('state')!r}")))
+def require(answer: Any, state: str) -> None:
+    """Raise ``ServerError`` with the server's reason, unless its answer has this state."""
+    if answer.state != state:
+        reason = getattr(
+            answer, "why", f"expected the answer {state!r} of the model server, found {answer.state!r}"
+        )
+        raise ServerError(str(reason))
 
 
 def end_server() -> None:
@@ -189,7 +185,7 @@ def end_server() -> None:
     deadline = time.monotonic() + _PATIENCE
     process = exchange.process()
     with contextlib.suppress(ServerError):
-        exchange.ask({"op": "shutdown"})
+        exchange.ask(messages.Shutdown())
     exchange.close()
     if process is not None:
         poll = select.poll()

@@ -24,8 +24,8 @@ from zerocopy.share.conditions import caller, generators, interrupts, namespaces
 from zerocopy.share.conditions.conditions import Conditions
 from zerocopy.share.errors import RunHere, ServerError
 from zerocopy.share.objects import attach, serialized
-from zerocopy.share.wire import file_identity, frames, sealed_memory, sockets
-from zerocopy.share.wire.frames import MAX_OF_REQUEST, Body, Message
+from zerocopy.share.wire import file_identity, frames, messages, sealed_memory, sockets
+from zerocopy.share.wire.frames import MAX_OF_REQUEST, Message
 
 #: Over what a loader may take, for the server to say so.
 _GRACE = 15.0
@@ -81,20 +81,19 @@ class _Asking:
             with References(again) as known:
                 call = calls.encode(*self._call, known, self._is_strict)
                 answer = self._answer_to(call, known)
-            state = answer.body.get("state")
+            state = answer.body.state
             if state == "ready":
-                why = _why_not_true(answer, call)
+                why = _why_not_true(answer)
                 if not why:
                     self._require_unchanged(answer)
-                    with contextlib.suppress(
-                        result_references.LostReference
-                    ):  # forgotten before it was on a device
+                    # A result may be forgotten before it is on a device.
+                    with contextlib.suppress(result_references.LostReference):
                         return self._accepted(answer, known.arguments, call.name)
                 else:
                     answer.close()
-                    if answer.body.get("is_own"):
+                    if answer.body.is_own:
                         raise ServerError(f"the loader of {call.name} ran elsewhere: {why}")
-                    self._skip.append(answer.body["id"])
+                    self._skip.append(answer.body.id)
                     continue
             elif state == "lost":  # the server has forgotten a result that is an argument: all go by value
                 again = None
@@ -105,7 +104,7 @@ class _Asking:
                 raise error
             elif state in ("moved", "unsupported"):
                 if self._is_strict:
-                    raise RunHere(str(answer.body["why"]), is_usual=state == "moved")
+                    raise RunHere(str(answer.body.why), is_usual=state == "moved")
             elif state != "absent":
                 require(answer.body, "ready")
             attempts += 1
@@ -114,7 +113,7 @@ class _Asking:
 
     def _require_unchanged(self, answer: Message) -> None:
         """Raise `RunHere` where the program has changed what the result is made of."""
-        name = namespaces.changed(answer.body["layout"]["namespaces"]) if self._is_strict else ""
+        name = namespaces.changed(answer.body.layout["namespaces"]) if self._is_strict else ""
         if name:
             answer.close()
             raise RunHere(f"the program has changed {name}", is_usual=True)
@@ -122,16 +121,13 @@ class _Asking:
     def _answer_to(self, call: calls.Call, known: References) -> Message:
         exchange = Exchange(sockets.path())
         timeout = settings.timeout()
-        about = {
-            "key": call.key,
-            "files": list(call.files.items()),
-            "namespace": file_identity.namespace(),
-            "is_strict": self._is_strict,
-        }
+        namespace, files = file_identity.namespace(), list(call.files.items())
+        request = messages.Load(call.key, files, namespace, self._is_strict, self._skip)
         try:
-            answer = exchange.ask({"op": "load", "skip": self._skip, **about}, timeout=timeout + _GRACE)
-            if answer.body.get("state") == "absent":
-                answer = _computed(exchange, call, known, {**about, "timeout": timeout})
+            answer = exchange.ask(request, timeout=timeout + _GRACE)
+            if answer.body.state == "absent":
+                compute = messages.Compute(call.key, call.name, namespace, timeout, sys.executable)
+                answer = _computed(exchange, compute, call, known, self._is_strict)
         except BaseException:
             exchange.close()
             raise
@@ -140,8 +136,8 @@ class _Asking:
 
     def _accepted(self, answer: Message, arguments: list[Any], name: str) -> Any:
         """Return the result, unless this call does not take such a one."""
-        moved, unseen = answer.body["moved"], answer.body["conditions"]["unseen"]
-        seeded = answer.body["layout"]["generators"]
+        moved, unseen = answer.body.moved, answer.body.conditions["unseen"]
+        seeded = answer.body.layout["generators"]
         try:
             if moved and self._is_strict and seeded is None:
                 raise RunHere(f"it uses random numbers ({', '.join(moved)})", is_usual=True)
@@ -166,13 +162,15 @@ class _Asking:
         return result
 
 
-def _why_not_true(answer: Message, call: calls.Call) -> str:
+def _why_not_true(answer: Message) -> str:
     """Return why a result is not that of this process's call, or an empty string."""
-    conditions = Conditions.from_body(answer.body["conditions"])
+    conditions = Conditions(**answer.body.conditions)
     return conditions.why_not_here() or conditions.why_not_paths()
 
 
-def _computed(exchange: Exchange, call: calls.Call, known: References, about: Body) -> Message:
+def _computed(
+    exchange: Exchange, compute: messages.Compute, call: calls.Call, known: References, is_strict: bool
+) -> Message:
     """Send the call itself: earlier results by their names, files and the rest as descriptors."""
     published = call.published(MAX_OF_REQUEST - 2)
     passed = [published.parts[0].descriptor]
@@ -183,28 +181,28 @@ def _computed(exchange: Exchange, call: calls.Call, known: References, about: Bo
             if origin is None:
                 passed.append(os.dup(descriptor))
             parts.append((offset, size, origin or len(passed) - 1))
-        head = {
-            "name": call.name,
-            "path": sys.path,
-            "argv": sys.argv,
-            "cwd": calls.folder(),
-            "files": call.files,
-            "state": call.state,
-            "torchs_globals": call.torchs_globals,
-            "generators": call.generators,
-            "is_strict": about["is_strict"],
-            "parts": parts,
-            "layout": published.layout,
-        }
+        head = messages.Call(
+            sys.path,
+            sys.argv,
+            calls.folder(),
+            call.name,
+            call.files,
+            call.state,
+            call.torchs_globals,
+            call.generators,
+            is_strict,
+            parts,
+            published.layout,
+        )
         sent = [*_described(head), *passed]
     except BaseException:
         frames.close_all(passed)
         raise
-    return _started(exchange, {"op": "compute", "name": call.name, **about}, sent, about["timeout"])
+    return _started(exchange, compute, sent)
 
 
-def _described(head: dict[str, Any]) -> list[int]:
-    """Return what a loader is told about itself, as descriptors: in words, and the environment."""
+def _described(head: messages.Process) -> list[int]:
+    """Return what a worker has to know about its call, and the environment, as descriptors."""
     described = sealed_memory.sealed("zerocopy-call", [pickle.dumps(head)])
     environment = b"\0".join(name + b"=" + value for name, value in os.environb.items())
     try:
@@ -214,10 +212,10 @@ def _described(head: dict[str, Any]) -> list[int]:
         raise
 
 
-def _started(exchange: Exchange, body: Body, sent: list[int], timeout: float) -> Message:
-    """Have a loader started, and return what comes of it. Closes the descriptors."""
+def _started(exchange: Exchange, compute: messages.Compute, sent: list[int]) -> Message:
+    """Have a worker started, and return the answer. Closes the descriptors."""
     try:
-        return exchange.ask({**body, "python": sys.executable}, sent, timeout=timeout + _GRACE)
+        return exchange.ask(compute, sent, timeout=compute.timeout + _GRACE)
     finally:
         frames.close_all(sent)
 
@@ -228,23 +226,19 @@ def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
     try:
         with interrupts.allowed():
             if where is not None:  # not an earlier result of later calls: others may write to it at any time
-                way = functools.partial(_placement_on, where, answer, name)
-                return attach.attach(answer.body, answer.descriptors, arguments, resident=way)
+                placement = functools.partial(_placement_on, where, answer, name)
+                return attach.attach(answer.body, answer.descriptors, arguments, resident=placement)
             result = attach.attach(answer.body, answer.descriptors, arguments)
-        result_references.note(result, answer.body["id"], attach.memory_of(answer.body, answer.descriptors))
+        result_references.note(result, answer.body.id, attach.memory_of(answer.body, answer.descriptors))
     finally:
         answer.close()
     return result
 
 
+@interrupts.deferred()
 def _placement_on(where: Residence, result: Message, name: str) -> resident.ResidentPlacement:
-    """Return the transfer to the device where a result is resident, after copying it there if needed."""
-    with interrupts.deferred():
-        return _placement_over(where, result, name)
-
-
-def _placement_over(where: Residence, result: Message, name: str) -> resident.ResidentPlacement:
-    answer = _resident(where, result.body["id"], name)
+    """Return the placement of a result that is resident on a device, brought there if need be."""
+    answer = _resident(where, result.body.id, name)
     try:
         content, pipe, *descriptors = answer.descriptors
         size, handle = pickle.loads(sealed_memory.content(content))
@@ -253,14 +247,17 @@ def _placement_over(where: Residence, result: Message, name: str) -> resident.Re
             if size
             else torch.UntypedStorage(0, device=where.device)
         )
-        # As long as it is used its holder goes on, and the server keeps the result.
+        # As long as the allocation is used the device owner goes on, and the server keeps the result.
         whole = _C.leased_storage(whole, [pipe, result.descriptors[-1]])
     finally:
         answer.close()
 
     def bring(plan: _C.TransferPlan) -> torch.UntypedStorage:
         if plan.size != size:
-            raise ServerError(f"{name} takes {plan.size} bytes on {where.device}, and its holder has {size}")
+            raise ServerError(
+                f"expected {plan.size} bytes for {name} on {where.device}, and the device owner has {size}: "
+                "zerocopy.share.unload has the result computed anew"
+            )
         return whole
 
     return resident.ResidentPlacement(where.device, bring, serialized.TRANSFER)
@@ -269,49 +266,35 @@ def _placement_over(where: Residence, result: Message, name: str) -> resident.Re
 def _resident(where: Residence, entry: str, name: str) -> Message:
     """Return by what a result is opened on a device. ``LostReference`` if the server has forgotten it."""
     timeout = settings.timeout()
-    about = {
-        "id": entry,
-        "device": str(where.device),
-        "key": f"{entry} {where.device}",
-        "namespace": file_identity.namespace(),
-    }
+    device, key, kind = str(where.device), f"{entry} {where.device}", pickle.dumps(where.kind)
     exchange = Exchange(sockets.path())
     try:
-        answer = exchange.ask({"op": "resident", **about}, timeout=timeout + _GRACE)
-        if answer.body.get("state") == "absent":
-            head = {"path": sys.path, "argv": sys.argv, "cwd": calls.folder(), **about}
-            sent = _described({**head, "kind": pickle.dumps(where.kind)})
-            body = {
-                "op": "compute",
-                "name": f"{name} on {where.device}",
-                "timeout": timeout,
-                **about,
-            }
-            answer = _started(exchange, body, sent, timeout)
+        answer = exchange.ask(messages.Resident(entry, device, key), timeout=timeout + _GRACE)
+        if answer.body.state == "absent":
+            compute = messages.Compute(
+                key, f"{name} on {device}", file_identity.namespace(), timeout, sys.executable
+            )
+            head = messages.Residence(sys.path, sys.argv, calls.folder(), entry, device, kind)
+            answer = _started(exchange, compute, _described(head))
     except BaseException:
         exchange.close()
         raise
     exchange.end()
-    state = answer.body.get("state")
-    if state == "lost":
+    if answer.body.state == "lost":
         raise result_references.LostReference(entry)
-    if state == "failed":
+    if answer.body.state == "failed":
         raise _error_of(answer)
     require(answer.body, "resident")
     return answer
 
 
+@interrupts.deferred()
 def _attached_again(entry: str) -> Any:
     """Return the result of that name once more. ``LostReference`` if there is none."""
-    with interrupts.deferred():
-        return _attached_deferred(entry)
-
-
-def _attached_deferred(entry: str) -> Any:
     exchange = Exchange(sockets.path())
-    answer = exchange.ask({"op": "attach", "id": entry})
+    answer = exchange.ask(messages.Attach(entry))
     exchange.end()
-    if answer.body.get("state") != "ready":
+    if answer.body.state != "ready":
         raise result_references.LostReference(entry)
     try:
         return attach.attach(answer.body, answer.descriptors, resolve=_attached_again)

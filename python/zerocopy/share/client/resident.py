@@ -2,10 +2,10 @@
 
 ::
 
-    holder   attach, and stage the copy ──→ one allocation ── exported once ──→ server          holder.py
-    client   attach, but over the opened allocation in place of the shared pages ←── server        asking.py
+    owner    attach, and copy by staging ──→ one allocation ── exported once ──→ server            device_owner.py
+    client   attach, but over the opened allocation in place of the shared pages ←── server        load_call.py
 
-What lies where in the allocation nobody has to send: it follows from the result's own table (csrc/io/staging).
+The layout of the allocation need not be sent: it follows from the result's own table (csrc/io/staging).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zerocopy.loading.device import devices, staging
 
 
 class Kind(devices.Device, Protocol):
-    """A kind of device whose memory processes can share. Pickled by its name: the holder is another process."""
+    """A kind of device whose memory processes can share. Pickled by its name: the device owner is another process."""
 
     def __init__(self, device: torch.device) -> None: ...
 

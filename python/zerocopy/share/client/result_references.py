@@ -38,9 +38,8 @@ class _Memory(NamedTuple):
 
 
 _results: dict[int, tuple[weakref.ref[Any], str]] = {}
-_states: dict[
-    str, fingerprint.State | None
-] = {}  # of results as the server has them, as long as they are here
+# Of results as the server has them, as long as they are here.
+_states: dict[str, fingerprint.State | None] = {}
 _memory: dict[str, _Memory] = {}  # by what the kernel calls it in /proc/self/maps
 _numbers = itertools.count(-1, -1)
 _most_memory = 64  # so many are looked through for what is mapped no more

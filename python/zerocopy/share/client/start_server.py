@@ -109,11 +109,11 @@ class _Starting:
             os.waitpid(self._pid, 0)
 
     def close(self) -> str:
-        """Return the last line that it said, if it has ended, and listen no more."""
+        """Return the last line that the server printed, and listen no more."""
         os.set_blocking(self._reading, False)
         try:
-            said = os.read(self._reading, 1 << 16).decode(errors="replace").strip()
+            printed = os.read(self._reading, 1 << 16).decode(errors="replace").strip()
         except BlockingIOError:
-            said = ""
+            printed = ""
         os.close(self._reading)
-        return said.splitlines()[-1][:500] if said else "it said nothing"
+        return printed.splitlines()[-1][:500] if printed else "the server printed nothing"

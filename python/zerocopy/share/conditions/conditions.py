@@ -1,7 +1,7 @@
 """The conditions of a result besides its key: files and names, the folder, variables, the program's own modules.
 
-A loader notes them (reading.py). At each request the server asks whether the files hold, and the client whether the
-rest holds in its process.
+A worker notes them (file_tracker.py). At each request the server asks whether the files hold, and the client whether
+the rest holds in its process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zerocopy.share.wire.file_identity import Files, Identity, are_same, identit
 
 #: A path, the kind of fact, and the fact:
 #:
-#: file      device, inode, size and both times: as ``files.Identity``
+#: file      device, inode, size and both times: as ``file_identity.Identity``
 #: missing   there is nothing
 #: there     there is something, that may be opened or not as access(2) said
 #: folder    there is a folder
@@ -66,11 +66,6 @@ class Conditions:
     modules: dict[str, program.Origin] = dataclasses.field(default_factory=dict)
     imported: list[str] = dataclasses.field(default_factory=list)
     unseen: list[str] = dataclasses.field(default_factory=list)
-
-    @classmethod
-    def from_body(cls, body: dict[str, Any]) -> Conditions:
-        """Return what `as_body` described."""
-        return cls(**body)
 
     def without_paths(self) -> Conditions:
         """Return the conditions that a client has to ask about."""

@@ -14,37 +14,11 @@ if TYPE_CHECKING:  # the server has no torch, which it would import
 #: Variables of a session. They do not count where a program reads all variables at once.
 SESSION = frozenset(
     [
-        "_",
-        "COLORTERM",
-        "COLUMNS",
-        "DBUS_SESSION_BUS_ADDRESS",
-        "DISPLAY",
-        "INVOCATION_ID",
-        "JOURNAL_STREAM",
-        "LINES",
-        "LS_COLORS",
-        "OLDPWD",
-        "PWD",
-        "SHLVL",
-        "SSH_AGENT_PID",
-        "SSH_AUTH_SOCK",
-        "SSH_CLIENT",
-        "SSH_CONNECTION",
-        "SSH_TTY",
-        "STY",
-        "TERM",
-        "TERM_PROGRAM",
-        "TERM_PROGRAM_VERSION",
-        "TMUX",
-        "TMUX_PANE",
-        "WAYLAND_DISPLAY",
-        "WINDOWID",
-        "XAUTHORITY",
-        "XDG_SESSION_CLASS",
-        "XDG_SESSION_DESKTOP",
-        "XDG_SESSION_ID",
-        "XDG_SESSION_TYPE",
-        "XDG_VTNR",
+        *("_", "COLORTERM", "COLUMNS", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "INVOCATION_ID"),
+        *("JOURNAL_STREAM", "LINES", "LS_COLORS", "OLDPWD", "PWD", "SHLVL", "SSH_AGENT_PID"),
+        *("SSH_AUTH_SOCK", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "STY", "TERM", "TERM_PROGRAM"),
+        *("TERM_PROGRAM_VERSION", "TMUX", "TMUX_PANE", "WAYLAND_DISPLAY", "WINDOWID", "XAUTHORITY"),
+        *("XDG_SESSION_CLASS", "XDG_SESSION_DESKTOP", "XDG_SESSION_ID", "XDG_SESSION_TYPE", "XDG_VTNR"),
     ]
 )
 #: Variables that decide how a program's progress looks, or where it leaves temporary files: they never count.
@@ -156,39 +130,27 @@ class Argv:
 
 
 class _NotingList(list[str]):
+    """A list that notes who reads it."""
+
     def __init__(self, content: Iterable[str], note: Callable[[FrameType | None], None]) -> None:
         super().__init__(content)
         self._note = note
 
-    def __getitem__(self, at: Any) -> Any:
-        self._note(sys._getframe(1))
-        return super().__getitem__(at)
-
-    def __iter__(self) -> Iterator[str]:
-        self._note(sys._getframe(1))
-        return super().__iter__()
-
-    def __len__(self) -> int:
-        self._note(sys._getframe(1))
-        return super().__len__()
-
-    def __contains__(self, text: object) -> bool:
-        self._note(sys._getframe(1))
-        return super().__contains__(text)
-
-    def __eq__(self, other: object) -> bool:
-        self._note(sys._getframe(1))
-        return super().__eq__(other)
-
-    __hash__ = None
-
-    def __repr__(self) -> str:
-        self._note(sys._getframe(1))
-        return super().__repr__()
-
     def __reduce__(self) -> tuple[Any, ...]:
         self._note(sys._getframe(1))
-        return list, (self[:],)
+        return list, (list(self),)
+
+
+def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(self: _NotingList, *args: Any) -> Any:
+        self._note(sys._getframe(1))
+        return method(self, *args)
+
+    return noted
+
+
+for _name in ("__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__repr__"):
+    setattr(_NotingList, _name, _noting(getattr(list, _name)))
 
 
 def counting(variables: Mapping[str, str]) -> set[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 import sys
 from pathlib import Path
 from typing import Any
 
+from zerocopy.saving.mapped_files import mapped_parts
 from zerocopy.share.conditions.watching import Kind, Record, Watch
 from zerocopy.share.wire import file_identity
 
@@ -101,13 +101,5 @@ def _ran(path: str) -> Record:
 
 def _mapped() -> list[str]:
     """Return the files that are mapped and hold data."""
-    with Path("/proc/self/maps").open(errors="surrogateescape") as lines:
-        paths = {line.rstrip("\n").split(maxsplit=5)[-1] for line in lines if " /" in line}
-    return [path for path in paths if path.startswith("/") and ".so" not in path and _is_file(path)]
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
-    except (OSError, ValueError):
-        return False
+    paths = {os.fsdecode(part.path) for part in mapped_parts()}
+    return [path for path in paths if ".so" not in path and file_identity.is_regular(path)]

@@ -11,11 +11,11 @@ from zerocopy.share.errors import ServerError
 from zerocopy.share.objects import serialized
 from zerocopy.share.objects.publish import MAGIC
 from zerocopy.share.wire import sealed_memory
-from zerocopy.share.wire.frames import Body
+from zerocopy.share.wire.messages import Ready
 
 
 def attach(
-    body: Body,
+    ready: Ready,
     descriptors: Sequence[int],
     arguments: Sequence[Any] | None = None,
     resolve: Callable[[str], Any] | None = None,
@@ -25,8 +25,8 @@ def attach(
 
     Parameters
     ----------
-    body : dict
-        The server's answer: ``parts``, ``files`` and ``layout``.
+    ready : Ready
+        The server's answer.
     descriptors : sequence of int
         One for each part, and the lease behind them. They stay the caller's.
     arguments : sequence, optional
@@ -41,25 +41,27 @@ def attach(
     ServerError
         If a descriptor is not what the answer says.
     """
-    archive, skeleton = checked(body, descriptors)
+    archive, skeleton = checked(ready, descriptors)
     if arguments is None:
-        arguments = [resolve(name) for name in body["arguments"]] if resolve else ()
+        arguments = [resolve(name) for name in ready.arguments] if resolve else ()
     return serialized.build(archive, skeleton, arguments, resident=resident)
 
 
-def checked(body: Body, descriptors: Sequence[int]) -> tuple[_C.Archive, bytes | None]:
+def checked(ready: Ready, descriptors: Sequence[int]) -> tuple[_C.Archive, bytes | None]:
     """Return an answer's archive, and the skeleton if there is one. ``ServerError`` as :func:`attach`."""
-    parts, layout = body["parts"], body["layout"]
+    parts = ready.parts
     *held, lease = descriptors
     if len(held) != len(parts):
-        raise ServerError("the model server sent other descriptors than parts")
+        raise ServerError(
+            f"expected {len(parts)} descriptors of the model server, one for each part, found {len(held)}"
+        )
     for descriptor, (offset, size, identity) in zip(held, parts, strict=True):
         if identity is None:
             sealed_memory.require_sealed(descriptor, offset + size)
         else:
             sealed_memory.require_file(descriptor, identity)
     own = [(descriptor, offset, size) for descriptor, (offset, size, _) in zip(held, parts, strict=True)]
-    return opened(own, lease, layout)
+    return opened(own, lease, ready.layout)
 
 
 def opened(
@@ -75,10 +77,10 @@ def opened(
     return archive, None if where is None else os.pread(first, where[1], begin + where[0])
 
 
-def memory_of(body: Body, descriptors: Sequence[int]) -> list[tuple[int, int]]:
+def memory_of(ready: Ready, descriptors: Sequence[int]) -> list[tuple[int, int]]:
     """Return which of an answer's descriptors are memory, not files: their parts' numbers, and they."""
     return [
         (number, descriptor)
-        for number, ((_, _, identity), descriptor) in enumerate(zip(body["parts"], descriptors, strict=False))
+        for number, ((_, _, identity), descriptor) in enumerate(zip(ready.parts, descriptors, strict=False))
         if identity is None
     ]

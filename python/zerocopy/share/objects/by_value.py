@@ -128,13 +128,13 @@ def _of_enum(cls: Any) -> Any:
         if name not in members and name not in _MADE_ANEW and (name == "_missing_" or not _is_enums_own(name))
         if all(vars(base).get(name) is not value for base in cls.__mro__[1:])
     }
-    told = {
+    of_members = {
         name: {key: value for key, value in vars(member).items() if key[:1] != "_"}
         for name, member in members.items()
     }
     values = {name: member._value_ for name, member in members.items()}
-    about = (type(cls), cls.__name__, cls.__bases__, cls.__module__, cls.__qualname__, values)
-    return _enum, about, (attributes, told), None, None, _set_attributes
+    arguments = (type(cls), cls.__name__, cls.__bases__, cls.__module__, cls.__qualname__, values)
+    return _enum, arguments, (attributes, of_members), None, None, _set_attributes
 
 
 def _is_enums_own(name: str) -> bool:
@@ -151,10 +151,10 @@ def _enum(
 
 
 def _set_attributes(cls: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    attributes, told = state
+    attributes, of_members = state
     for name, value in attributes.items():
         setattr(cls, name, value)
-    for name, of_member in told.items():  # by an __init__ of the class's own
+    for name, of_member in of_members.items():  # by an __init__ of the class's own
         vars(cls.__members__[name]).update(of_member)
 
 

@@ -116,8 +116,8 @@ def is_coalesced(tensor: torch.Tensor) -> bool:
 
 
 def _of_coalesced(tensor: torch.Tensor) -> Any:
-    about = tuple(tensor.shape), tensor.requires_grad, type(tensor)
-    return _coalesced, (tensor._indices(), tensor._values(), *about)
+    facts = tuple(tensor.shape), tensor.requires_grad, type(tensor)
+    return _coalesced, (tensor._indices(), tensor._values(), *facts)
 
 
 def _coalesced(indices: Any, values: Any, shape: Any, requires_grad: bool, cls: type) -> Any:

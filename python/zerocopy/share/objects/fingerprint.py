@@ -25,7 +25,7 @@ from zerocopy.share.wire import file_identity
 class State(NamedTuple):
     """What an object is."""
 
-    content: serialized.Blueprint
+    content: serialized.SerializedObject
     places: list[tuple[Any, int]]  # of each storage: what it lies in, and where in that
 
 
@@ -82,20 +82,20 @@ def _what(place: FileExtent) -> Any:
     return place.descriptor if place.descriptor < 0 else file_identity.identity(os.fstat(place.descriptor))
 
 
-def _thoroughly(obj: Any) -> tuple[serialized.Blueprint, list[torch.UntypedStorage]]:
+def _thoroughly(obj: Any) -> tuple[serialized.SerializedObject, list[torch.UntypedStorage]]:
     storages = publish.Storages()
     return serialized.of(obj, storages, storages.store), storages.found
 
 
-def _quickly(obj: Any) -> tuple[serialized.Blueprint, list[torch.UntypedStorage]]:
+def _quickly(obj: Any) -> tuple[serialized.SerializedObject, list[torch.UntypedStorage]]:
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     pickler.dump(obj)
-    return serialized.Blueprint(b"", buffer.getvalue()), pickler.found
+    return serialized.SerializedObject(b"", buffer.getvalue()), pickler.found
 
 
 class _Pickler(pickle.Pickler):
-    """Asks of what is no plain data only: a blueprint asks of each number and name."""
+    """Asks about other objects than plain data only: a serialized object is asked for each number and name."""
 
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, protocol=5)

@@ -55,83 +55,76 @@ class Published(NamedTuple):
         os.close(self.parts[0].descriptor)
 
 
-class Publisher:
-    """Publishes a result.
+def publish(
+    obj: Any,
+    mapped: MappedFiles,
+    find: Find,
+    reserve: Reserve,
+    works: Callable[[Published], bool],
+    arguments: Mapping[int, Any],
+    noted: Hashes,
+) -> Published:
+    """Return a result's parts.
 
     Parameters
     ----------
+    obj : object
+        The result.
     mapped : MappedFiles
         The files that are mapped here.
     find : callable
-        Says where bytes were published before.
+        Returns where bytes were published before.
     reserve : callable
-        Is told how many bytes will be needed, and may refuse.
+        Is given the number of bytes that will be needed, and may refuse.
+    works : callable
+        Tries whether the machine can rebuild a plain result.
+    arguments : mapping
+        Objects that the caller has already, by number.
+    noted : Hashes
+        Numbers that each process computes for itself.
+
+    Raises
+    ------
+    UnsupportedError
+        If it takes dill, which is not there.
+    OSError
+        If there is no memory.
     """
-
-    def __init__(self, mapped: MappedFiles, find: Find, reserve: Reserve) -> None:
-        self._mapped, self._find, self._reserve = mapped, find, reserve
-
-    def publish(
-        self, obj: Any, arguments: Mapping[int, Any], noted: Hashes, works: Callable[[Published], bool]
-    ) -> Published:
-        """Return a result's parts.
-
-        Parameters
-        ----------
-        obj : object
-            The result.
-        arguments : mapping
-            What the caller has already, by number.
-        noted : Hashes
-            Numbers that each process computes for itself.
-        works : callable
-            Tries whether a plain result can be rebuilt by the machine.
-
-        Raises
-        ------
-        UnsupportedError
-            If it takes dill, which is not there.
-        OSError
-            If there is no memory.
-        """
-        if not (arguments or noted):
-            storages = Storages()
-            plain = serialized.plain_of(obj, storages, storages.store)
-            if plain is not None:
-                published = self._write(plain, storages)
-                if works(published):
-                    return published
-                published.close()
+    if not (arguments or noted):
         storages = Storages()
-        return self._write(serialized.of(obj, storages, storages.store, arguments, noted=noted), storages)
-
-    def _write(self, blueprint: serialized.Blueprint, storages: Storages) -> Published:
-        placed = place(storages.found, self._mapped, self._find)
-        return write(blueprint, storages, placed, reserve=self._reserve)
+        plain = serialized.plain_of(obj, storages, storages.store)
+        if plain is not None:
+            published = write(plain, storages, place(storages.found, mapped, find), reserve=reserve)
+            if works(published):
+                return published
+            published.close()
+    storages = Storages()
+    content = serialized.of(obj, storages, storages.store, arguments, noted=noted)
+    return write(content, storages, place(storages.found, mapped, find), reserve=reserve)
 
 
 def write(
-    blueprint: serialized.Blueprint,
+    content: serialized.SerializedObject,
     storages: Storages,
     placed: Placed,
     max_parts: int = _MAX_PARTS,
     reserve: Reserve | None = None,
 ) -> Published:
     """Write the bytes that lie nowhere yet, and return all parts."""
-    plan = _Plan(blueprint, storages, placed, max_parts)
+    plan = _Plan(content, storages, placed, max_parts)
     if reserve is not None:
         reserve(plan.size)
     descriptor = sealed_memory.create("zerocopy")
     try:
         sealed_memory.reserve(descriptor, plan.size)
-        for offset, content in plan.contents():
-            sealed_memory.write(descriptor, memoryview(content), offset)
+        for offset, piece in plan.contents():
+            sealed_memory.write(descriptor, memoryview(piece), offset)
         sealed_memory.seal(descriptor)
     except BaseException:
         os.close(descriptor)
         raise
     parts = [Part(descriptor, 0, plan.size), *plan.parts]
-    return Published(parts, plan.layout, plan.checksums(), (blueprint.pickle, blueprint.skeleton or b""))
+    return Published(parts, plan.layout, plan.checksums(), (content.pickle, content.skeleton or b""))
 
 
 class _Plan:
@@ -148,7 +141,7 @@ class _Plan:
     """
 
     def __init__(
-        self, blueprint: serialized.Blueprint, storages: Storages, placed: Placed, max_parts: int
+        self, content: serialized.SerializedObject, storages: Storages, placed: Placed, max_parts: int
     ) -> None:
         self.size = len(MAGIC)
         self._placed, self._places = placed, _within(placed.places, max_parts)
@@ -159,16 +152,16 @@ class _Plan:
         tables = (
             b"".join(_MAPPING_ROW.pack(*self._in_part(mapping)) for mapping in mappings),
             b"".join(_STORAGE_ROW.pack(*row) for row in self._rows(seats, storages.first)),
-            blueprint.pickle,
-            blueprint.skeleton or b"",
+            content.pickle,
+            content.skeleton or b"",
         )
         begins = [self._room(len(table)) for table in tables]
         self._tables = list(zip(begins, tables, strict=True))
         self.layout: dict[str, Any] = {
             "mappings": [begins[0], len(mappings)],
             "storages": [begins[1], len(storages.found)],
-            "pickle": [begins[2], len(blueprint.pickle)],
-            "skeleton": None if blueprint.skeleton is None else [begins[3], len(blueprint.skeleton)],
+            "pickle": [begins[2], len(content.pickle)],
+            "skeleton": None if content.skeleton is None else [begins[3], len(content.skeleton)],
         }
 
     def contents(self) -> Iterator[tuple[int, bytes | memoryview]]:

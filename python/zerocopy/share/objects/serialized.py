@@ -1,14 +1,14 @@
 """An object as a pickle over numbered storages, and back.
 
 Plain objects (dicts, lists, tensors, numbers, ...) are one pickle that the native machine builds. Of all others the
-machine builds the *leaves*, a list of tensors and storages, and Python's unpickler the object over them:
+machine builds the *out-of-band buffers*, a list of tensors and storages, and Python's unpickler builds the rest:
 
-    pickle      ([leaf, leaf, ...], [note, ...])          protocol 2, as torch.save writes it; built by _C
-    skeleton    the object, with numbers for leaves       protocol 5; built by pickle.Unpickler
+    pickle      ([buffer, buffer, ...], [note, ...])      protocol 2, as torch.save writes it; built by _C
+    skeleton    the object, with numbers for buffers      protocol 5; built by pickle.Unpickler
 
-A *note* says of a leaf that it stands for something else than itself: bytes, a memoryview, a buffer out of the
-skeleton's band, one of the caller's own arguments. Calls are blueprints too; whoever makes or reads one may have other
-persistent ids than numbers in it.
+A *note* says that a buffer stands for something else: bytes, a memoryview, a PickleBuffer of the skeleton, one of the
+caller's own arguments. Calls are serialized in the same way. Their skeletons have further persistent ids, which the
+module that writes and reads calls defines.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from zerocopy import _torch
 from zerocopy._native import _C
 from zerocopy._torch import tensor_extras
 from zerocopy.errors import UnsupportedError
+from zerocopy.loading import archives
 from zerocopy.loading.device import staging
 from zerocopy.loading.objects import builder
 from zerocopy.saving.pickler import Store, pickled
 from zerocopy.share.objects import custom_reducers
-from zerocopy.share.objects.skeleton import Leaves, Naming
+from zerocopy.share.objects.skeleton import Naming, OutOfBandBuffers
 from zerocopy.share.wire import hashes
 from zerocopy.share.wire.hashes import Hashes
 
@@ -41,15 +42,15 @@ from zerocopy.share.wire.hashes import Hashes
 _FAILURES = (pickle.UnpicklingError, AttributeError, ImportError, LookupError, TypeError)
 
 
-class Blueprint(NamedTuple):
-    """What an object is made of, but for the storages."""
+class SerializedObject(NamedTuple):
+    """An object without its storages."""
 
     pickle: bytes
     skeleton: bytes | None  # of plain objects none
 
 
-def plain_of(obj: Any, owner: object, store: Store) -> Blueprint | None:
-    """Return the blueprint of a plain object; None for any other. The machine may still refuse it."""
+def plain_of(obj: Any, owner: object, store: Store) -> SerializedObject | None:
+    """Serialize a plain object; return None for any other. The machine may still refuse the result."""
 
     def store_typed(storage: _torch.PickledStorage, remake: Any) -> str:
         if storage.storage_type is torch.UntypedStorage:
@@ -58,9 +59,9 @@ def plain_of(obj: Any, owner: object, store: Store) -> Blueprint | None:
 
     with contextlib.suppress(Exception):  # whatever it is, it is not plain
         plain = pickled(obj, owner, store_typed, _require_bare)
-        # Bytes, which would be text in protocol 2, go quicker as leaves.
+        # Bytes, which would be text in protocol 2, go quicker as buffers.
         if b"_codecs" not in plain and not _C.foreign_globals(plain):
-            return Blueprint(plain, None)
+            return SerializedObject(plain, None)
     return None
 
 
@@ -81,8 +82,8 @@ def of(
     arguments: Mapping[int, Any] = _NO_ARGUMENTS,
     naming: Naming | None = None,
     noted: Hashes | None = None,
-) -> Blueprint:
-    """Return the blueprint of any object.
+) -> SerializedObject:
+    """Serialize any object.
 
     Parameters
     ----------
@@ -104,17 +105,17 @@ def of(
     UnsupportedError
         If it takes dill, which is not there.
     """
-    leaves = Leaves(arguments, naming, noted)
-    skeleton = leaves.skeleton_of(obj)
-    if not leaves.found:
-        return Blueprint(_NO_LEAVES, skeleton)
+    buffers = OutOfBandBuffers(arguments, naming, noted)
+    skeleton = buffers.skeleton_of(obj)
+    if not buffers.found:
+        return SerializedObject(_NO_BUFFERS, skeleton)
     try:
-        return Blueprint(pickled((leaves.found, leaves.notes), owner, store), skeleton)
+        return SerializedObject(pickled((buffers.found, buffers.notes), owner, store), skeleton)
     except KeyError as error:  # a dtype without a storage class
         raise UnsupportedError(f"what cannot be pickled cannot be shared: {error}") from error
 
 
-_NO_LEAVES = pickle.dumps(([], []), protocol=2)
+_NO_BUFFERS = pickle.dumps(([], []), protocol=2)
 
 
 #: Finds what a persistent id that is no number stands for.
@@ -128,7 +129,7 @@ def build(
     finding: Finding = hashes.here,
     resident: Callable[[], Any] | None = None,
 ) -> Any:
-    """Return the object that a blueprint describes, over the storages of an archive.
+    """Return the object that was serialized, over the storages of an archive.
 
     Parameters
     ----------
@@ -139,32 +140,32 @@ def build(
     arguments : sequence
         What the object may have in it as it is.
     finding : callable, optional
-        Returns the object for a persistent id that is not the number of a leaf.
+        Returns the object for a persistent id that is not the number of a buffer.
     resident : callable, optional
         Returns the transfer of tensors, instead of the usual one. Called if there are tensors.
     """
     if skeleton is None:
-        return leaves_of(archive, TRANSFER if resident is None else resident())
+        return buffers_of(archive, TRANSFER if resident is None else resident())
     if resident is None:
-        leaves, notes = leaves_of(archive, TRANSFER)
+        buffers, notes = buffers_of(archive, TRANSFER)
     else:
-        leaves, notes = leaves_of(archive, None, AS_IT_IS)
+        buffers, notes = buffers_of(archive, None, AS_IT_IS)
         here = {number for number, kind, *_ in notes if kind in _READ_HERE}
-        if len(here) < len(leaves):
-            there, _ = leaves_of(archive, resident())
-            leaves = [leaves[i] if i in here else leaf for i, leaf in enumerate(there)]
+        if len(here) < len(buffers):
+            there, _ = buffers_of(archive, resident())
+            buffers = [buffers[i] if i in here else buffer for i, buffer in enumerate(there)]
     with _uncollected:
-        buffers = []
-        for number, kind, *about in notes:
+        of_skeleton = []
+        for number, kind, *details in notes:
             if kind == "argument":
-                leaves[number] = arguments[about[0]]
+                buffers[number] = arguments[details[0]]
             elif kind == "buffer":
-                buffers.append(_memory_of(leaves[number]))
+                of_skeleton.append(_memory_of(buffers[number]))
             else:
-                leaves[number] = _CONVERSIONS[kind](leaves[number], *about)
-        unpickler = _SkeletonUnpickler(io.BytesIO(skeleton), buffers=buffers)
+                buffers[number] = _CONVERSIONS[kind](buffers[number], *details)
+        unpickler = _SkeletonUnpickler(io.BytesIO(skeleton), buffers=of_skeleton)
         unpickler.persistent_load = (  # type: ignore[method-assign]
-            lambda pid: leaves[pid] if isinstance(pid, int) else finding(pid)
+            lambda pid: buffers[pid] if isinstance(pid, int) else finding(pid)
         )
         try:
             return unpickler.load()
@@ -172,8 +173,8 @@ def build(
             raise UnsupportedError(f"it cannot be built here: {type(error).__name__}: {error}") from error
 
 
-def leaves_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None = None) -> Any:
-    """Return what the machine makes of an archive: the leaves and the notes, or all of a plain object.
+def buffers_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None = None) -> Any:
+    """Return what the machine makes of an archive: the buffers and the notes, or all of a plain object.
 
     Parameters
     ----------
@@ -186,7 +187,7 @@ def leaves_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None = 
     """
     restored, cpu_as_is = restore or _RESTORE
     with _uncollected:
-        return archive.load(_refuse_all, restored, cpu_as_is, way, "utf-8", builder, False)
+        return archive.load(archives.refuse_all, restored, cpu_as_is, way, "utf-8", builder, False)
 
 
 class _Uncollected:
@@ -238,12 +239,6 @@ AS_IT_IS = _torch.restore_function("cpu")  # wherever it was: its pages, untouch
 TRANSFER = staging.transfer_to(None)  # what was on a GPU goes there from the shared pages
 
 
-def _refuse_all(names: Sequence[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], Any]:
-    if names:
-        raise pickle.UnpicklingError(f"a blueprint names {names[0]!r}")
-    return {}
-
-
 def _memory_of(typed: Any) -> memoryview:
     """Return a storage's memory, which keeps the storage."""
     storage = _torch.untyped(typed)
@@ -261,7 +256,7 @@ def _memoryview(typed: Any, format: str, shape: list[int], readonly: bool) -> me
     return memory.toreadonly() if readonly else memory
 
 
-#: Leaves whose memory is Python's to read, or which nobody wants.
+#: Buffers whose memory Python reads, or which nobody wants.
 _READ_HERE = ("argument", "buffer", "bytes", "memoryview")
 _CONVERSIONS: dict[str, Callable[..., Any]] = {
     "untyped": _torch.untyped,

@@ -1,4 +1,4 @@
-"""Takes the leaves out of an object while it is pickled: tensors, storages, and bytes that are worth sharing."""
+"""Takes tensors, storages and large bytes out of an object while it is pickled."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _REFUSALS = (pickle.PicklingError, AttributeError, TypeError)
 Naming = Callable[[Any], Any]
 
 
-class Leaves:
-    """What was found in an object.
+class OutOfBandBuffers:
+    """Tensors, storages and bytes of an object that its pickle only has the numbers of.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Leaves:
             self._add(argument, None, ("argument", number))
 
     def skeleton_of(self, obj: Any) -> bytes:
-        """Return the pickle of an object without its leaves. ``UnsupportedError``."""
+        """Return the pickle of an object without its buffers. ``UnsupportedError``."""
         begin = len(self.found), len(self.notes)
         try:
             try:
@@ -70,7 +70,7 @@ class Leaves:
         return self._naming is not None
 
     def name_of(self, obj: Any) -> Any:
-        """Return the number of a leaf, or what whoever asked for the blueprint calls it; None for any other object."""
+        """Return the persistent id of an object: what `naming` returns, or the number of a buffer; None for others."""
         named = None if self._naming is None else self._naming(obj)
         if named is None and self._hashes is not None:
             named = self._hashes.name_of(obj)
@@ -96,8 +96,8 @@ class Leaves:
                 raise UnsupportedError(
                     f"a memoryview of format {obj.format!r} cannot be shared: none can be made"
                 )
-            about = ("memoryview", obj.format, list(obj.shape or ()), obj.readonly)
-            return self._add(obj, _storage_over(obj), about)
+            note = ("memoryview", obj.format, list(obj.shape or ()), obj.readonly)
+            return self._add(obj, _storage_over(obj), note)
         return None
 
     def take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
@@ -108,34 +108,34 @@ class Leaves:
         self._add(buffer, _storage_over(raw), ("buffer",))
         return False
 
-    def _add(self, obj: Any, leaf: Any, note: tuple[Any, ...] | None = None) -> int:
+    def _add(self, obj: Any, content: Any, note: tuple[Any, ...] | None = None) -> int:
         number = self._numbers[id(obj)] = len(self.found)
         self._kept.append(obj)
-        self.found.append(leaf)
+        self.found.append(content)
         if note is not None:
             self.notes.append((number, *note))
         return number
 
 
-def _dumped(kind: Any, leaves: Leaves, obj: Any) -> bytes:
+def _dumped(kind: Any, buffers: OutOfBandBuffers, obj: Any) -> bytes:
     buffer = io.BytesIO()
-    kind(buffer, leaves).dump(obj)
+    kind(buffer, buffers).dump(obj)
     return buffer.getvalue()
 
 
 class _SkeletonPickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, leaves: Leaves) -> None:
-        super().__init__(file, protocol=5, buffer_callback=leaves.take_buffer)
-        self._leaves = leaves
+    def __init__(self, file: io.BytesIO, buffers: OutOfBandBuffers) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffers.take_buffer)
+        self._buffers = buffers
 
     def persistent_id(self, obj: Any) -> Any:
-        return self._leaves.name_of(obj)
+        return self._buffers.name_of(obj)
 
     def reducer_override(self, obj: Any) -> Any:
         found = custom_reducers.reduced(obj)
         if found is not NotImplemented:
             return found
-        if self._leaves.is_call and by_value.is_nameless(obj):
+        if self._buffers.is_call and by_value.is_nameless(obj):
             # All of it by dill: the class of an argument has to be the one that the function knows.
             raise pickle.PicklingError(by_value.why_nameless(obj))
         return by_value.reduced(obj)
@@ -145,9 +145,9 @@ def _dill_pickler(refusal: Exception) -> Any:
     base = by_value.pickler_class(f"an object that pickle refuses ({str(refusal)[:200]})")
 
     class DillPickler(base):  # type: ignore[misc, valid-type]
-        def __init__(self, file: io.BytesIO, leaves: Leaves) -> None:
-            super().__init__(file, buffer_callback=leaves.take_buffer)
-            self._leaves = leaves
+        def __init__(self, file: io.BytesIO, buffers: OutOfBandBuffers) -> None:
+            super().__init__(file, buffer_callback=buffers.take_buffer)
+            self._buffers = buffers
             # Functions and classes: their names and texts are no arguments, which may be paths.
             self._within = 0
 
@@ -158,7 +158,7 @@ def _dill_pickler(refusal: Exception) -> Any:
             self._within -= is_code
 
         def persistent_id(self, obj: Any) -> Any:
-            return None if self._within and type(obj) is str else self._leaves.name_of(obj)
+            return None if self._within and type(obj) is str else self._buffers.name_of(obj)
 
         def reducer_override(self, obj: Any) -> Any:
             found = custom_reducers.reduced(obj)

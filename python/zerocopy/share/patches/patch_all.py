@@ -1,46 +1,37 @@
 """``patch_all``: programs that load models by the functions of known libraries get them from the model server.
 
-What is replaced, ``places.py`` says. A replacement stays a function, class method or static method as it was, with the
-signature of the original, and asks on each call whether it is wanted: one that somebody took meanwhile
-(``from safetensors.torch import load_file``) passes calls on when the patch is gone.
+``targets.py`` lists the functions. A replacement stays a function, class method or static method, with the signature
+of the original. It asks on each call whether it is wanted: a reference to it (``from safetensors.torch import
+load_file``) passes calls on when the patch is gone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from zerocopy import environment
-from zerocopy.process import import_hook, replacements, torch_compiler
-from zerocopy.process.fork_safe import ForkSafeLock
+from zerocopy.process import import_hook, torch_compiler
+from zerocopy.process.replacements import Replacements, lock
 from zerocopy.share import role
 from zerocopy.share.patches import route
-from zerocopy.share.patches.targets import Target, known_targets, targets_of
+from zerocopy.share.patches.targets import Target, known_targets, targets_in
 
 log = logging.getLogger("zerocopy")
 
 _MISSING: Any = object()
 
 
-class _Swap(NamedTuple):
-    owner: Any  # a module or a class
-    name: str
-    original: (
-        Any  # as it is in the owner's __dict__: a classmethod object, say; _MISSING if a base class has it
-    )
-    replacement: Any
-
-
-_lock = ForkSafeLock()
-_wanted: dict[Target, Any] = {}  # by what waits for its module
-_swaps: list[_Swap] = []
-_guards: list[Callable[[], None]] = []  # end the guard over torch.save, if there is one
+_wanted: dict[Target, Any] = {}  # with the function that waits for the module of each
+_replaced = Replacements()
+_save_guard = contextlib.ExitStack()  # over torch.save
 
 
 def patch_all(config: str | os.PathLike[str] | None = None) -> None:
@@ -60,8 +51,8 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     Parameters
     ----------
     config : str or PathLike, optional
-        A file that names further functions, one in a line, as ``module::function`` or ``module::Class.method``. What
-        follows a ``#`` is a comment. What is not there, or cannot be replaced, is passed over with one WARNING.
+        A file that names further functions, one in a line, as ``module::function`` or ``module::Class.method``. A
+        ``#`` begins a comment. A function that is not there, or cannot be replaced, is skipped with one WARNING.
 
     Raises
     ------
@@ -81,7 +72,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     >>> torch.load is original
     True
     """
-    known, further = known_targets(), targets_of(config) if config is not None else []
+    known, further = known_targets(), targets_in(config) if config is not None else []
     if environment.is_disabled() or role.is_worker():
         return
     torch_compiler.skip("zerocopy.share")
@@ -91,139 +82,109 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
 
 
 def unpatch_all() -> None:
-    """Undo :func:`patch_all`, all of it. Where somebody has put their own function over ours since, that stays."""
-    with _lock:
+    """Undo :func:`patch_all`, all of it. A function that somebody has put over a replacement since stays."""
+    with lock:
         for act in _wanted.values():
             import_hook.forget(act)
         _wanted.clear()
-        swaps = list(reversed(_swaps))
-        _swaps.clear()
-        for swap in swaps:
-            _put_back(swap)
+        _replaced.restore()
         import_hook.forget(_begin_guard)
-        while _guards:
-            _guards.pop()()
+        _save_guard.close()
 
 
 def _guard_saves() -> None:
-    """Let ``torch.save`` spare mapped files as soon as torch is imported: results lie in mappings of their files."""
-    with _lock:
-        if not _guards:
-            import_hook.forget(_begin_guard)
-            import_hook.when_imported("torch", _begin_guard)
+    """Have ``torch.save`` leave mapped files alone as soon as torch is imported: results lie in mappings of files."""
+    with lock:
+        import_hook.forget(_begin_guard)
+        import_hook.when_imported("torch", _begin_guard)
 
 
 def _begin_guard(_: ModuleType) -> None:
     from zerocopy.patching import switch  # which imports torch
 
-    with _lock:
-        if not _guards:
-            _guards.append(switch.guard_saves())
+    with lock:
+        _save_guard.enter_context(switch.guarded_saves())
 
 
-def _await(places: Iterable[Target], is_known: bool) -> None:
-    with _lock:
-        for place in places:
-            if place not in _wanted:
-                _wanted[place] = functools.partial(_patch, place, is_known)
-                import_hook.when_imported(place.awaited, _wanted[place])
+def _await(targets: Iterable[Target], is_known: bool) -> None:
+    with lock:
+        for target in targets:
+            if target not in _wanted:
+                _wanted[target] = functools.partial(_patch, target, is_known)
+                import_hook.when_imported(target.awaited, _wanted[target])
 
 
-def _patch(place: Target, is_known: bool, _: ModuleType) -> None:
-    """Patch a place, now that what it waited for is there."""
-    with _lock:
-        if place not in _wanted:
+def _patch(target: Target, is_known: bool, _: ModuleType) -> None:
+    """Patch a target, now that what it waited for is there."""
+    with lock:
+        if target not in _wanted:
             return
-        module = sys.modules.get(place.module)
+        module = sys.modules.get(target.module)
         if module is None:  # a part of torch that torch itself does not import
-            import_hook.when_imported(place.module, _wanted[place])
+            import_hook.when_imported(target.module, _wanted[target])
             return
         try:
-            _swaps.extend(_swapped(place, module))
+            _replace(target, module)
         except (AttributeError, TypeError) as error:  # TypeError: a class that is written in C
             level = logging.DEBUG if is_known else logging.WARNING
-            log.log(level, "%s is not patched: %s", place, error)
+            log.log(level, "%s is not patched: %s", target, error)
 
 
-def _swapped(place: Target, module: ModuleType) -> list[_Swap]:
+def _replace(target: Target, module: ModuleType) -> None:
     owner: Any = module
-    for name in place.owners:
-        owner = vars(owner).get(name, _MISSING)
-        if owner is _MISSING:
-            raise AttributeError(f"{place.module} has no {'.'.join(place.owners)}")
-    original = vars(owner).get(place.name, _MISSING)  # a module's __getattr__ is not asked: it may import
-    if any((swap.owner, swap.name) == (owner, place.name) for swap in _swaps):
-        return []
-    raw = original
-    if raw is _MISSING:
-        raw = inspect.getattr_static(owner, place.name) if isinstance(owner, type) else _MISSING
+    for name in target.owners:
+        owner = vars(owner).get(name)
+        if owner is None:
+            raise AttributeError(f"{target.module} has no {'.'.join(target.owners)}")
+    if _replaced.has(owner, target.name):
+        return
+    # A module's __getattr__ is not asked: it may import.
+    raw = inspect.getattr_static(owner, target.name, None)
     function = raw.__func__ if isinstance(raw, (classmethod, staticmethod)) else raw
     if not callable(function) or isinstance(function, type):
-        raise AttributeError(f"no function {place.name} there")
-    swap = _Swap(owner, place.name, original, _replacement(place, raw, function))
-    setattr(owner, place.name, swap.replacement)
-    return [swap, *(_aliases(place, swap) if owner is module else ())]
+        raise AttributeError(f"no function {target.name} there")
+    _replaced.put(owner, target.name, _replacement(target, raw, function))
+    if owner is module:  # torch.load is torch.serialization.load, for one
+        _replaced.put_everywhere(target.module.partition(".")[0])
 
 
-def _replacement(place: Target, raw: Any, function: Any) -> Any:
+def _replacement(target: Target, raw: Any, function: Any) -> Any:
     # Not in the replacement's own closure: dill follows that to the end, which a function within itself does not have.
-    here = _Here(place, raw, function)
+    here = _Here(target, raw, function)
 
     @functools.wraps(function)
     def routed(*args: Any, **kwargs: Any) -> Any:
         return here.called(args, kwargs)
 
-    replacements.note(routed, function, functools.partial(_is_wanted, place))
+    _replaced.note(routed, function)
     here.replacement = type(raw)(routed) if isinstance(raw, (classmethod, staticmethod)) else routed
     return here.replacement
 
 
 class _Here:
-    """What one replacement does."""
+    """One replacement: what it stands for, and how it is called."""
 
     replacement: Any = None
 
-    def __init__(self, place: Target, raw: Any, function: Any) -> None:
-        self._place, self._raw, self._function = place, raw, function
+    def __init__(self, target: Target, raw: Any, function: Any) -> None:
+        self._target, self._raw, self._function = target, raw, function
 
     def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not _is_wanted(self._place) or not route.is_ours(self._place, args, kwargs):
+        if not _is_wanted(self._target) or not route.is_ours(self._target, args, kwargs):
             return self._function(*args, **kwargs)
         if not isinstance(self._raw, classmethod):
             return route.call(self.replacement, self._function, args, kwargs)
         cls, *rest = args
-        bound = _bound(self._place, self.replacement, cls)
+        bound = _bound(self._target, self.replacement, cls)
         return route.call(bound, functools.partial(self._function, cls), tuple(rest), kwargs)
 
 
-def _bound(place: Target, replacement: Any, cls: type) -> Any:
+def _bound(target: Target, replacement: Any, cls: type) -> Any:
     """Return a class method as one would name it: a loader process looks it up again, and finds the original."""
-    if inspect.getattr_static(cls, place.name, None) is replacement:
-        return getattr(cls, place.name)
-    return route.Inherited(place, cls)  # the class has one of its own, which has called this one
+    if inspect.getattr_static(cls, target.name, None) is replacement:
+        return getattr(cls, target.name)
+    return route.Inherited(target, cls)  # the class has one of its own, which has called this one
 
 
-def _is_wanted(place: Target) -> bool:
-    return place in _wanted and not environment.is_disabled()
-
-
-def _aliases(place: Target, swap: _Swap) -> list[_Swap]:
-    """Swap the same function where other modules of its library have it: ``torch.load``, for one."""
-    library, found = place.module.partition(".")[0], []
-    for name, module in list(sys.modules.items()):
-        if not isinstance(module, ModuleType) or module is swap.owner or name.partition(".")[0] != library:
-            continue
-        for alias, value in list(vars(module).items()):
-            if value is swap.original:
-                setattr(module, alias, swap.replacement)
-                found.append(_Swap(module, alias, swap.original, swap.replacement))
-    return found
-
-
-def _put_back(swap: _Swap) -> None:
-    if vars(swap.owner).get(swap.name, _MISSING) is not swap.replacement:
-        return
-    if swap.original is _MISSING:
-        delattr(swap.owner, swap.name)
-    else:
-        setattr(swap.owner, swap.name, replacements.beneath(swap.original))
+def _is_wanted(target: Target) -> bool:
+    return target in _wanted and not environment.is_disabled()

@@ -29,12 +29,12 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def is_ours(place: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_ours(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether a call may go to the server."""
     if _here.is_calling:
         return False
     file = args[0] if args else kwargs.get("f", kwargs.get("filename"))
-    return not place.takes_files or isinstance(file, (str, os.PathLike))
+    return not target.takes_files or isinstance(file, (str, os.PathLike))
 
 
 def call(function: Function, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -66,17 +66,17 @@ class Inherited:
     ``super().from_pretrained`` has no name by which another process could look it up.
     """
 
-    def __init__(self, place: Target, cls: type) -> None:
-        self._place, self._cls = place, cls
+    def __init__(self, target: Target, cls: type) -> None:
+        self._target, self._cls = target, cls
         self.__module__ = cls.__module__
-        self.__qualname__ = f"{cls.__qualname__}.{place.name}"
+        self.__qualname__ = f"{cls.__qualname__}.{target.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Inherited, (self._place, self._cls)
+        return Inherited, (self._target, self._cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it as ``super()`` would."""
-        owner: Any = importlib.import_module(self._place.module)
-        for name in self._place.owners:
+        owner: Any = importlib.import_module(self._target.module)
+        for name in self._target.owners:
             owner = getattr(owner, name)
-        return vars(owner)[self._place.name].__func__(self._cls, *args, **kwargs)
+        return vars(owner)[self._target.name].__func__(self._cls, *args, **kwargs)

@@ -1,7 +1,7 @@
-"""What ``patch_all`` replaces: the loading functions of known libraries, and the lines of a configuration file.
+"""Targets of ``patch_all``: the loading functions of known libraries, and the lines of a configuration file.
 
-A place is written ``module::function`` or ``module::Class.method``. The module is the one that defines it: names that
-others have for the same function are found by asking.
+A target is written ``module::function`` or ``module::Class.method``. The module is the one that defines the function.
+Other modules of the library that have the same function are patched too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-#: Names that no release has all of; what is not there is passed over.
+#: No release has all of these. Functions that are not there are skipped.
 KNOWN = """
     torch.serialization::load
     torch.jit._serialization::load
@@ -47,7 +47,7 @@ _FORM = re.compile(r"(?P<module>\w+(\.\w+)*)::(?P<name>\w+(\.\w+)*)")
 
 
 class Target(NamedTuple):
-    """Where a function is: a module, and a path of names within it.
+    """A function to be replaced: a module, and a path of names within it.
 
     Attributes
     ----------
@@ -75,23 +75,23 @@ class Target(NamedTuple):
     def awaited(self) -> str:
         """The module that has to be imported first.
 
-        All of torch, for its own: what else waits for torch (``zerocopy.patch``) is to lie beneath.
+        For a module of torch that is torch itself, so that a ``zerocopy.patch`` that waits for torch comes first.
         """
         return "torch" if self.module.startswith("torch.") else self.module
 
 
 def known_targets() -> list[Target]:
-    """Return the places of :data:`KNOWN`."""
+    """Return the targets of :data:`KNOWN`."""
     return [_parsed(line) for line in KNOWN.split()]
 
 
-def targets_of(config: str | os.PathLike[str]) -> list[Target]:
-    """Return the places that a file names, one in a line; what follows a ``#`` is a comment.
+def targets_in(config: str | os.PathLike[str]) -> list[Target]:
+    """Return the targets that a file names, one in a line. A ``#`` begins a comment.
 
     Raises
     ------
     ValueError
-        For a line that names no place.
+        For a line that does not name a target.
     """
     found = []
     for number, line in enumerate(Path(config).read_text().splitlines(), 1):

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from zerocopy.share.conditions.conditions import Conditions
 from zerocopy.share.errors import ServerError
-from zerocopy.share.wire import file_identity
+from zerocopy.share.wire import file_identity, messages
+from zerocopy.share.wire.connections import Connection
 from zerocopy.share.wire.frames import Body
 
 Checksum = tuple[int, int]
@@ -81,17 +82,17 @@ def _hung_up(end: int) -> bool:
 
 
 class Resident:
-    """A result on a device: what clients open it by, and the pipe that its holder lives by.
+    """A result on a device: the descriptors by which clients open it, and the pipe that keeps its owner alive.
 
     Parameters
     ----------
     descriptors : list of int
-        What the holder has sent: the memory that says how, the writing end of the pipe, and others. They stay the
+        From the device owner: memory with the handle, the writing end of the pipe, and others. They stay the
         caller's.
     size : int
         Bytes on the device.
     pid : int
-        The holder.
+        The device owner.
     """
 
     def __init__(self, descriptors: list[int], size: int, pid: int) -> None:
@@ -100,12 +101,12 @@ class Resident:
 
     @property
     def is_there(self) -> bool:
-        """Whether the holder is: it alone has the reading end."""
+        """Whether the device owner is there: only that process has the reading end."""
         return not _hung_up(self._holdings[1].descriptor)
 
-    def answer(self) -> tuple[Body, list[int]]:
+    def answer(self) -> tuple[messages.Answer, list[int]]:
         """Return what a client is sent, and the descriptors along with it."""
-        return {"state": "resident"}, [holding.descriptor for holding in self._holdings]
+        return messages.Answer("resident"), [holding.descriptor for holding in self._holdings]
 
 
 @dataclasses.dataclass(eq=False)
@@ -120,9 +121,8 @@ class Entry:
     seconds: float  # that computing it took
     moved: list[str]  # the generators of random numbers that computing it used
     arguments: list[str] = dataclasses.field(default_factory=list)  # the ids of those that it has in it
-    id: str = dataclasses.field(
-        default_factory=lambda: secrets.token_hex(8)
-    )  # of no other, here or elsewhere
+    # No other result has it, here or elsewhere.
+    id: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
     leases: Leases = dataclasses.field(default_factory=Leases)
     created: float = dataclasses.field(default_factory=time.time)
     used: float = dataclasses.field(default_factory=time.monotonic)
@@ -138,29 +138,22 @@ class Entry:
         self._residents = {where: there for where, there in self._residents.items() if there.is_there}
         return self._residents
 
-    def answer(self, with_paths: bool = False) -> tuple[Body, list[int]]:
+    def answer(self, with_paths: bool = False, is_own: bool = False) -> tuple[messages.Ready, list[int]]:
         """Return what a client is sent, and the descriptors along with it.
 
         Parameters
         ----------
         with_paths : bool
             Whether the client has to ask for itself whether the paths are what they were.
+        is_own : bool
+            Whether the result was computed for this client's call.
         """
         conditions = self.conditions if with_paths else self.conditions.without_paths()
         parts = [[offset, size, holding.identity] for holding, offset, size in self.parts]
         descriptors = [holding.descriptor for holding, _, _ in self.parts]
-        return (
-            {
-                "state": "ready",
-                "id": self.id,
-                "parts": parts,
-                "layout": self.layout,
-                "arguments": self.arguments,
-                "conditions": conditions.as_body(),
-                "moved": self.moved,
-            },
-            [*descriptors, self.leases.descriptor()],
-        )
+        body = conditions.as_body()
+        ready = messages.Ready(self.id, parts, self.layout, self.arguments, body, self.moved, is_own)
+        return ready, [*descriptors, self.leases.descriptor()]
 
     def description(self) -> Body:
         """Return what ``status`` says of it."""
@@ -186,8 +179,7 @@ class Entry:
 class Refusal(NamedTuple):
     """A call that only the client itself can make, as long as the conditions hold."""
 
-    state: str
-    why: str
+    answer: messages.Declined
     conditions: Conditions
 
 
@@ -282,6 +274,14 @@ class Entries:
     def by_id(self, wanted: str) -> Entry | None:
         """Return the very result that a client had."""
         return next((entry for entry in self if entry.id == wanted), None)
+
+    def send(self, connection: Connection, wanted: str) -> None:
+        """Send the very result that a client or worker had."""
+        entry = self.by_id(wanted)
+        if entry is None:
+            connection.send(messages.Answer("absent"))
+        else:
+            connection.send(*entry.answer(), holding=entry)
 
     def places(self, wanted: list[Checksum]) -> list[tuple[Holding, int] | None]:
         """Return where such bytes may be."""

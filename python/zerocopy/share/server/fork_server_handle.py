@@ -1,4 +1,4 @@
-"""The zygote as the server sees it: started when there is something to load, ended when that was long ago."""
+"""The fork server as the model server sees it: started for the first worker, ended long after the last."""
 
 from __future__ import annotations
 
@@ -12,33 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zerocopy.share.conditions import watching
-from zerocopy.share.wire import frames
+from zerocopy.share.wire import frames, messages
 from zerocopy.share.wire.connections import Connection
-from zerocopy.share.wire.frames import Body
 
 _ROOT = Path(__file__).resolve().parents[3]
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from zerocopy.share.worker.fork_server import main; main()"
-#: What is read when torch is imported, or before: a zygote can only be one's own with the same.
-_IMPORTED = (
-    b"TORCH_",
-    b"PYTORCH_",
-    b"OMP_",
-    b"MKL_",
-    b"KMP_",
-    b"GOMP_",
-    b"CUDA_",
-    b"LD_",
-    b"PYTHON",
-    b"ATEN_",
-)
+#: Variables that are read when torch is imported, or before. A fork server serves clients that have the same.
+_IMPORTED = tuple(b"TORCH_ PYTORCH_ OMP_ MKL_ KMP_ GOMP_ CUDA_ LD_ PYTHON ATEN_".split())
 
 Environment = dict[bytes, bytes]
-#: Is told of each thing that a zygote says: what, and about which load.
-Hear = Callable[[Body], None]
+#: Is given each report of a fork server; None at its end.
+Hear = Callable[[messages.Forked | messages.Ended | None], None]
 
 
-class Zygote:
-    """A process that forks loaders.
+class ForkServer:
+    """A process that forks workers.
 
     Parameters
     ----------
@@ -49,7 +37,7 @@ class Zygote:
     selector : selectors.BaseSelector
         The server's.
     hear : callable
-        Is given what it says, and ``{"op": "gone"}`` at its end.
+        Is given its reports; None at its end.
     """
 
     def __init__(
@@ -81,15 +69,15 @@ class Zygote:
         self.is_gone = False
 
     def suits(self, python: str, environment: Environment) -> bool:
-        """Return whether a client's loaders can be its children."""
+        """Return whether a client's workers can be its children."""
         return not self.is_gone and self._kind == _kind(python, environment)
 
     def fork(self, number: int, descriptors: list[int]) -> None:
-        """Have it fork a loader. ``FrameError``, ``OSError``."""
+        """Have it fork a worker. ``FrameError``, ``OSError``."""
         self.used = time.monotonic()
         # They may wait for torch to be imported; the caller closes its own.
         held = [os.dup(descriptor) for descriptor in descriptors]
-        self._connection.send({"number": number}, held, holding=frames.Closing(held))
+        self._connection.send(messages.Fork(number), held, holding=frames.Closing(held))
 
     def _serve(self, mask: int) -> None:
         try:
@@ -99,14 +87,16 @@ class Zygote:
                 goes_on = self._connection.read()
                 for message in self._connection.messages():
                     message.close()
-                    self._hear(message.body)
+                    self._hear(messages.of_fork_server(message.body))
                 if not goes_on:
                     self.end()
-        except Exception:  # what it says makes no sense: another is started when there is something to load
+        except (
+            Exception
+        ):  # of a report that cannot be read: another fork server is started when one is needed
             self.end()
 
     def end(self) -> None:
-        """End it, and its children with it."""
+        """End the process, and its children with it."""
         if self.is_gone:
             return
         self.is_gone = True
@@ -114,7 +104,7 @@ class Zygote:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()
-        self._hear({"op": "gone"})
+        self._hear(None)
 
 
 def _watched(environment: Environment) -> Environment:

@@ -16,14 +16,13 @@ from typing import Any
 from zerocopy.share.conditions.conditions import Conditions
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.server.entries import Entries, Entry, Holding, Refusal, Resident
-from zerocopy.share.server.fork_server_handle import Zygote
-from zerocopy.share.wire import frames, sealed_memory
+from zerocopy.share.server.fork_server_handle import ForkServer
+from zerocopy.share.wire import frames, messages, sealed_memory
 from zerocopy.share.wire.connections import Connection
-from zerocopy.share.wire.frames import Body, Message
 
 _KEPT_OUTPUT = 1 << 14
-#: A zygote is kept so long without anything to load.
-_ZYGOTE_IDLE = 300.0
+#: Seconds that a fork server is kept without a worker.
+_FORK_SERVER_IDLE = 300.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -33,7 +32,7 @@ class Load:
     number: int
     key: str
     name: str
-    zygote: Zygote
+    fork_server: ForkServer
     connection: Connection
     timeout: float
     client: Connection  # whose call it is
@@ -42,9 +41,9 @@ class Load:
     begun: float = dataclasses.field(default_factory=time.monotonic)
     output: collections.deque[bytes] = dataclasses.field(default_factory=collections.deque)
     is_over: bool = False
-    is_holder: bool = False  # it goes on by itself: what it holds others have
+    is_device_owner: bool = False  # it goes on by itself, as long as clients use the memory
 
-    def said(self) -> str:
+    def printed(self) -> str:
         """Return the end of what it printed."""
         return b"".join(self.output).decode(errors="replace")[-2000:].strip()
 
@@ -56,8 +55,8 @@ class Loads:
         self._selector, self._entries = selector, entries
         self._loads: dict[str, Load] = {}
         self._processes: dict[int, Load] = {}  # by number, until they are reaped
-        self._zygote: Zygote | None = None
-        self._retired: list[Zygote] = []
+        self._fork_server: ForkServer | None = None
+        self._retired: list[ForkServer] = []
         self.count = 0
 
     def __bool__(self) -> bool:
@@ -84,26 +83,27 @@ class Loads:
         for load in self._loads.values():
             load.waiting.pop(connection, None)
 
-    def begin(self, connection: Connection, body: Body, descriptors: list[int], is_near: bool) -> None:
+    def begin(
+        self, connection: Connection, request: messages.Compute, descriptors: list[int], is_near: bool
+    ) -> None:
         """Start a loader, unless one for the same is running."""
-        if self.join(connection, body["key"], is_near):
+        if self.join(connection, request.key, is_near):
             return
         try:
-            load = self._start(connection, body, descriptors, is_near)
+            load = self._start(connection, request, descriptors, is_near)
         except (OSError, FrameError, subprocess.SubprocessError) as error:
-            connection.send({"state": "refused", "why": f"no loader could be started: {error}"})
+            connection.send(messages.Declined(f"no loader could be started: {error}"))
         else:
             self._loads[load.key] = load
 
-    def _start(self, client: Connection, body: Body, call: list[int], is_near: bool) -> Load:
-        key, name = str(body["key"]), str(body["name"])
-        timeout = float(body["timeout"])
-        zygote = self._zygote_for(str(body["python"]), sealed_memory.content(call[1]))
+    def _start(self, client: Connection, request: messages.Compute, call: list[int], is_near: bool) -> Load:
+        key, name, timeout = str(request.key), str(request.name), float(request.timeout)
+        fork_server = self._fork_server_for(str(request.python), sealed_memory.content(call[1]))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reading, writing = os.pipe2(os.O_CLOEXEC)
         self.count += 1
         try:
-            zygote.fork(self.count, [writing, theirs.fileno(), *call])
+            fork_server.fork(self.count, [writing, theirs.fileno(), *call])
         except BaseException:
             ours.close()
             os.close(reading)
@@ -114,32 +114,32 @@ class Loads:
         ours.setblocking(False)
         os.set_blocking(reading, False)
         connection = Connection(ours, 0, self._selector, frames.MAX_DESCRIPTORS)
-        load = Load(self.count, key, name, zygote, connection, timeout, client, {client: is_near})
+        load = Load(self.count, key, name, fork_server, connection, timeout, client, {client: is_near})
         self._processes[load.number] = load
         self._selector.register(ours, selectors.EVENT_READ, lambda mask: self._hear(load, mask))
         self._selector.register(reading, selectors.EVENT_READ, lambda _: self._overhear(load, reading))
         return load
 
-    def _zygote_for(self, python: str, content: bytes) -> Zygote:
+    def _fork_server_for(self, python: str, content: bytes) -> ForkServer:
         environment = sealed_memory.environment_of(content)
-        if self._zygote is None or not self._zygote.suits(python, environment):
-            # One that is of no use any more ends with the last of its loaders: see expire().
-            self._retired += [self._zygote] if self._zygote else []
-            self._zygote = Zygote(python, environment, self._selector, self._hear_zygote)
-        return self._zygote
+        if self._fork_server is None or not self._fork_server.suits(python, environment):
+            # A fork server that is not needed any more ends with the last of its workers: see expire().
+            self._retired += [self._fork_server] if self._fork_server else []
+            self._fork_server = ForkServer(python, environment, self._selector, self._hear_fork_server)
+        return self._fork_server
 
-    def _hear_zygote(self, body: Body) -> None:
-        if body["op"] == "gone":
-            for load in [load for load in self._processes.values() if load.zygote.is_gone]:
-                del self._processes[load.number]
-                self._fail(load, f"the loader of {load.name} has gone")
-        elif body["op"] == "forked":
-            load = self._processes[body["number"]]
-            load.pid = body["pid"]
+    def _hear_fork_server(self, report: messages.Forked | messages.Ended | None) -> None:
+        if isinstance(report, messages.Forked):
+            load = self._processes[report.number]
+            load.pid = report.pid
             if load.is_over:
                 _kill(load)
-        elif body["op"] == "ended":
-            self._ended(self._processes.pop(body["number"]), body["status"])
+        elif isinstance(report, messages.Ended):
+            self._ended(self._processes.pop(report.number), report.status)
+        else:
+            for load in [load for load in self._processes.values() if load.fork_server.is_gone]:
+                del self._processes[load.number]
+                self._fail(load, f"the loader of {load.name} has gone")
 
     # ------------------------------------------------------------------------- what a loader says
 
@@ -150,7 +150,8 @@ class Loads:
             if mask & selectors.EVENT_READ:
                 goes_on = load.connection.read()
                 for message in load.connection.messages():
-                    self._take(load, message)
+                    with contextlib.closing(message):
+                        self._take(load, messages.of_worker(message.body), message.descriptors)
                     if load.is_over:
                         return
                 if not goes_on:
@@ -158,31 +159,26 @@ class Loads:
         except Exception as error:  # the model's own code may have written to its socket
             self._fail(load, f"the loader of {load.name} sent what it should not: {error}")
 
-    def _take(self, load: Load, message: Message) -> None:
-        body = message.body
-        said = body["op"]
-        try:
-            if said == "find":
-                self._find(load, body["checksums"])
-            elif said == "reserve":
-                self._reserve(load, int(body["size"]))
-            elif said == "attach":
-                entry = self._entries.by_id(body["id"])
-                load.connection.send(*(entry.answer() if entry else ({"state": "absent"}, [])), holding=entry)
-            elif said == "published":
-                self._publish(load, message)
-            elif said == "here":
-                self._refuse(load, body)
-            elif said == "held":
-                self._hold(load, message)
-            elif said == "failed":
-                self._finish(load, {"state": "failed", "said": load.said()}, message.descriptors)
-            elif said == "refused":
-                self._finish(load, {"state": body["state"], "why": body["why"]}, [])
-            else:
-                raise FrameError(f"no message {said!r}")
-        finally:
-            message.close()
+    def _take(self, load: Load, report: Any, descriptors: list[int]) -> None:
+        match report:
+            case messages.Find():
+                self._find(load, report.checksums)
+            case messages.Reserve():
+                self._reserve(load, int(report.size))
+            case messages.Attach():
+                self._entries.send(load.connection, report.id)
+            case messages.Published():
+                self._publish(load, report, descriptors)
+            case messages.Here():
+                self._refuse(load, report)
+            case messages.Held():
+                self._hold(load, report, descriptors)
+            case messages.Failed():
+                self._finish(load, messages.Answer("failed"), descriptors)
+            case messages.Refused(state="lost"):
+                self._finish(load, messages.Answer("lost"), [])
+            case messages.Refused():
+                self._finish(load, messages.Declined(report.why), [])
 
     def _find(self, load: Load, checksums: list[list[int]]) -> None:
         found = self._entries.places([(size, crc) for size, crc in checksums])
@@ -193,53 +189,52 @@ class Loads:
                 places.append(None)
             else:
                 places.append([holdings.setdefault(place[0], len(holdings)), place[1]])
-        load.connection.send({"places": places}, [h.descriptor for h in holdings], holding=list(holdings))
+        load.connection.send(
+            messages.Places(places), [h.descriptor for h in holdings], holding=list(holdings)
+        )
 
     def _reserve(self, load: Load, size: int) -> None:
         try:
             self._entries.make_room(size)
         except ServerError as error:
-            load.connection.send({"why": str(error)})
+            load.connection.send(messages.Declined(str(error)))
         else:
-            load.connection.send({"why": None})
+            load.connection.send(messages.Answer("reserved"))
 
-    def _publish(self, load: Load, message: Message) -> None:
-        body, descriptors = message
-        parts = body["parts"]
+    def _publish(self, load: Load, report: messages.Published, descriptors: list[int]) -> None:
+        parts = report.parts
         holdings = self._holdings(parts, descriptors)
         entry = Entry(
             load.key,
             load.name,
             [(holding, offset, size) for holding, (offset, size, _) in zip(holdings, parts, strict=True)],
-            body["layout"],
-            Conditions.from_body(body["conditions"]),
+            report.layout,
+            Conditions(**report.conditions),
             time.monotonic() - load.begun,
-            body["moved"],
-            body["arguments"],
+            report.moved,
+            report.arguments,
         )
         self._entries.make_room(holdings[0].size)
-        self._entries.add(entry, [tuple(row) for row in body["checksums"]])
+        self._entries.add(entry, [tuple(row) for row in report.checksums])
         waiting, load.waiting = load.waiting, {}
         for connection, is_near in waiting.items():
-            answer, descriptors = entry.answer(with_paths=not is_near)
-            answer["is_own"] = connection is load.client
-            self._tell(connection, answer, descriptors, holding=entry)
+            answer, sent = entry.answer(with_paths=not is_near, is_own=connection is load.client)
+            self._tell(connection, answer, sent, holding=entry)
         self._end(load)
 
-    def _refuse(self, load: Load, body: Body) -> None:
-        refusal = Refusal(body["state"], str(body["why"]), Conditions.from_body(body["conditions"]))
-        self._entries.refuse(load.key, refusal)
-        self._finish(load, {"state": refusal.state, "why": refusal.why}, [])
+    def _refuse(self, load: Load, report: messages.Here) -> None:
+        answer = messages.Declined(str(report.why), report.state)
+        self._entries.refuse(load.key, Refusal(answer, Conditions(**report.conditions)))
+        self._finish(load, answer, [])
 
-    def _hold(self, load: Load, message: Message) -> None:
-        body = message.body
-        entry = self._entries.by_id(body["id"])
+    def _hold(self, load: Load, report: messages.Held, descriptors: list[int]) -> None:
+        entry = self._entries.by_id(report.id)
         if entry is None:
-            self._finish(load, {"state": "lost"}, [])
+            self._finish(load, messages.Answer("lost"), [])
             return
-        resident = Resident(message.descriptors, int(body["size"]), int(body["pid"]))
-        entry.hold(body["device"], resident)
-        load.is_holder = True
+        resident = Resident(descriptors, int(report.size), int(report.pid))
+        entry.hold(report.device, resident)
+        load.is_device_owner = True
         waiting, load.waiting = load.waiting, {}
         for connection in waiting:
             self._tell(connection, *resident.answer(), holding=resident)
@@ -280,49 +275,51 @@ class Loads:
         if not load.is_over:
             self._hear(load, selectors.EVENT_READ)  # it may have said something before
         if not load.is_over:
-            how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-            self._fail(load, f"the loader of {load.name} {how}")
+            end = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+            self._fail(load, f"the loader of {load.name} {end}")
 
     def expire(self) -> None:
-        """End the loaders that take too long, and zygotes that are of no use any more."""
+        """End the loaders that take too long, and fork servers that no client needs any more."""
         now = time.monotonic()
         for load in [load for load in self._loads.values() if now > load.begun + load.timeout]:
             self._fail(
                 load,
                 f"the loader of {load.name} took longer than {load.timeout:g} s (ZEROCOPY_SHARE_TIMEOUT)",
             )
-        busy = {load.zygote for load in self._processes.values() if not load.is_holder}
-        if self._zygote is not None and now > self._zygote.used + _ZYGOTE_IDLE:
-            self._retired.append(self._zygote)
-            self._zygote = None
-        for zygote in [zygote for zygote in self._retired if zygote not in busy]:
-            self._retired.remove(zygote)
-            zygote.end()
+        busy = {load.fork_server for load in self._processes.values() if not load.is_device_owner}
+        if self._fork_server is not None and now > self._fork_server.used + _FORK_SERVER_IDLE:
+            self._retired.append(self._fork_server)
+            self._fork_server = None
+        for fork_server in [fork_server for fork_server in self._retired if fork_server not in busy]:
+            self._retired.remove(fork_server)
+            fork_server.end()
 
     def end(self) -> None:
         """End all loaders."""
         for load in list(self._loads.values()):
             self._fail(load, "the model server is ending")
-        for zygote in (self._zygote, *self._retired):
-            if zygote is not None:
-                zygote.end()
+        for fork_server in (self._fork_server, *self._retired):
+            if fork_server is not None:
+                fork_server.end()
 
     def _fail(self, load: Load, why: str) -> None:
-        said = load.said()
-        self._finish(load, {"state": "refused", "why": f"{why}; it printed: {said}" if said else why}, [])
+        printed = load.printed()
+        self._finish(load, messages.Declined(f"{why}; it printed: {printed}" if printed else why), [])
 
-    def _finish(self, load: Load, body: Body, descriptors: list[int]) -> None:
+    def _finish(self, load: Load, answer: object, descriptors: list[int]) -> None:
         waiting, load.waiting = load.waiting, {}
         for connection in waiting:
-            self._tell(connection, body, descriptors)
+            self._tell(connection, answer, descriptors)
         self._end(load)
 
-    def _tell(self, connection: Connection, body: Body, descriptors: list[int], holding: Any = None) -> None:
+    def _tell(
+        self, connection: Connection, answer: object, descriptors: list[int], holding: Any = None
+    ) -> None:
         copies = [os.dup(descriptor) for descriptor in descriptors] if holding is None else descriptors
         if holding is None:
             holding = [Holding(copy, 0, None) for copy in copies]
         with contextlib.suppress(OSError, FrameError):  # that one has gone: its own turn to be dropped comes
-            connection.send(body, copies, holding=holding)
+            connection.send(answer, copies, holding=holding)
 
     def _end(self, load: Load) -> None:
         if load.is_over:
@@ -334,8 +331,8 @@ class Loads:
 
 
 def _kill(load: Load) -> None:
-    """Kill a loader and what it has forked; not a holder, which sees for itself when nobody needs it any more."""
-    if load.pid is not None and not load.is_holder:
+    """Kill a worker and its children. A device owner ends by itself, when no process uses its memory."""
+    if load.pid is not None and not load.is_device_owner:
         for kill in (os.killpg, os.kill):  # it may not have a group of its own yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(load.pid, signal.SIGKILL)

@@ -22,11 +22,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from zerocopy.share.errors import FrameError, ServerError
+from zerocopy.share.errors import ServerError
 from zerocopy.share.server.entries import Entries
 from zerocopy.share.server.loads import Loads
 from zerocopy.share.settings import Settings
-from zerocopy.share.wire import file_identity, sockets
+from zerocopy.share.wire import file_identity, messages, sockets
 from zerocopy.share.wire.connections import Connection
 from zerocopy.share.wire.versions import why_not
 
@@ -35,6 +35,7 @@ _log = logging.getLogger("zerocopy")
 _MAX_CONNECTIONS = 1024
 #: A frame that has begun has to end in so many seconds.
 _FRAME_TIME = 10.0
+_SHORTEST_KEY = 6  # characters that name a result by its key
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 
@@ -87,9 +88,7 @@ class Server:
     def _accept(self, _: int) -> None:
         try:
             peer, _address = self._listener.accept()
-        except (
-            OSError
-        ):  # it has gone again, or there is no descriptor for it: then one that is idle has to go
+        except OSError:  # the client has gone again, or this process has no descriptor left
             self._drop_idlest()
             return
         try:
@@ -131,10 +130,9 @@ class Server:
 
     def _drop_slow(self) -> None:
         deadline = time.monotonic() - _FRAME_TIME
-        for connection in [
-            c for c in self._connections if c.waits_since is not None and c.waits_since < deadline
-        ]:
-            self._drop(connection)
+        for connection in list(self._connections):
+            if connection.waits_since is not None and connection.waits_since < deadline:
+                self._drop(connection)
 
     def _drop_idlest(self) -> None:
         """Close a connection whose client wants nothing: it makes another when it does."""
@@ -146,81 +144,68 @@ class Server:
     # ----------------------------------------------------------------------------------- requests
 
     def _answer(self, connection: Connection, body: dict[str, Any], descriptors: list[int]) -> None:
-        request = body["op"]
         difference = why_not(body)
-        if difference and request != "shutdown":
-            connection.send({"state": "refused", "why": difference})
+        if difference and body["op"] != messages.Shutdown.op:
+            connection.send(messages.Declined(difference))
             return
-        if request != "status":
+        request = messages.of_client(body)
+        if not isinstance(request, messages.AskStatus):
             self._last = time.monotonic()
-        if request == "load":
-            self._load(connection, body)
-        elif request == "attach":
-            self._attach(connection, body["id"])
-        elif request == "resident":
-            self._send_resident(connection, body)
-        elif request == "compute":
-            self._loads.begin(connection, body, descriptors, self._is_near(body))
-        elif request == "status":
-            connection.send({"state": "status", **self._status(body.get("entries", True))})
-        elif request == "unload":
-            connection.send({"state": "unloaded", "count": self._unload(body["key"])})
-        elif request == "shutdown":
-            connection.send({"state": "ending"})
-            self.end()
-        else:
-            raise FrameError(f"no request {request!r}")
+        match request:
+            case messages.Load():
+                self._load(connection, request)
+            case messages.Attach():
+                self.entries.send(connection, request.id)
+            case messages.Resident():
+                self._send_resident(connection, request)
+            case messages.Compute():
+                self._loads.begin(connection, request, descriptors, request.namespace == self._namespace)
+            case messages.AskStatus():
+                connection.send(self._status(request.entries))
+            case messages.Unload():
+                connection.send(messages.Unloaded(self._unload(request.key)))
+            case messages.Shutdown():
+                connection.send(messages.Answer("ending"))
+                self.end()
 
-    def _load(self, connection: Connection, body: dict[str, Any]) -> None:
-        known = {path: None if identity is None else tuple(identity) for path, identity in body["files"]}
-        key, is_near = body["key"], self._is_near(body)
-        refusal = self.entries.refusal(key, known) if body["is_strict"] else None
+    def _load(self, connection: Connection, request: messages.Load) -> None:
+        known = {path: None if identity is None else tuple(identity) for path, identity in request.files}
+        key, is_near = request.key, request.namespace == self._namespace  # the same files by the same paths
+        refusal = self.entries.refusal(key, known) if request.is_strict else None
         if refusal is not None:
-            connection.send({"state": refusal.state, "why": refusal.why})
+            connection.send(refusal.answer)
             return
-        entry = self.entries.find(key, known, is_near, body["skip"])
+        entry = self.entries.find(key, known, is_near, request.skip)
         if entry is not None:
             connection.send(*entry.answer(with_paths=not is_near), holding=entry)
         elif not self._loads.join(connection, key, is_near):
-            connection.send({"state": "absent"})
+            connection.send(messages.Answer("absent"))
 
-    def _is_near(self, body: dict[str, Any]) -> bool:
-        """Return whether a client sees the same files by the same paths."""
-        return bool(body["namespace"] == self._namespace)
-
-    def _attach(self, connection: Connection, wanted: str) -> None:
-        entry = self.entries.by_id(wanted)
+    def _send_resident(self, connection: Connection, request: messages.Resident) -> None:
+        entry = self.entries.by_id(request.id)
         if entry is None:
-            connection.send({"state": "absent"})
-        else:
-            connection.send(*entry.answer(), holding=entry)
-
-    def _send_resident(self, connection: Connection, body: dict[str, Any]) -> None:
-        entry = self.entries.by_id(body["id"])
-        if entry is None:
-            connection.send({"state": "lost"})
-        elif (there := entry.residents().get(body["device"])) is not None:
+            connection.send(messages.Answer("lost"))
+        elif (there := entry.residents().get(request.device)) is not None:
             connection.send(*there.answer(), holding=there)
-        elif not self._loads.join(connection, body["key"], True):
-            connection.send({"state": "absent"})
+        elif not self._loads.join(connection, request.key, True):
+            connection.send(messages.Answer("absent"))
 
-    def _status(self, with_entries: bool) -> dict[str, Any]:
-        return {
-            "pid": os.getpid(),
-            "started": self._started,
-            "memory": self.entries.memory,
-            "max_bytes": self.entries.limit,
-            "connections": len(self._connections),
-            "loading": self._loads.names(),
-            "loaded": self._loads.count,
-            "entries": [entry.description() for entry in self.entries] if with_entries else [],
-        }
+    def _status(self, with_entries: bool) -> messages.Status:
+        return messages.Status(
+            os.getpid(),
+            self._started,
+            self.entries.memory,
+            self.entries.limit,
+            len(self._connections),
+            self._loads.names(),
+            self._loads.count,
+            [entry.description() for entry in self.entries] if with_entries else [],
+        )
 
     def _unload(self, key: str) -> int:
+        is_long = len(key) >= _SHORTEST_KEY
         chosen = [
-            e
-            for e in self.entries
-            if key in ("*", e.key, e.name) or (len(key) >= 6 and e.key.startswith(key))
+            e for e in self.entries if key in ("*", e.key, e.name) or (is_long and e.key.startswith(key))
         ]
         for entry in chosen:
             self.entries.remove(entry)

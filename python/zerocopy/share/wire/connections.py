@@ -11,7 +11,7 @@ from typing import Any
 
 from zerocopy.share.errors import FrameError
 from zerocopy.share.wire import frames
-from zerocopy.share.wire.frames import Body, Inbox, Message
+from zerocopy.share.wire.frames import Inbox, Message
 
 _MAX_WAITING = 64
 
@@ -63,7 +63,7 @@ class Connection:
         yield from self._inbox.messages()
         self._note_waiting()
 
-    def send(self, body: Body, descriptors: list[int] | None = None, holding: Any = None) -> None:
+    def send(self, body: object, descriptors: list[int] | None = None, holding: Any = None) -> None:
         """Send as soon as the other side takes it. `holding` is kept so long."""
         if len(self._outbox) >= _MAX_WAITING:
             raise FrameError("a client that takes no answers")

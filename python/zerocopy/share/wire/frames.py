@@ -36,7 +36,7 @@ _IN_MEMORY: Body = {"body": "memory"}
 class Message(NamedTuple):
     """What came, and the descriptors that came with it: they are the receiver's."""
 
-    body: Body
+    body: Any
     descriptors: list[int]
 
     def close(self) -> None:
@@ -61,15 +61,15 @@ class Closing:
         close_all(self._descriptors)
 
 
-def encode(body: Body, descriptors: int = 0) -> bytes:
-    """Return a frame. ``FrameError`` if it is longer than any peer takes."""
+def encode(body: object, descriptors: int = 0) -> bytes:
+    """Return the frame of a dict, or of a message (messages.py). ``FrameError`` if it is longer than any peer takes."""
     text = _text(body, descriptors)
     if len(text) > LARGEST:
         raise FrameError(f"a frame of {len(text)} bytes")
     return len(text).to_bytes(_HEAD, "big") + text
 
 
-def encoded(body: Body, descriptors: int) -> tuple[bytes, list[int]]:
+def encoded(body: object, descriptors: int) -> tuple[bytes, list[int]]:
     """Return a frame, and the memory that goes before the descriptors if the body is in that: the caller's to close.
 
     ``FrameError`` for more than any peer takes, ``OSError`` where there is no memory.
@@ -82,10 +82,11 @@ def encoded(body: Body, descriptors: int) -> tuple[bytes, list[int]]:
     return encode(_IN_MEMORY, descriptors + 1), [sealed_memory.sealed("zerocopy-message", [text])]
 
 
-def _text(body: Body, descriptors: int) -> bytes:
+def _text(body: object, descriptors: int) -> bytes:
+    items = body if isinstance(body, dict) else vars(body)
     if descriptors:
-        body = {**body, "descriptors": descriptors}
-    return json.dumps(body, separators=(",", ":")).encode()
+        items = {**items, "descriptors": descriptors}
+    return json.dumps(items, separators=(",", ":")).encode()
 
 
 class Inbox:
@@ -183,7 +184,7 @@ def _parse(text: bytes) -> Body:
     return body
 
 
-def send(connection: socket.socket, body: Body, descriptors: Sequence[int] = ()) -> None:
+def send(connection: socket.socket, body: object, descriptors: Sequence[int] = ()) -> None:
     """Send a message and wait until it is sent."""
     frame, held = encoded(body, len(descriptors))
     try:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zerocopy.share.errors import ServerError
+from zerocopy.share.wire import file_identity
 
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _NOEXEC_SEAL = 8  # of Linux 6.3: it can never be made executable either
@@ -79,6 +80,5 @@ def require_sealed(descriptor: int, size: int) -> None:
 def require_file(descriptor: int, identity: Sequence[int]) -> None:
     """Raise ``ServerError`` unless a descriptor is the regular file that was promised."""
     status = os.fstat(descriptor)
-    about = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    if not stat.S_ISREG(status.st_mode) or list(about) != list(identity):
+    if not stat.S_ISREG(status.st_mode) or file_identity.identity(status) != tuple(identity):
         raise ServerError("the model server sent another file than it promised, or one that has just changed")

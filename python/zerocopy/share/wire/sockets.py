@@ -9,21 +9,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
-import importlib.util
 import os
-import re
 import socket
 import stat
 import struct
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from zerocopy import environment
 from zerocopy.share.errors import ServerError
 
-_VERSION = re.compile(r"""^__version__(?:\s*:\s*\w+)?\s*=\s*['"](.+?)['"]""", re.MULTILINE)
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -42,18 +38,14 @@ def _folder() -> Path:
     return Path(tempfile.gettempdir()) / f"zerocopy-{os.geteuid()}"
 
 
-@functools.cache
 def torch_version() -> str:
-    """Return torch's ``__version__``, without importing it: the server has no other use for it."""
-    if "torch" in sys.modules:
-        return str(sys.modules["torch"].__version__)
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        raise ServerError("this Python has no torch")
-    found = _VERSION.search(Path(spec.origin).with_name("version.py").read_text())
-    if found is None:
-        raise ServerError(f"{spec.origin} does not say which torch it is")
-    return found[1]
+    """Return torch's ``__version__``. ``ServerError`` where there is no torch."""
+    version = environment.torch_version()
+    if not version:
+        raise ServerError(
+            "expected an installed torch, found none: the model server runs its calls with torch"
+        )
+    return version
 
 
 def prepare(place: Path) -> None:

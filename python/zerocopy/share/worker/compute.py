@@ -23,42 +23,42 @@ from zerocopy.share.conditions.file_tracker import Reading
 from zerocopy.share.errors import ServerError
 from zerocopy.share.objects import attach, fingerprint, serialized
 from zerocopy.share.objects.dedupe import Checksum
-from zerocopy.share.objects.publish import Published, Publisher
-from zerocopy.share.wire import file_identity, frames
+from zerocopy.share.objects.publish import Published, publish
+from zerocopy.share.wire import file_identity, frames, messages
 from zerocopy.share.wire.hashes import Hashes
 
 
-def compute(connection: socket.socket, about: dict[str, Any], descriptors: Sequence[int]) -> None:
+def compute(connection: socket.socket, info: messages.Call, descriptors: Sequence[int]) -> None:
     """Run a call, and send the server what it returns.
 
     Parameters
     ----------
     connection : socket.socket
         To the server.
-    about : dict
+    info : Call
         What the client says of the call.
     descriptors : sequence of int
         The call's own memory, and files.
     """
     role.become_worker()
-    caller.apply(about["state"])
+    caller.apply(info.state)
     # Hooks are kept by numbers, one process's from 0: those that others add must not take the place of these.
     torch.utils.hooks.RemovableHandle.next_id = secrets.randbits(62)
     # So what torch.load returns lies in the file, and need not be copied to be published.
     patching.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
     session = _Session(connection)
-    with Reading(about["files"]) as reading:
-        function, args, kwargs, extensions = session.call(about, descriptors)
+    with Reading(info.files) as reading:
+        function, args, kwargs, extensions = session.call(info, descriptors)
         session.note_arguments()
-        if about["generators"] is not None:
-            generators.set_states(about["generators"])
-        watched = _Arguments(args, kwargs, session.earlier_results()) if about["is_strict"] else None
+        if info.generators is not None:
+            generators.set_states(info.generators)
+        watched = _Arguments(args, kwargs, session.earlier_results()) if info.is_strict else None
         try:
             with (
                 generators.Use() as use,
                 Hashes() as noted,
-                caller.applied(about["state"]),
-                caller.extended(extensions, about["torchs_globals"]),
+                caller.applied(info.state),
+                caller.extended(extensions, info.torchs_globals),
             ):
                 result = function(*args, **dict(kwargs))
         except AttributeError as error:
@@ -66,25 +66,26 @@ def compute(connection: socket.socket, about: dict[str, Any], descriptors: Seque
             if str(error).endswith(f" on {sys.modules['__main__']!r}"):
                 raise ServerError(f"a loader is not the program: {error}") from error
             raise
-    if about["is_strict"] and use.names:
+    if info.is_strict and use.names:
         session.refuse("moved", f"it uses random numbers ({', '.join(use.names)})", reading)
         return
     if watched is not None and (why := watched.why_here(result)):
         session.refuse("moved", why, reading)
         return
-    left = generators.states() if about["generators"] is not None else None
+    left = generators.states() if info.generators is not None else None
     with session.mapped() as mapped:
-        publisher = Publisher(mapped, session.find, session.reserve)
         arguments = session.unchanged_arguments(mapped)
         try:
-            published = publisher.publish(result, arguments, noted, session.works)
+            published = publish(
+                result, mapped, session.find, session.reserve, session.works, arguments, noted
+            )
         except UnsupportedError as error:
-            if not about["is_strict"]:
+            if not info.is_strict:
                 raise
             session.refuse("unsupported", str(error), reading)
             return
         except OSError as error:  # memory has ended: that is not the call's own error
-            raise ServerError(f"the result of {about['name']} cannot be published: {error}") from error
+            raise ServerError(f"the result of {info.name} cannot be published: {error}") from error
         published.layout["generators"] = None if left is None else generators.as_body(left)
         published.layout["namespaces"] = {**reading.own_modules(), **namespaces.of_classes(published.pickles)}
         session.send(published, reading, use.names)
@@ -133,21 +134,22 @@ class _Session:
         self._arguments: dict[int, _Argument] = {}
         self._known: dict[str, int] = {}  # memory that is mapped here, by what the kernel calls it
 
-    def _ask(self, body: dict[str, Any]) -> frames.Message:
-        frames.send(self._connection, body)
-        return frames.receive(self._connection)
+    def _ask(self, request: object) -> frames.Message:
+        frames.send(self._connection, request)
+        answer = frames.receive(self._connection)
+        return answer._replace(body=messages.of_server(answer.body))
 
     # ---------------------------------------------------------------------------------- the call
 
     def call(
-        self, about: dict[str, Any], descriptors: Sequence[int]
+        self, info: messages.Call, descriptors: Sequence[int]
     ) -> tuple[Any, tuple[Any, ...], Any, caller.Extensions | None]:
         """Return the function, its arguments, and what the program has added to loading."""
         parts = [
-            (self._descriptor_of(where, descriptors), offset, size) for offset, size, where in about["parts"]
+            (self._descriptor_of(where, descriptors), offset, size) for offset, size, where in info.parts
         ]
         with _lease() as lease:
-            archive, skeleton = attach.opened(parts, lease, about["layout"])
+            archive, skeleton = attach.opened(parts, lease, info.layout)
         made: tuple[Any, tuple[Any, ...], Any, caller.Extensions | None] = serialized.build(
             archive, skeleton, finding=calls.finding(self._argument)
         )
@@ -160,8 +162,8 @@ class _Session:
         return self._answer(where.entry).descriptors[where.part]
 
     def _answer(self, name: str) -> frames.Message:
-        answer = self._ask({"op": "attach", "id": name})
-        if answer.body.get("state") != "ready":
+        answer = self._ask(messages.Attach(name))
+        if answer.body.state != "ready":
             raise result_references.LostReference(name)
         for _, descriptor in attach.memory_of(answer.body, answer.descriptors):
             identity = identity_of(descriptor)
@@ -210,49 +212,46 @@ class _Session:
 
     def find(self, checksums: list[Checksum]) -> list[FileExtent | None]:
         """Return where such bytes were published before."""
-        answer = self._ask({"op": "find", "checksums": checksums})
+        answer = self._ask(messages.Find(checksums))
         return [
             None if place is None else FileExtent(answer.descriptors[place[0]], place[1])
-            for place in answer.body["places"]
+            for place in answer.body.places
         ]
 
     def reserve(self, size: int) -> None:
         """Ask for room. ``ServerError`` if there is none."""
-        why = self._ask({"op": "reserve", "size": size}).body["why"]
-        if why is not None:
-            raise ServerError(why)
+        answer = self._ask(messages.Reserve(size)).body
+        if isinstance(answer, messages.Declined):
+            raise ServerError(answer.why)
 
     def works(self, published: Published) -> bool:
         """Return whether the machine can build a result."""
-        body, descriptors = _described(published)
+        parts, descriptors = _described(published)
         with _lease() as lease:
             try:
-                attach.attach(body, [*descriptors, lease])
+                attach.attach(messages.Ready("", parts, published.layout, [], {}, []), [*descriptors, lease])
             except Exception:  # whatever it is, Python's unpickler has another way
                 return False
         return True
 
     def refuse(self, state: str, why: str, reading: Reading) -> None:
         """Say that only the client itself can make the call, as long as the conditions hold."""
-        said = {"op": "here", "state": state, "why": why[:4000]}
-        frames.send(self._connection, {**said, "conditions": reading.conditions().as_body()})
+        frames.send(self._connection, messages.Here(state, why[:4000], reading.conditions().as_body()))
 
     def send(self, published: Published, reading: Reading, moved: list[str]) -> None:
         """Publish."""
-        body, descriptors = _described(published)
-        body |= {
-            "op": "published",
-            "conditions": reading.conditions().as_body(),
-            "moved": moved,
-            "checksums": published.checksums,
-            "arguments": [self._arguments[number].name for number in range(len(self._arguments))],
-        }
-        frames.send(self._connection, body, descriptors)
+        parts, descriptors = _described(published)
+        arguments = [self._arguments[number].name for number in range(len(self._arguments))]
+        conditions = reading.conditions().as_body()
+        report = messages.Published(
+            parts, published.layout, conditions, moved, published.checksums, arguments
+        )
+        frames.send(self._connection, report, descriptors)
 
 
 @contextlib.contextmanager
 def _lease() -> Iterator[int]:
-    """Give a lease of nobody's."""
+    """Yield a lease that no client holds."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
         yield writing
@@ -261,10 +260,10 @@ def _lease() -> Iterator[int]:
         os.close(writing)
 
 
-def _described(published: Published) -> tuple[dict[str, Any], list[int]]:
-    descriptors = [part.descriptor for part in published.parts]
+def _described(published: Published) -> tuple[list[Any], list[int]]:
+    """Return the parts as a message has them, and their descriptors."""
     parts = [[part.offset, part.size, _identity_of(part.descriptor)] for part in published.parts]
-    return {"parts": parts, "layout": published.layout}, descriptors
+    return parts, [part.descriptor for part in published.parts]
 
 
 def _identity_of(descriptor: int) -> Sequence[int] | None:

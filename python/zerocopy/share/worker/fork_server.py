@@ -17,7 +17,7 @@ import sys
 from typing import NoReturn
 
 from zerocopy.share.errors import FrameError
-from zerocopy.share.wire import frames
+from zerocopy.share.wire import frames, messages
 from zerocopy.share.worker import worker
 
 _PR_SET_PDEATHSIG = 1
@@ -31,7 +31,7 @@ def main() -> None:
         worker.import_all()
         gc.freeze()  # what is here now the children need not look through, and so not copy
         with contextlib.suppress(FrameError, OSError):  # the server has gone
-            _Zygote(server).run()
+            _ForkServer(server).run()
 
 
 def die_with_parent() -> None:
@@ -39,7 +39,7 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-class _Zygote:
+class _ForkServer:
     def __init__(self, server: socket.socket) -> None:
         self._server = server
         self._inbox = frames.Inbox(frames.MAX_DESCRIPTORS)
@@ -72,7 +72,7 @@ class _Zygote:
             self._be_loader(message.descriptors)
         message.close()
         number = self._children[pid] = message.body["number"]
-        frames.send(self._server, {"op": "forked", "number": number, "pid": pid})
+        frames.send(self._server, messages.Forked(number, pid))
 
     def _be_loader(self, descriptors: list[int]) -> NoReturn:
         try:
@@ -98,4 +98,4 @@ class _Zygote:
                     return
                 number, code = self._children.pop(pid, None), os.waitstatus_to_exitcode(status)
                 if number is not None:
-                    frames.send(self._server, {"op": "ended", "number": number, "status": code})
+                    frames.send(self._server, messages.Ended(number, code))

@@ -14,14 +14,14 @@ from typing import NoReturn
 
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.objects import exceptions
-from zerocopy.share.wire import frames, sealed_memory
+from zerocopy.share.wire import frames, messages, sealed_memory
 
 _log = logging.getLogger("zerocopy")
 
 
 def import_all() -> None:
     """Import what every loader needs."""
-    from zerocopy.share.worker import compute, device_holder  # noqa: F401
+    from zerocopy.share.worker import compute, device_owner  # noqa: F401
 
 
 def run(server: int, descriptors: Sequence[int]) -> NoReturn:
@@ -49,30 +49,30 @@ def run(server: int, descriptors: Sequence[int]) -> NoReturn:
 
 def _run(connection: socket.socket, descriptors: Sequence[int]) -> None:
     from zerocopy.share.client import result_references
-    from zerocopy.share.worker import compute, device_holder
+    from zerocopy.share.worker import compute, device_owner
 
     head, environment, *parts = descriptors
     try:
-        about = pickle.loads(sealed_memory.content(head))
-        _become(about, sealed_memory.content(environment))
-        if "kind" in about:
-            device_holder.hold(connection, about)
+        info = pickle.loads(sealed_memory.content(head))
+        _become(info, sealed_memory.content(environment))
+        if isinstance(info, messages.Residence):
+            device_owner.hold(connection, info)
         else:
-            compute.compute(connection, about, parts)
+            compute.compute(connection, info, parts)
     except (ServerError, result_references.LostReference) as error:
         state = "lost" if isinstance(error, result_references.LostReference) else "refused"
-        frames.send(connection, {"op": "refused", "state": state, "why": str(error)[:4000]})
+        frames.send(connection, messages.Refused(state, str(error)[:4000]))
     except BaseException as error:
         _report(connection, error)
 
 
-def _become(about: dict[str, object], environment: bytes) -> None:
+def _become(info: messages.Process, environment: bytes) -> None:
     """Have this process be where its client is."""
     os.environb.clear()
     os.environb.update(sealed_memory.environment_of(environment))
-    os.chdir(str(about["cwd"]))
-    sys.path[:] = about["path"]  # type: ignore[call-overload]
-    sys.argv = about["argv"]  # type: ignore[assignment]
+    os.chdir(info.cwd)
+    sys.path[:] = info.path
+    sys.argv = info.argv
     numpy = sys.modules.get("numpy")
     if numpy is not None:  # Python's own generator sees to that itself
         numpy.random.seed()
@@ -82,7 +82,7 @@ def _report(connection: socket.socket, error: BaseException) -> None:
     """Send an exception, with its traceback as text."""
     text = "".join(traceback.format_exception(error))
     descriptor = sealed_memory.sealed("zerocopy-error", [_pickled(error, text)])
-    frames.send(connection, {"op": "failed"}, [descriptor])
+    frames.send(connection, messages.Failed(), [descriptor])
     os.close(descriptor)
 
 

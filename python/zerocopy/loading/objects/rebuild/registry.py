@@ -72,9 +72,8 @@ def callee(allowed: Any) -> Callable[..., Any]:
         return allowed
     if user_globals.is_users(allowed):
         return allowed
-    name = (
-        getattr(allowed, "__qualname__", None) or f"a {type(allowed).__name__}"
-    )  # never its repr: it may be endless
+    # Never its repr, which may be endless.
+    name = getattr(allowed, "__qualname__", None) or f"a {type(allowed).__name__}"
     raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
 
 

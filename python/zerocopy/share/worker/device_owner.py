@@ -1,8 +1,7 @@
-"""The process that holds a result on a device: it fills an allocation there, exports it once, and then only waits.
+"""The device owner: a process that fills an allocation on a device with a result, exports it once, and then waits.
 
-It is a loader, but one that goes on, and that nobody has to end. What it gives to the server it gives with the writing
-end of a pipe, and the server gives that to each client. When the last of them is closed, by whatever end of whoever had
-it, nobody has the memory any more, and the holder ends.
+It is a worker that goes on. The server gets the writing end of a pipe from it, and gives that to each client. When the
+last of these ends is closed, however its process has ended, no process uses the memory any more, and the owner ends.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import ctypes
 import os
 import pickle
 import socket
-from typing import Any
 
 import torch
 
@@ -20,37 +18,31 @@ from zerocopy.loading.device import staging
 from zerocopy.share.client import result_references
 from zerocopy.share.client.resident import Kind, ResidentPlacement
 from zerocopy.share.objects import attach, serialized
-from zerocopy.share.wire import frames, sealed_memory
+from zerocopy.share.wire import frames, messages, sealed_memory
 
 _PR_SET_PDEATHSIG = 1
 
 
-def hold(connection: socket.socket, about: dict[str, Any]) -> None:
+def hold(connection: socket.socket, info: messages.Residence) -> None:
     """Bring a result to a device, tell the server, and keep it there until nobody has it.
 
     Parameters
     ----------
     connection : socket.socket
         To the server.
-    about : dict
+    info : Residence
         Which result, and where it is wanted.
     """
-    device = torch.device(about["device"])
-    kind: Kind = pickle.loads(about["kind"])(device)
-    whole = _filled(connection, about["id"], kind, device)
+    device = torch.device(info.device)
+    kind: Kind = pickle.loads(info.kind)(device)
+    whole = _filled(connection, info.id, kind, device)
     handle, descriptors = kind.export(whole) if whole.nbytes() else (None, [])
     content = sealed_memory.sealed("zerocopy-resident", [pickle.dumps((whole.nbytes(), handle))])
     reading, writing = os.pipe2(os.O_CLOEXEC)
     # From here on it is the pipe that it ends with, not the process that it was forked from.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
-    said = {
-        "op": "held",
-        "id": about["id"],
-        "device": about["device"],
-        "size": whole.nbytes(),
-        "pid": os.getpid(),
-    }
-    frames.send(connection, said, [content, writing, *descriptors])
+    report = messages.Held(info.id, info.device, whole.nbytes(), os.getpid())
+    frames.send(connection, report, [content, writing, *descriptors])
     connection.close()
     frames.close_all([content, writing])
     _be_silent()
@@ -60,9 +52,10 @@ def hold(connection: socket.socket, about: dict[str, Any]) -> None:
 
 def _filled(connection: socket.socket, entry: str, kind: Kind, device: torch.device) -> torch.UntypedStorage:
     """Return the allocation with a result in it."""
-    frames.send(connection, {"op": "attach", "id": entry})
+    frames.send(connection, messages.Attach(entry))
     answer = frames.receive(connection)
-    if answer.body.get("state") != "ready":
+    ready = messages.of_server(answer.body)
+    if not isinstance(ready, messages.Ready):
         raise result_references.LostReference(entry)
     found: list[torch.UntypedStorage] = []
 
@@ -71,8 +64,8 @@ def _filled(connection: socket.socket, entry: str, kind: Kind, device: torch.dev
         return found[-1]
 
     try:
-        archive, _ = attach.checked(answer.body, answer.descriptors)
-        serialized.leaves_of(archive, ResidentPlacement(device, bring, elsewhere=None), serialized.AS_IT_IS)
+        archive, _ = attach.checked(ready, answer.descriptors)
+        serialized.buffers_of(archive, ResidentPlacement(device, bring, elsewhere=None), serialized.AS_IT_IS)
     finally:
         answer.close()
     return found[0] if found else torch.UntypedStorage(0)  # all of it was on other devices

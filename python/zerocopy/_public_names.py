@@ -1,0 +1,46 @@
+"""Public names of a package that are imported when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def on_first_use(
+    package: str, homes: Mapping[str, str]
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a package.
+
+    Parameters
+    ----------
+    package : str
+        The package.
+    homes : mapping
+        The names that each module of the package defines. The names under ``""`` are modules themselves.
+    """
+    modules = {name: module for module, names in homes.items() for name in names.split()}
+    namespace = vars(sys.modules[package])
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = importlib.import_module(f"{package}.{modules[name] or name}")
+        found = namespace[name] = getattr(module, name) if modules[name] else module
+        return found
+
+    return sorted(modules), get, lambda: sorted({*namespace, *modules})
+
+
+def import_beside_torch(package: str, *further: str) -> None:
+    """Import all names of a package, and further modules of it, if torch is imported already.
+
+    No first use is then slower than the next. Without torch the program decides when torch is imported, and with which
+    environment: ``zerocopy run`` depends on that.
+    """
+    if "torch" in sys.modules:
+        for module in further:
+            importlib.import_module(f"{package}.{module}")
+        for name in sys.modules[package].__all__:
+            getattr(sys.modules[package], name)
