@@ -265,7 +265,7 @@ def _box_of(
 def _intervals(plan: ReadPlan) -> Iterable[Interval]:
     for file in plan.files:
         for request in file.requests:
-            yield file.path, request.offset, request.offset + request.nbytes
+            yield from ((file.path, begin, end) for begin, end in request.intervals)
 
 
 def _length_of_union(intervals: Iterable[Interval]) -> int:

@@ -19,8 +19,8 @@ from zerocopy._native import _C
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.file import LazyFile
 from zerocopy.lazy.indexing import Geometry
-from zerocopy.lazy.reading.extents import Box, ChunkExtent, TensorExtents
-from zerocopy.lazy.reading.folders import folder_extents
+from zerocopy.lazy.reading.extents import Box, TensorExtents
+from zerocopy.lazy.reading.file_extents import extents_in
 from zerocopy.lazy.slice import Slice
 from zerocopy.loading import error_context
 from zerocopy.loading.formats import dcp_metadata
@@ -157,15 +157,8 @@ class FileLayer:
 
     def extents(self, name: str, box: Box | None = None) -> TensorExtents | None:
         """Return where a tensor's bytes lie; None if they lie in no file as they are (deflated, sparse, ...)."""
-        native: Any = self._native
-        if isinstance(native, dcp_folder.Tensors):
-            return folder_extents(native, name, box)
-        entry = native.entry(native.find(name))
-        if self._file.source is None or entry.offset is None or entry.is_conjugate or entry.is_negative:
-            return None
-        begin = (0,) * len(entry.shape)
-        chunk = ChunkExtent(self._file.source, entry.offset, begin, entry.shape, entry.stride)
-        return TensorExtents(entry.shape, builder.dtype(entry.dtype), (chunk,))
+        self._require_open()
+        return extents_in(self._file, name, box)
 
     def wanted(self, dtype: torch.dtype) -> tuple[torch.dtype, torch.device]:
         """Return the dtype and device that tensors of a dtype get when they are read."""

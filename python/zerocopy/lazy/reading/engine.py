@@ -141,6 +141,9 @@ class _Crew:
         return self._stop
 
     def _read(self, task: _Task, request: Request) -> None:
+        if request.rows > 1:
+            _read_rows(task, request.segments[0], self._targets[request.segments[0].target])
+            return
         buffers, strided, at = [], [], request.offset
         for segment in request.segments:
             if segment.offset > at:
@@ -159,13 +162,37 @@ class _Crew:
             _spread(segment, scratch, self._targets[segment.target])
 
 
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Raise errors of the system under the name of a file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _read_rows(task: _Task, segment: Segment, target: Target) -> None:
+    """Read runs that are far from each other. There may be very many: the loop does as little as it can."""
+    read, memory, nbytes = os.preadv, target.memory, segment.nbytes
+    offset, at = segment.offset, target.first + segment.at
+    with naming(task.path):
+        for _ in range(segment.rows):
+            run = memory[at : at + nbytes]
+            if read(task.descriptor, (run,), offset) != nbytes:
+                _read_all(
+                    task, [run], offset
+                )  # once more: it takes several calls, or there is an error to tell
+            offset += segment.step
+            at += segment.target_step
+
+
 def _read_all(task: _Task, buffers: list[memoryview], offset: int) -> None:
     """Fill buffers from a file. One call of the system usually does it."""
     while buffers:
-        try:
+        with naming(task.path):
             got = os.preadv(task.descriptor, buffers, offset)
-        except OSError as error:
-            raise OSError(error.errno, os.strerror(error.errno or 0), task.path) from None
         if got == 0:
             raise OSError(
                 errno.ESTALE, f"the file ends at {offset:#x}: it was cut since it was opened", task.path

@@ -9,29 +9,39 @@ from typing import Any, NamedTuple
 
 from zerocopy import display
 from zerocopy.lazy.reading.extents import FileVersion
-from zerocopy.lazy.reading.segments import MAX_REQUEST, PAGE, Segment
+from zerocopy.lazy.reading.segments import MAX_REQUEST, MAX_WASTE, PAGE, Segment
 
 #: Up to this number of requests to a file none reads more than it needs, but for gaps of a page.
 MANY_REQUESTS = 1024
-#: Beyond that number requests are joined across larger gaps, as long as the gaps are this part of the bytes.
-MAX_WASTE = 1 / 8
 _MAX_SEGMENTS = 500  # of a request: Linux takes 1024 buffers, and each segment may need one more for a gap
 
 
 class Request(NamedTuple):
-    """One ``preadv``: segments that follow each other in a file, in order.
+    """One ``preadv`` of segments that follow each other in a file; or one for each row of a segment that has rows.
 
     Attributes
     ----------
     offset, nbytes : int
-        In the file, with the gaps between segments.
+        In the file, with the gaps between segments; of rows the bytes of one.
     segments : list of Segment
-        At least one.
+        At least one; exactly one if it has rows.
     """
 
     offset: int
     nbytes: int
     segments: list[Segment]
+
+    @property
+    def rows(self) -> int:
+        """How many calls of the system it is."""
+        return self.segments[0].rows
+
+    @property
+    def intervals(self) -> Iterator[tuple[int, int]]:
+        """Begin and end of each call, in the file."""
+        step = self.segments[0].step
+        for row in range(self.rows):
+            yield self.offset + row * step, self.offset + row * step + self.nbytes
 
 
 class FileReads(NamedTuple):
@@ -54,7 +64,12 @@ class FileReads(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The bytes that are read."""
-        return sum(request.nbytes for request in self.requests)
+        return sum(request.nbytes * request.rows for request in self.requests)
+
+    @property
+    def number(self) -> int:
+        """The number of requests."""
+        return sum(request.rows for request in self.requests)
 
 
 class ReadPlan:
@@ -92,7 +107,7 @@ class ReadPlan:
     @property
     def requests(self) -> int:
         """How many requests there are."""
-        return sum(len(file.requests) for file in self.files)
+        return sum(file.number for file in self.files)
 
     def describe(self) -> str:
         """Return lines that say how many bytes are read, in how many requests, of each file."""
@@ -105,8 +120,7 @@ class ReadPlan:
             "bytes_read": self.bytes_read,
             "requests": self.requests,
             "files": [
-                {"path": file.path, "bytes_read": file.nbytes, "requests": len(file.requests)}
-                for file in self.files
+                {"path": file.path, "bytes_read": file.nbytes, "requests": file.number} for file in self.files
             ],
             "whole": list(self.whole),
         }
@@ -118,7 +132,7 @@ class ReadPlan:
         )
         for file in self.files:
             name = display.shown(Path(file.path).name)
-            yield f"  {name}: {display.size(file.nbytes)}, {display.count(len(file.requests), 'request')}"
+            yield f"  {name}: {display.size(file.nbytes)}, {display.count(file.number, 'request')}"
         if self.whole:
             names = ", ".join(map(display.shown, self.whole[:10]))
             yield f"  not by requests: {display.count(len(self.whole), 'tensor')}: {names}"
@@ -129,9 +143,10 @@ class ReadPlan:
 
 def requests_of(segments: Iterable[Segment]) -> list[Request]:
     """Return the requests that read segments of one file."""
-    ordered = sorted(segments)
+    found = sorted(segments)
+    ordered = [segment for segment in found if segment.rows == 1]
+    requests = [Request(segment.offset, segment.nbytes, [segment]) for segment in found if segment.rows > 1]
     gap = _largest_gap(ordered)
-    requests: list[Request] = []
     begin = end = 0
     joined: list[Segment] = []
     for segment in ordered:

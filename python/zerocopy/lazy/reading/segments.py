@@ -11,6 +11,10 @@ PAGE = 4096
 #: The most bytes of a request: larger runs are split, so that several threads share them.
 MAX_REQUEST = 8 << 20
 
+#: Gaps larger than a page are read along only if they are less than this part of the bytes.
+MAX_WASTE = 1 / 8
+_MAX_ROWS = 256  # of a segment: threads share the others
+
 Dim = tuple[int, int, int]  # count, stride in the file, stride in the target, in elements
 
 
@@ -28,6 +32,9 @@ class Segment(NamedTuple):
     dims : tuple of Dim
         Empty if the run is copied as it is. Else the run has gaps, or another order: count, stride in the run, and
         stride in the target, by dimension, in elements.
+    rows, step, target_step : int
+        So many runs, each that many bytes behind the one before, in the file and in the target. They are far from each
+        other, and each is a request of its own.
     """
 
     offset: int
@@ -35,6 +42,9 @@ class Segment(NamedTuple):
     target: int
     at: int
     dims: tuple[Dim, ...]
+    rows: int = 1
+    step: int = 0
+    target_step: int = 0
 
 
 def segments_of(
@@ -74,10 +84,17 @@ def segments_of(
         span += (dims[begin][0] - 1) * dims[begin][1] * itemsize
         direct = False
     outer, inner = dims[:begin], tuple(dims[begin:])
+    rows = outer.pop() if direct and outer and _is_far(outer[-1][1] * itemsize - span, span) else None
     for place in itertools.product(*(range(n) for n, _, _ in outer)):
         skipped = sum(i * dim[1] for i, dim in zip(place, outer, strict=True)) * itemsize
         moved = sum(i * dim[2] for i, dim in zip(place, outer, strict=True)) * itemsize
-        if direct:
+        if rows is not None:
+            n, step, target_step = rows[0], rows[1] * itemsize, rows[2] * itemsize
+            for first in range(0, n, _MAX_ROWS):
+                count = min(_MAX_ROWS, n - first)
+                begins, goes_to = offset + skipped + first * step, at + moved + first * target_step
+                yield Segment(begins, span, target, goes_to, (), count, step, target_step)
+        elif direct:
             for done in range(0, span, MAX_REQUEST):
                 count = min(MAX_REQUEST, span - done)
                 yield Segment(offset + skipped + done, count, target, at + moved + done, ())
@@ -85,6 +102,11 @@ def segments_of(
             yield Segment(offset + skipped, span, target, at + moved, ())
         else:
             yield from _strided(offset + skipped, at + moved, inner, itemsize, target)
+
+
+def _is_far(gap: int, span: int) -> bool:
+    """Whether runs are so far from each other that reading the gaps would cost more than requests of their own."""
+    return gap > span * MAX_WASTE and span <= MAX_REQUEST
 
 
 def merged_dims(
