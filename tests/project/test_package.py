@@ -76,7 +76,7 @@ def test_any_module_can_be_the_first_to_be_imported(child: Child, module: str) -
         (zerocopy.load, ["f", "map_location", "pickle_module", "weights_only", "mmap", "backend", "mode"]),
         (zerocopy.load_model, ["module", "path", "strict", "assign", "device"]),
         (zerocopy.prefetch, ["path_or_obj", "block", "progress"]),
-        (zerocopy.save, ["obj", "f", "alignment", "checksum", "progress"]),
+        (zerocopy.save, ["obj", "f", "alignment", "checksum", "progress", "wait"]),
         (zerocopy.convert, ["src", "dst", "dtype", "max_shard_size", "keep", "progress"]),
         (zerocopy.storage_offsets, ["path"]),
         (zerocopy.Writer, ["path", "alignment"]),
