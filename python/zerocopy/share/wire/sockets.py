@@ -17,7 +17,6 @@ import socket
 import stat
 import struct
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +38,8 @@ def _folder() -> Path:
     for runtime in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
         if runtime and Path(runtime).is_absolute() and os.access(runtime, os.W_OK | os.X_OK):
             return Path(runtime) / "zerocopy"
+    import tempfile  # here, since it imports much, and few need it
+
     return Path(tempfile.gettempdir()) / f"zerocopy-{os.geteuid()}"
 
 
