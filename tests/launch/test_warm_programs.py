@@ -20,7 +20,7 @@ import locale, logging, multiprocessing, multiprocessing.pool, multiprocessing.s
 import multiprocessing.popen_spawn_posix, multiprocessing.connection, multiprocessing.queues, pickle, platform, pdb
 import queue, random, re, resource, runpy, select, shutil, signal, socket, sqlite3, stat, string, struct, subprocess
 import sys, tempfile, textwrap, threading, time, timeit, traceback, unittest, uuid, warnings, weakref, zipfile
-import concurrent.futures.thread, multiprocessing.synchronize, multiprocessing.resource_tracker
+import readline, rlcompleter, concurrent.futures.thread, multiprocessing.synchronize, multiprocessing.resource_tracker
 """
 
 CASES = {
@@ -179,12 +179,12 @@ def test_edited_own_module_is_imported_anew(place: Place) -> None:
 
 
 def test_module_that_hides_one_of_the_standard_library_is_imported(place: Place) -> None:
-    (place.folder / "string.py").write_text("print('mine')\n")
+    (place.folder / "calendar.py").write_text("print('mine')\n")
     try:
-        assert place.assert_same("import string").stdout == "mine\n"
+        assert place.assert_same("import calendar").stdout == "mine\n"
         assert not place.was_warm
     finally:
-        (place.folder / "string.py").unlink()
+        (place.folder / "calendar.py").unlink()
 
 
 @pytest.mark.parametrize("line", ["os.environ['OMP_NUM_THREADS'] = '1'", "os.environ.setdefault('LANG', 'x')"])

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any
 from zerocopy.launch import control
 
 PYTHON = [sys.executable]
-WARM = [sys.executable, "-m", "zerocopy", "run", "--warm"]
+# By the script, as users do: "python -m zerocopy" would search the program's folder for its own imports.
+WARM = [f"{sysconfig.get_path('scripts')}/zerocopy", "run", "--warm"]
 _PATIENCE = 60
 
 

@@ -10,14 +10,11 @@ say) has to be in the environment already.
 from __future__ import annotations
 
 import argparse
-import logging
 
 from zerocopy import environment
 from zerocopy.launch import circumstances, program
 from zerocopy.launch.recording import Recorder
 from zerocopy.launch.request import Request
-
-_log = logging.getLogger("zerocopy")
 
 DESCRIPTION = """
 Runs an unchanged program as python would, with torch.load replaced by one that maps checkpoints instead of reading
@@ -57,7 +54,9 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         try:
             Recorder(Request(words, options.module, options.share), circumstances.own_path())
         except OSError as error:
-            _log.info("run --warm: no warm start next time: %s", error)
+            import logging
+
+            logging.getLogger("zerocopy").info("run --warm: no warm start next time: %s", error)
     try:
         start = program.prepared(name, arguments, options.module)
     except OSError as error:

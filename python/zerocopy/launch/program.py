@@ -42,6 +42,8 @@ def prepared(program: str, arguments: list[str], is_module: bool) -> Callable[[]
     """Make the process look as the program expects it, and return what runs it."""
     main = ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
+    if "__annotations__" in vars(sys.modules["__main__"]):  # until Python 3.13, the interpreter makes one
+        vars(main)["__annotations__"] = {}
     # What the interpreter itself calls for -m, folders and zip files; like it, it runs them in __main__ as it is.
     run_module = runpy._run_module_as_main  # type: ignore[attr-defined]
 

@@ -52,20 +52,20 @@ class Recorder:
         with contextlib.suppress(Exception):
             os.fchdir(self._folder)
             os.close(self._folder)
-            record = self._record()
-            if self._preloaded is not None and record == self._preloaded:
-                return
+            before = records.load(self._identity) or records.Record(self._identity)
+            record = self._record(before)
+            doubt = doubt_of_record(record)
+            if self._preloaded is not None and record.modules == before.modules and not doubt:
+                return  # the fork server that this process came from will do
             records.save(record)
-            if doubt_of_record(record) or self._describe(records.Record(self._identity)) != self._circumstances:
+            if doubt or self._describe(records.Record(self._identity)) != self._circumstances:
                 return
             start_server(record, self._path, self._environment, self._request.share)
 
-    def _record(self) -> records.Record:
-        before = self._preloaded or records.load(self._identity) or records.Record(self._identity)
-        found = _modules()
-        if self._preloaded is not None:
-            known = set(before.modules)
-            found = [*before.modules, *(name for name in found if name not in known)]
+    def _record(self, before: records.Record) -> records.Record:
+        """Return the record after this run. Modules that this run did not need stay: other arguments may need them."""
+        known = set(before.modules)
+        found = [*before.modules, *(name for name in _modules() if name not in known)]
         changed = {
             name
             for name in {*os.environ, *self._environment}

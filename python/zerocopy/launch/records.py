@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from zerocopy.errors import Error
+
+
+_LIFETIME = 86400.0  # seconds
 
 
 class UnsafeFolderError(Error):
@@ -96,8 +100,10 @@ def sockets() -> Iterator[str]:
 
 
 def load(program: str) -> Record | None:
-    """Return a program's record, or None if there is none of use."""
+    """Return a program's record, or None if there is none of use. After a day all of it is found out anew."""
     try:
+        if time.time() - os.stat(path_of(program)).st_mtime > _LIFETIME:  # noqa: PTH116
+            return None
         with open(path_of(program), encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
             found: Any = json.load(file)
         record = Record(**{name: found[name] for name in Record._fields})

@@ -220,7 +220,8 @@ class _Server:
             self._selector.unregister(client.connection)
         client.connection.close()
         # The program may have imported more than the last time: its process has started another server for that.
-        if records.load(self._record.program) != self._record:
+        record = records.load(self._record.program)
+        if record is None or record.modules != self._record.modules or doubt_of_record(record):
             self._end_listening()
 
     def _accept(self) -> Program | None:
