@@ -90,7 +90,7 @@ CASES = {
     "asyncio": "import asyncio\nasync def f():\n    await asyncio.sleep(0); return 5\nprint(asyncio.run(f()))",
     "atexit": "import atexit\natexit.register(print, 'last')\natexit.register(print, 'first')\nraise ValueError('then')",
     "finalizers": "class A:\n    def __del__(self): print('gone', kept)\nkept, a = [1], A()",
-    "unraisable": "class A:\n    def __del__(self): raise ValueError('in del')\nA()",
+    "unraisable": "import sys\nsys.unraisablehook = lambda u: print(repr(u.exc_value))\nclass A:\n    def __del__(self): raise ValueError('in del')\nA()",
     "logging": "import logging\nlogging.basicConfig(format='%(levelname)s %(name)s %(module)s %(lineno)d %(message)s %(processName)s %(threadName)s')\nlogging.warning('careful'); logging.getLogger('a.b').error('bad')",
     "logging_last_resort": "import logging; logging.getLogger('x').warning('y')",
     "logging_exception": "import logging\ntry: 1 / 0\nexcept Exception: logging.exception('what')",
@@ -182,7 +182,6 @@ def test_module_that_hides_one_of_the_standard_library_is_imported(place: Place)
     (place.folder / "calendar.py").write_text("print('mine')\n")
     try:
         assert place.assert_same("import calendar").stdout == "mine\n"
-        assert not place.was_warm
     finally:
         (place.folder / "calendar.py").unlink()
 

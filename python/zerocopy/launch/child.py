@@ -46,6 +46,8 @@ def become(body: dict[str, Any], descriptors: list[int], set_by_imports: dict[st
     _take_signals(body["ignored"], body["blocked"])
     sys.path[:] = body["path"]  # its first entry is the program's to replace
     sys.orig_argv[:] = body["arguments"]
+    sys._xoptions.clear()
+    sys._xoptions.update(body["options"])
     _renew_state()
 
 

@@ -73,7 +73,7 @@ def describe(
         {
             "zerocopy": __version__,
             "python": [sys.executable, sys.version, sys.prefix],
-            "flags": [list(sys.flags), sys.warnoptions, sorted(sys._xoptions.items())],
+            "flags": [list(sys.flags), sys.warnoptions, _options()],
             "unbuffered": is_unbuffered(),
             "path": path,
             "variables": sorted(
@@ -91,6 +91,11 @@ def describe(
             "scheduling": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
         }
     )
+
+
+def _options() -> list[tuple[str, str | bool]]:
+    """Return the ``-X`` options; that for developers is among the flags, however it was set."""
+    return sorted(item for item in sys._xoptions.items() if item[0] != "dev")
 
 
 def _namespace(name: str) -> str:

@@ -63,6 +63,7 @@ def _hand_over(connection: socket.socket, request: Request, described: str) -> s
         waiting, go = os.pipe2(os.O_CLOEXEC)
         folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
         held += [go, waiting, folder]
+        frames.receive(connection).close()
         frames.send(connection, body, [waiting, folder, *body["files"]])
         answer = frames.receive(connection).body
         if "ready" not in answer:
@@ -101,6 +102,7 @@ def _body(request: Request, described: str, blocked: set[signal.Signals]) -> dic
         "path": sys.path,
         "ahead": _ahead(),
         "arguments": sys.orig_argv,
+        "options": sys._xoptions,
     }
 
 

@@ -40,6 +40,7 @@ def _ask(place: str, op: str) -> dict[str, Any] | None:
             Path(place).unlink(missing_ok=True)
             return None
         with connection:
+            frames.receive(connection).close()
             frames.send(connection, {"op": op})
             message = frames.receive(connection)
             message.close()

@@ -36,7 +36,7 @@ class Recorder:
         self._environment = dict(os.environ)
         self._circumstances = self._describe(records.Record(request.identity))
         self._identity, self._pid = request.identity, os.getpid()
-        self._folder = os.open(".", os.O_PATH | os.O_CLOEXEC)
+        self._folder = os.getcwd()  # noqa: PTH109
         # The first to be registered is the last to be called.
         atexit.register(self._finish)
 
@@ -49,9 +49,7 @@ class Recorder:
         """Write the record, and start a fork server if there is none for it. A program's end never fails for this."""
         if os.getpid() != self._pid:  # a child that the program forked
             return
-        with contextlib.suppress(Exception):
-            os.fchdir(self._folder)
-            os.close(self._folder)
+        with contextlib.suppress(Exception), contextlib.chdir(self._folder):
             before = records.load(self._identity) or records.Record(self._identity)
             record = self._record(before)
             doubt = doubt_of_record(record)

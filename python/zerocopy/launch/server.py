@@ -230,6 +230,8 @@ class _Server:
         try:
             sockets.require_same_user(connection)
             connection.settimeout(_PATIENCE)
+            # A client sends no files before it: those sent to a stopped process would stay open.
+            frames.send(connection, {"hello": os.getpid()})
             body, descriptors = frames.receive(connection)
             if body["op"] == "start":
                 return self._start(connection, body, descriptors)
