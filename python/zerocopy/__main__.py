@@ -3,8 +3,30 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from zerocopy.cli import main
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that the arguments (by default ``sys.argv[1:]``) name, and return its exit code.
+
+    ``run --warm`` is tried first: a program that another process starts in milliseconds waits for no other import.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and words[:1] == ["run"] and "--warm" in words:
+        from zerocopy.launch.request import parse
+
+        request = parse(words[1:])
+        if request is not None:
+            from zerocopy.launch import client
+
+            reason = client.hand_over(request)
+            import logging
+
+            logging.getLogger("zerocopy").info("run --warm: a plain run, since %s", reason)
+    from zerocopy.cli import main as command
+
+    return command(arguments)
+
 
 if __name__ == "__main__":
     sys.exit(main())

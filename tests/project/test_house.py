@@ -45,6 +45,7 @@ ROOMS = (
     "share.conditions share.objects",
     "share.server share.client",
     "share.worker share.patches",
+    "launch",
     "cli",
     "__main__",
 )

@@ -35,6 +35,7 @@ def _folder() -> Path:
     for runtime in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
         if runtime and Path(runtime).is_absolute() and os.access(runtime, os.W_OK | os.X_OK):
             return Path(runtime) / "zerocopy"
+
     return Path(tempfile.gettempdir()) / f"zerocopy-{os.geteuid()}"
 
 

@@ -1,0 +1,135 @@
+"""Turns a process that the fork server has forked into the one that the client asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from zerocopy.launch import circumstances
+
+_PR_SET_PDEATHSIG = 1
+_STREAMS = (("stdin", "rb", "r"), ("stdout", "wb", "w"), ("stderr", "wb", "w"))
+
+
+class Refused(Exception):
+    """The program cannot run here as Python would run it, and the reason why."""
+
+
+def become(body: dict[str, Any], descriptors: list[int], set_by_imports: dict[str, str | None]) -> None:
+    """Take over the client's files, folder, environment, signals and terminal. ``Refused``, ``OSError``.
+
+    Parameters
+    ----------
+    body : dict
+        What the client has said of itself.
+    descriptors : list of int
+        The client's folder, then its files in the order of ``body["files"]``.
+    set_by_imports : dict
+        The variables that imports have set in the fork server, or removed.
+    """
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    os.setpgid(0, body["group"])
+    folder, *files = descriptors
+    os.fchdir(folder)
+    os.close(folder)
+    os.umask(body["umask"])
+    _take_files(files, body["files"])
+    _take_environment(body["environment"], set_by_imports)
+    _renew_streams()
+    _take_signals(body["ignored"], body["blocked"])
+    sys.path[:] = body["path"]  # its first entry is the program's to replace
+    sys.orig_argv[:] = body["arguments"]
+    sys._xoptions.clear()
+    sys._xoptions.update(body["options"])
+    _renew_state()
+
+
+def _take_files(files: list[int], numbers: list[int]) -> None:
+    """Give the client's files the numbers that they have there. They lie above all of these numbers."""
+    for file, number in zip(files, numbers, strict=True):
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _take_environment(environment: dict[str, str], set_by_imports: dict[str, str | None]) -> None:
+    for name in [name for name in os.environ if name not in environment]:
+        del os.environ[name]
+    os.environ.update(environment)
+    for name, value in set_by_imports.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    time.tzset()
+
+
+def _renew_streams() -> None:
+    """Make the standard streams anew over the same objects: loggers may have kept these since they were imported."""
+    is_unbuffered = circumstances.is_unbuffered()
+    for number, (name, binary, mode) in enumerate(_STREAMS):
+        stream = getattr(sys, name)
+        unbuffered = is_unbuffered and number > 0
+        buffer: Any = open(number, binary, buffering=0 if unbuffered else -1, closefd=False)  # noqa: PTH123, SIM115
+        raw = buffer if unbuffered else buffer.raw
+        raw.name = f"<{name}>"
+        stream.__init__(
+            buffer,
+            encoding=stream.encoding,
+            errors=stream.errors,
+            newline="\n",
+            line_buffering=not unbuffered and (os.isatty(number) or number == 2),
+            write_through=unbuffered,
+        )
+        stream.mode = mode
+
+
+def _take_signals(ignored: list[int], blocked: list[int]) -> None:
+    for number in signal.valid_signals():
+        if number in (signal.SIGKILL, signal.SIGSTOP):
+            continue
+        if int(number) in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        elif signal.getsignal(number) is signal.SIG_IGN and number not in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _renew_state() -> None:
+    """Draw fresh what Python, NumPy and torch draw when they are imported. ``random`` does so itself at a fork."""
+    modules = sys.modules
+    if "numpy.random" in modules:
+        modules["numpy.random"].seed()
+    if "torch" in modules:
+        modules["torch"].default_generator.seed()
+    if "multiprocessing.process" in modules:
+        modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+    start = getattr(modules.get("logging"), "_startTime", None)
+    if start is not None:
+        modules["logging"]._startTime = time.time() if isinstance(start, float) else time.time_ns()  # type: ignore[attr-defined]
+
+
+def require_no_shadows(ahead: list[str]) -> None:
+    """Raise ``Refused`` if the program's own folders have a module of a name that is imported already."""
+    known = {name.partition(".")[0] for name in sys.modules}
+    for folder in ahead:
+        if not os.path.isdir(folder):  # noqa: PTH112
+            if os.path.exists(folder):  # noqa: PTH110
+                raise Refused(f"{folder} is an archive, which may hold modules of any name")
+            continue
+        for entry in os.listdir(folder):  # noqa: PTH208
+            name = entry.partition(".")[0]
+            if name in known and _is_module(folder, entry, name):
+                raise Refused(f"{folder}/{entry} may stand in front of the module {name}")
+
+
+def _is_module(folder: str, entry: str, name: str) -> bool:
+    if entry.endswith((".py", ".pyc", ".so")):
+        return True
+    return entry == name and os.path.isdir(f"{folder}/{entry}")  # noqa: PTH112

@@ -1,0 +1,125 @@
+"""The circumstances that a program starts in, and that a fork server must share to stand in for a fresh Python.
+
+The client, the fork server and the process that starts it all ask this file, so that their answers can be compared.
+It imports nothing that takes time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import zlib
+from collections.abc import Iterable, Mapping
+
+from zerocopy._version import __version__
+
+#: Variables that native libraries read when they are loaded. Those that Python code reads are found by watching.
+READ_AT_IMPORT = (
+    *("ASAN_", "ATEN_", "BLIS_", "CUBLAS_", "CUDA_", "CUDNN_", "DIFFUSERS_", "DNNL_", "GLIBC_", "GOMP_", "GOTO_"),
+    *("HF_", "HIP_", "HOME", "HSA_", "HUGGINGFACE_", "KMP_", "LANG", "LC_", "LD_", "LSAN_", "MALLOC_", "MKL_"),
+    *("MPL", "NCCL_", "NPY_", "NUMEXPR_", "NUMPY_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PATH", "PYTHON"),
+    *("PYTORCH_", "ROCR_", "SSL_", "TMPDIR", "TOKENIZERS_", "TORCH", "TRANSFORMERS_", "TRITON_", "TSAN_", "TZ"),
+    *("UBSAN_", "VIRTUAL_ENV", "XDG_", "ZEROCOPY_"),
+)
+#: Stands for every variable, where an import has looked at all of them.
+ALL = "*"
+_OF_THE_SHELL = frozenset({"_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL"})
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
+_LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+
+
+def is_read_at_import(name: str, names: Iterable[str]) -> bool:
+    """Return whether an import may depend on a variable; `names` are those that imports were seen to read."""
+    return name.startswith(READ_AT_IMPORT) or name in names or (ALL in names and name not in _OF_THE_SHELL)
+
+
+def session() -> list[object]:
+    """Return the session's number, and when its leader started: numbers are used again."""
+    leader = os.getsid(0)
+    try:
+        with open(f"/proc/{leader}/stat", "rb") as file:  # noqa: PTH123
+            started = file.read().rpartition(b")")[2].split()[19].decode()
+    except OSError:
+        started = ""
+    return [leader, started]
+
+
+def describe(
+    path: list[str], environment: Mapping[str, str], names: Iterable[str], modules: Iterable[str], share: bool
+) -> str:
+    """Return all that must be the same in a fork server and in its client, as one text.
+
+    Parameters
+    ----------
+    path : list of str
+        ``sys.path`` without the entry of this command's own folder.
+    environment : mapping
+        The environment at the start.
+    names : iterable of str
+        The variables that imports were seen to read.
+    modules : iterable of str
+        The modules that the fork server has imported.
+    share : bool
+        Whether models come from the model server.
+    """
+    names = set(names)
+    root, here = os.stat("/"), os.stat(".")  # noqa: PTH116
+    with open("/proc/self/cgroup") as file:  # noqa: PTH123
+        cgroup = file.read()
+    return json.dumps(
+        {
+            "zerocopy": __version__,
+            "python": [sys.executable, sys.version, sys.prefix],
+            "flags": [list(sys.flags), sys.warnoptions, _options()],
+            "unbuffered": is_unbuffered(),
+            "path": path,
+            "variables": sorted(
+                item for item in environment.items() if is_read_at_import(item[0], names)
+            ),
+            "modules": zlib.crc32("\n".join(modules).encode()),
+            "share": share,
+            "session": session(),
+            "user": [os.getresuid(), os.getresgid(), os.getgroups()],
+            "root": [root.st_dev, root.st_ino],
+            "folder": [os.getcwd(), here.st_dev, here.st_ino],  # noqa: PTH109
+            "namespaces": [_namespace(name) for name in _NAMESPACES],
+            "cgroup": cgroup,
+            "limits": [resource.getrlimit(getattr(resource, name)) for name in _LIMITS],
+            "scheduling": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
+        }
+    )
+
+
+def _options() -> list[tuple[str, str | bool]]:
+    """Return the ``-X`` options; that for developers is among the flags, however it was set."""
+    return sorted(item for item in sys._xoptions.items() if item[0] != "dev")
+
+
+def _namespace(name: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/ns/{name}")  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+def ignored_signals() -> list[int]:
+    """Return the signals that this process ignores since its start, except those that Python itself ignores."""
+    by_python = {signal.SIGPIPE, signal.SIGXFSZ}
+    return sorted(
+        int(number)
+        for number in signal.valid_signals()
+        if number not in by_python and signal.getsignal(number) is signal.SIG_IGN
+    )
+
+
+def is_unbuffered() -> bool:
+    """Return whether Python was started with ``-u``, or ``PYTHONUNBUFFERED``: ``sys.flags`` does not tell."""
+    return bool(getattr(sys.__stdout__, "write_through", False))
+
+
+def own_path() -> list[str]:
+    """Return ``sys.path`` without the entry of this command's own folder."""
+    return sys.path[0 if sys.flags.safe_path else 1 :]

@@ -1,0 +1,48 @@
+"""Lists and ends the fork servers of warm starts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zerocopy.launch import records
+from zerocopy.share.errors import FrameError, ServerError
+from zerocopy.share.wire import frames, sockets
+
+_TIMEOUT = 5.0
+
+
+def status() -> Iterator[dict[str, Any]]:
+    """Yield what each fork server says of itself, with its ``socket``. Sockets that nobody listens at are removed."""
+    for place in records.sockets():
+        answer = _ask(place, "status")
+        if answer is not None:
+            yield {**answer, "socket": place}
+
+
+def stop(place: str) -> int | None:
+    """Have a fork server end once its programs have ended. Return its process, or None if there is none."""
+    answer = _ask(place, "stop")
+    return None if answer is None else int(answer["pid"])
+
+
+def stop_all() -> list[int]:
+    """Have all fork servers of this user end once their programs have ended, and return their processes."""
+    return [pid for place in list(records.sockets()) if (pid := stop(place)) is not None]
+
+
+def _ask(place: str, op: str) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, FrameError, ServerError, KeyError):
+        connection = sockets.connect(Path(place), _TIMEOUT)
+        if connection is None:
+            Path(place).unlink(missing_ok=True)
+            return None
+        with connection:
+            frames.receive(connection).close()
+            frames.send(connection, {"op": op})
+            message = frames.receive(connection)
+            message.close()
+            return message.body if "pid" in message.body else None
+    return None

@@ -1,0 +1,151 @@
+"""Imports what a program imported the last time, and finds the modules for which that does no good."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from zerocopy.launch import circumstances
+
+#: They prepare the terminal, or patch others, when they are imported.
+_NEVER = frozenset({"antigravity", "curses", "readline", "rlcompleter", "this", "idlelib", "turtle", "tkinter"})
+
+
+class HasEffects(Exception):
+    """A module does more, when it is imported, than a fork could repeat."""
+
+    def __init__(self, module: str, effect: str) -> None:
+        super().__init__(f"{module} {effect} when it is imported")
+        self.module = module
+
+
+class _WatchedEnviron(os._Environ):  # type: ignore[type-arg]
+    """``os.environ`` while it notes what is read of it."""
+
+    seen: set[str] = set()  # noqa: RUF012
+
+    def __getitem__(self, name: Any) -> Any:
+        self.seen.add(name if isinstance(name, str) else circumstances.ALL)
+        return super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.seen.add(circumstances.ALL)
+        return super().__iter__()
+
+
+@contextlib.contextmanager
+def watched_environment() -> Iterator[set[str]]:
+    """Note the environment variables that Python code reads within a block."""
+    before = os.environ.__class__
+    _WatchedEnviron.seen = set()
+    os.environ.__class__ = _WatchedEnviron
+    try:
+        yield _WatchedEnviron.seen
+    finally:
+        os.environ.__class__ = before
+
+
+def import_all(modules: list[str], excluded: list[str], captured: int) -> None:
+    """Import modules in their order. ``HasEffects`` for one that a fork server must not import.
+
+    Parameters
+    ----------
+    modules, excluded : list of str
+        Modules, and packages to leave out.
+    captured : int
+        The descriptor of the file that stdout and stderr lead to.
+    """
+    left_out = _NEVER.union(excluded)
+    descriptors = _descriptors()
+    for name in modules:
+        if name in sys.modules or name.partition(".")[0] in left_out:
+            continue
+        with contextlib.suppress(Exception, SystemExit):  # the program may have caught the same
+            importlib.import_module(name)
+        if _threads() > 1:
+            _stop_pools()
+        _require_no_effects(name, captured, descriptors)
+    if "torch" in sys.modules:
+        importlib.import_module("zerocopy._native")
+        zerocopy = importlib.import_module("zerocopy")
+        for name in zerocopy.__all__:
+            getattr(zerocopy, name)
+    ctypes.CDLL(None).fflush(None)
+    _stop_pools()
+    _require_no_effects("zerocopy", captured, descriptors)
+
+
+def settle() -> None:
+    """Move all objects out of the collector's sight, so that a child does not copy their pages to look at them."""
+    gc.collect()
+    gc.freeze()
+
+
+def has_other_threads() -> bool:
+    """Return whether another thread than the caller's runs in this process."""
+    return _threads() > 1
+
+
+def _require_no_effects(name: str, captured: int, descriptors: set[str]) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if os.fstat(captured).st_size:
+        raise HasEffects(name, "prints")
+    if _threads() > 1:
+        raise HasEffects(name, "starts a thread")
+    if not _descriptors() <= descriptors:
+        raise HasEffects(name, "keeps a file open")
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+        raise HasEffects(name, "keeps a process")
+
+
+def _stop_pools() -> None:
+    """Fork once: OpenBLAS ends its threads before each fork, and starts them again when there is work."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def _descriptors() -> set[str]:
+    """Return the open descriptors. That of the listing itself is the same each time, unless one is open below it."""
+    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+class Files:
+    """The files that the modules of this process came from, as they were when they were imported."""
+
+    def __init__(self) -> None:
+        names = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
+            names.update(line.split(maxsplit=5)[5].rstrip("\n") for line in maps if ".so" in line)
+        paths = {name for name in names if isinstance(name, str) and name.startswith("/")}
+        # A folder changes when a package is installed, which an import may look for.
+        paths.update(path for path in sys.path if os.path.isdir(path))  # noqa: PTH112
+        self._known = {path: _state(path) for path in paths}
+
+    def changed(self) -> str:
+        """Return a file that has changed; empty if there is none."""
+        return next((path for path, state in self._known.items() if _state(path) != state), "")
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def _state(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return ()
+    return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev

@@ -1,0 +1,137 @@
+"""Runs a program in this process as ``python SCRIPT`` or ``python -m MODULE`` would, with ``torch.load`` patched.
+
+``runpy.run_path`` would take ``__main__`` away when the program's last line has run. That is before ``atexit``
+functions look for their globals, and pickles for their classes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import os
+import pkgutil
+import runpy
+import sys
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+from multiprocessing import spawn
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+import zerocopy
+from zerocopy import environment
+from zerocopy.process import import_hook
+
+_OWN = os.path.join(os.path.dirname(__file__), "")  # noqa: PTH118, PTH120
+
+
+def run(start: Callable[[], object]) -> None:
+    """Run a prepared program to its end. Its exceptions go on to the interpreter, without frames of this package."""
+    try:
+        start()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        hide_own_frames(error)
+        raise
+
+
+def prepared(program: str, arguments: list[str], is_module: bool) -> Callable[[], object]:
+    """Make the process look as the program expects it, and return what runs it."""
+    main = ModuleType("__main__")
+    vars(main)["__builtins__"] = builtins
+    if "__annotations__" in vars(sys.modules["__main__"]):  # until Python 3.13, the interpreter makes one
+        vars(main)["__annotations__"] = {}
+    # What the interpreter itself calls for -m, folders and zip files; like it, it runs them in __main__ as it is.
+    run_module = runpy._run_module_as_main  # type: ignore[attr-defined]
+
+    if is_module:
+        sys.argv = ["-m", *arguments]  # until the module is found
+        _lead_path(Path.cwd())
+        start = functools.partial(run_module, program)
+    elif pkgutil.get_importer(program) is not None:
+        sys.argv = [program, *arguments]
+        _lead_path(Path.cwd() / program, even_if_safe=True)
+        start = functools.partial(run_module, "__main__", alter_argv=False)
+    else:
+        file = Path.cwd() / program
+        start = functools.partial(_run_script, main, str(file), file.read_bytes())
+        sys.argv = [program, *arguments]
+        _lead_path(file.resolve().parent)
+
+    # The second name is that in pickles from spawned processes. multiprocessing set it when it was imported.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    return start
+
+
+def _lead_path(entry: Path, *, even_if_safe: bool = False) -> None:
+    """Put an entry first on ``sys.path``, where Python has put this command's own folder."""
+    if not sys.flags.safe_path:
+        sys.path[0] = str(entry)
+    elif even_if_safe:
+        sys.path.insert(0, str(entry))
+
+
+def _run_script(main: ModuleType, file: str, content: bytes) -> None:
+    if file.endswith(".pyc"):
+        loader: Any = SourcelessFileLoader("__main__", file)
+        code = loader.get_code("__main__")
+    else:
+        loader = SourceFileLoader("__main__", file)
+        code = compile(content, file, "exec", dont_inherit=True)
+    vars(main).update(__file__=file, __cached__=None, __loader__=loader)
+    exec(code, vars(main))
+
+
+def hide_own_frames(error: BaseException) -> None:
+    """Have the traceback begin in the program, if it comes to be printed.
+
+    The exception itself goes on: how a process ends that was interrupted, say, is for the interpreter.
+    """
+    hook = sys.excepthook
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OWN):
+        traceback = traceback.tb_next
+
+    def excepthook(kind: type[BaseException], value: BaseException, _: TracebackType | None) -> None:
+        sys.excepthook = hook  # nor does anything keep the program's frames alive when this is done
+        hook(kind, value.with_traceback(traceback), traceback)
+
+    sys.excepthook = excepthook
+
+
+_FORK_SERVER = "ignore"  # the name that multiprocessing.forkserver asks for the data of its server by
+
+
+def patch_this_process(share: bool) -> None:
+    """Patch here, and in the processes that multiprocessing will start from here.
+
+    A forked process is patched as it is. One that is spawned, or comes from a fork server, is told what to do by a
+    dictionary; unpickling this entry of it patches before the program is imported again.
+    """
+    if environment.is_disabled():
+        return
+    import_hook.when_imported("torch", lambda _: zerocopy.patch())
+    if share:  # over the other: what the server cannot give is loaded by zerocopy.load
+        importlib.import_module("zerocopy.share.patches.patch_all").patch_all()
+    original = spawn.get_preparation_data
+
+    @functools.wraps(original)
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        data = original(name)
+        if name == _FORK_SERVER:
+            # It would import the program before anything is patched there. Its children import the program again.
+            data.pop("init_main_from_path", None)
+        return {"zerocopy": _PatchWhenUnpickled(share), **data}
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+class _PatchWhenUnpickled:
+    def __init__(self, share: bool) -> None:
+        self._share = share
+
+    def __reduce__(self) -> tuple[Callable[[bool], None], tuple[bool]]:
+        return patch_this_process, (self._share,)

@@ -1,0 +1,116 @@
+"""A program as the command line names it, and the reasons not to start it warm."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import NamedTuple
+
+from zerocopy import environment
+from zerocopy.launch import circumstances
+from zerocopy.launch.records import Record
+
+# Ways in which a script may set an environment variable before it imports what reads the variable.
+_ASSIGNMENT = re.compile(
+    rb"""environ\s*\[\s*['"](\w+)['"]\s*\]\s*=(?!=)|(?:setdefault|putenv|unsetenv|pop)\(\s*['"](\w+)['"]"""
+    rb"""|environ\.(update)\(|environ\s*(\|=)|(load_dotenv)"""
+)
+# torch reads it when a device is first used, which is never in a fork server.
+_READ_LATER = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
+# They replace parts of modules that are imported after them, or come with a debugger.
+_UNFIT = frozenset({"coverage", "debugpy", "eventlet", "gevent", "pydevd", "trio_debug"})
+_LONGEST_SCRIPT = 1 << 22
+
+
+class Request(NamedTuple):
+    """A program to run.
+
+    Attributes
+    ----------
+    words : list of str
+        The program and its arguments.
+    is_module : bool
+        Whether it is a module, as in ``python -m``.
+    share : bool
+        Whether models come from the model server.
+    """
+
+    words: list[str]
+    is_module: bool
+    share: bool
+
+    @property
+    def identity(self) -> str:
+        """The name that its record is kept under."""
+        program, here = self.words[0], os.getcwd()  # noqa: PTH109
+        if self.is_module:
+            return f"-m {program} in {here}"
+        return os.path.normpath(os.path.join(here, program))  # noqa: PTH118
+
+
+def parse(words: list[str]) -> Request | None:
+    """Return the program that the words after ``run`` name with ``--warm``; None for words that argparse must see."""
+    chosen: set[str] = set()
+    for number, word in enumerate(words):
+        if word in ("--warm", "--share", "-m"):
+            chosen.add(word)
+            continue
+        rest = words[number + (word == "--") :]
+        if "--warm" not in chosen or not rest or (word != "--" and word.startswith("-")):
+            return None
+        return Request(rest, "-m" in chosen, "--share" in chosen)
+    return None
+
+
+def doubt_of_process() -> str:
+    """Return why this process cannot have its program run by a fork server; empty if it can."""
+    if environment.is_disabled():
+        return "ZEROCOPY_DISABLE is set"
+    if sys.flags.inspect or sys.flags.interactive or os.environ.get("PYTHONINSPECT"):
+        return "Python is to go on interactively after the program"
+    if sys.gettrace() is not None or sys.getprofile() is not None:
+        return "a debugger or profiler is at work"
+    if os.getsid(0) == os.getpid():
+        return "this process leads its session, which ends with it"
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            return f"descriptor {descriptor} is closed"
+    return ""
+
+
+def doubt_of_record(record: Record) -> str:
+    """Return why a program of this record cannot be started warm; empty if it can."""
+    if record.doubt:
+        return record.doubt
+    unfit = _UNFIT.intersection(name.partition(".")[0] for name in record.modules)
+    if unfit:
+        return f"the program imports {', '.join(sorted(unfit))}"
+    taken = [
+        name
+        for name in record.set_by_program
+        if name not in _READ_LATER and circumstances.is_read_at_import(name, record.variables)
+    ]
+    if taken:
+        return f"the program sets {', '.join(taken)}, which its imports may read"
+    return ""
+
+
+def doubt_of_script(request: Request, record: Record) -> str:
+    """Return why the text of a script cannot be started warm; empty if it can."""
+    if request.is_module or os.path.isdir(request.words[0]):  # noqa: PTH112
+        return ""
+    try:
+        with open(request.words[0], "rb") as file:  # noqa: PTH123
+            text = file.read(_LONGEST_SCRIPT)
+    except OSError as error:
+        return f"{request.words[0]}: {error.strerror}"
+    for found in _ASSIGNMENT.finditer(text):
+        name = next(filter(None, found.groups())).decode()
+        if not name.isupper() and name in ("update", "|=", "load_dotenv"):
+            return "the script sets environment variables together"
+        if name not in _READ_LATER and circumstances.is_read_at_import(name, record.variables):
+            return f"the script sets {name}, which its imports may read"
+    return ""

@@ -1,0 +1,332 @@
+"""The fork server of warm starts: it has a program's imports, runs nothing else, and forks the program when asked.
+
+It lives in the session of the clients that it serves, so that a child can join its client's process group: Ctrl-C,
+Ctrl-Z and the terminal then reach the program as they would any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zerocopy.launch import child, circumstances, preload, program, records
+from zerocopy.launch.recording import Recorder
+from zerocopy.launch.request import Request, doubt_of_record
+from zerocopy.share.wire import frames, sockets
+
+IDLE_SECONDS = 900.0
+MAX_SERVERS = 4
+_PATIENCE = 5.0  # seconds for a client to say what it wants
+_MAX_RESTARTS = 16
+
+Program = Callable[[], object]
+
+
+def main() -> None:
+    """Serve until there is nothing to serve. In a forked child, run the client's program instead."""
+    run = _serve()
+    if run is not None:
+        program.run(run)
+
+
+def _serve() -> Program | None:
+    os.closerange(3, 1 << 16)
+    payload = os.read(0, os.fstat(0).st_size)
+    request = json.loads(payload)
+    record = records.Record(**request["record"])
+    captured = os.memfd_create("zerocopy-output", os.MFD_CLOEXEC)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(captured, 1)
+    os.dup2(captured, 2)
+    environment = dict(os.environ)
+    try:
+        with preload.watched_environment() as seen:
+            preload.import_all(record.modules, record.excluded, captured)
+            if request["share"]:
+                importlib.import_module("zerocopy.share.patches.patch_all")
+    except preload.HasEffects as error:
+        _exclude(record, error.module, request)
+    record = record._replace(
+        variables=sorted({*record.variables, *seen}),
+        set_by_imports={
+            name: os.environ.get(name)
+            for name in sorted({*os.environ, *environment})
+            if os.environ.get(name) != environment.get(name)
+        },
+    )
+    record = record._replace(
+        set_by_program=[name for name in record.set_by_program if name not in record.set_by_imports]
+    )
+    records.save(record)
+    if doubt_of_record(record):
+        return None
+    for number in range(3):
+        os.dup2(null, number)
+    os.close(captured)
+    os.close(null)
+    described = circumstances.describe(
+        request["path"], environment, record.variables, record.modules, request["share"]
+    )
+    place = Path(records.socket_of(described))
+    with sockets.lock(place) as is_ours:
+        if not is_ours:
+            return None
+        _make_room(place)
+        preload.settle()
+        with sockets.listen(place) as listener:
+            server = _Server(listener, place, described, record)
+            try:
+                return server.run()
+            finally:
+                server.close()
+
+
+def _exclude(record: records.Record, module: str, request: dict[str, Any]) -> None:
+    """Start again without a package: it cannot be taken back out of this process."""
+    package = module.partition(".")[0]
+    excluded = sorted({*record.excluded, package})
+    if package in record.excluded or len(excluded) > _MAX_RESTARTS:
+        record = record._replace(doubt=f"{package} cannot be imported ahead")
+        records.save(record)
+        sys.exit()
+    record = record._replace(excluded=excluded)
+    records.save(record)
+    payload = json.dumps({**request, "record": record._asdict()}).encode()
+    descriptor = os.memfd_create("zerocopy-warm")
+    os.write(descriptor, payload)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.dup2(descriptor, 0)
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], request["environment"])
+
+
+def _make_room(place: Path) -> None:
+    """End the fork servers of this user that were used longest ago, so that there are few."""
+    from zerocopy.launch import control
+
+    others = sorted(control.status(), key=lambda found: -found["used"])
+    for found in others[MAX_SERVERS - 1 :]:
+        if found["socket"] != str(place):
+            control.stop(found["socket"])
+
+
+class _Client:
+    """A client whose program runs, and the process of that program."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self.connection, self.pid = connection, pid
+
+    def tell(self, body: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # it has gone
+            frames.send(self.connection, body)
+
+
+class _Server:
+    def __init__(
+        self, listener: socket.socket, place: Path, described: str, record: records.Record
+    ) -> None:
+        self._listener, self._place, self._described, self._record = listener, place, described, record
+        self._clients: dict[int, _Client] = {}
+        self._files = preload.Files()
+        self._started = self._used = time.time()
+        self._starts = 0
+        self._is_ending = False
+        self._handlers = {number: signal.getsignal(number) for number in (signal.SIGCHLD, signal.SIGHUP)}
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        for source in (listener, self._woken):
+            self._selector.register(source, selectors.EVENT_READ)
+        self._leader: int | None = None
+        with contextlib.suppress(OSError):
+            self._leader = os.pidfd_open(os.getsid(0))
+            self._selector.register(self._leader, selectors.EVENT_READ)
+
+    def run(self) -> Program | None:
+        """Serve; return the program in the child that is to run it."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # so that it wakes the selector
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the session's end is seen otherwise
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        while self._clients or not self._is_ending:
+            ready = [key.fileobj for key, _ in self._selector.select(IDLE_SECONDS)]
+            if not ready and not self._clients:
+                break
+            if self._woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    self._woken.recv(4096)
+                self._reap()
+            for source in ready:
+                if source == self._leader:
+                    self._end_listening()
+                elif isinstance(source, socket.socket) and source not in (self._listener, self._woken):
+                    self._lose(source)
+            if self._listener in ready and not self._is_ending:
+                found = self._accept()
+                if found is not None:
+                    return found
+        return None
+
+    def close(self) -> None:
+        """Remove the socket, unless this is a child."""
+        if not self._is_ending and self._listener.fileno() >= 0:
+            self._place.unlink(missing_ok=True)
+
+    def _end_listening(self) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            self._place.unlink(missing_ok=True)
+            self._selector.unregister(self._listener)
+            self._listener.close()
+        if self._leader is not None:
+            self._selector.unregister(self._leader)
+            os.close(self._leader)
+            self._leader = None
+
+    def _lose(self, connection: socket.socket) -> None:
+        """End the program of a client that has gone: it would have been one process with the client."""
+        for client in self._clients.values():
+            if client.connection is connection:
+                os.kill(client.pid, signal.SIGKILL)
+        self._selector.unregister(connection)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+                if pid == 0:
+                    return
+                client = self._clients.get(pid)
+                if os.WIFSTOPPED(status):
+                    if client is not None:
+                        client.tell({"stopped": os.WSTOPSIG(status)})
+                    continue
+                if client is not None:
+                    client.tell({"ended": os.waitstatus_to_exitcode(status)})
+                    self._forget(self._clients.pop(pid))
+                self._used = time.time()
+
+    def _forget(self, client: _Client) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(client.connection)
+        client.connection.close()
+        # The program may have imported more than the last time: its process has started another server for that.
+        record = records.load(self._record.program)
+        if record is None or record.modules != self._record.modules or doubt_of_record(record):
+            self._end_listening()
+
+    def _accept(self) -> Program | None:
+        connection, _ = self._listener.accept()
+        descriptors: list[int] = []
+        try:
+            sockets.require_same_user(connection)
+            connection.settimeout(_PATIENCE)
+            # A client sends no files before it: those sent to a stopped process would stay open.
+            frames.send(connection, {"hello": os.getpid()})
+            body, descriptors = frames.receive(connection)
+            if body["op"] == "start":
+                return self._start(connection, body, descriptors)
+            self._answer(connection, body["op"])
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                frames.send(connection, {"refused": str(error)})
+        frames.close_all(descriptors)
+        connection.close()
+        return None
+
+    def _answer(self, connection: socket.socket, op: str) -> None:
+        if op == "stop":
+            self._end_listening()
+        frames.send(
+            connection,
+            {
+                "pid": os.getpid(),
+                "program": self._record.program,
+                "modules": len(self._record.modules),
+                "excluded": self._record.excluded,
+                "started": self._started,
+                "used": self._used,
+                "starts": self._starts,
+                "running": sorted(self._clients),
+            },
+        )
+
+    def _start(self, connection: socket.socket, body: dict[str, Any], descriptors: list[int]) -> Program | None:
+        """Fork; return the program in the child, None in this process, which keeps the connection."""
+        reason = ""
+        changed = self._files.changed()
+        if body["circumstances"] != self._described:
+            reason = "the circumstances are others"
+        elif changed:
+            reason = f"{changed} has changed"
+            self._end_listening()
+        if reason:
+            raise child.Refused(reason)
+        pid = os.fork()
+        if pid == 0:
+            return self._be_child(connection, body, descriptors)
+        if preload.has_other_threads():
+            os.kill(pid, signal.SIGKILL)
+            self._end_listening()
+            raise child.Refused("a thread runs in the fork server")
+        frames.close_all(descriptors)
+        self._starts += 1
+        self._used = time.time()
+        self._clients[pid] = _Client(connection, pid)
+        self._selector.register(connection, selectors.EVENT_READ)
+        return None
+
+    def _be_child(self, connection: socket.socket, body: dict[str, Any], descriptors: list[int]) -> Program:
+        try:
+            signal.set_wakeup_fd(-1)
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            self._selector.close()
+            for source in (self._listener, self._woken, self._waker):
+                source.close()
+            if self._leader is not None:
+                os.close(self._leader)
+            for client in self._clients.values():
+                client.connection.close()
+            return _prepared(connection, body, descriptors, self._record)
+        except BaseException as error:
+            with contextlib.suppress(BaseException):
+                frames.send(connection, {"refused": str(error)})
+            os._exit(1)
+
+
+def _prepared(
+    connection: socket.socket, body: dict[str, Any], descriptors: list[int], record: records.Record
+) -> Program:
+    # Out of the way of the numbers that the client's files have.
+    import fcntl
+
+    above = max(body["files"]) + 1
+    end = socket.socket(fileno=fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, above))
+    connection.close()
+    moved = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, above) for number in descriptors]
+    frames.close_all(descriptors)
+    go, *rest = moved
+    child.become(body, rest, record.set_by_imports)
+    request = Request(body["words"], body["is_module"], body["share"])
+    recorder = Recorder(request, circumstances.own_path(), record)
+    del recorder  # the interpreter's end calls it
+    run = program.prepared(request.words[0], request.words[1:], request.is_module)
+    child.require_no_shadows([sys.path[0], *body["ahead"]] if not sys.flags.safe_path else body["ahead"])
+    program.patch_this_process(request.share)
+    frames.send(end, {"ready": os.getpid()})
+    word = os.read(go, 1)
+    os.close(go)
+    end.close()
+    if word != b"g":
+        os._exit(1)
+    return run

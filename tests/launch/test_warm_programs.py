@@ -1,0 +1,244 @@
+"""Small programs under ``python`` and under ``zerocopy run --warm``: output and endings must be the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from python_programs import PYTHON
+from warm_starts import WARM, Place
+
+# The modules that the cases use, so that one fork server has them for all cases.
+IMPORTS = """
+import argparse, ast, asyncio, atexit, base64, calendar, collections, contextlib, csv, ctypes, dataclasses, datetime
+import decimal, enum, faulthandler, fileinput, functools, getpass, glob, hashlib, importlib.metadata, inspect, io, json
+import locale, logging, multiprocessing, multiprocessing.pool, multiprocessing.spawn, multiprocessing.popen_fork
+import multiprocessing.popen_spawn_posix, multiprocessing.connection, multiprocessing.queues, pickle, platform, pdb
+import queue, random, re, resource, runpy, select, shutil, signal, socket, sqlite3, stat, string, struct, subprocess
+import sys, tempfile, textwrap, threading, time, timeit, traceback, unittest, uuid, warnings, weakref, zipfile
+import readline, rlcompleter, concurrent.futures.thread, multiprocessing.synchronize, multiprocessing.resource_tracker
+"""
+
+CASES = {
+    "arguments": "import sys; print(sys.argv, sys.path, __name__, __file__, __doc__, __spec__, __package__)",
+    "argparse": "import argparse; p = argparse.ArgumentParser(); p.add_argument('--n', type=int); print(p.parse_args())",
+    "argparse_error": "import argparse; argparse.ArgumentParser().parse_args()",
+    "exit_code": "import sys; print('out'); sys.exit(7)",
+    "exit_message": "raise SystemExit('that is all')",
+    "exit_none": "raise SystemExit",
+    "exit_os": "import os; print('lost'); os._exit(9)",
+    "exception": "def fail():\n    return {}['x']\nfail()",
+    "exception_chained": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise ValueError('é') from error",
+    "exception_group": "raise ExceptionGroup('two', [ValueError(1), KeyError(2)])",
+    "exception_notes": "e = ValueError('x'); e.add_note('a note'); raise e",
+    "excepthook": "import sys\nsys.excepthook = lambda *a: print('hook', a[1], a[2].tb_next)\nraise ValueError('mine')",
+    "syntax_error": "x = (",
+    "recursion": "import sys\ndef f(n):\n    return f(n + 1)\ntry:\n    f(0)\nexcept RecursionError as e:\n    print(e)",
+    "keyboard_interrupt": "raise KeyboardInterrupt",
+    "signal_int": "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)",
+    "signal_term": "import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
+    "signal_kill": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "signal_abort": "import os; print('lost'); os.abort()",
+    "signal_segv": "import ctypes; ctypes.string_at(0)",
+    "signal_handlers": "import signal; print({s.name: str(signal.getsignal(s)).split(' at ')[0] for s in signal.Signals})",
+    "signal_mask": "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))",
+    "signal_alarm": "import signal, time; signal.alarm(1); time.sleep(60)",
+    "streams": """
+        import sys
+        for s in (sys.stdin, sys.stdout, sys.stderr):
+            print(s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.write_through, s.fileno(), s.isatty(),
+                  s.seekable(), s.buffer.name, s.buffer.raw.mode, s.newlines, s is getattr(sys, f"__{s.name[1:-1]}__"))
+        """,
+    "input": "print(input('name? '), input())",
+    "input_iterated": "import sys\nfor line in sys.stdin: print(repr(line))",
+    "input_binary": "import sys; print(sys.stdin.buffer.read())",
+    "input_at_end": "import sys; sys.stdin.read(); input()",
+    "interleaved": "import sys, os\nfor i in range(5): print(i); print(i, file=sys.stderr); os.write(1, b'raw\\n')",
+    "large_output": "for i in range(20000): print(i)",
+    "unicode": "print('é中\\U0001f600')",
+    "surrogates": "import sys; print(ascii(sys.argv[1:])); print('\\udc80')",
+    "output_closed": "import sys; sys.stdout.close(); print('x')",
+    "no_output_to": "import os; os.close(1); print('x')",
+    "process": """
+        import os
+        print(os.getpgid(0) == os.getpgid(os.getpid()), os.getsid(0), os.getcwd(), os.getuid(), os.getgroups())
+        print(os.nice(0), os.umask(0), sorted(os.sched_getaffinity(0)))
+        """,
+    "group": "import os; print(os.getpgrp() == int(os.environ['THE_GROUP']))",
+    "limits": "import resource; print([resource.getrlimit(n) for n in range(16)])",
+    "descriptors": "import os; print(sorted(os.listdir('/proc/self/fd')), os.open('/', 0))",
+    "environment": "import os; print(sorted((k, v) for k, v in os.environ.items() if k != '_'))",
+    "environment_of_c": "import subprocess; print(sorted(subprocess.check_output('env').splitlines())[:-1] != [])",
+    "environment_in_child": "import os, subprocess; os.environ['ADDED'] = 'é'; print(subprocess.getoutput('echo $ADDED $HOME'))",
+    "flags": "import sys; print(sys.flags, sys.warnoptions, sys._xoptions, sys.executable, sys.prefix, sys.base_prefix)",
+    "hooks": "import sys; print(sys.gettrace(), sys.getprofile(), sys.excepthook, sys.displayhook, sys.breakpointhook)",
+    "meta_path": "import sys; print(len(sys.path_hooks), sys.dont_write_bytecode, sys.getrecursionlimit())",
+    "subprocess": "import subprocess, sys; print(subprocess.run([sys.executable, '-c', 'import sys; print(sys.argv)', 'x'], capture_output=True))",
+    "subprocess_shared": "import subprocess; print('first', flush=True); subprocess.run(['echo', 'second']); print('third')",
+    "shell": "import os; print(os.system('exit 3'))",
+    "fork": "import os\nr, w = os.pipe()\nif os.fork() == 0:\n    os.write(w, b'child'); os._exit(4)\nprint(os.read(r, 9), os.wait()[1])",
+    "fork_returns": "import os, sys\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('both', flush=True)\nsys.exit(0 if pid else 1)",
+    "exec": "import os, sys; os.execv('/bin/echo', ['echo', 'replaced'])",
+    "threads": "import threading, time\nt = threading.Thread(target=lambda: (time.sleep(.1), print('late')))\nt.start()\nprint(threading.main_thread().name, threading.active_count())",
+    "thread_exception": "import threading\nt = threading.Thread(target=lambda: 1 / 0, name='T')\nt.start(); t.join(); print('on')",
+    "daemon_thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\nprint('end')",
+    "executor": "from concurrent.futures import ThreadPoolExecutor as E\nwith E(2) as e: print(list(e.map(abs, [-1, -2])))",
+    "asyncio": "import asyncio\nasync def f():\n    await asyncio.sleep(0); return 5\nprint(asyncio.run(f()))",
+    "atexit": "import atexit\natexit.register(print, 'last')\natexit.register(print, 'first')\nraise ValueError('then')",
+    "finalizers": "class A:\n    def __del__(self): print('gone', kept)\nkept, a = [1], A()",
+    "unraisable": "import sys\nsys.unraisablehook = lambda u: print(repr(u.exc_value))\nclass A:\n    def __del__(self): raise ValueError('in del')\nA()",
+    "logging": "import logging\nlogging.basicConfig(format='%(levelname)s %(name)s %(module)s %(lineno)d %(message)s %(processName)s %(threadName)s')\nlogging.warning('careful'); logging.getLogger('a.b').error('bad')",
+    "logging_last_resort": "import logging; logging.getLogger('x').warning('y')",
+    "logging_exception": "import logging\ntry: 1 / 0\nexcept Exception: logging.exception('what')",
+    "warnings": "import warnings\nwarnings.warn('deprecated', DeprecationWarning)\ndef f(): warnings.warn('user', stacklevel=2)\nf(); f()\nprint(warnings.filters)",
+    "resource_warning": "open(__file__)",
+    "traceback_printed": "import traceback\ntry: int('x')\nexcept ValueError: traceback.print_exc()",
+    "source_seen": "import inspect, sys\ndef f(): pass\nprint(inspect.getsource(f), inspect.getfile(f), inspect.getmodule(f))",
+    "pickle_of_main": "import pickle\nclass A: pass\nprint(pickle.dumps(A()), type(pickle.loads(pickle.dumps(A()))) is A)",
+    "main_module": "import sys, __main__\nprint(__main__.__dict__ is globals(), sorted(globals()), __main__)",
+    "dataclass": "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int = 1\nprint(P())",
+    "fork_process": "import multiprocessing as m\nif __name__ == '__main__':\n    with m.get_context('fork').Pool(2) as p: print(p.map(abs, [-1, -2]), m.current_process().name)",
+    "spawn_process": "import multiprocessing as m\ndef f(x): return (x, __name__)\nif __name__ == '__main__':\n    with m.get_context('spawn').Pool(1) as p: print(p.map(f, [1, 2]))",
+    "queue_process": "import multiprocessing as m\ndef f(q): q.put('sent')\nif __name__ == '__main__':\n    q = m.get_context('fork').Queue(); p = m.get_context('fork').Process(target=f, args=(q,)); p.start(); print(q.get()); p.join(); print(p.exitcode)",
+    "locale": "import locale, sys\nprint(locale.getlocale(), locale.setlocale(locale.LC_CTYPE), sys.getfilesystemencoding(), sys.getdefaultencoding())",
+    "time_zone": "import time; print(time.tzname, time.localtime(0).tm_hour)",
+    "seeded": "import random; random.seed(1); print(random.random(), random.getrandbits(64))",
+    "files": "import os, pathlib\npathlib.Path('written').write_text('x'); print(oct(os.stat('written').st_mode)); os.remove('written')",
+    "temporary": "import tempfile, os\nwith tempfile.TemporaryDirectory() as d: print(os.path.dirname(d), oct(os.stat(d).st_mode))",
+    "sqlite": "import sqlite3; print(sqlite3.connect(':memory:').execute('select 1+1').fetchall())",
+    "own_module": "import own; print(own.VALUE, own.__file__)",
+    "import_error": "import not_there_at_all",
+    "breakpoint": "x = 5\nbreakpoint()\nprint('after', x)",
+    "faulthandler": "import faulthandler; print(faulthandler.is_enabled())",
+    "gc": "import gc; print(gc.isenabled(), gc.get_threshold()); gc.collect()",
+    "deleted_folder": "import os, tempfile\nd = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d)\ntry: os.getcwd()\nexcept FileNotFoundError as e: print(e)",
+    "daemon": "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    os.close(0); os.close(1); os.close(2)\n    time.sleep(.1); os._exit(0)\nprint('parent')",
+    "new_session": "import os; pid = os.fork()\nif pid == 0:\n    os.setsid(); print('own session', os.getsid(0) == os.getpid(), flush=True); os._exit(0)\nos.wait()",
+    "new_group": "import os; os.setpgid(0, 0); print(os.getpgrp() == os.getpid())",
+    "socket": "import socket\na, b = socket.socketpair(); a.send(b'x'); print(b.recv(1), a.fileno())",
+    "children_time": "import resource; print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime)",
+}
+STDIN = "first line\nsecond line\nc\n"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("warm")
+    (folder / "own.py").write_text("VALUE = 3\n")
+    with Place(folder) as place:
+        place.prepare(IMPORTS)
+        yield place
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_program_started_warm_does_what_python_does(place: Place, case: str) -> None:
+    text = textwrap.dedent(CASES[case])
+    place.assert_same(text, "--", "-m", "two words", "\udc80é", stdin=STDIN)
+    assert place.was_warm, place.reason
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PYTHONUNBUFFERED": "1"},
+        {"PYTHONHASHSEED": "7"},
+        {"PYTHONWARNINGS": "error"},
+        {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONDEVMODE": "1"},
+        {"PYTHONPATH": "/usr/share"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"TZ": "Asia/Tokyo"},
+        {"MINE": "no part of the key"},
+    ],
+    ids=lambda variables: ",".join(variables),
+)
+def test_variable_in_the_environment_is_seen_as_by_python(place: Place, variables: dict[str, str]) -> None:
+    text = """
+    import os, sys, time, warnings, locale
+    print(sys.flags, sys.path, hash("x") if sys.flags.hash_randomization == 0 else 0, time.tzname, sys.stdout.encoding)
+    print(sys.stdout.errors, sys.stdout.write_through, os.environ.get("MINE"), warnings.filters, locale.getlocale())
+    if not os.environ.get("PYTHONHASHSEED"): sys.exit(3)
+    print(hash("x"))
+    """
+    program = textwrap.dedent(text)
+    place.assert_same(program, **variables)
+    place.wait()
+    place.assert_same(program, **variables)
+    assert place.was_warm, place.reason
+
+
+def test_edited_own_module_is_imported_anew(place: Place) -> None:
+    text = "import own; print(own.VALUE)"
+    for value in (10, 11):
+        (place.folder / "own.py").write_text(f"VALUE = {value}  # {'x' * value}\n")
+        assert place.assert_same(text).stdout == f"{value}\n"
+        assert place.was_warm, place.reason
+
+
+def test_module_that_hides_one_of_the_standard_library_is_imported(place: Place) -> None:
+    (place.folder / "calendar.py").write_text("print('mine')\n")
+    try:
+        assert place.assert_same("import calendar").stdout == "mine\n"
+    finally:
+        (place.folder / "calendar.py").unlink()
+
+
+@pytest.mark.parametrize("line", ["os.environ['OMP_NUM_THREADS'] = '1'", "os.environ.setdefault('LANG', 'x')"])
+def test_script_that_sets_a_variable_for_its_imports_runs_plainly(place: Place, line: str) -> None:
+    place.assert_same(f"import os; {line}; print(os.environ['LANG' if 'LANG' in os.environ else 'OMP_NUM_THREADS'])")
+    assert not place.was_warm
+
+
+def test_disabled_runs_plainly(place: Place) -> None:
+    place.assert_same("print(1)", ZEROCOPY_DISABLE="1")
+    assert not place.was_warm
+
+
+def test_inherited_file_has_its_number(place: Place) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"passed")
+    os.close(writing)
+    (place.folder / "program.py").write_text(f"import os; print(os.read({reading}, 9), os.get_inheritable({reading}))")
+    with place.counting():
+        done = subprocess.run(
+            [*WARM, "program.py"], cwd=place.folder, env=place.environment, pass_fds=[reading], capture_output=True
+        )
+    os.close(reading)
+    assert done.stdout == b"b'passed' True\n"
+    assert place.was_warm, place.reason
+
+
+def test_two_starts_draw_different_random_numbers(place: Place) -> None:
+    text = "import random, uuid, tempfile; print(random.random(), uuid.uuid4(), next(tempfile._get_candidate_names()))"
+    first, second = (place.run(WARM, text).stdout.split() for _ in range(2))
+    assert len({*first, *second}) == 6
+    assert place.was_warm, place.reason
+
+
+def test_many_starts_leave_no_descriptor_memory_or_process_behind(place: Place) -> None:
+    def state() -> tuple[int, int, str]:
+        [found] = [found for found in place.servers() if found["starts"] >= most]
+        pid = found["pid"]
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return len(os.listdir(f"/proc/{pid}/fd")), pages, children
+
+    place.run(WARM, "pass")
+    most = max(found["starts"] for found in place.servers())
+    descriptors, pages, _ = state()
+    for _ in range(20):
+        place.run(WARM, "pass")
+    after = state()
+    assert after[0] == descriptors
+    assert after[1] <= pages + 64
+    assert after[2] == ""
+
+
+def test_plain_python_prints_the_same_as_itself(place: Place) -> None:
+    """The comparison itself sees a difference."""
+    with pytest.raises(AssertionError):
+        place.assert_same("import sys; print(sys.orig_argv)")
+    assert PYTHON

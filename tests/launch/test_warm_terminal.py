@@ -1,0 +1,238 @@
+"""``zerocopy run --warm`` at a terminal, under a shell with job control, and when one of its processes is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from warm_starts import PYTHON, WARM, Place
+
+PATIENCE = 60
+
+
+class Terminal:
+    """A shell with job control at a terminal of its own, which is a session of its own."""
+
+    def __init__(self, place: Place) -> None:
+        self._said = ""
+        self.pid, self.descriptor = pty.fork()
+        if self.pid == 0:
+            os.chdir(place.folder)
+            os.execve("/bin/bash", ["bash", "--norc", "-i"], {**place.environment, "PS1": "$ ", "TERM": "dumb"})
+
+    def write(self, text: str) -> None:
+        os.write(self.descriptor, text.encode())
+
+    def expect(self, pattern: str) -> str:
+        """Wait until the terminal shows a pattern; return what it showed up to the pattern's end."""
+        deadline = time.monotonic() + PATIENCE
+        while (found := re.search(pattern, self._said)) is None:
+            assert time.monotonic() < deadline, f"no {pattern!r} in {self._said!r}"
+            if select.select([self.descriptor], [], [], 0.1)[0]:
+                self._said += os.read(self.descriptor, 4096).decode()
+        shown, self._said = self._said[: found.end()], self._said[found.end() :]
+        return shown
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGHUP)
+            os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.descriptor)
+
+
+PROGRAM = """
+import os, signal, sys, time
+print("program", os.getpid(), os.isatty(0), os.tcgetpgrp(0) == os.getpgrp(), os.ttyname(1) == os.ctermid() or 1, flush=True)
+try:
+    for line in sys.stdin:
+        print("got", line.strip(), flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(5)
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("warm")
+    (folder / "program.py").write_text(PROGRAM)
+    with Place(folder) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def terminal(place: Place) -> Iterator[Terminal]:
+    terminal = Terminal(place)
+    try:
+        terminal.expect(r"\$ ")
+        terminal.write(f"{' '.join(WARM)} program.py < /dev/null; echo first $?\n")
+        terminal.expect(r"first \d+\r\n")
+        place.wait()
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def started(terminal: Terminal, command: list[str]) -> int:
+    terminal.write(f"{' '.join(command)} program.py; echo ended $?\n")
+    return int(re.search(r"program (\d+) True True", terminal.expect(r"program .*\r\n"))[1])  # type: ignore[index]
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+@pytest.mark.parametrize("command", [PYTHON, WARM], ids=["python", "warm"])
+def test_interrupt_and_end_of_input_reach_the_program(place: Place, terminal: Terminal, command: list[str]) -> None:
+    pid = started(terminal, command)
+    if command is WARM:
+        assert parent(pid) in {found["pid"] for found in place.servers()}
+    terminal.write("a line\n")
+    terminal.expect("got a line\r\n")
+    terminal.write("\x03")
+    shown = terminal.expect(r"ended \d+\r\n")
+    assert shown.count("interrupted") == 1
+    assert "ended 5" in shown
+    started(terminal, command)
+    terminal.write("\x04")
+    assert "ended 0" in terminal.expect(r"ended \d+\r\n")
+    terminal.expect(r"\$ ")
+
+
+@pytest.mark.parametrize("command", [PYTHON, WARM], ids=["python", "warm"])
+def test_stopped_job_goes_on_in_the_foreground(terminal: Terminal, command: list[str]) -> None:
+    started(terminal, command)
+    terminal.write("\x1a")
+    terminal.expect("Stopped")
+    terminal.expect(r"\$ ")
+    terminal.write("fg\n")
+    terminal.write("after\n")
+    terminal.expect("got after\r\n")
+    terminal.write("\x1a")
+    terminal.expect("Stopped")
+    terminal.expect(r"\$ ")
+    terminal.write("kill %1; fg\n")
+    terminal.expect("Terminated")
+    terminal.expect(r"\$ ")
+
+
+@pytest.mark.parametrize("command", [PYTHON, WARM], ids=["python", "warm"])
+def test_quit_ends_the_job_by_its_signal(terminal: Terminal, command: list[str]) -> None:
+    started(terminal, command)
+    terminal.write("\x1c")
+    assert "ended 131" in terminal.expect(r"ended \d+\r\n")
+    terminal.expect(r"\$ ")
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z" and parent(pid) != os.getpid()
+    except OSError:
+        return True
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("warm")
+    with Place(folder) as place:
+        place.prepare("import time, signal")
+        yield place
+
+
+@contextlib.contextmanager
+def running(place: Place) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    (place.folder / "program.py").write_text(
+        "import os, signal, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\nprint('too late')\n"
+    )
+    with subprocess.Popen(
+        [*WARM, "program.py"],
+        cwd=place.folder,
+        env=place.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as client:
+        assert client.stdout is not None
+        pid = int(client.stdout.readline())
+        assert pid != client.pid
+        yield client, pid
+        wait_for(lambda: gone(pid))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP], ids=lambda n: n.name)
+def test_signal_to_the_client_ends_the_program(session: Place, number: signal.Signals) -> None:
+    with running(session) as (client, _):
+        client.send_signal(number)
+        assert client.wait(PATIENCE) == -number
+        assert client.stderr is not None
+        assert ("KeyboardInterrupt" in client.stderr.read()) == (number == signal.SIGINT)
+
+
+def test_killed_client_takes_the_program_with_it(session: Place) -> None:
+    with running(session) as (client, pid):
+        client.kill()
+        client.wait(PATIENCE)
+        wait_for(lambda: gone(pid))
+    [server] = session.servers()
+    wait_for(lambda: session.servers()[0]["running"] == [])
+    assert server["pid"] == session.servers()[0]["pid"]
+
+
+def test_killed_program_ends_the_client_by_the_same_signal(session: Place) -> None:
+    with running(session) as (client, pid):
+        os.kill(pid, signal.SIGKILL)
+        assert client.wait(PATIENCE) == -signal.SIGKILL
+
+
+def test_stopped_program_stops_the_client_and_both_go_on(session: Place) -> None:
+    with running(session) as (client, pid):
+        os.kill(pid, signal.SIGSTOP)
+        _, status = os.waitpid(client.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        client.send_signal(signal.SIGCONT)
+        wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "S")
+        client.send_signal(signal.SIGTERM)
+        assert client.wait(PATIENCE) == -signal.SIGTERM
+
+
+def test_stopped_fork_server_is_not_waited_for_long(session: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    [server] = session.servers()
+    os.kill(server["pid"], signal.SIGSTOP)
+    try:
+        (session.folder / "program.py").write_text("print('once')")
+        done = subprocess.run([*WARM, "program.py"], cwd=session.folder, env=session.environment, capture_output=True)
+        assert done.stdout == b"once\n"
+    finally:
+        os.kill(server["pid"], signal.SIGCONT)
+
+
+def test_killed_fork_server_ends_program_and_client_and_the_next_run_is_plain(session: Place) -> None:
+    [server] = session.servers()
+    with running(session) as (client, pid):
+        os.kill(server["pid"], signal.SIGKILL)
+        assert client.wait(PATIENCE) == -signal.SIGKILL
+        assert client.stderr is not None
+        assert "fork server" in client.stderr.read()
+        wait_for(lambda: gone(pid))
+    assert session.assert_same("print('again')").stdout == "again\n"
+    assert not session.was_warm
+    session.wait()
+    session.assert_same("print('again')")
+    assert session.was_warm, session.reason

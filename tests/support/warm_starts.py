@@ -1,0 +1,118 @@
+"""Runs programs by ``python`` and by ``zerocopy run --warm``, with fork servers of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zerocopy.launch import control
+
+PYTHON = [sys.executable]
+# By the script, as users do: "python -m zerocopy" would search the program's folder for its own imports.
+WARM = [f"{sysconfig.get_path('scripts')}/zerocopy", "run", "--warm"]
+_PATIENCE = 60
+
+
+class Place:
+    """A folder with a program, and the fork servers of a runtime folder within it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runtime = folder / "runtime"
+        self.runtime.mkdir(mode=0o700)
+        self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(self.runtime), "THE_GROUP": str(os.getpgrp())}
+        self.environment.pop("PYTHONUNBUFFERED", None)
+        self.was_warm = False
+        self.reason = ""
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for found in self.servers():
+            with self._here():
+                control.stop(found["socket"])
+        self._await(lambda: not self.servers())
+
+    @contextlib.contextmanager
+    def _here(self) -> Iterator[None]:
+        before = os.environ.get("XDG_RUNTIME_DIR")
+        os.environ["XDG_RUNTIME_DIR"] = str(self.runtime)
+        try:
+            yield
+        finally:
+            del os.environ["XDG_RUNTIME_DIR"]
+            if before is not None:
+                os.environ["XDG_RUNTIME_DIR"] = before
+
+    def servers(self) -> list[dict[str, Any]]:
+        with self._here():
+            return list(control.status())
+
+    def prepare(self, text: str) -> None:
+        """Run a program once, and wait for the fork server that has its imports."""
+        done = self.run(WARM, text)
+        assert done.returncode == 0, done.stderr
+        self.wait()
+
+    def wait(self, count: int = 1) -> None:
+        """Wait until fork servers listen, and none is being started."""
+        self._await(lambda: len(self.servers()) >= count and not self._starting())
+
+    def _starting(self) -> bool:
+        known = {found["pid"] for found in self.servers()}
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = path.read_bytes().split(b"\0")
+                if b"zerocopy-warm" in words and int(path.parent.name) not in known:
+                    variables = (path.parent / "environ").read_bytes().split(b"\0")
+                    if b"XDG_RUNTIME_DIR=" + os.fsencode(self.runtime) in variables:
+                        return True
+        return False
+
+    def _await(self, condition: Any) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "no fork server after a minute"
+            time.sleep(0.05)
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Learn whether a program within the block was forked from a fork server."""
+        before = {found["pid"]: found["starts"] for found in self.servers()}
+        yield
+        after = {found["pid"]: found["starts"] for found in self.servers()}
+        self.was_warm = any(after.get(pid, starts) > starts for pid, starts in before.items())
+        self.reason = f"starts of fork servers before and after: {before}, {after}"
+
+    def run(
+        self, command: list[str], text: str, *arguments: str, stdin: str = "", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        (self.folder / "program.py").write_text(text)
+        with self.counting() if command is WARM else contextlib.nullcontext():
+            return subprocess.run(
+                [*command, "program.py", *arguments],
+                cwd=self.folder,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="surrogateescape",
+                timeout=120,
+                env={**self.environment, **variables},
+            )
+
+    def assert_same(
+        self, text: str, *arguments: str, stdin: str = "", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Assert that a program does the same by both; return what it did."""
+        plain = self.run(PYTHON, text, *arguments, stdin=stdin, **variables)
+        warm = self.run(WARM, text, *arguments, stdin=stdin, **variables)
+        assert (warm.returncode, warm.stdout, warm.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+        return warm
