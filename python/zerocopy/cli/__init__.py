@@ -17,6 +17,7 @@ import zerocopy
 #: What the help says of each subcommand.
 COMMANDS = {
     "convert": "write a checkpoint in another format, or as shards",
+    "diff": "compare two checkpoints: names, dtypes, shapes and values",
     "ps": "list what the model server keeps",
     "run": "run a Python program with torch.load patched",
     "serve": "be the model server, or write a systemd unit for it",
