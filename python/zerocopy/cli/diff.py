@@ -53,10 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--atol", type=_tolerance, metavar="X", help="absolute tolerance (default: 0)")
     parser.add_argument("--ignore-dtype", action="store_true", help="dtypes may differ: compare values only")
     parser.add_argument(
-        "--tensors-only", action="store_true", help="leave out what is not a tensor: steps, settings, metadata"
+        "--tensors-only",
+        action="store_true",
+        help="leave out what is not a tensor: steps, settings, metadata",
     )
     parser.add_argument(
-        "-q", "--brief", action="store_true", help="say only whether they differ; stop at the first difference"
+        "-q",
+        "--brief",
+        action="store_true",
+        help="say only whether they differ; stop at the first difference",
     )
     parser.add_argument(
         "--max",
@@ -66,7 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"print at most N lines of differences; 0 prints all (default: {_MAX_LINES})",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object (docs/diff.md describes it)")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object (docs/diff.md describes it)"
+    )
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -225,9 +232,7 @@ def _facts(found: Any) -> dict[str, Any]:
     }
 
 
-def _value_differences(
-    a: Checkpoint, b: Checkpoint, tolerance: Tolerance | None
-) -> Iterator[dict[str, Any]]:
+def _value_differences(a: Checkpoint, b: Checkpoint, tolerance: Tolerance | None) -> Iterator[dict[str, Any]]:
     from zerocopy.cli.comparison import Comparison
 
     values, others = a.metadata(), b.metadata()

@@ -17,7 +17,7 @@ from zerocopy.cli.reading import Trouble
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer, TensorInfo
 
-_CHUNK = 1 << 19  # bytes of each file that are compared at once: both buffers stay in the processor's cache
+_CHUNK = 1 << 17  # bytes of each file that are compared at once: both buffers stay in the processor's cache
 _BLOCK = 1 << 20  # elements of a block that is converted
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _READ_DIRECTLY = ("zip", "legacy", "safetensors", "hdf5")
@@ -208,7 +208,11 @@ def _text_of(value: torch.Tensor) -> str:
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(itertools.accumulate(reversed((*shape[1:], 1)), lambda x, y: x * max(y, 1)))[::-1] if shape else ()
+    return (
+        tuple(itertools.accumulate(reversed((*shape[1:], 1)), lambda x, y: x * max(y, 1)))[::-1]
+        if shape
+        else ()
+    )
 
 
 def _position(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
