@@ -172,7 +172,9 @@ def test_diff_of_bad_file_exits_with_one_sentence(
     assert (code, out) == (2, "") and err.startswith("zerocopy diff: ") and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["a"], ["--rtol", "-1", "a", "b"], ["--atol", "nan", "a", "b"], ["--max", "x", "a", "b"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments", [["a"], ["--rtol", "-1", "a", "b"], ["--atol", "nan", "a", "b"], ["--max", "x", "a", "b"]]
+)
 def test_diff_with_bad_arguments_shows_its_usage(
     capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:

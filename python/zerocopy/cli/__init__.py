@@ -18,6 +18,7 @@ import zerocopy
 COMMANDS = {
     "convert": "write a checkpoint in another format, or as shards",
     "diff": "compare two checkpoints: names, dtypes, shapes and values",
+    "env": "print what a bug report needs: versions, system, variables",
     "ps": "list what the model server keeps",
     "run": "run a Python program with torch.load patched",
     "serve": "be the model server, or write a systemd unit for it",

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from zerocopy.lazy.checkpoint import Checkpoint
 
 DESCRIPTION = """
-Compares two checkpoints of any formats: the names of tensors, dtypes, shapes, elements, and values that are not tensors.
-Each is a file, an index of shards, or a folder. Tensors are compared piece by piece, so that memory stays small. Without
-a tolerance elements are equal if their bits are: NaN equals the same NaN, and 0.0 differs from -0.0. With --rtol or
---atol elements are equal if |a - b| <= atol + rtol * |b|; every NaN then equals every NaN. Tensors of different dtypes
-differ; their elements are compared as well, by value.
+Compares two checkpoints of any formats: the names of tensors, dtypes, shapes, elements, and values that are not
+tensors. Each is a file, an index of shards, or a folder. Tensors are compared piece by piece, so that memory stays
+small. Without a tolerance elements are equal if their bits are: NaN equals the same NaN, and 0.0 differs from -0.0.
+With --rtol or --atol elements are equal if |a - b| <= atol + rtol * |b|; every NaN then equals every NaN. Tensors of
+different dtypes differ; their elements are compared as well, by value.
 """
 
 EPILOG = """
@@ -223,7 +223,7 @@ def _facts(found: Any) -> dict[str, Any]:
     if found.text:
         return {}
     return {
-        "count": found.count,
+        "count": found.unequal,
         "elements": found.total,
         "largest": found.largest,
         "first": list(found.first),

@@ -39,7 +39,7 @@ class Tolerance(NamedTuple):
 class ValueDifference(NamedTuple):
     """How the elements of two tensors differ."""
 
-    count: int  # elements that differ
+    unequal: int  # elements that differ
     total: int
     largest: float | None  # the largest absolute difference of finite values; None where there is none
     first: tuple[int, ...]
@@ -52,7 +52,7 @@ class ValueDifference(NamedTuple):
             return self.text
         by = "" if self.largest is None else f" by up to {self.largest:.6g}"
         where = f"[{', '.join(map(str, self.first))}]"
-        return f"{self.count} of {self.total} values differ{by}, first {where}: {self.a} | {self.b}"
+        return f"{self.unequal} of {self.total} values differ{by}, first {where}: {self.a} | {self.b}"
 
 
 class Side:
@@ -90,7 +90,7 @@ class Side:
 
     def is_dense(self, info: TensorInfo) -> bool:
         """Return whether a tensor is made of one storage, so that parts of it can be read."""
-        return bool(info.stride) or not info.shape and bool(info.storage)
+        return bool(info.stride) or (not info.shape and bool(info.storage))
 
     def block(self, name: str, index: tuple[Any, ...]) -> torch.Tensor:
         """Return a part of a tensor."""
