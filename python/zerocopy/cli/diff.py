@@ -101,19 +101,19 @@ def _diff(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         a = stack.enter_context(zerocopy.open(options.a))
         b = stack.enter_context(zerocopy.open(options.b))
-        differences = _differences(a, b, options)
+        found_differences = differences(a, b, options)
         if options.brief:
-            differ = next(differences, None) is not None
+            differ = next(found_differences, None) is not None
             if options.json:
                 _say_json(options, int(differ), [], None)
             elif differ:
                 say([f"{escaped(options.a)} and {escaped(options.b)} differ"])
             return int(differ)
         if options.json:
-            found = list(differences)
+            found = list(found_differences)
             _say_json(options, bool(found), found, len(a.keys() & b.keys()))
             return int(bool(found))
-        return _print(options, differences, len(a.keys() & b.keys()))
+        return _print(options, found_differences, len(a.keys() & b.keys()))
 
 
 def _print(options: argparse.Namespace, differences: Iterator[dict[str, Any]], both: int) -> int:
@@ -124,7 +124,7 @@ def _print(options: argparse.Namespace, differences: Iterator[dict[str, Any]], b
         if found["kind"] not in ("only", "value"):
             changed.add(found["name"])
         if not options.most or number < options.most:
-            say([_line(found)])
+            say([line(found)])
     total = sum(counts.values())
     if not total:
         return reading.FINE
@@ -152,14 +152,15 @@ def _say_json(options: argparse.Namespace, code: int, found: list[dict[str, Any]
     )
 
 
-def _line(found: dict[str, Any]) -> str:
+def line(found: dict[str, Any]) -> str:
+    """Return a difference as text."""
     name = escaped(found["name"]) or "''"
     if found["kind"] == "only":
         return f"{found['side']} {name}  {found['text']}"
     return f"! {name}: {found['kind']}: {found['text']}"
 
 
-def _differences(a: Checkpoint, b: Checkpoint, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def differences(a: Checkpoint, b: Checkpoint, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the differences, cheap ones first: names, then what the files state, then elements."""
     from zerocopy.cli.tensor_diff import Tolerance
 

@@ -15,7 +15,7 @@ from zerocopy import _torch
 from zerocopy.cli.comparison import Comparison
 from zerocopy.cli.reading import Trouble
 from zerocopy.lazy.checkpoint import Checkpoint
-from zerocopy.lazy.layer import FileLayer, TensorInfo
+from zerocopy.lazy.layer import FileLayer, Layer, TensorInfo
 
 _CHUNK = 1 << 17  # bytes of each file that are compared at once: both buffers stay in the processor's cache
 _BLOCK = 1 << 20  # elements of a block that is converted
@@ -88,6 +88,10 @@ class Side:
             layer.require_there()
         return self._descriptors[layer.path], info.offset
 
+    def layer(self, name: str) -> Layer:
+        """Return the file that a tensor comes from."""
+        return self._layers[name]
+
     def is_dense(self, info: TensorInfo) -> bool:
         """Return whether a tensor is made of one storage, so that parts of it can be read."""
         return bool(info.stride) or (not info.shape and bool(info.storage))
@@ -110,7 +114,7 @@ def compare(
     if places[0] is not None and places[1] is not None:
         _compare_bytes(places[0], places[1], one, tally)
     else:
-        for start, index in _blocks(tuple(one.shape)):
+        for start, index in blocks(tuple(one.shape)):
             if tally.add(start, a.block(one.name, index), b.block(other.name, index)):
                 break
     return tally.difference()
@@ -224,7 +228,7 @@ def _position(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(index))
 
 
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Yield the parts of a shape in row-major order: the number of the first element, and an index."""
     if not math.prod(shape):
         return
