@@ -17,8 +17,11 @@ import zerocopy
 #: What the help says of each subcommand.
 COMMANDS = {
     "convert": "write a checkpoint in another format, or as shards",
+    "diff": "compare two checkpoints: names, dtypes, shapes and values",
+    "env": "print what a bug report needs: versions, system, variables",
     "plan": "say which bytes each rank of a job would read of a checkpoint",
     "ps": "list what the model server keeps",
+    "report": "write an HTML page about a checkpoint",
     "run": "run a Python program with torch.load patched",
     "serve": "be the model server, or write a systemd unit for it",
     "scan": "say what a checkpoint's pickles name, and whether a safe load would take it",

@@ -7,16 +7,19 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from pickle import UnpicklingError
 from typing import Any, NamedTuple, Protocol
 
 from zerocopy._version import __version__
 from zerocopy.cli import output
+from zerocopy.errors import Error
 
 FINE, BAD, TROUBLE = 0, 1, 2
 INTERRUPTED = 130  # as a shell reports SIGINT and SIGPIPE
 BROKEN_PIPE = 141
 
 _SCHEMA = 1
+_MAX_REASON_LENGTH = 2000
 
 EXIT_CODES = """
 exit codes:
@@ -157,6 +160,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def head(command: str) -> dict[str, Any]:
+    """Return the first entries of what ``--json`` prints."""
+    return {"schema": _SCHEMA, "command": command, "zerocopy": __version__}
+
+
 def report_on(
     command: str, options: argparse.Namespace, examine: Callable[[OpenFile], Report], verdicts: Sequence[str]
 ) -> int:
@@ -172,9 +180,8 @@ def report_on(
                 output.say(report.lines())
         code = max(report.code for report in reports)
         if options.json:
-            head = {"schema": _SCHEMA, "command": command, "zerocopy": __version__}
             files = [report.as_json() for report in reports]
-            output.say_json({**head, "verdict": [*verdicts, "trouble"][code], "files": files})
+            output.say_json({**head(command), "verdict": [*verdicts, "trouble"][code], "files": files})
         output.flush()
         return code
     except BrokenPipeError:
@@ -182,6 +189,31 @@ def report_on(
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def run_guarded(command: str, execute: Callable[[], int]) -> int:
+    """Run a command, and turn every expected error into one line on standard error and its exit code."""
+    try:
+        code = execute()
+        output.flush()
+        return code
+    except BrokenPipeError:
+        output.hush()
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except MemoryError:
+        reason = "out of memory"
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.filename is not None:
+            reason = f"{os.fsdecode(error.filename)}: {reason}"
+    except KeyError as error:  # str() of one is the repr of its message
+        reason = str(error.args[0]) if error.args else "KeyError"
+    except (Trouble, Error, UnpicklingError, ValueError) as error:
+        reason = str(error)
+    output.complain(f"zerocopy {command}: {output.escaped(reason, _MAX_REASON_LENGTH)}")
+    return TROUBLE
 
 
 def _report(path: str, examine: Callable[[OpenFile], Report]) -> Report:

@@ -1,0 +1,201 @@
+"""``zerocopy report``: a page about a checkpoint, for a browser."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerocopy import display
+from zerocopy.cli import diff, output, reading
+from zerocopy.cli.output import escaped, say
+
+if TYPE_CHECKING:
+    from zerocopy.cli.report_page import File, Row
+    from zerocopy.lazy.checkpoint import Checkpoint
+
+DESCRIPTION = """
+Writes one self-contained HTML page about a checkpoint: a treemap of bytes by module path, dtypes, the layout of the
+file, a table of tensors to search and sort, and the values that are not tensors. The page loads nothing from a network.
+Only what the file says of its tensors is read, unless --statistics or --compare is given.
+"""
+
+EPILOG = """
+exit codes:
+  0  the page is written
+  2  trouble: the line on standard error says why
+130 after an interrupt.
+
+example:
+  $ zerocopy report model.safetensors -o report.html
+  $ zerocopy report new.pt --compare old.pt --statistics -o report.html
+"""
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+_STATISTICS = ("min", "max", "mean", "std", "NaN", "Inf")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("file", metavar="FILE", help="a checkpoint: a file, an index, a folder")
+    parser.add_argument(
+        "-o", "--output", metavar="PAGE", required=True, help="where to write; - for standard output"
+    )
+    parser.add_argument(
+        "--compare", metavar="OTHER", help="also show how FILE differs from OTHER, as zerocopy diff does"
+    )
+    parser.add_argument(
+        "--statistics",
+        action="store_true",
+        help=f"also read every tensor, and show {', '.join(_STATISTICS)} of its elements",
+    )
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Write the page, and return the exit code."""
+    for source in filter(None, (options.file, options.compare)):
+        with contextlib.suppress(OSError):
+            if Path(source).samefile(options.output):
+                parser.error(f"-o {escaped(options.output)} would replace the checkpoint")
+    return reading.run_guarded("report", lambda: _report(options))
+
+
+def _report(options: argparse.Namespace) -> int:
+    import zerocopy
+    from zerocopy.cli import report_page
+    from zerocopy.cli.report_page import Column
+
+    with contextlib.ExitStack() as stack:
+        checkpoint = stack.enter_context(zerocopy.open(options.file))
+        columns = []
+        differences = None
+        changes: dict[str, list[str]] = defaultdict(list)
+        if options.statistics:
+            columns += [Column(name, True) for name in _STATISTICS]
+        if options.compare:
+            columns.append(Column("difference", False))
+            other = stack.enter_context(zerocopy.open(options.compare))
+            differences = _compared(checkpoint, other, options, changes)
+        rows, files = _facts(checkpoint, options, changes)
+        text = report_page.page(
+            options.file,
+            ", ".join(dict.fromkeys(layer.container for layer in checkpoint.layers)),
+            rows,
+            files,
+            {display.shown(k): display.shown(display.described(v)) for k, v in checkpoint.metadata().items()},
+            columns,
+            differences,
+            options.compare or "",
+        )
+    _write(text, options.output)
+    return reading.FINE
+
+
+def _compared(
+    checkpoint: Checkpoint, other: Checkpoint, options: argparse.Namespace, changes: dict[str, list[str]]
+) -> list[str]:
+    settings = argparse.Namespace(
+        a=options.file, b=options.compare, rtol=None, atol=None, ignore_dtype=False, tensors_only=False, brief=False
+    )  # fmt: skip
+    lines = []
+    for found in diff.differences(checkpoint, other, settings):
+        lines.append(diff.line(found))
+        only = found["kind"] == "only"
+        changes[found["name"]].append("only here" if only else f"{found['kind']}: {found['text']}")
+    return lines
+
+
+def _facts(
+    checkpoint: Checkpoint, options: argparse.Namespace, changes: dict[str, list[str]]
+) -> tuple[list[Row], list[File]]:
+    from zerocopy.cli.report_page import File, Row
+    from zerocopy.cli.tensor_diff import Side
+
+    side = Side(checkpoint)
+    rows, files = [], []
+    infos = checkpoint.tensors()
+    progress = output.Progress("zerocopy report:", sum(info.nbytes for info in infos))
+    seen = set()
+    extents: dict[Any, list[tuple[int, int, str]]] = defaultdict(list)
+    for info in infos:
+        layer = side.layer(info.name)
+        dtype = str(info.dtype).removeprefix("torch.")
+        key = (layer.path, info.storage, info.offset, info.nbytes) if info.storage else (info.name,)
+        own = 0 if key in seen else info.nbytes
+        seen.add(key)
+        if info.offset is not None and own:
+            extents[layer.path].append((info.offset, own, dtype))
+        more: list[Any] = list(_statistics(side, info)) if options.statistics else []
+        if options.compare:
+            more.append("; ".join(changes[info.name]) or None)
+        progress.add(info.nbytes)
+        shape = " x ".join(map(str, info.shape)) or "scalar"
+        rows.append(Row(info.name, dtype, shape, info.nbytes, info.offset, own, tuple(more)))
+    progress.end()
+    for layer in checkpoint.layers:
+        path = Path(layer.path)
+        if path.is_file():
+            files.append(File(layer.path, path.stat().st_size, extents[layer.path]))
+    return rows, files
+
+
+def _statistics(side: Any, info: Any) -> list[float | int | None]:
+    """Return min, max, mean and std of the finite elements, and how many are NaN and Inf, block by block."""
+    import torch
+
+    from zerocopy.cli.tensor_diff import blocks
+
+    if not side.is_dense(info) or info.dtype.is_complex:
+        return [None] * len(_STATISTICS)
+    low, high, count, mean, spread, nan, inf = math.inf, -math.inf, 0, 0.0, 0.0, 0, 0
+    for _, index in blocks(tuple(info.shape)):
+        try:
+            block = side.block(info.name, index).reshape(-1).double()
+        except (RuntimeError, TypeError):  # packed and quantized dtypes have no conversion
+            return [None] * len(_STATISTICS)
+        nan += int(torch.isnan(block).sum())
+        inf += int(torch.isinf(block).sum())
+        block = block[torch.isfinite(block)]
+        if not len(block):
+            continue
+        low, high = min(low, float(block.min())), max(high, float(block.max()))
+        # Means and squares of blocks are joined as Chan, Golub and LeVeque do, which keeps small spreads exact.
+        gap, both = float(block.mean()) - mean, count + len(block)
+        spread += float(block.var(unbiased=False)) * len(block) + gap * gap * count * len(block) / both
+        mean += gap * len(block) / both
+        count = both
+    if not count:
+        return [None, None, None, None, nan, inf]
+    return [_finite(each) for each in (low, high, mean, math.sqrt(spread / count))] + [nan, inf]
+
+
+def _finite(value: float) -> float | None:
+    return float(f"{value:.9g}") if math.isfinite(value) else None
+
+
+def _write(text: str, target: str) -> None:
+    if target == "-":
+        say([text])
+        return
+    path = Path(target)
+    content = text.encode("utf-8", "backslashreplace")
+    # A page that is written halfway is not left in the place of an older one.
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(file.name, 0o666 & ~umask)  # noqa: PTH101
+            os.replace(file.name, path)  # noqa: PTH105
+        except BaseException:
+            os.unlink(file.name)  # noqa: PTH108
+            raise
+    if sys.stderr.isatty():
+        output.complain(f"{escaped(target)}: {display.size(len(content))}")

@@ -1,0 +1,253 @@
+"""Compares the elements of two tensors of files, block by block."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from zerocopy import _torch
+from zerocopy.cli.comparison import Comparison
+from zerocopy.cli.reading import Trouble
+from zerocopy.lazy.checkpoint import Checkpoint
+from zerocopy.lazy.layer import FileLayer, Layer, TensorInfo
+
+_CHUNK = 1 << 17  # bytes of each file that are compared at once: both buffers stay in the processor's cache
+_BLOCK = 1 << 20  # elements of a block that is converted
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_READ_DIRECTLY = ("zip", "legacy", "safetensors", "hdf5")
+
+
+class Tolerance(NamedTuple):
+    """How far apart values may be: ``|a - b| <= atol + rtol * |b|``. Without a tolerance, bits are compared."""
+
+    rtol: float
+    atol: float
+
+    def holds(self, a: float, b: float) -> bool:
+        """Return whether two numbers are close; NaN is close to NaN."""
+        if math.isnan(a) or math.isnan(b):
+            return math.isnan(a) and math.isnan(b)
+        return a == b or abs(a - b) <= self.atol + self.rtol * abs(b)
+
+
+class ValueDifference(NamedTuple):
+    """How the elements of two tensors differ."""
+
+    unequal: int  # elements that differ
+    total: int
+    largest: float | None  # the largest absolute difference of finite values; None where there is none
+    first: tuple[int, ...]
+    a: str
+    b: str
+    text: str = ""  # for tensors without elements of their own, such as sparse ones
+
+    def __str__(self) -> str:
+        if self.text:
+            return self.text
+        by = "" if self.largest is None else f" by up to {self.largest:.6g}"
+        where = f"[{', '.join(map(str, self.first))}]"
+        return f"{self.unequal} of {self.total} values differ{by}, first {where}: {self.a} | {self.b}"
+
+
+class Side:
+    """One of two checkpoints, and descriptors of its files."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self._layers = {name: layer for layer in checkpoint.layers for name in layer.names()}
+        self._descriptors: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Close the files, after a check that they are still those that were opened."""
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    def require_unchanged(self) -> None:
+        """Raise ``OSError`` if a file was replaced while it was compared."""
+        for layer in self.checkpoint.layers:
+            if isinstance(layer, FileLayer) and layer.path in self._descriptors:
+                layer.require_there()
+
+    def place(self, info: TensorInfo) -> tuple[int, int] | None:
+        """Return a descriptor and the offset of a tensor's bytes, where they lie in the file in order."""
+        layer = self._layers[info.name]
+        in_order = info.stride == _row_major(info.shape) or not info.nbytes
+        if info.offset is None or not in_order or layer.container not in _READ_DIRECTLY:
+            return None
+        if not isinstance(layer, FileLayer) or any(layer.flags(info.name)):
+            return None
+        if layer.path not in self._descriptors:
+            self._descriptors[layer.path] = os.open(layer.path, os.O_RDONLY | os.O_CLOEXEC)
+            layer.require_there()
+        return self._descriptors[layer.path], info.offset
+
+    def layer(self, name: str) -> Layer:
+        """Return the file that a tensor comes from."""
+        return self._layers[name]
+
+    def is_dense(self, info: TensorInfo) -> bool:
+        """Return whether a tensor is made of one storage, so that parts of it can be read."""
+        return bool(info.stride) or (not info.shape and bool(info.storage))
+
+    def block(self, name: str, index: tuple[Any, ...]) -> torch.Tensor:
+        """Return a part of a tensor."""
+        found: torch.Tensor = self.checkpoint.get_slice(name)[index]
+        return found.detach().resolve_conj().resolve_neg().cpu()
+
+
+def compare(
+    a: Side, b: Side, one: TensorInfo, other: TensorInfo, tolerance: Tolerance | None, *, brief: bool
+) -> ValueDifference | None:
+    """Compare two tensors of the same shape, and return how they differ. `brief` stops at the first difference."""
+    if not (a.is_dense(one) and b.is_dense(other)):
+        text = Comparison().difference(a.checkpoint.get_tensor(one.name), b.checkpoint.get_tensor(other.name))
+        return ValueDifference(1, 1, None, (), "", "", text) if text else None
+    tally = _Tally(one, tolerance, brief)
+    places = (a.place(one), b.place(other)) if one.dtype == other.dtype else (None, None)
+    if places[0] is not None and places[1] is not None:
+        _compare_bytes(places[0], places[1], one, tally)
+    else:
+        for start, index in blocks(tuple(one.shape)):
+            if tally.add(start, a.block(one.name, index), b.block(other.name, index)):
+                break
+    return tally.difference()
+
+
+def _compare_bytes(a: tuple[int, int], b: tuple[int, int], info: TensorInfo, tally: _Tally) -> None:
+    # Reads into two small buffers are as quick as a mapping is at its best, need no page faults, and a file that
+    # becomes shorter is an exception. bytearray compares by memcmp.
+    buffers = bytearray(_CHUNK), bytearray(_CHUNK)
+    width = _torch.element_size(info.dtype)
+    for done in range(0, info.nbytes, _CHUNK):
+        length = min(_CHUNK, info.nbytes - done)
+        if length < len(buffers[0]):
+            buffers = bytearray(length), bytearray(length)
+        for (descriptor, offset), buffer in zip((a, b), buffers, strict=True):
+            if os.preadv(descriptor, [buffer], offset + done) != length:
+                raise Trouble(f"a file became shorter while {info.name} was read")
+        if buffers[0] != buffers[1]:
+            blocks = [torch.frombuffer(buffer, dtype=info.dtype, count=length // width) for buffer in buffers]
+            if tally.add(done // width, *blocks):
+                return
+
+
+class _Tally:
+    """Counts the differences of one pair of tensors."""
+
+    def __init__(self, info: TensorInfo, tolerance: Tolerance | None, brief: bool) -> None:
+        self._shape, self._total = tuple(info.shape), math.prod(info.shape)
+        self._tolerance, self._brief = tolerance, brief
+        self._count, self._largest = 0, -1.0
+        self._first: tuple[int, str, str] | None = None
+
+    def add(self, start: int, a: torch.Tensor, b: torch.Tensor) -> bool:
+        """Compare two blocks, of which the first element has a number. Return whether enough is known."""
+        a, b = a.reshape(-1), b.reshape(-1)
+        unequal = self._unequal(a, b)
+        count = int(unequal.sum())
+        if count:
+            place = int(unequal.to(torch.uint8).argmax())
+            if self._first is None:
+                self._first = start + place, _text_of(a[place]), _text_of(b[place])
+            self._count += count
+            if not self._brief:
+                self._largest = max(self._largest, _largest_gap(a, b))
+        return bool(self._brief and self._count)
+
+    def _unequal(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if self._tolerance is not None:
+            wide_a, wide_b = _comparable(a, b)
+            return ~torch.isclose(wide_a, wide_b, self._tolerance.rtol, self._tolerance.atol, equal_nan=True)
+        if a.dtype != b.dtype:
+            wide_a, wide_b = _comparable(a, b)
+            return (wide_a != wide_b) & ~((wide_a != wide_a) & (wide_b != wide_b))
+        width = _torch.element_size(a.dtype)
+        bits = _BITS.get(width, torch.int64)
+        pieces = width // _torch.element_size(bits)
+        different = a.contiguous().view(bits) != b.contiguous().view(bits)
+        return different.view(-1, pieces).any(1)
+
+    def difference(self) -> ValueDifference | None:
+        """Return what was found."""
+        if self._first is None:
+            return None
+        number, a, b = self._first
+        largest = self._largest if self._largest >= 0 else None
+        return ValueDifference(self._count, self._total, largest, _position(number, self._shape), a, b)
+
+
+def _comparable(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two tensors in one dtype that holds the values of both, as far as torch has one."""
+    if a.dtype.is_complex or b.dtype.is_complex:
+        wide = torch.complex128
+    elif a.dtype.is_floating_point or b.dtype.is_floating_point:
+        wide = torch.float64
+    else:
+        wide = torch.int64
+    return a.to(wide), b.to(wide)
+
+
+def _largest_gap(a: torch.Tensor, b: torch.Tensor) -> float:
+    try:
+        wide_a, wide_b = _comparable(a, b)
+    except (RuntimeError, TypeError):  # packed dtypes, float4 for one, have no conversion
+        return -1.0
+    gap = (wide_a - wide_b).abs().double()
+    gap = gap[torch.isfinite(gap)]
+    return float(gap.max()) if len(gap) else -1.0
+
+
+def _text_of(value: torch.Tensor) -> str:
+    try:
+        return repr(value.item())
+    except (RuntimeError, TypeError):
+        return str(value.reshape(1).view(_BITS[_torch.element_size(value.dtype)]).item())
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (
+        tuple(itertools.accumulate(reversed((*shape[1:], 1)), lambda x, y: x * max(y, 1)))[::-1]
+        if shape
+        else ()
+    )
+
+
+def _position(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index of an element from its number in row-major order."""
+    index = []
+    for length in reversed(shape):
+        number, place = divmod(number, length)
+        index.append(place)
+    return tuple(reversed(index))
+
+
+def blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yield the parts of a shape in row-major order: the number of the first element, and an index."""
+    if not math.prod(shape):
+        return
+    depth = 0  # leading dimensions of which each place is a block of its own, or several
+    while depth < len(shape) - 1 and math.prod(shape[depth + 1 :]) > _BLOCK:
+        depth += 1
+    inner = math.prod(shape[depth + 1 :])
+    step = max(1, _BLOCK // max(inner, 1))
+    start = 0
+    for leading in itertools.product(*map(range, shape[:depth])):
+        length = shape[depth] if shape else 1
+        for begin in range(0, length, step):
+            yield start, (*leading, slice(begin, begin + step)) if shape else ()
+            start += min(step, length - begin) * inner
+
+
+def is_same_file(a: str, b: str) -> bool:
+    """Return whether two paths lead to one file."""
+    try:
+        return Path(a).samefile(b)
+    except OSError:
+        return False

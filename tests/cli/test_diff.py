@@ -1,0 +1,193 @@
+"""``zerocopy diff``: what it finds, across formats, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Saver
+
+import zerocopy
+from zerocopy import cli
+
+STATE = {"model": {"w": torch.arange(12.0).view(3, 4), "n": torch.arange(5)}, "step": 7}
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = cli.main(["diff", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def changed(**entries: Any) -> dict[str, Any]:
+    return {**STATE, **entries}
+
+
+def test_diff_of_equal_files_prints_nothing(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    nan = {"x": torch.tensor([float("nan"), 1.0])}
+    assert run(capsys, save({**STATE, **nan}, "a.pt"), save({**STATE, **nan}, "b.pt")) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("entries", "line"),
+    [
+        ({"new": torch.ones(2)}, "+ new  float32 [2]"),
+        ({"model": {"w": STATE["model"]["w"]}}, "- model.n  int64 [5]"),
+        ({"step": 8}, "! step: value: 7 and 8"),
+        ({"step": None}, "! step: value: a int and a NoneType"),
+        ({"model": {"w": torch.zeros(4, 3), "n": torch.arange(5)}}, "! model.w: shape: [3, 4] | [4, 3]"),
+        ({"model": {"w": STATE["model"]["w"].double(), "n": torch.arange(5)}}, "! model.w: dtype: float32 | float64"),
+        (
+            {"model": {"w": STATE["model"]["w"] + torch.eye(3, 4) / 2, "n": torch.arange(5)}},
+            "! model.w: values: 3 of 12 values differ by up to 0.5, first [0, 0]: 0.0 | 0.5",
+        ),
+    ],
+)  # fmt: skip
+def test_diff_names_each_difference(
+    save: Saver, capsys: pytest.CaptureFixture[str], entries: dict[str, Any], line: str
+) -> None:
+    code, out, err = run(capsys, save(STATE, "a.pt"), save(changed(**entries), "b.pt"))
+    assert code == 1 and err == ""
+    assert out.splitlines()[0] == line and len(out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["b.safetensors", "b.h5", "shards", "b.pt"])
+def test_diff_across_formats_finds_same_tensors(
+    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    if name.endswith(".h5"):
+        pytest.importorskip("h5py")
+    state = {"w": torch.arange(12.0).view(3, 4).t(), "n": torch.arange(5), "s": torch.tensor(3.0)}
+    source = save(state, "a.pt")
+    zerocopy.convert(source, tmp_path / name, max_shard_size="40B" if name == "shards" else None)
+    assert run(capsys, source, tmp_path / name) == (0, "", "")
+    other = save({**state, "n": torch.arange(5) + 1}, "c.pt")
+    assert run(capsys, tmp_path / name, other)[0] == 1
+
+
+def test_diff_compares_bits_without_tolerance(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = save({"x": torch.tensor([0.0])}, "a.pt"), save({"x": torch.tensor([-0.0])}, "b.pt")
+    assert run(capsys, a, b)[0] == 1
+    assert run(capsys, "--atol", "0", a, b)[0] == 0
+
+
+@pytest.mark.parametrize(("atol", "code"), [("0.1", 0), ("0.001", 1)])
+def test_diff_with_tolerance_accepts_close_values(
+    save: Saver, capsys: pytest.CaptureFixture[str], atol: str, code: int
+) -> None:
+    nan = float("nan")
+    a = save({"x": torch.tensor([1.0, nan]), "lr": 0.5}, "a.pt")
+    b = save({"x": torch.tensor([1.01, -nan]), "lr": 0.51}, "b.pt")
+    assert run(capsys, "--atol", atol, a, b)[0] == code
+
+
+def test_diff_of_other_dtypes_with_ignore_dtype_compares_values(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = save({"x": torch.tensor([1.0, 2.5, float("nan")])}, "a.pt")
+    b = save({"x": torch.tensor([1.0, 2.5, float("nan")], dtype=torch.bfloat16)}, "b.pt")
+    assert run(capsys, a, b)[0] == 1
+    assert run(capsys, "--ignore-dtype", a, b)[0] == 0
+
+
+def test_diff_finds_one_element_of_many_blocks(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    weight = torch.zeros(1500, 1001)
+    a = save({"row": weight, "column": weight.t().clone().t(), "half": weight.half()}, "a.pt")
+    weight[1400, 7] = 2
+    b = save({"row": weight, "column": weight.t().clone().t(), "half": weight.half()}, "b.pt")
+    code, out, _ = run(capsys, a, b)
+    assert code == 1 and out.count("1 of 1501500 values differ by up to 2, first [1400, 7]: 0.0 | 2.0") == 3
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.empty(0, 3),
+        torch.tensor(5),
+        torch.tensor([True, False]),
+        torch.tensor([1 + 2j]),
+        torch.tensor([1 + 2j]).conj(),
+        torch.eye(3).to_sparse(),
+        torch.ones(3, 4)[:, ::2],
+        torch.ones(1).expand(3, 3),
+    ],
+    ids=lambda tensor: f"{tensor.layout}-{tensor.dtype}-{tuple(tensor.shape)}",
+)
+def test_diff_of_unusual_tensors_finds_them_equal(
+    save: Saver, capsys: pytest.CaptureFixture[str], tensor: torch.Tensor
+) -> None:
+    assert run(capsys, save({"x": tensor}, "a.pt"), save({"x": tensor}, "b.pt")) == (0, "", "")
+
+
+def test_diff_brief_prints_one_sentence(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = save(STATE, "a.pt"), save(changed(step=8), "b.pt")
+    assert run(capsys, "-q", a, b) == (1, f"{a} and {b} differ\n", "")
+
+
+def test_diff_max_limits_lines(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = save({f"a{i}": torch.ones(1) for i in range(9)}, "a.pt"), save({"x": torch.ones(1)}, "b.pt")
+    _, out, _ = run(capsys, "--max", 3, a, b)
+    assert len(out.splitlines()) == 5 and "... and 7 more" in out
+    assert len(run(capsys, "--max", 0, a, b)[1].splitlines()) == 11
+
+
+def test_diff_json_has_every_difference(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = (
+        save(STATE, "a.pt"),
+        save({"model": {"w": torch.ones(3, 4), "n": torch.ones(2)}, "step": 8}, "b.pt"),
+    )
+    code, out, _ = run(capsys, "--json", a, b)
+    found = json.loads(out)
+    assert code == 1 and found["command"] == "diff" and found["verdict"] == "different"
+    assert (found["tensors_in_both"], found["tensors_equal"]) == (2, 0)
+    assert [(one["name"], one["kind"]) for one in found["differences"]] == [
+        ("step", "value"),
+        ("model.n", "dtype"),
+        ("model.n", "shape"),
+        ("model.w", "values"),
+    ]
+    assert json.loads(run(capsys, "--json", a, a)[1])["verdict"] == "same"
+
+
+def test_diff_escapes_names(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = save({"a\n\x1b[31m": torch.ones(1)}, "a.pt"), save({}, "b.pt")
+    out = run(capsys, a, b)[1]
+    assert "\x1b" not in out and "- a\\n\\x1b[31m" in out
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no checkpoint", b"PK\x03\x04"])
+def test_diff_of_bad_file_exits_with_one_sentence(
+    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
+) -> None:
+    bad = tmp_path / "bad.pt"
+    if content is not None:
+        bad.write_bytes(content)
+    code, out, err = run(capsys, save(STATE), bad)
+    assert (code, out) == (2, "") and err.startswith("zerocopy diff: ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["a"], ["--rtol", "-1", "a", "b"], ["--atol", "nan", "a", "b"], ["--max", "x", "a", "b"]]
+)
+def test_diff_with_bad_arguments_shows_its_usage(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["diff", *arguments])
+    assert caught.value.code == 2 and "usage: zerocopy diff" in capsys.readouterr().err
+
+
+def test_diff_into_closed_pipe_ends_quietly(save: Saver) -> None:
+    a, b = save({f"a{i}": torch.ones(1) for i in range(3000)}, "a.pt"), save({}, "b.pt")
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "zerocopy", "diff", "--max", "0", str(a), str(b)]
+    process = subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    os.close(reading)
+    assert process.communicate()[1] == b"" and process.returncode == 141

@@ -1,0 +1,60 @@
+"""``zerocopy env``: the block for bug reports, with a torch that works, fails or ends the process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import zerocopy
+from zerocopy import cli
+
+
+def facts(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
+    assert cli.main(["env", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_env_names_the_running_versions(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEROCOPY_BACKEND", "pread")
+    found = facts(capsys)
+    assert found["versions"]["zerocopy"] == zerocopy.__version__
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["versions"]["zerocopy's extension"] == "loads"
+    assert found["torch"]["patched"] is False
+    assert found["variables"]["ZEROCOPY_BACKEND"] == "pread"
+
+
+def test_env_as_text_has_one_line_for_each_fact(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEROCOPY_SOCKET", "/a\n/b\x1b")
+    assert cli.main(["env"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "/a\\n/b\\x1b" in out
+    assert [line for line in out.splitlines() if line.split()[:1] == ["torch"]]
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("raise ImportError('libtorch.so: cannot open')", "libtorch.so"),
+        ("import os; os._exit(7)", "status 7"),
+    ],
+)
+def test_env_with_broken_torch_says_why(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    source: str,
+    error: str,
+) -> None:
+    (tmp_path / "torch.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = facts(capsys)
+    assert error in found["torch"]["error"]
+    assert "not loaded" in found["versions"]["zerocopy's extension"]

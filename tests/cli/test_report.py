@@ -1,0 +1,195 @@
+"""``zerocopy report``: the page as a parser of HTML sees it, and as Chromium shows it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Saver
+
+from zerocopy import cli
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "</script><script>alert(1)"
+STATE = {
+    "model": {
+        "layers": [{"weight": torch.arange(6.0).view(2, 3)}, {"weight": torch.ones(40, 5).half()}],
+        HOSTILE: torch.ones(300),
+        "é𝄞.a": torch.ones(2),
+        "é𝄞.b": torch.ones(2),
+        "<b>&\"'": torch.tensor([1.0, math.nan, math.inf]),
+    },
+    "step\n": "<i>7</i>",
+}
+VOID = {"meta", "input"}
+
+
+class Page(HTMLParser):
+    """Collects the elements of a page, and requires that each is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.texts.setdefault(self.open[-1], []).append(data)
+
+    def table(self) -> dict[str, dict[str, Any]]:
+        """Return the table's rows by name."""
+        found = json.loads(self.texts["script"][0])
+        heads = [column["name"] for column in found["columns"]]
+        rows, last = {}, ""
+        for common, rest, dtype, shape, *cells in found["rows"]:
+            last = last[:common] + rest
+            cells = [last, found["dtypes"][dtype], found["shapes"][shape], *cells]
+            rows[last] = dict(zip(heads, cells, strict=True))
+        return rows
+
+
+def written(tmp_path: Path, *arguments: object) -> str:
+    assert cli.main(["report", *map(str, arguments), "-o", str(tmp_path / "page.html")]) == 0
+    return (tmp_path / "page.html").read_text()
+
+
+def test_report_has_every_tensor(save: Saver, tmp_path: Path) -> None:
+    rows = Page(written(tmp_path, save(STATE))).table()
+    assert list(rows) == ["model.layers.0.weight", "model.layers.1.weight", f"model.{HOSTILE}",
+                          "model.é𝄞.a", "model.é𝄞.b", "model.<b>&\"'"]  # fmt: skip
+    row = rows["model.layers.1.weight"]
+    assert (row["dtype"], row["shape"], row["bytes"]) == ("float16", "40 x 5", 400)
+
+
+def test_report_escapes_names_and_values(save: Saver, tmp_path: Path) -> None:
+    text = written(tmp_path, save(STATE))
+    page = Page(text)
+    assert [tag for tag, _ in page.elements].count("script") == 2
+    assert not {"b", "i", "img"} & {tag for tag, _ in page.elements}
+    paths = [attributes.get("data-path") for tag, attributes in page.elements if tag == "g"]
+    assert f"model.{HOSTILE}" in paths
+    assert "step\\n: '<i>7</i>'" in "".join(page.texts["pre"])
+
+
+def test_report_asks_no_network(save: Saver, tmp_path: Path) -> None:
+    page = Page(written(tmp_path, save(STATE)))
+    for tag, attributes in page.elements:
+        assert tag not in ("link", "img", "iframe", "a", "object")
+        assert not {"src", "href", "xlink:href", "action"} & attributes.keys()
+    policies = [attributes["content"] for _, attributes in page.elements if "http-equiv" in attributes]
+    assert policies and all(policy.startswith("default-src 'none'") for policy in policies)
+
+
+def test_report_with_statistics_has_those_of_torch(save: Saver, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1200, 1000) + 1000
+    special = torch.tensor([1.0, math.nan, math.inf, 3.0])
+    state = {
+        "x": x,
+        "special": special,
+        "none": torch.empty(0),
+        "i": torch.arange(4),
+        "c": torch.ones(2) * 1j,
+    }
+    rows = Page(written(tmp_path, "--statistics", save(state))).table()
+    wide = x.double()
+    wanted = [wide.min(), wide.max(), wide.mean(), wide.std(unbiased=False)]
+    found = [rows["x"][name] for name in ("min", "max", "mean", "std")]
+    assert found == pytest.approx([float(each) for each in wanted], rel=1e-8)
+    assert [rows["special"][name] for name in ("min", "max", "mean", "std", "NaN", "Inf")] == [
+        1,
+        3,
+        2,
+        1,
+        1,
+        1,
+    ]
+    assert rows["none"]["min"] is None and rows["c"]["min"] is None and rows["i"]["mean"] == 1.5
+
+
+def test_report_with_compare_names_the_differences(save: Saver, tmp_path: Path) -> None:
+    a = save({"same": torch.ones(2), "other": torch.ones(2), "new": torch.ones(1)}, "a.pt")
+    b = save({"same": torch.ones(2), "other": torch.zeros(2), "old": torch.ones(1)}, "b.pt")
+    page = Page(written(tmp_path, "--compare", b, a))
+    rows = page.table()
+    assert rows["same"]["difference"] is None
+    assert rows["new"]["difference"] == "only here"
+    assert rows["other"]["difference"].startswith("values: 2 of 2 values differ")
+    assert "+ old" in "".join(page.texts["pre"])
+
+
+def test_report_of_tied_tensors_counts_bytes_once(save: Saver, tmp_path: Path) -> None:
+    weight = torch.ones(1000)
+    text = written(tmp_path, save({"a": weight, "b": weight}))
+    assert "2 tensors, 4.0 kB of tensors" in text
+
+
+@pytest.mark.parametrize("state", [{}, {"a": torch.empty(0)}, {"a": torch.eye(3).to_sparse()}])
+def test_report_of_file_without_bytes_is_a_page(save: Saver, tmp_path: Path, state: dict[str, Any]) -> None:
+    assert len(Page(written(tmp_path, save(state))).table()) == len(state)
+
+
+def test_report_of_many_tensors_is_small(save: Saver, tmp_path: Path) -> None:
+    names = [f"model.layers.{i}.mlp.experts.{j}.{k}_proj.weight" for i in range(48) for j in range(131)
+             for k in ("up", "down", "gate")]  # fmt: skip
+    tensor = torch.ones(64)
+    path = tmp_path / "many.pt"
+    torch.save({name: tensor.clone() for name in names}, path)
+    assert len(written(tmp_path, path)) < 2_000_000 and len(names) > 18_800
+
+
+def test_report_never_replaces_the_checkpoint(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(STATE)
+    before = path.read_bytes()
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["report", str(path), "-o", str(path)])
+    assert caught.value.code == 2 and path.read_bytes() == before
+    assert "would replace the checkpoint" in capsys.readouterr().err
+
+
+def test_report_of_bad_input_exits_with_one_sentence(
+    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad").write_bytes(b"nothing")
+    targets = [(tmp_path / "bad", tmp_path / "x.html"), (save(STATE), tmp_path / "absent" / "x.html")]
+    for source, target in targets:
+        assert cli.main(["report", str(source), "-o", str(target)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("zerocopy report: ") and error.count("\n") == 1
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_report_in_chromium_shows_names_as_text(save: Saver, tmp_path: Path) -> None:
+    written(tmp_path, save(STATE))
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
+               "--virtual-time-budget=5000", "--dump-dom", (tmp_path / "page.html").as_uri()]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert "6 of 6 tensors, page 1 of 1" in done.stdout, done.stderr
+    body = re.search(r"<tbody>(.*)</tbody>", done.stdout, flags=re.DOTALL)
+    assert body is not None
+    names = re.findall(r'<tr><td title="[^"]*">(.*?)</td>', body[1], flags=re.DOTALL)
+    assert "model.&lt;/script&gt;&lt;script&gt;alert(1)" in names and "model.é𝄞.b" in names
