@@ -17,10 +17,13 @@ import zerocopy
 #: What the help says of each subcommand.
 COMMANDS = {
     "convert": "write a checkpoint in another format, or as shards",
+    "ls": "list the tensors of a checkpoint, and its other values",
+    "map": "say what every byte of a checkpoint's file is",
     "ps": "list what the model server keeps",
     "run": "run a Python program with torch.load patched",
     "serve": "be the model server, or write a systemd unit for it",
     "scan": "say what a checkpoint's pickles name, and whether a safe load would take it",
+    "show": "print a tensor of a checkpoint, or a part, with statistics",
     "stop": "end the model server",
     "unload": "have the model server forget results",
     "verify": "check a checkpoint's structure and checksums",

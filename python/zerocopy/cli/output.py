@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -21,6 +22,27 @@ def escaped(text: str | bytes, longest: int = _LONGEST) -> str:
     return cut if len(text) <= longest else cut + "..."
 
 
+def printable(text: str, longest: int = _LONGEST) -> str:
+    """Return a message that may quote a file: as it is if it is printable ASCII, else escaped."""
+    return text[:longest] if text.isascii() and text.isprintable() else escaped(text, longest)
+
+
+def is_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def bold(text: str) -> str:
+    """Return a text in bold where standard output is a terminal that takes colors (``NO_COLOR`` is honored)."""
+    wanted = is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "dumb")
+    return f"\x1b[1m{text}\x1b[0m" if wanted else text
+
+
+def width() -> int:
+    """Return the width of the terminal, or of ``COLUMNS``; 80 where neither says it."""
+    return max(40, shutil.get_terminal_size().columns)
+
+
 def listed(items: Iterable[str], most: int = 20) -> str:
     """Return items joined by commas, of which only so many are shown."""
     items = list(items)
@@ -32,6 +54,16 @@ def say(lines: Iterable[str]) -> None:
     """Print lines to standard output."""
     for line in lines:
         print(line)
+
+
+def say_text(text: str) -> None:
+    """Print a text of many lines at once."""
+    sys.stdout.write(text)
+
+
+def say_compact_json(value: Any) -> None:
+    """Print a value as JSON on one line, ASCII only: many times sooner than with indentation."""
+    sys.stdout.write(json.dumps(value, separators=(",", ":")) + "\n")
 
 
 def say_json(value: Any) -> None:
