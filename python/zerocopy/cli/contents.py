@@ -145,30 +145,6 @@ def _in_words() -> Iterator[None]:
         raise Trouble(escaped(str(error), _MAX_MESSAGE)) from None
 
 
-def files_of(path: str) -> list[str]:
-    """Return the files that a path stands for: itself, the shards of an index, the checkpoint files of a folder.
-
-    Raises
-    ------
-    Trouble
-        If a folder holds no checkpoint.
-    OSError
-        If the operating system refuses.
-    """
-    if "\0" in path:
-        raise Trouble("embedded null byte")
-    with _in_words():
-        index = shard_index.index_of(path)
-        if index is not None:
-            return [str(shard) for shard in index.shards]
-    if not os.path.isdir(path):  # noqa: PTH112  as in model_folder
-        return [path]
-    found = model_folder.model_file_in(path)
-    if found is not None:
-        return [str(found)]
-    raise Trouble(model_folder.NOT_A_CHECKPOINT)
-
-
 def facts_of(file: OpenFile) -> dict[str, Any]:
     """Return what the native core says of an open file.
 

@@ -165,7 +165,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _file_of(row: Row) -> str:
     files = list(dict.fromkeys(entry.file for entry in row.entries))
-    return tables.shortened(escaped(Path(files[0]).name), 40) if len(files) == 1 else f"{len(files)} files"
+    most = max(12, output.width() // 5)
+    return tables.shortened(escaped(Path(files[0]).name), most) if len(files) == 1 else f"{len(files)} files"
 
 
 def _values(contents: Contents) -> Iterator[str]:

@@ -14,6 +14,7 @@ from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import checkpoint, selection
 from zerocopy.lazy.layer import FileLayer, TensorInfo
+from zerocopy.loading.objects.stubs import Stub
 from zerocopy.saving.mapped_files import Place
 
 Keep = str | Sequence[str] | Callable[[str], bool]
@@ -52,8 +53,10 @@ class Sources:
         All that are wanted, in file order; tied names that ``.safetensors`` metadata record are among them.
     others : dict of str to object
         The leaves that are no tensors.
+    stubs : list of str
+        The leaves that are left out, since their classes are unknown (``unknown="stub"``).
     is_filtered : bool
-        Whether `keep` was given.
+        Whether leaves are left out.
     metadata : dict of str to object
         What files say beside their leaves.
     """
@@ -74,6 +77,9 @@ class Sources:
                 ).is_file()  # folders of torch.distributed.checkpoint open their files later
             }
             self._merge()
+            self.stubs = [name for name, value in self.others.items() if isinstance(value, Stub)]
+            self.others = {name: value for name, value in self.others.items() if not isinstance(value, Stub)}
+            self.is_filtered = self.is_filtered or bool(self.stubs)
             self._choose(keep)
         except BaseException:
             self._block.close()

@@ -19,7 +19,8 @@ from zerocopy.lazy.name_hints import no_such_name
 from zerocopy.lazy.placeholder import materialized
 from zerocopy.lazy.slice import Slice
 from zerocopy.loading import error_context
-from zerocopy.loading.formats import shard_index
+from zerocopy.loading.formats import model_folder, shard_index
+from zerocopy.loading.options import require_unknown
 
 
 def open(
@@ -34,6 +35,7 @@ def open(
     prefix: str | None = None,
     predicate: selection.Predicate | None = None,
     encoding: str = "utf-8",
+    unknown: str = "refuse",
 ) -> Checkpoint:
     """Open a checkpoint to look at it and take single tensors out of it.
 
@@ -56,6 +58,9 @@ def open(
         Only those whose names begin so.
     predicate : callable, optional
         Only those for which ``predicate(name)`` is true. All three, if given, have to agree.
+    unknown : {"refuse", "stub"}
+        As for ``load``: with "stub" a file that names unknown globals opens, and ``metadata()`` has a
+        ``zerocopy.Stub`` for each object that would need one.
 
     Returns
     -------
@@ -78,7 +83,16 @@ def open(
     ...         list(checkpoint), checkpoint.metadata(), checkpoint.get_tensor("model.bias")
     (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
     """
-    how = {"mode": mode, "backend": backend, "encoding": encoding, "dtype": dtype, "device": device}
+    require_unknown(unknown, weights_only)
+    path = model_folder.resolved(path)
+    how = {
+        "mode": mode,
+        "backend": backend,
+        "encoding": encoding,
+        "dtype": dtype,
+        "device": device,
+        "unknown": unknown,
+    }
     if (index := shard_index.index_of(path)) is not None:
         return open_shards(index, weights_only, keys, prefix, predicate, **how)
     file = _read(path, weights_only, **how)

@@ -11,7 +11,7 @@ from zerocopy._native import _C
 from zerocopy.display import count, size
 from zerocopy.errors import Error
 from zerocopy.loading import archives, backends, diagnosis, inputs
-from zerocopy.loading.formats import dcp_metadata, shard_index
+from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
 from zerocopy.loading.options import LoadOptions
 from zerocopy.loading.readers import dcp_folder
 
@@ -128,6 +128,7 @@ def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation
     >>> explanation.storages[1].nbytes
     1024
     """
+    path = model_folder.resolved(path)
     match inputs.several_files(path):
         case shard_index.Index() as index:
             shards = [_of_file(shard, backend, mode) for shard in index.shards]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 #: In the order in which transformers, diffusers and peft look.
 NAMES = (
@@ -21,6 +22,7 @@ NOT_A_CHECKPOINT = (
 )
 
 _DCP_METADATA = ".metadata"
+_INDEX_ENDING = ".index.json"
 
 
 def model_file_in(folder: str | os.PathLike[str]) -> Path | None:
@@ -32,3 +34,19 @@ def model_file_in(folder: str | os.PathLike[str]) -> Path | None:
     if (path / _DCP_METADATA).is_file():
         return None
     return next((path / name for name in NAMES if (path / name).is_file()), None)
+
+
+def resolved(f: Any) -> Any:
+    """Return the model file of a folder that has neither an index nor DCP metadata; anything else as it is.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be read.
+    """
+    if not isinstance(f, (str, os.PathLike)) or not os.path.isdir(f):  # noqa: PTH112  a Path takes longer to make
+        return f
+    if any(name.endswith(_INDEX_ENDING) for name in os.listdir(os.fsdecode(f))):  # noqa: PTH208  names are enough
+        return f
+    found = model_file_in(os.fsdecode(f))
+    return f if found is None else str(found)
