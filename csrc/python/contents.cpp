@@ -12,7 +12,7 @@
 #include "checkpoint/archive.h"
 #include "checkpoint/catalog.h"
 #include "checkpoint/dict_entries.h"
-#include "memory/budget.h"
+#include "checkpoint/object_tensors.h"
 #include "python/gil.h"
 #include "python/listing.h"
 #include "python/names.h"
@@ -23,9 +23,7 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-constexpr std::uint64_t kTimes = 64;      // as the catalog of names has it
-constexpr std::uint64_t kEntryCost = 64;  // of each tensor inside an object
-constexpr std::size_t kMaxText = 1000;    // bytes of a value that are handed to Python
+constexpr std::size_t kMaxText = 1000;  // bytes of a value that are handed to Python
 constexpr std::size_t kMaxItems = 64;
 
 const RecordType& tensor_facts() {
@@ -101,92 +99,6 @@ struct Named {
   std::string_view name;
   const Value* value;
   const Global* inside;
-};
-
-// Finds the tensors inside objects: a whole module has its tensors there. Each container is entered once.
-class Inside {
- public:
-  explicit Inside(const Document& document)
-      : budget_(document.text().size(), "pickle: far more tensors inside objects than it spells out", kTimes),
-        entered_(document.slots()) {}
-
-  void look(std::string_view name, const Value& value) {
-    owner_ = nullptr;
-    walk(std::string(name), value, 0);
-  }
-
-  std::vector<std::pair<std::string, const Global*>>& names() { return names_; }
-  const std::vector<Value>& values() const { return values_; }
-
- private:
-  void walk(const std::string& name, const Value& value, int depth) {
-    if (Catalog::is_tensor(value)) {
-      if (owner_ == nullptr) return;
-      budget_.charge(name.size() + kEntryCost);
-      names_.emplace_back(name, owner_);
-      values_.push_back(value);
-      return;
-    }
-    if (!value.is_node() || depth > Document::kDeepest) return;
-    const bool is_object = value.is(Kind::object);
-    if (!is_object && !Path::is_branch(value)) return;
-    if (entered_[value.node().slot]) return;
-    entered_[value.node().slot] = true;
-    if (is_object) {
-      object(name, value.as<Object>(), depth);
-    } else if (value.is_mapping()) {
-      std::size_t place = 0;
-      for (const auto& [key, item] : dict_entries(value.as<Mapping>()))
-        walk(below(name, key, place++), item, depth + 1);
-    } else {
-      std::size_t place = 0;
-      for (const Value& item : value.as<Sequence>().items)
-        walk(joined(name, std::to_string(place++)), item, depth + 1);
-    }
-  }
-
-  void object(const std::string& name, const Object& object, int depth) {
-    const Global* outer = std::exchange(owner_, object.callable);
-    if (object.arguments != nullptr) {
-      std::size_t place = 0;
-      for (const Value& item : object.arguments->items) {
-        walk(joined(name, std::to_string(place++)), item, depth + 1);
-      }
-    }
-    std::size_t place = 0;
-    for (const Object::Step& step : object.steps) {
-      if (step.effect == Object::Effect::set_item) {
-        walk(below(name, step.key, place++), step.value, depth + 1);
-      } else if (step.effect == Object::Effect::append) {
-        walk(joined(name, std::to_string(place++)), step.value, depth + 1);
-      } else {
-        walk(name, step.value, depth + 1);
-      }
-    }
-    owner_ = outer;
-  }
-
-  std::string below(const std::string& name, const Value& key, std::size_t place) {
-    if (!key.is_text()) {
-      return joined(name,
-                    key.is(Kind::integer) ? std::to_string(key.integer()) : "#" + std::to_string(place));
-    }
-    const std::string_view text = key.as<Blob>().bytes.text();
-    // The three dicts of a torch.nn.Module are not part of a parameter's name.
-    if (text == "_parameters" || text == "_buffers" || text == "_modules") return name;
-    return joined(name, text);
-  }
-
-  std::string joined(const std::string& name, std::string_view key) {
-    budget_.charge(name.size() + key.size() + 1);
-    return name.empty() ? std::string(key) : name + "." + std::string(key);
-  }
-
-  Budget budget_;
-  std::vector<bool> entered_;
-  const Global* owner_ = nullptr;
-  std::vector<std::pair<std::string, const Global*>> names_;
-  std::vector<Value> values_;
 };
 
 py::object facts_of(const Named& named, const std::vector<Record>& records) {
@@ -320,7 +232,7 @@ py::dict contents(int descriptor, const std::string& name, const py::object& lis
   std::unique_ptr<Archive> archive;
   std::optional<Document> document;
   std::optional<Catalog> catalog;
-  std::optional<Inside> inside;
+  std::optional<ObjectTensors> inside;
   std::vector<Record> records;
   {
     const GilReleased released;
@@ -344,9 +256,8 @@ py::dict contents(int descriptor, const std::string& name, const py::object& lis
       others.append(py::make_tuple(text_of(leaf.name), kind, value));
     }
   }
-  for (std::size_t i = 0; i < inside->names().size(); ++i) {
-    const auto& [path, owner] = inside->names()[i];
-    tensors.append(facts_of({path, &inside->values()[i], owner}, records));
+  for (const ObjectTensor& tensor : inside->found()) {
+    tensors.append(facts_of({tensor.name, &tensor.value, tensor.owner}, records));
   }
   return py::dict(py::arg("container") = archive->container(), py::arg("end") = archive->end(),
                   py::arg("tensors") = tensors, py::arg("others") = others,

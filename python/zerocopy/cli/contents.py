@@ -14,7 +14,6 @@ from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 from zerocopy import _core
-from zerocopy.cli import layout
 from zerocopy.cli.output import escaped
 from zerocopy.cli.reading import OpenFile, Trouble
 from zerocopy.errors import Error
@@ -162,21 +161,27 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
     if container == "pickle":
         raise Trouble("is a bare pickle, not a checkpoint that torch.save wrote")
     with _in_words():
-        listing = layout.listing_of(file) if container == "hdf5" else None
-        return _core.contents(file.descriptor, file.path, listing)
+        if container != "hdf5":
+            return _core.contents(file.descriptor, file.path)
+        from zerocopy.cli import layout  # It takes longer to import than to list most files.
+
+        return _core.contents(file.descriptor, file.path, layout.listing_of(file))
 
 
 def _container_of(file: OpenFile) -> str:
-    # The search for a zip that is not torch's reads the file, so it is left to the case of an error.
     known = _core.container(file.descriptor, file.path)
     if known and known != "zip":
         return known
     if known == "zip":
+        # Only where the file is not a checkpoint it is searched for what it is instead.
         try:
             _core.zip_records(file.descriptor, file.path)
         except Error:
-            return layout.container_of(file)
-        return known
+            pass
+        else:
+            return known
+    from zerocopy.cli import layout
+
     return layout.container_of(file)
 
 

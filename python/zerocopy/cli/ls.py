@@ -118,11 +118,12 @@ def _shape(entry: Entry, by: str) -> str:
 
 
 def _line(entry: Entry) -> str:
-    tie = f"={entry.same_as}" if entry.same_as else f"~{entry.shares_with}" if entry.shares_with else "-"
-    offset = "-" if entry.offset is None else entry.offset
+    # Attributes of a named tuple take longer than its parts, and there may be tens of thousands of lines.
+    name, dtype, _, nbytes, file, offset, _, _, same_as, shares_with, *_ = entry
+    tie = f"={same_as}" if same_as else f"~{shares_with}" if shares_with else "-"
     return (
-        f"{escaped(entry.name, _MAX_SHOWN)}\t{entry.dtype or '?'}\t{_shape(entry, 'x')}\t{entry.nbytes}\t"
-        f"{escaped(entry.file, _MAX_SHOWN) or '-'}\t{offset}\t{escaped(tie, _MAX_SHOWN)}\n"
+        f"{escaped(name, _MAX_SHOWN)}\t{dtype or '?'}\t{_shape(entry, 'x')}\t{nbytes}\t"
+        f"{escaped(file, _MAX_SHOWN) or '-'}\t{'-' if offset is None else offset}\t{escaped(tie, _MAX_SHOWN)}\n"
     )
 
 

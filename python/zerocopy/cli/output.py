@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -12,12 +11,16 @@ from typing import Any
 from zerocopy import environment
 
 _LONGEST = 200
+_NARROWEST = 40  # columns
+_USUAL = 80
 
 
 def escaped(text: str | bytes, longest: int = _LONGEST) -> str:
     """Return a text of a file's so that it cannot drive a terminal or break a line: ASCII, and not long."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
+    elif len(text) <= longest and text.isascii() and text.isprintable() and "\\" not in text:
+        return text
     cut = text[:longest].encode("unicode_escape").decode("ascii")
     return cut if len(text) <= longest else cut + "..."
 
@@ -40,7 +43,13 @@ def bold(text: str) -> str:
 
 def width() -> int:
     """Return the width of the terminal, or of ``COLUMNS``; 80 where neither says it."""
-    return max(40, shutil.get_terminal_size().columns)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return max(_NARROWEST, int(columns))
+    try:
+        return max(_NARROWEST, os.get_terminal_size(sys.stdout.fileno()).columns or _USUAL)
+    except (OSError, ValueError):  # There is no terminal, or no descriptor.
+        return _USUAL
 
 
 def listed(items: Iterable[str], most: int = 20) -> str:

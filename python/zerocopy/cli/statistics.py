@@ -90,8 +90,9 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         for piece in tensor.reshape(-1).split(_PIECE):
             yield piece.abs() if piece.is_complex() else piece
     else:
-        for part in tensor:
-            yield from _pieces(part)
+        rows = max(1, _PIECE * len(tensor) // tensor.numel())
+        for part in tensor.split(rows):
+            yield from _pieces(part[0] if rows == 1 else part)
 
 
 def _ends(piece: torch.Tensor, finite: torch.Tensor) -> tuple[float | int, float | int]:
