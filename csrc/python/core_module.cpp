@@ -14,6 +14,7 @@
 #include "pickle/machine.h"
 #include "pickle/scan.h"
 #include "python/buffer.h"
+#include "python/contents.h"
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/listing.h"
@@ -200,6 +201,7 @@ PYBIND11_MODULE(_core, module) {
   register_saving(module);
   module.attr("ZipRecord") = zip_record().type();
   module.attr("StorageRecord") = storage_record().type();
+  register_contents(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"));
   module.def("is_unwritten", &unwritten, py::arg("pagemap"), py::arg("address"), py::arg("size"));

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 _MAX_LENGTH = 200  # characters of a name in a message
@@ -64,14 +63,14 @@ def total(infos: Iterable[Any]) -> int:
     return sum(info.nbytes for info in infos)
 
 
-@dataclass
 class _Branch:
     """The entries with one label in an outline: tensors, branches below, or both ("a" beside "a.b")."""
 
-    tensors: list[Any] = field(default_factory=list)
-    below: dict[str, _Branch] = field(default_factory=lambda: defaultdict(_Branch))
-    number: int = 0
-    nbytes: int = 0
+    def __init__(self) -> None:
+        self.tensors: list[Any] = []
+        self.below: dict[str, _Branch] = defaultdict(_Branch)
+        self.number = 0
+        self.nbytes = 0
 
 
 def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:

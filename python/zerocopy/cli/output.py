@@ -12,20 +12,61 @@ from zerocopy import environment
 from zerocopy.display import listed as listed
 
 _MAX_LENGTH = 200
+_NARROWEST = 40  # columns
+_USUAL = 80
 
 
 def escaped(text: str | bytes, longest: int = _MAX_LENGTH) -> str:
     """Return a text of a file's so that it cannot drive a terminal or break a line: ASCII, and not long."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
+    elif len(text) <= longest and text.isascii() and text.isprintable() and "\\" not in text:
+        return text
     cut = text[:longest].encode("unicode_escape").decode("ascii")
     return cut if len(text) <= longest else cut + "..."
+
+
+def printable(text: str, longest: int = _MAX_LENGTH) -> str:
+    """Return a message that may quote a file: as it is if it is printable ASCII, else escaped."""
+    return text[:longest] if text.isascii() and text.isprintable() else escaped(text, longest)
+
+
+def is_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def bold(text: str) -> str:
+    """Return a text in bold where standard output is a terminal that takes colors (``NO_COLOR`` is honored)."""
+    wanted = is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "dumb")
+    return f"\x1b[1m{text}\x1b[0m" if wanted else text
+
+
+def width() -> int:
+    """Return the width of the terminal, or of ``COLUMNS``; 80 where neither says it."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return max(_NARROWEST, int(columns))
+    try:
+        return max(_NARROWEST, os.get_terminal_size(sys.stdout.fileno()).columns or _USUAL)
+    except (OSError, ValueError):  # There is no terminal, or no descriptor.
+        return _USUAL
 
 
 def say(lines: Iterable[str]) -> None:
     """Print lines to standard output."""
     for line in lines:
         print(line)
+
+
+def say_text(text: str) -> None:
+    """Print a text of many lines at once."""
+    sys.stdout.write(text)
+
+
+def say_compact_json(value: Any) -> None:
+    """Print a value as JSON on one line, ASCII only: many times sooner than with indentation."""
+    sys.stdout.write(json.dumps(value, separators=(",", ":")) + "\n")
 
 
 def say_json(value: Any) -> None:

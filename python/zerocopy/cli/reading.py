@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from zerocopy._version import __version__
 from zerocopy.cli import output
 from zerocopy.errors import Error
+from zerocopy.loading.formats import model_folder, shard_index
 
 FINE, BAD, TROUBLE = 0, 1, 2
 INTERRUPTED = 130  # as a shell reports SIGINT and SIGPIPE
@@ -20,6 +21,7 @@ BROKEN_PIPE = 141
 
 _SCHEMA = 1
 _MAX_REASON_LENGTH = 2000
+_MAX_MESSAGE = 1000
 
 EXIT_CODES = """
 exit codes:
@@ -154,7 +156,9 @@ class OpenFile:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what these commands share."""
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a checkpoint")
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="a checkpoint, an index of shards, or a folder"
+    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object (docs/cli.md describes it)"
     )
@@ -165,17 +169,40 @@ def head(command: str) -> dict[str, Any]:
     return {"schema": _SCHEMA, "command": command, "zerocopy": __version__}
 
 
+def files_of(path: str) -> list[str]:
+    """Return the files that a path stands for: itself, the shards of an index, the model file of a folder.
+
+    Raises
+    ------
+    Trouble
+        If a folder holds no checkpoint, or an index cannot be read.
+    """
+    if "\0" in path:
+        raise Trouble("embedded null byte")
+    try:
+        index = shard_index.index_of(path)
+    except Error as error:
+        raise Trouble(output.printable(str(error).removeprefix(f"{path}: "), _MAX_MESSAGE)) from None
+    if index is not None:
+        return [str(shard) for shard in index.shards]
+    if not os.path.isdir(path):  # noqa: PTH112  as in model_folder
+        return [path]
+    found = model_folder.model_file_in(path)
+    if found is None:
+        raise Trouble(model_folder.NOT_A_CHECKPOINT)
+    return [str(found)]
+
+
 def report_on(
     command: str, options: argparse.Namespace, examine: Callable[[OpenFile], Report], verdicts: Sequence[str]
 ) -> int:
     """Examine every file and print what was found. Returns the exit code, the highest of all files."""
     reports: list[Report] = []
     try:
-        for path in options.files:
-            report = _report(path, examine)
+        for report in _reports(options.files, examine):
             reports.append(report)
             if isinstance(report, TroubleReport):
-                output.complain(f"zerocopy {command}: {output.escaped(path)}: {report.why}")
+                output.complain(f"zerocopy {command}: {output.escaped(report.path)}: {report.why}")
             if not options.json:
                 output.say(report.lines())
         code = max(report.code for report in reports)
@@ -214,6 +241,19 @@ def run_guarded(command: str, execute: Callable[[], int]) -> int:
         reason = str(error)
     output.complain(f"zerocopy {command}: {output.escaped(reason, _MAX_REASON_LENGTH)}")
     return TROUBLE
+
+
+def _reports(paths: Sequence[str], examine: Callable[[OpenFile], Report]) -> Iterator[Report]:
+    for path in paths:
+        try:
+            files = files_of(path)
+        except OSError as error:
+            yield TroubleReport(path, error.strerror or type(error).__name__)
+        except Trouble as trouble:
+            yield TroubleReport(path, str(trouble))
+        else:
+            for file in files:
+                yield _report(file, examine)
 
 
 def _report(path: str, examine: Callable[[OpenFile], Report]) -> Report:

@@ -18,7 +18,8 @@ from zerocopy.converting.zip_records import zip_records
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Options
 from zerocopy.loading import error_context, inputs
-from zerocopy.loading.formats import hdf5
+from zerocopy.loading.formats import hdf5, model_folder
+from zerocopy.loading.options import require_unknown
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving.atomic_file import path_of_file, replacing
 
@@ -31,6 +32,7 @@ def convert(
     max_shard_size: int | str | None = None,
     keep: Keep | None = None,
     progress: Progress | None = None,
+    unknown: str = "refuse",
 ) -> None:
     """Write a checkpoint in another format: ``.pt``, ``.safetensors`` and ``.h5``, one file or shards.
 
@@ -56,6 +58,9 @@ def convert(
         Use ``keep=["model"]`` to drop the optimizer. Names do not change.
     progress : callable, optional
         Called with the bytes that are written and those that there are.
+    unknown : {"refuse", "stub"}
+        What becomes of objects whose globals are on no allow-list. "refuse": the source is refused. "stub": the
+        objects are left out, and a warning names them.
 
     Raises
     ------
@@ -86,13 +91,16 @@ def convert(
     >>> zerocopy.load(folder / "model.safetensors")
     {'model.weight': tensor([0., 1., 2., 3.], dtype=torch.bfloat16)}
     """
-    paths: Sequence[Any] = src if isinstance(src, (list, tuple)) else [src]
+    paths: Sequence[Any] = [
+        model_folder.resolved(path) for path in (src if isinstance(src, (list, tuple)) else [src])
+    ]
+    require_unknown(unknown, weights_only=True)
     target = (Path(os.fsdecode(dst)) if max_shard_size is not None else path_of_file(dst)).absolute()
     if not paths:
         raise ValueError("convert takes at least one source")
     Options(dtype)  # which says what is wrong with it
     require_progress(progress)
-    job = outputs.Job(paths, dtype, keep, progress)
+    job = outputs.Job(paths, dtype, keep, progress, unknown)
     if max_shard_size is not None:
         most = shard_plan.size_of(max_shard_size)
         layout = shard_plan.layout_of(target, outputs.SUFFIXES)

@@ -16,6 +16,7 @@ from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import checkpoint, selection
 from zerocopy.lazy.layer import FileLayer, TensorInfo
+from zerocopy.loading.objects.stubs import Stub
 from zerocopy.saving.mapped_files import FileExtent
 
 Keep = str | Sequence[str] | Callable[[str], bool]
@@ -53,8 +54,10 @@ class Sources:
         All that are wanted, in file order; tied names that ``.safetensors`` metadata record are among them.
     others : dict of str to object
         Leaves that are not tensors.
+    stubs : list of str
+        Leaves that are left out because their classes are unknown (``unknown="stub"``).
     is_filtered : bool
-        Whether `keep` was given.
+        Whether leaves are left out.
     metadata : dict of str to object
         Metadata of the files, beside their leaves.
     """
@@ -75,6 +78,9 @@ class Sources:
                 ).is_file()  # a folder of torch.distributed.checkpoint opens its files later
             }
             self._merge()
+            self.stubs = [name for name, value in self.others.items() if isinstance(value, Stub)]
+            self.others = {name: value for name, value in self.others.items() if not isinstance(value, Stub)}
+            self.is_filtered = self.is_filtered or bool(self.stubs)
             self._choose(keep)
         except BaseException:
             self._block.close()

@@ -46,6 +46,7 @@ class Job(NamedTuple):
     dtype: torch.dtype | None
     keep: Keep | None
     progress: Progress | None
+    unknown: str = "refuse"
 
 
 # --------------------------------------------------------------------------------- one file
@@ -53,9 +54,10 @@ class Job(NamedTuple):
 
 def write_safetensors(job: Job, target: Path) -> None:
     """Write a ``.safetensors`` file."""
-    with Sources(job.paths, job.keep, device="cpu") as sources:
+    with Sources(job.paths, job.keep, device="cpu", unknown=job.unknown) as sources:
         plan = planned(sources, job.dtype)
         _say_left_out(target, plan.left_out)
+        _say_unknown(target, sources)
         with replacing(target) as new:
             _write_planned(new, target, plan, plan.tensors, sources, _counted(job, plan))
             sources.require_unchanged()
@@ -64,6 +66,7 @@ def write_safetensors(job: Job, target: Path) -> None:
 def write_pickled(job: Job, target: Path) -> None:
     """Write what ``torch.load`` loads: of one file the object that it held, else a dict of all tensors by name."""
     with _sources_of_objects(job) as sources:
+        _say_unknown(target, sources)
         parts = PickledObject(_object_of(sources))
         with replacing(target) as new:
             sink = FileSink(new.descriptor, os.fspath(target))
@@ -75,6 +78,7 @@ def write_hdf5(job: Job, target: Path) -> None:
     """Write the same as HDF5."""
     h5py = hdf5.import_h5py(target)
     with _sources_of_objects(job) as sources:
+        _say_unknown(target, sources)
         parts = PickledObject(_object_of(sources))
         records: list[Record] = [
             _Content("data.pkl", parts.pickle),
@@ -129,11 +133,12 @@ class _Stored(NamedTuple):
 def write_shards(job: Job, layout: shard_plan.Layout, most: int) -> None:
     """Write shards of at most so many bytes, and the index."""
     if layout.suffix == SAFETENSORS:
-        with Sources(job.paths, job.keep, device="cpu") as sources:
+        with Sources(job.paths, job.keep, device="cpu", unknown=job.unknown) as sources:
             plan = planned(sources, job.dtype)
             # accelerate, and transformers before version 5, refuse files that have metadata and not this.
             plan = plan._replace(metadata=_FORMAT | plan.metadata)
             _say_left_out(layout.index_path, plan.left_out)
+            _say_unknown(layout.index_path, sources)
             entries = {tensor.name: tensor for tensor in plan.tensors}
             shards = shard_plan.spread((([tensor.name], tensor.nbytes) for tensor in plan.tensors), most)
             written = _counted(job, plan)
@@ -146,6 +151,7 @@ def write_shards(job: Job, layout: shard_plan.Layout, most: int) -> None:
     else:
         with _sources_of_objects(job) as sources:
             _say_left_out(layout.index_path, sources.others)
+            _say_unknown(layout.index_path, sources)
             units = _units(sources, job.dtype)
             shards = shard_plan.spread(units, most)
             total = sum(size for _, size in units)
@@ -233,7 +239,7 @@ def _counted(job: Job, plan: Plan) -> Counted:
 
 def _sources_of_objects(job: Job) -> Sources:
     """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
-    sources = Sources(job.paths, job.keep)
+    sources = Sources(job.paths, job.keep, unknown=job.unknown)
     if job.dtype is None and all(
         sources.entry(name).is_mapped
         and (device := sources.info(name).device) is not None
@@ -243,7 +249,7 @@ def _sources_of_objects(job: Job) -> Sources:
         return sources
     with sources:
         pass
-    sources = Sources(job.paths, job.keep, dtype=job.dtype, device="cpu")
+    sources = Sources(job.paths, job.keep, dtype=job.dtype, device="cpu", unknown=job.unknown)
     for dropped, kept in tied_names(sources).items():
         one, other = sources.placeholder(dropped), sources.placeholder(kept)
         if isinstance(one, NotYetLoadedTensor) and isinstance(other, NotYetLoadedTensor):
@@ -272,3 +278,8 @@ def _flat(
 def _say_left_out(target: Path, names: Iterable[str]) -> None:
     if names := list(names):
         _logger.warning("%s: no tensors, so left out: %s", target, listed(names))
+
+
+def _say_unknown(target: Path, sources: Sources) -> None:
+    if sources.stubs:
+        _logger.warning("%s: objects of unknown classes, so left out: %s", target, listed(sources.stubs))

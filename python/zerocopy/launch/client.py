@@ -166,7 +166,9 @@ class _Waiting:
             if not goes_on:
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self._child, signal.SIGKILL)
-                message_text = "zerocopy run: the fork server of warm starts was killed, and the program with it\n"
+                message_text = (
+                    "zerocopy run: the fork server of warm starts was killed, and the program with it\n"
+                )
                 with contextlib.suppress(OSError):
                     os.write(2, message_text.encode())
                 _end(-signal.SIGKILL)

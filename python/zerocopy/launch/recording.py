@@ -83,7 +83,12 @@ def _modules() -> list[str]:
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
         file = getattr(module, "__file__", None)
-        if name.startswith("__") or spec is None or getattr(spec, "name", None) != name or not isinstance(file, str):
+        if (
+            name.startswith("__")
+            or spec is None
+            or getattr(spec, "name", None) != name
+            or not isinstance(file, str)
+        ):
             continue
         if os.path.realpath(file).startswith(folders) and not file.startswith(own):
             found.append(name)

@@ -20,7 +20,7 @@ _ASSIGNMENT = re.compile(
 _READ_LATER = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
 # They replace parts of modules that are imported after them, or come with a debugger.
 _UNFIT = frozenset({"coverage", "debugpy", "eventlet", "gevent", "pydevd", "trio_debug"})
-_LONGEST_SCRIPT = 1 << 22
+_MAX_SCRIPT_LENGTH = 1 << 22
 
 
 class Request(NamedTuple):
@@ -104,7 +104,7 @@ def doubt_of_script(request: Request, record: Record) -> str:
         return ""
     try:
         with open(request.words[0], "rb") as file:  # noqa: PTH123
-            text = file.read(_LONGEST_SCRIPT)
+            text = file.read(_MAX_SCRIPT_LENGTH)
     except OSError as error:
         return f"{request.words[0]}: {error.strerror}"
     for found in _ASSIGNMENT.finditer(text):

@@ -22,7 +22,8 @@ from zerocopy.lazy.reading.read_plan import ReadPlan
 from zerocopy.lazy.reading.source import CheckpointSource
 from zerocopy.lazy.slice import Slice
 from zerocopy.loading import error_context, inputs
-from zerocopy.loading.formats import shard_index
+from zerocopy.loading.formats import model_folder, shard_index
+from zerocopy.loading.options import require_unknown
 
 
 def open(
@@ -37,6 +38,7 @@ def open(
     prefix: str | None = None,
     predicate: selection.Predicate | None = None,
     encoding: str = "utf-8",
+    unknown: str = "refuse",
 ) -> Checkpoint:
     """Open a checkpoint to look at it and take single tensors out of it.
 
@@ -59,6 +61,9 @@ def open(
         Only those whose names begin so.
     predicate : callable, optional
         Only those for which ``predicate(name)`` is true. All three, if given, have to agree.
+    unknown : {"refuse", "stub"}
+        As for ``load``: with "stub" a file that names unknown globals opens, and ``metadata()`` has a
+        ``zerocopy.Stub`` for each object that would need one.
 
     Returns
     -------
@@ -81,7 +86,16 @@ def open(
     ...         list(checkpoint), checkpoint.metadata(), checkpoint.get_tensor("model.bias")
     (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
     """
-    how = {"mode": mode, "backend": backend, "encoding": encoding, "dtype": dtype, "device": device}
+    require_unknown(unknown, weights_only)
+    path = model_folder.resolved(path)
+    how = {
+        "mode": mode,
+        "backend": backend,
+        "encoding": encoding,
+        "dtype": dtype,
+        "device": device,
+        "unknown": unknown,
+    }
     several = inputs.several_files(path)
     if isinstance(several, shard_index.Index):
         return open_shards(several, weights_only, keys, prefix, predicate, **how)

@@ -15,12 +15,18 @@ class Options:
 
     Parameters
     ----------
-    dtype, device, mode : optional
+    dtype, device, mode, unknown : optional
         As for :func:`zerocopy.lazy_load`; the first two are checked here.
     """
 
-    def __init__(self, dtype: torch.dtype | None = None, device: Any = None, mode: str = "c") -> None:
-        self.dtype, self.mode = dtype, mode
+    def __init__(
+        self,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+        mode: str = "c",
+        unknown: str = "refuse",
+    ) -> None:
+        self.dtype, self.mode, self.unknown = dtype, mode, unknown
         # One that is not there is said now, and "cuda" is the one that it stands for.
         self.device = None if device is None else torch.empty(0, device=torch.device(device)).device
         if not (dtype is None or isinstance(dtype, torch.dtype)):

@@ -13,10 +13,11 @@ from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Options, cast_dtype, converted
 from zerocopy.lazy.placeholder_builder import Call, Deferred
+from zerocopy.lazy.stub_builder import StubbingDeferred
 from zerocopy.loading import archives, backends, diagnosis, error_context, inputs, loader
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata
-from zerocopy.loading.objects import allowlist, builder
+from zerocopy.loading.objects import allowlist, builder, stubs
 from zerocopy.loading.options import LoadOptions
 from zerocopy.loading.readers import dcp_folder
 
@@ -34,6 +35,8 @@ class LazyFile:
         Makes its placeholders.
     converts : bool
         Whether tensors get another dtype or device than they have in the file.
+    has_stubs : bool
+        Whether stubs stand for objects whose globals are on no allow-list.
     same : dict
         Numbers of tensors that are tied, and that of the tensor which stands for each.
     source : str or None
@@ -44,7 +47,8 @@ class LazyFile:
         self.native, self.name, self.same, self.source = native, name, dict[Any, Any](), source
         self._dtype, self._device, self._mode = options.dtype, options.device, options.mode
         self.converts = options.dtype is not None or options.device is not None
-        self.objects = Deferred(self)
+        self.has_stubs = options.unknown == "stub"
+        self.objects = StubbingDeferred(self) if self.has_stubs else Deferred(self)
 
     def converted(self, dtype: torch.dtype, location: str) -> tuple[torch.dtype, torch.device]:
         """Return what a tensor's dtype and device will be."""
@@ -133,7 +137,8 @@ def open_archive(f: Any, mode: str, backend: str) -> Opened:
 def read_archive(opened: Opened, encoding: str, options: Options) -> LazyFile:
     """Read the pickle of an open archive, with the safe machine."""
     where = (*_torch.restore_function(options.map_location), staging.transfer_to(options.device))
-    native = _C.Lazy(opened.archive, allowlist.resolve, *where, encoding, builder, opened.name)
+    allow, construction = (stubs.allow, stubs) if options.unknown == "stub" else (allowlist.resolve, builder)
+    native = _C.Lazy(opened.archive, allow, *where, encoding, construction, opened.name)
     opened.finish()
     is_plain = isinstance(opened.file, Path) and not opened.archive.big_endian
     return LazyFile(native, opened.name, options, str(opened.file) if is_plain else None)
@@ -152,7 +157,13 @@ def read_folder(
     def load_archive(archive: _C.Archive) -> Any:
         pickle_args = {"encoding": encoding}
         return archives.load(
-            archive, LoadOptions(options.map_location, weights_only=weights_only, pickle_args=pickle_args)
+            archive,
+            LoadOptions(
+                options.map_location,
+                weights_only=weights_only,
+                unknown=options.unknown,
+                pickle_args=pickle_args,
+            ),
         )
 
     way = backends.backend_of(backend, None)

@@ -25,6 +25,7 @@ from zerocopy.lazy.slice import Slice
 from zerocopy.loading import error_context
 from zerocopy.loading.formats import dcp_metadata
 from zerocopy.loading.objects import builder
+from zerocopy.loading.objects.stubs import Stub
 from zerocopy.loading.readers import dcp_folder
 from zerocopy.process.fork_safe import ForkSafeLock
 
@@ -119,7 +120,12 @@ class FileLayer:
             return self._native.build(self._file.objects, None if chosen is None else list(chosen))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._native.find(name) >= 0 and self._is_chosen(name)
+        return (
+            isinstance(name, str)
+            and self._native.find(name) >= 0
+            and self._is_chosen(name)
+            and name not in self._stubs
+        )
 
     def names(self) -> tuple[str, ...]:
         """Return the names of tensors, in file order."""
@@ -128,7 +134,8 @@ class FileLayer:
 
     def other_names(self) -> list[str]:
         """Return the names of leaves that are not tensors, in file order."""
-        return [name for name in self._native.other_names() if self._is_chosen(name)]
+        names = [*self._native.other_names(), *self._stubs]
+        return [name for name in names if self._is_chosen(name)]
 
     def metadata(self) -> dict[str, Any]:
         """Return what the file says beside its tensors."""
@@ -222,7 +229,19 @@ class FileLayer:
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
-        return tuple(name for name in self._native.names() if self._is_chosen(name))
+        stubs = self._stubs
+        return tuple(name for name in self._native.names() if self._is_chosen(name) and name not in stubs)
+
+    @cached_property
+    def _stubs(self) -> dict[str, None]:
+        """Names of tensors that this release of torch has no safe function for: a stub stands in their place."""
+        if not self._file.has_stubs or self.container == "distributed":
+            return {}
+        native = self._native
+        scattered = [
+            name for name, entry in zip(native.names(), native.entries(), strict=True) if not entry.is_dense
+        ]
+        return {name: None for name in scattered if isinstance(self._leaf(name), Stub)}
 
     @cached_property
     def _over_storage(self) -> dict[str, list[str]]:

@@ -17,7 +17,8 @@ from zerocopy.lazy.checkpoint import open_shards
 from zerocopy.lazy.conversion import Options
 from zerocopy.lazy.unpickler import LazyUnpickler
 from zerocopy.loading import diagnosis, error_context, inputs
-from zerocopy.loading.formats import dcp_metadata, shard_index
+from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
+from zerocopy.loading.options import require_unknown
 from zerocopy.loading.readers import tar
 
 
@@ -33,6 +34,7 @@ def lazy_load(
     backend: str = "auto",
     mode: str = "c",
     encoding: str = "utf-8",
+    unknown: str = "refuse",
 ) -> Any:
     """Load what ``torch.save`` wrote, with placeholders for its tensors.
 
@@ -54,7 +56,7 @@ def lazy_load(
         that are given. Other leaves are left out of dicts, and are None in lists and tuples.
     weights_only : bool
         As for ``load``.
-    backend, mode, encoding : str
+    backend, mode, encoding, unknown : str
         As for ``load``.
 
     Raises
@@ -74,10 +76,19 @@ def lazy_load(
     >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
-    options = Options(dtype, device, mode)
+    require_unknown(unknown, weights_only)
+    options = Options(dtype, device, mode, unknown)
+    path = model_folder.resolved(path)
     match inputs.several_files(path):
         case shard_index.Index() as index:
-            how = {"mode": mode, "backend": backend, "encoding": encoding, "dtype": dtype, "device": device}
+            how = {
+                "mode": mode,
+                "backend": backend,
+                "encoding": encoding,
+                "dtype": dtype,
+                "device": device,
+                "unknown": unknown,
+            }
             checkpoint = open_shards(index, weights_only, keys, prefix, predicate, **how)
             return {name: checkpoint[name] for name in checkpoint}
         case dcp_metadata.Folder() as folder:

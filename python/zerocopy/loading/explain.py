@@ -10,7 +10,7 @@ import torch
 from zerocopy._native import _C
 from zerocopy.display import count, size
 from zerocopy.loading import archives, backends, diagnosis, error_context, inputs
-from zerocopy.loading.formats import dcp_metadata, shard_index
+from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
 from zerocopy.loading.options import LoadOptions
 from zerocopy.loading.readers import dcp_folder
 
@@ -127,6 +127,7 @@ def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation
     >>> explanation.storages[1].nbytes
     1024
     """
+    path = model_folder.resolved(path)
     match inputs.several_files(path):
         case shard_index.Index() as index:
             shards = [_of_file(shard, backend, mode) for shard in index.shards]

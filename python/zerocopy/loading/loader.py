@@ -10,7 +10,7 @@ from typing import Any
 from zerocopy._native import _C
 from zerocopy.loading import archives, diagnosis, error_context, inputs
 from zerocopy.loading.device import staging
-from zerocopy.loading.formats import dcp_metadata, shard_index
+from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
 from zerocopy.loading.options import LoadOptions, checked
 from zerocopy.loading.readers import tar, torchscript
 from zerocopy.loading.readers.dcp_folder import Files
@@ -50,7 +50,7 @@ def load(
     pickle_module : module, optional
         Where ``Unpickler`` comes from if `weights_only` is false; default ``pickle``.
     weights_only : bool
-        True (and None), on every release: the file is read by a machine that has no way to call what it names, other
+        True (and None), on every release: the file is read by a machine that has no strategy to call what it names, other
         than the running release's allow-list and the user's (``zerocopy.safe_globals``,
         ``torch.serialization.add_safe_globals``). False: the file may run any code.
     mmap : bool, optional
@@ -103,6 +103,7 @@ def load(
     options = checked(
         map_location, pickle_module, weights_only, mmap, backend, mode, unknown, pickle_load_args
     )
+    f = model_folder.resolved(f)
     match inputs.several_files(f):
         case shard_index.Index() as index:
             return shard_index.load(index, lambda shard: _load_file(shard, options))

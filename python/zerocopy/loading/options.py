@@ -64,9 +64,14 @@ def checked(
         raise TypeError(f"load() got an unexpected keyword argument {min(strangers)!r}, under weights_only")
     if not isinstance(pickle_args.get("encoding", ""), str):
         raise TypeError(f"expected encoding to be a str, got {type(pickle_args['encoding']).__name__}")
+    require_unknown(unknown, weights_only)
+    pickle_args = {"encoding": "utf-8", **pickle_args}
+    return LoadOptions(map_location, pickle_module, bool(weights_only), backend, mode, unknown, pickle_args)
+
+
+def require_unknown(unknown: str, weights_only: bool) -> None:
+    """Raise ValueError unless `unknown` is "refuse" or "stub", and agrees with `weights_only`."""
     if unknown not in ("refuse", "stub"):
         raise ValueError(f"unknown must be 'refuse' or 'stub', not {unknown!r}")
     if unknown == "stub" and not weights_only:
         raise ValueError("unknown='stub' runs nothing of the file: it goes with weights_only=True")
-    pickle_args = {"encoding": "utf-8", **pickle_args}
-    return LoadOptions(map_location, pickle_module, bool(weights_only), backend, mode, unknown, pickle_args)

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from zerocopy.display import shown
 from zerocopy.errors import FormatError, UnsupportedError
 
@@ -77,6 +75,8 @@ def index_of(f: Any) -> Index | None:
 
 def load(index: Index, load_shard: Callable[[Path], Any]) -> dict[str, Any]:
     """Return the tensors of all shards, as `load_shard` loads each, in the order of the index."""
+    import torch  # The command line lists shards without torch.
+
     loaded = {shard: load_shard(shard) for shard in index.shards}
     for shard, held in loaded.items():
         if isinstance(held, dict):

@@ -106,21 +106,21 @@ def call(function: Any, arguments: tuple[Any, ...]) -> Any:
         make, cls, its_arguments, state = arguments
         if isinstance(cls, UnknownGlobal) and isinstance(its_arguments, tuple):  # a subclass of Tensor
             return Stub(cls, (call(make, its_arguments),), state)
-    if _is_unknown(function) or _hold_unknown(arguments):
+    if is_unknown(function) or hold_unknown(arguments):
         return Stub(function, arguments)
     return builder.call(function, arguments)
 
 
 def create(cls: Any, arguments: tuple[Any, ...]) -> Any:
     """Return ``cls.__new__(cls, *arguments)`` where both are known (NEWOBJ)."""
-    if _is_unknown(cls) or _hold_unknown(arguments):
+    if is_unknown(cls) or hold_unknown(arguments):
         return Stub(cls, arguments)
     return builder.create(cls, arguments)
 
 
 def parameter(data: Any, requires_grad: bool) -> Any:
     """Return ``torch.nn.Parameter(data, requires_grad)`` if the data are known."""
-    if _is_unknown(data):
+    if is_unknown(data):
         return Stub(rebuild.rebuild_parameter, (data, requires_grad))
     return builder.parameter(data, requires_grad)
 
@@ -157,11 +157,12 @@ def set_item(target: Any, key: Any, value: Any) -> None:
         builder.set_item(target, key, value)
 
 
-def _is_unknown(value: Any) -> bool:
+def is_unknown(value: Any) -> bool:
+    """Whether a value stands for something that is on no allow-list."""
     return isinstance(value, (Stub, UnknownGlobal))
 
 
-def _hold_unknown(arguments: tuple[Any, ...]) -> bool:
+def hold_unknown(arguments: tuple[Any, ...]) -> bool:
     """Whether something unknown is among the arguments, or in a tuple among them."""
     parts = [argument if isinstance(argument, tuple) else (argument,) for argument in arguments[:_MANY]]
-    return any(_is_unknown(part) for some in parts for part in some[:_MANY])
+    return any(is_unknown(part) for some in parts for part in some[:_MANY])

@@ -1,0 +1,276 @@
+#include "python/contents.h"
+
+#include <pybind11/complex.h>
+#include <pybind11/stl.h>
+
+#include <complex>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/archive.h"
+#include "checkpoint/catalog.h"
+#include "checkpoint/dict_entries.h"
+#include "checkpoint/object_tensors.h"
+#include "python/gil.h"
+#include "python/listing.h"
+#include "python/names.h"
+#include "python/record.h"
+
+namespace py = pybind11;
+
+namespace zerocopy {
+namespace {
+
+constexpr std::size_t kMaxText = 1000;  // bytes of a value that are handed to Python
+constexpr std::size_t kMaxItems = 64;
+
+const RecordType& tensor_facts() {
+  static const RecordType type("zerocopy._core.TensorFacts",
+                               {"name", "dtype", "shape", "stride", "nbytes", "offset", "storage", "begin",
+                                "requires_grad", "made_by", "inside"});
+  return type;
+}
+
+const RecordType& storage_facts() {
+  static const RecordType type(
+      "zerocopy._core.StorageFacts",
+      {"key", "dtype", "location", "offset", "stored_size", "is_deflated", "size", "nbytes"});
+  return type;
+}
+
+std::string path_of(const Global& global) {
+  return std::string(global.module) + "." + std::string(global.name);
+}
+
+std::optional<std::vector<std::int64_t>> integers_of(const Value& value) {
+  if (!value.is(Kind::tuple) && !value.is(Kind::size) && !value.is(Kind::list)) return std::nullopt;
+  std::vector<std::int64_t> numbers;
+  for (const Value& item : value.as<Sequence>().items) {
+    if (!item.is(Kind::integer) || numbers.size() == kMaxItems) return std::nullopt;
+    numbers.push_back(item.integer());
+  }
+  return numbers;
+}
+
+const Value* item_of(const Value* value, std::size_t i) {
+  if (value == nullptr || !(value->is(Kind::tuple) || value->is(Kind::list))) return nullptr;
+  const auto& items = value->as<Sequence>().items;
+  return i < items.size() ? items.begin() + i : nullptr;
+}
+
+// What the arguments of a rebuild function say of the tensor that it makes: (layout, (..., values, size)) of
+// a sparse one, (storage, offset, size, ...) of a quantized one.
+struct Scattered {
+  std::optional<std::vector<std::int64_t>> shape;
+  std::string_view dtype;
+  std::uint64_t nbytes = 0;
+};
+
+Scattered scattered_of(const Object& object) {
+  Scattered found;
+  if (object.arguments == nullptr) return found;
+  for (const Value& argument : object.arguments->items) {
+    if (argument.is(Kind::storage)) {
+      found.dtype = argument.as<Storage>().element->name;
+      found.nbytes += argument.as<Storage>().nbytes;
+    } else if (const auto shape = integers_of(argument); shape && !found.shape) {
+      found.shape = shape;
+    }
+    for (std::size_t i = 0; i < kMaxItems; ++i) {
+      const Value* part = item_of(&argument, i);
+      if (part == nullptr) break;
+      if (const Tensor* tensor = Catalog::dense(*part)) {
+        std::uint64_t numel = 1;
+        for (const Value& size : tensor->size->items) numel *= static_cast<std::uint64_t>(size.integer());
+        found.nbytes += numel * static_cast<std::uint64_t>(tensor->dtype->size);
+        found.dtype = tensor->dtype->name;
+      } else if (const auto shape = integers_of(*part); shape && !argument.is(Kind::size)) {
+        if (!integers_of(argument)) found.shape = shape;
+      }
+    }
+  }
+  return found;
+}
+
+// A tensor of a document: by its dotted name, or by its path inside an object of a class that is not native.
+struct Named {
+  std::string_view name;
+  const Value* value;
+  const Global* inside;
+};
+
+py::object facts_of(const Named& named, const std::vector<Record>& records) {
+  const py::object name = text_of(named.name);
+  const py::object inside =
+      named.inside == nullptr ? py::object(py::none()) : text_of(path_of(*named.inside));
+  const Value& value = *named.value;
+  const Tensor* tensor = Catalog::dense(value);
+  if (tensor == nullptr) {
+    const Value& made = value.is(Kind::parameter) ? value.as<Parameter>().data : value;
+    const bool known = made.is(Kind::object);
+    const Scattered found = known ? scattered_of(made.as<Object>()) : Scattered{};
+    const py::object shape =
+        found.shape ? py::object(py::tuple(py::cast(*found.shape))) : py::object(py::none());
+    return tensor_facts().make(name, py::str(found.dtype.data(), found.dtype.size()), shape, py::none(),
+                               found.nbytes, py::none(), py::none(), py::none(), false,
+                               known ? text_of(path_of(*made.as<Object>().callable)) : py::str("unknown"),
+                               inside);
+  }
+  const Storage& storage = *tensor->storage;
+  const Storage& root = storage.whole();
+  const Record& record = records[root.index];
+  const auto& sizes = tensor->size->items;
+  const auto& strides = tensor->stride->items;
+  py::tuple shape(sizes.size());
+  py::tuple stride(strides.size());
+  std::int64_t numel = 1;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const std::int64_t size = sizes.begin()[i].integer();
+    numel *= size;
+    shape[i] = py::int_(size);
+  }
+  for (std::size_t i = 0; i < strides.size(); ++i) stride[i] = py::int_(strides.begin()[i].integer());
+  const std::uint64_t begin = storage.begin + static_cast<std::uint64_t>(tensor->offset) *
+                                                  static_cast<std::uint64_t>(tensor->dtype->size);
+  py::object offset = py::none();
+  if (record.encoding == Encoding::stored) offset = py::int_(record.extent.offset + begin);
+  const bool requires_grad =
+      value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor->requires_grad;
+  return tensor_facts().make(name, tensor->dtype->name, shape, stride, numel * tensor->dtype->size, offset,
+                             root.index, begin, requires_grad, py::str(), inside);
+}
+
+py::object number_of(const Blob& blob) {
+  if (blob.bytes.size() > kMaxText) return py::none();
+  const std::string_view bytes = blob.bytes.text();
+  const py::object type = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(&PyLong_Type));
+  return type.attr("from_bytes")(py::bytes(bytes.data(), bytes.size()), "little", py::arg("signed") = true);
+}
+
+// The kind of a value that is not a tensor, and the value where it is small, or how many items it has.
+std::pair<const char*, py::object> described(const Value& value) {
+  switch (value.kind()) {
+    case Kind::none:
+      return {"None", py::none()};
+    case Kind::boolean:
+      return {"bool", py::bool_(value.boolean())};
+    case Kind::integer:
+      return {"int", py::int_(value.integer())};
+    case Kind::big_integer:
+      return {"int", number_of(value.as<Blob>())};
+    case Kind::real:
+      return {"float", py::float_(value.as<Real>().number)};
+    case Kind::complex:
+      return {
+          "complex",
+          py::str(py::cast(std::complex<double>(value.as<Complex>().real, value.as<Complex>().imaginary)))};
+    case Kind::text:
+    case Kind::byte_string:
+      return {"str", text_of(value.as<Blob>().bytes.text().substr(0, kMaxText))};
+    case Kind::bytes:
+      return {"bytes", py::int_(value.as<Blob>().bytes.size())};
+    case Kind::byte_array:
+      return {"bytearray", py::int_(value.as<Blob>().bytes.size())};
+    case Kind::tuple:
+      return {"tuple", py::int_(value.as<Sequence>().items.size())};
+    case Kind::list:
+      return {"list", py::int_(value.as<Sequence>().items.size())};
+    case Kind::set:
+      return {"set", py::int_(value.as<Sequence>().items.size())};
+    case Kind::frozenset:
+      return {"frozenset", py::int_(value.as<Sequence>().items.size())};
+    case Kind::size: {
+      const auto numbers = integers_of(value);
+      return {"torch.Size", numbers ? py::object(py::tuple(py::cast(*numbers))) : py::object(py::none())};
+    }
+    case Kind::dict:
+    case Kind::ordered_dict:
+      return {"dict", py::int_(value.as<Mapping>().items.size())};
+    case Kind::counter:
+      return {"Counter", py::int_(value.as<Mapping>().items.size())};
+    case Kind::device:
+      return {"torch.device", text_of(value.as<Device>().type)};
+    case Kind::global:
+      return {"global", text_of(path_of(value.as<Global>()))};
+    case Kind::storage:
+      return {"storage", text_of(value.as<Storage>().key)};
+    case Kind::object:
+      return {"object", text_of(path_of(*value.as<Object>().callable))};
+    case Kind::tensor:
+    case Kind::parameter:
+      break;
+  }
+  return {"tensor", py::none()};
+}
+
+py::object metadata_of(const Document& document) {
+  if (!document.metadata.is_mapping()) return py::none();
+  py::dict made;
+  for (const auto& [key, item] : dict_entries(document.metadata.as<Mapping>())) {
+    if (key.is_text() && item.is_text())
+      made[text_of(key.as<Blob>().bytes.text())] = text_of(item.as<Blob>().bytes.text());
+  }
+  return made;
+}
+
+py::list storages_of(const Document& document, const std::vector<Record>& records) {
+  py::list listed;
+  for (const Storage* storage : document.storages) {
+    const Record& record = records[storage->index];
+    listed.append(storage_facts().make(text_of(storage->key), storage->element->name,
+                                       text_of(storage->location), record.extent.offset, record.extent.size,
+                                       record.encoding == Encoding::deflated, record.size, storage->nbytes));
+  }
+  return listed;
+}
+
+// Reads a checkpoint as a safe load does, up to where it would ask the allow-lists, and lists what is in it.
+py::dict contents(int descriptor, const std::string& name, const py::object& listing) {
+  std::optional<Hdf5Listing> listed = listing_of(listing);
+  std::unique_ptr<Archive> archive;
+  std::optional<Document> document;
+  std::optional<Catalog> catalog;
+  std::optional<ObjectTensors> inside;
+  std::vector<Record> records;
+  {
+    const GilReleased released;
+    auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
+    archive = open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
+    document = archive->document(archive->is_torchscript());
+    records = archive->records(wanted_by(*document));
+    catalog.emplace(*document);
+    inside.emplace(*document);
+    for (const Leaf& leaf : catalog->leaves()) {
+      if (leaf.value.is(Kind::object) && !Catalog::is_tensor(leaf.value)) inside->look(leaf.name, leaf.value);
+    }
+  }
+  py::list tensors;
+  py::list others;
+  for (const Leaf& leaf : catalog->leaves()) {
+    if (Catalog::is_tensor(leaf.value)) {
+      tensors.append(facts_of({leaf.name, &leaf.value, nullptr}, records));
+    } else {
+      const auto [kind, value] = described(leaf.value);
+      others.append(py::make_tuple(text_of(leaf.name), kind, value));
+    }
+  }
+  for (const ObjectTensor& tensor : inside->found()) {
+    tensors.append(facts_of({tensor.name, &tensor.value, tensor.owner}, records));
+  }
+  return py::dict(py::arg("container") = archive->container(), py::arg("end") = archive->end(),
+                  py::arg("tensors") = tensors, py::arg("others") = others,
+                  py::arg("storages") = storages_of(*document, records),
+                  py::arg("metadata") = metadata_of(*document));
+}
+
+}  // namespace
+
+void register_contents(py::module_& module) {
+  module.attr("TensorFacts") = tensor_facts().type();
+  module.attr("StorageFacts") = storage_facts().type();
+  module.def("contents", &contents, py::arg("descriptor"), py::arg("name"), py::arg("listing") = py::none());
+}
+
+}  // namespace zerocopy

@@ -1,0 +1,292 @@
+"""Reads the names, shapes and places of the tensors of a checkpoint: a file, an index of shards, or a folder.
+
+The native core reads zip, legacy, safetensors and HDF5 files, so torch is not imported for them. A folder of
+``torch.distributed.checkpoint`` takes torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, NamedTuple
+
+from zerocopy import _core
+from zerocopy.cli.output import escaped
+from zerocopy.cli.reading import OpenFile, Trouble
+from zerocopy.errors import Error
+from zerocopy.loading.formats import model_folder, shard_index
+
+_MAX_MESSAGE = 1000
+
+
+class Entry(NamedTuple):
+    """The facts that a file states about one tensor.
+
+    Attributes
+    ----------
+    name : str
+        Its dotted name.
+    dtype : str
+        torch's name of the element type; empty where the file does not say it.
+    shape : tuple of int or None
+        None where only the function that rebuilds the tensor knows the shape.
+    nbytes : int
+        Bytes of its elements; of a sparse or quantized tensor the bytes that are stored.
+    file : str
+        The file that holds its bytes.
+    offset : int or None
+        Where its first element is in the file; None for compressed records and for tensors of several parts.
+    storage : str
+        The name of its storage in the file, or empty.
+    geometry : tuple
+        Equal for two tensors if they show the same bytes in the same way; empty for tensors of several parts.
+    same_as : str
+        The first tensor with the same bytes, shape and strides; empty if this one is the first.
+    shares_with : str
+        The first tensor over the same storage; empty if this one is the first.
+    stride : tuple of int or None
+        In elements.
+    requires_grad : bool
+        Whether it takes part in autograd.
+    made_by : str
+        The function that rebuilds a tensor of several parts; empty for a dense tensor.
+    inside : str
+        The class of the object that holds the tensor; empty where dicts and lists lead to the tensor.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    nbytes: int
+    file: str
+    offset: int | None
+    storage: str = ""
+    geometry: tuple[Any, ...] = ()
+    same_as: str = ""
+    shares_with: str = ""
+    stride: tuple[int, ...] | None = None
+    requires_grad: bool = False
+    made_by: str = ""
+    inside: str = ""
+
+
+class Value(NamedTuple):
+    """A value that is not a tensor: its name, kind, and the value itself where it is small, or its length."""
+
+    name: str
+    kind: str
+    value: Any
+
+
+class Contents(NamedTuple):
+    """The tensors and other values of a checkpoint.
+
+    Attributes
+    ----------
+    path : str
+        As it was given.
+    container : str
+        The format.
+    files : list of str
+        The files that it consists of.
+    entries : list of Entry
+        In file order.
+    values : list of Value
+        Everything that is not a tensor.
+    metadata : dict of str to str
+        What a .safetensors file or an index says beside its tensors.
+    stored_nbytes : int
+        Bytes of all storages, each counted once.
+    """
+
+    path: str
+    container: str
+    files: list[str]
+    entries: list[Entry]
+    values: list[Value]
+    metadata: dict[str, str]
+    stored_nbytes: int
+
+
+def contents_of(path: str) -> Contents:
+    """Return what is in a checkpoint.
+
+    Raises
+    ------
+    Trouble
+        If it cannot be read, or is not a checkpoint.
+    OSError
+        If the operating system refuses.
+    """
+    if "\0" in path:
+        raise Trouble("embedded null byte")
+    with _in_words():
+        index = shard_index.index_of(path)
+        if index is not None:
+            return _of_index(path, index)
+        if os.path.isdir(path):  # noqa: PTH112  as in model_folder
+            found = model_folder.model_file_in(path)
+            if found is not None:
+                return _of_file(path, str(found))
+            return _of_folder(path)
+        return _of_file(path, path)
+
+
+@contextlib.contextmanager
+def _in_words() -> Iterator[None]:
+    """Raise Trouble in place of the errors that a bad file causes."""
+    try:
+        yield
+    except (Error, UnpicklingError) as error:
+        raise Trouble(escaped(str(error), _MAX_MESSAGE)) from None
+
+
+def facts_of(file: OpenFile) -> dict[str, Any]:
+    """Return what the native core says of an open file.
+
+    Raises
+    ------
+    Trouble
+        If it is not a checkpoint that can be listed.
+    """
+    container = _container_of(file)
+    if container == "tar":
+        raise Trouble(
+            "is a tar archive of before PyTorch 0.1.10: its names cannot be listed without running the file's code; "
+            "load it with weights_only=False, and save it again"
+        )
+    if container == "pickle":
+        raise Trouble("is a bare pickle, not a checkpoint that torch.save wrote")
+    with _in_words():
+        if container != "hdf5":
+            return _core.contents(file.descriptor, file.path)
+        from zerocopy.cli import layout  # It takes longer to import than to list most files.
+
+        return _core.contents(file.descriptor, file.path, layout.listing_of(file))
+
+
+def _container_of(file: OpenFile) -> str:
+    known = _core.container(file.descriptor, file.path)
+    if known and known != "zip":
+        return known
+    if known == "zip":
+        # Only where the file is not a checkpoint it is searched for what it is instead.
+        try:
+            _core.zip_records(file.descriptor, file.path)
+        except Error:
+            pass
+        else:
+            return known
+    from zerocopy.cli import layout
+
+    return layout.container_of(file)
+
+
+def _of_file(path: str, file_path: str) -> Contents:
+    with contextlib.closing(OpenFile(file_path)) as file:
+        facts = facts_of(file)
+    entries = list(_entries(facts, file_path))
+    values = [Value(*value) for value in facts["others"]]
+    stored = sum(storage.nbytes for storage in facts["storages"])
+    return Contents(
+        path, facts["container"], [file_path], with_ties(entries), values, facts["metadata"] or {}, stored
+    )
+
+
+def _entries(facts: dict[str, Any], path: str) -> Iterator[Entry]:
+    storages = facts["storages"]
+    for name, dtype, shape, stride, nbytes, offset, number, begin, requires_grad, made_by, inside in facts[
+        "tensors"
+    ]:
+        dense = number is not None
+        yield Entry(
+            name, dtype, shape, nbytes, path, offset,
+            storages[number].key if dense else "",
+            (path, number, begin, dtype, shape, stride) if dense else (),
+            "", "", stride, requires_grad, made_by, inside or "",
+        )  # fmt: skip
+
+
+def with_ties(entries: Iterable[Entry]) -> list[Entry]:
+    """Return entries with the names of the first tensor over the same bytes, and over the same storage."""
+    views: dict[tuple[Any, ...], str] = {}
+    storages: dict[tuple[Any, ...], str] = {}
+    found = []
+    for entry in entries:
+        if entry.geometry and entry.nbytes:
+            first = views.setdefault(entry.geometry, entry.name)
+            owner = storages.setdefault(entry.geometry[:2], entry.name)
+            if owner != entry.name or first != entry.name:
+                entry = entry._replace(
+                    same_as="" if first == entry.name else first,
+                    shares_with="" if owner == entry.name else owner,
+                )
+        found.append(entry)
+    return found
+
+
+def _of_index(path: str, index: shard_index.Index) -> Contents:
+    entries: dict[str, Entry] = {}
+    stored = 0
+    kinds: dict[str, None] = {}
+    for shard, held in index.shards.items():
+        try:
+            part = _of_file(str(shard), str(shard))
+        except OSError as error:
+            raise type(error)(error.errno, f"{escaped(shard.name)}: {error.strerror}") from None
+        except Trouble as trouble:
+            raise Trouble(f"{escaped(shard.name)}: {trouble}") from None
+        found = {entry.name: entry for entry in part.entries}
+        for name in held:
+            if name not in found:
+                raise shard_index.not_there(index, name)
+            entries[name] = found[name]
+        shard_index.require_named(index, shard, found)
+        stored += part.stored_nbytes
+        kinds[part.container] = None
+    container = f"sharded {' and '.join(kinds)}".rstrip()
+    ordered = [entries[name] for name in index.homes]
+    return Contents(path, container, [str(shard) for shard in index.shards], ordered, [], {}, stored)
+
+
+def _of_folder(path: str) -> Contents:
+    """Return what is in a folder of torch.distributed.checkpoint: its metadata is a pickle that takes torch."""
+    if not Path(path, ".metadata").is_file():
+        raise Trouble(model_folder.NOT_A_CHECKPOINT)
+    try:
+        from zerocopy.loading.formats import dcp_metadata
+    except ImportError as error:
+        raise Trouble(f"a folder of torch.distributed.checkpoint takes torch: {error}") from None
+    folder = dcp_metadata.folder_of(path)
+    if folder is None:
+        raise Trouble(model_folder.NOT_A_CHECKPOINT)
+    entries, values = [], []
+    for name, found in folder.entries.items():
+        if not isinstance(found, dcp_metadata.Chunked):
+            values.append(Value(name, "object", f"{found.length} bytes in {found.file.name}"))
+            continue
+        dtype = str(found.dtype).removeprefix("torch.")
+        numel = 1
+        for size in found.shape:
+            numel *= size
+        file = str(found.chunks[0].place.file) if found.chunks else ""
+        offset = found.chunks[0].place.offset if len(found.chunks) == 1 else None
+        made_by = "" if len(found.chunks) == 1 else f"{len(found.chunks)} chunks"
+        nbytes = (
+            numel * found.dtype.itemsize
+            if hasattr(found.dtype, "itemsize")
+            else numel * _itemsize(found.dtype)
+        )
+        entries.append(Entry(name, dtype, tuple(found.shape), nbytes, file, offset, made_by=made_by))
+    files = list(dict.fromkeys(str(place.file) for place in folder.places))
+    stored = sum(place.length for place in folder.places)
+    return Contents(path, "distributed", files, entries, values, {}, stored)
+
+
+def _itemsize(dtype: Any) -> int:
+    import torch
+
+    return torch.empty(0, dtype=dtype).element_size()

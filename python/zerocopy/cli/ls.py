@@ -1,0 +1,293 @@
+"""``zerocopy ls``: the tensors of a checkpoint, and where they lie."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from zerocopy import display
+from zerocopy.cli import folding, guard, output, reading, tables
+from zerocopy.cli.contents import Contents, Entry, Value, contents_of
+from zerocopy.cli.folding import Row
+from zerocopy.cli.output import escaped
+
+DESCRIPTION = """
+Lists the tensors of a checkpoint: name, dtype, shape, bytes, and where they lie; then the values that are not tensors,
+and totals. FILE is a file of any format, an index of shards, or a folder. No tensor is read, and no code is run.
+"""
+
+EPILOG = """
+exit codes:
+  0  listed
+  1  no name matches
+  2  trouble: the file cannot be read, or is not a checkpoint
+130 after an interrupt.
+
+In a pipe each tensor is one line of seven columns, separated by tabs:
+  name, dtype, shape (2x3), bytes, file, offset in the file, tie
+A column without a value is "-". A tie is "=NAME" (the same bytes) or "~NAME" (another view of the same storage).
+
+examples:
+  $ zerocopy ls model.safetensors
+  $ zerocopy ls model.pt 'encoder.*.weight' --sort size
+  $ zerocopy ls model.pt | cut -f1,4
+"""
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+_HEADING = ("NAME", "DTYPE", "SHAPE", "BYTES", "OFFSET")
+_NUMBERS = (3, 4)
+_MAX_SHOWN = 2000  # characters of a name in a pipe
+_MAX_VALUES = 100
+_MAX_VALUE = 60
+_DIGITS = re.compile(r"(\d+)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("file", metavar="FILE", help="a checkpoint, an index of shards, or a folder")
+    parser.add_argument(
+        "globs",
+        metavar="GLOB",
+        nargs="*",
+        help="only names that match: 'encoder.*', or a branch with all that is below it",
+    )
+    parser.add_argument("--all", action="store_true", help="one row a tensor, equal layers too")
+    parser.add_argument(
+        "--sort", choices=("size", "name", "offset"), help="the order; default: that of the file"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--tree", action="store_true", help="nest names at their dots, with sums")
+    form.add_argument("--table", action="store_true", help="print the table of a terminal in a pipe too")
+    form.add_argument("--json", action="store_true", help="print one JSON object (docs/cli.md describes it)")
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """List, and return the exit code."""
+    return guard.guarded("ls", options.file, lambda: _list(options))
+
+
+def _list(options: argparse.Namespace) -> int:
+    contents = contents_of(options.file)
+    entries = [entry for entry in contents.entries if _matches(entry.name, options.globs)]
+    values = [value for value in contents.values if _matches(value.name, options.globs)]
+    contents = contents._replace(entries=_sorted(entries, options.sort), values=values)
+    if options.json:
+        output.say_compact_json(_json_of(contents))
+    elif options.tree:
+        output.say(_tree(contents, options))
+    elif options.table or output.is_terminal():
+        output.say(_table(contents, options))
+    else:
+        output.say_text("".join(map(_line, contents.entries)))
+    if options.globs and not entries and not values:
+        output.complain(f"zerocopy ls: {escaped(options.file)}: no name matches")
+        return reading.BAD
+    return reading.FINE
+
+
+def _matches(name: str, globs: Sequence[str]) -> bool:
+    return not globs or any(fnmatchcase(name, glob) or name.startswith(f"{glob}.") for glob in globs)
+
+
+def _sorted(entries: list[Entry], order: str | None) -> list[Entry]:
+    if order == "size":
+        return sorted(entries, key=lambda entry: -entry.nbytes)
+    if order == "name":
+        return sorted(entries, key=lambda entry: _natural(entry.name))
+    if order == "offset":
+        return sorted(entries, key=lambda entry: (entry.file, entry.offset is None, entry.offset or 0))
+    return entries
+
+
+def _natural(name: str) -> list[Any]:
+    """Return a key that puts layers.2 before layers.10."""
+    parts: list[Any] = _DIGITS.split(name)
+    parts[1::2] = [(len(digits.lstrip("0")), digits) for digits in parts[1::2]]
+    return parts
+
+
+def _shape(entry: Entry, by: str) -> str:
+    if entry.shape is None:
+        return "?"
+    return by.join(map(str, entry.shape)) or "scalar"
+
+
+def _line(entry: Entry) -> str:
+    # Attributes of a named tuple take longer than its parts, and there may be tens of thousands of lines.
+    name, dtype, _, nbytes, file, offset, _, _, same_as, shares_with, *_ = entry
+    tie = f"={same_as}" if same_as else f"~{shares_with}" if shares_with else "-"
+    return (
+        f"{escaped(name, _MAX_SHOWN)}\t{dtype or '?'}\t{_shape(entry, 'x')}\t{nbytes}\t"
+        f"{escaped(file, _MAX_SHOWN) or '-'}\t{'-' if offset is None else offset}\t{escaped(tie, _MAX_SHOWN)}\n"
+    )
+
+
+# --------------------------------------------------------------------------------------- for people
+
+
+def _rows(contents: Contents, options: argparse.Namespace) -> list[Row]:
+    if options.all:
+        return [folding.single(entry) for entry in contents.entries]
+    rows = folding.folded(contents.entries)
+    return sorted(rows, key=lambda row: -row.nbytes) if options.sort == "size" else rows
+
+
+def _table(contents: Contents, options: argparse.Namespace) -> Iterator[str]:
+    yield _title(contents)
+    rows = _rows(contents, options)
+    if rows:
+        sharded = len(contents.files) > 1
+        cells = [(*_cells(row), *((_file_of(row),) if sharded else ())) for row in rows]
+        yield from tables.lines((*_HEADING, "FILE") if sharded else _HEADING, cells, _NUMBERS)
+    yield from _values(contents)
+    yield from _totals(contents)
+
+
+def _title(contents: Contents) -> str:
+    where = f" in {display.count(len(contents.files), 'file')}" if len(contents.files) > 1 else ""
+    return f"{escaped(contents.path)}: {contents.container}{where}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    first = row.entries[0]
+    name = escaped(row.name) or "''"
+    if row.tie:
+        name += f" {'~' if row.is_view else '='} {escaped(row.tie)}"
+    offset = "-" if first.offset is None else str(first.offset)
+    times = f"{len(row.entries)} of " if len(row.entries) > 1 else ""
+    shape = times + tables.shortened(_shape(first, " x "), 40)
+    return name, first.dtype or "?", shape, display.size(row.nbytes), offset
+
+
+def _file_of(row: Row) -> str:
+    files = list(dict.fromkeys(entry.file for entry in row.entries))
+    most = max(12, output.width() // 5)
+    return tables.shortened(escaped(Path(files[0]).name), most) if len(files) == 1 else f"{len(files)} files"
+
+
+def _values(contents: Contents) -> Iterator[str]:
+    said = contents.values + [Value(name, "str", text) for name, text in contents.metadata.items()]
+    if not said:
+        return
+    yield output.bold(
+        f"{display.count(len(said), 'value')} that are not tensors:"
+        if len(said) > 1
+        else "1 value that is not a tensor:"
+    )
+    for value in said[:_MAX_VALUES]:
+        yield f"  {escaped(value.name) or chr(39) * 2}: {described(value)}"[: output.width()]
+    if len(said) > _MAX_VALUES:
+        yield f"  and {len(said) - _MAX_VALUES} more"
+
+
+def described(value: Value) -> str:
+    """Return a value that is not a tensor for people: itself, or its kind and length."""
+    kind, held = value.kind, value.value
+    if kind in ("None", "bool", "float", "complex"):
+        return str(held)
+    if kind == "int":
+        return str(held) if held is not None else "an int of more than 1000 bytes"
+    if kind == "str":
+        return f"'{escaped(held, _MAX_VALUE)}'"
+    if kind in ("bytes", "bytearray"):
+        return f"{kind} of {held} bytes"
+    if kind in ("object", "global", "storage", "torch.device"):
+        return f"{kind} {escaped(held)}"
+    if isinstance(held, int):
+        return f"{kind} of {display.count(held, 'item')}"
+    return f"{kind} {escaped(str(held))}"
+
+
+def _totals(contents: Contents) -> Iterator[str]:
+    entries = contents.entries
+    nbytes = sum(entry.nbytes for entry in entries)
+    own = [entry for entry in entries if not entry.same_as]
+    parameters = sum(math.prod(entry.shape) for entry in own if entry.shape is not None)
+    tied = len(entries) - len(own)
+    yield (
+        f"{display.count(len(entries), 'tensor')}, {display.count(parameters, 'element')}, {display.size(nbytes)}"
+        + (f"; {tied} tied, {display.size(sum(entry.nbytes for entry in own))} without ties" if tied else "")
+    )
+    dtypes = by_dtype(entries)
+    if len(dtypes) > 1:
+        for dtype, (count, size) in sorted(dtypes.items(), key=lambda item: -item[1][1]):
+            percent = 100 * size / max(nbytes, 1)
+            yield f"  {dtype:<14}  {display.count(count, 'tensor'):>14}  {display.size(size):>9}  {percent:5.1f} %"
+
+
+def by_dtype(entries: Sequence[Entry]) -> dict[str, tuple[int, int]]:
+    """Return the number of tensors and their bytes for each dtype."""
+    sums: dict[str, tuple[int, int]] = {}
+    for entry in entries:
+        count, nbytes = sums.get(entry.dtype or "?", (0, 0))
+        sums[entry.dtype or "?"] = (count + 1, nbytes + entry.nbytes)
+    return sums
+
+
+def _tree(contents: Contents, options: argparse.Namespace) -> Iterator[str]:
+    rows = [
+        row.entries[0]._replace(
+            # An outline nests at dots, so a range has a dash.
+            name=escaped(re.sub(r"(?<=\d)\.\.(?=\d)", "-", row.name) if len(row.entries) > 1 else row.name),
+            nbytes=row.nbytes,
+            shape=row.entries[0].shape or (),
+        )
+        for row in _rows(contents, options)
+    ]
+    text = display.outline(_title(contents), rows)
+    yield text.encode("ascii", "backslashreplace").decode("ascii")
+    yield from _values(contents)
+    yield from _totals(contents)
+
+
+# -------------------------------------------------------------------------------------- for programs
+
+
+def _json_of(contents: Contents) -> dict[str, Any]:
+    return guard.heading("ls") | {
+        "path": contents.path,
+        "container": contents.container,
+        "files": contents.files,
+        "tensors": [_json_of_entry(entry) for entry in contents.entries],
+        "values": [
+            {"name": value.name, "kind": value.kind, "value": _json_value(value.value)}
+            for value in contents.values
+        ],
+        "metadata": contents.metadata,
+        "dtypes": {
+            dtype: {"tensors": count, "bytes": nbytes}
+            for dtype, (count, nbytes) in by_dtype(contents.entries).items()
+        },
+        "bytes": sum(entry.nbytes for entry in contents.entries),
+        "stored_bytes": contents.stored_nbytes,
+    }
+
+
+def _json_of_entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "dtype": entry.dtype or None,
+        "shape": entry.shape,
+        "stride": entry.stride,
+        "bytes": entry.nbytes,
+        "file": entry.file,
+        "offset": entry.offset,
+        "storage": entry.storage,
+        "requires_grad": entry.requires_grad,
+        "same_as": entry.same_as or None,
+        "shares_with": entry.shares_with or None,
+        "made_by": entry.made_by or None,
+        "inside": entry.inside or None,
+    }
+
+
+def _json_value(value: Any) -> Any:
+    """Return a value that JSON has: it has no NaN and no infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

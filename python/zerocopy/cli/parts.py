@@ -1,0 +1,92 @@
+"""Reads a part of one tensor of a checkpoint: of its bytes only those that the part needs."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+import torch
+
+from zerocopy import _core
+from zerocopy.cli.contents import Entry
+from zerocopy.cli.reading import OpenFile, Trouble
+from zerocopy.lazy.checkpoint import open as open_checkpoint
+from zerocopy.lazy.indexing import Geometry
+
+_SLICE = re.compile(r"^(-?\d+)?:(-?\d+)?(?::(\d+))?$")
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Return the name in ``NAME[SLICE]``, and the slice without its brackets."""
+    name, bracket, rest = text.rpartition("[")
+    return (name, rest[:-1]) if bracket and rest.endswith("]") else (text, "")
+
+
+def index_of(text: str) -> tuple[Any, ...]:
+    """Return the index that ``0, 2:4, ..., None`` spells; an empty text selects everything.
+
+    Raises
+    ------
+    Trouble
+        If the text is not such an index.
+    """
+    return tuple(map(_item, text.split(","))) if text.strip() else (...,)
+
+
+def _item(text: str) -> Any:
+    text = text.strip()
+    if text in ("...", "None"):
+        return ... if text == "..." else None
+    if re.fullmatch(r"-?\d{1,18}", text):
+        return int(text)
+    found = _SLICE.match(text)
+    if found is None or found.group(3) == "0":
+        raise Trouble(
+            f"expected integers, slices with a positive step, '...' and None in the brackets, found '{text}'"
+        )
+    return slice(*(None if number is None else int(number) for number in found.groups()))
+
+
+def read_part(path: str, entry: Entry, index: tuple[Any, ...]) -> torch.Tensor:
+    """Return ``tensor[index]`` of the tensor that an entry describes."""
+    try:
+        if entry.inside:
+            return _read_inside(entry, index)
+        with open_checkpoint(path, unknown="stub") as checkpoint:
+            if entry.name not in checkpoint:
+                raise Trouble(
+                    f"{entry.name} takes {entry.made_by}, which this release of torch does not allow to a file"
+                )
+            if index == (...,):
+                return checkpoint.get_tensor(entry.name)
+            return checkpoint.get_slice(entry.name)[index]
+    except (IndexError, TypeError, NotImplementedError) as error:
+        raise Trouble(f"{entry.name}: {error}") from None
+
+
+def _read_inside(entry: Entry, index: tuple[Any, ...]) -> torch.Tensor:
+    """Read a tensor that an object holds: nobody makes the object, so no checkpoint knows the name."""
+    if entry.offset is None or entry.shape is None or entry.stride is None:
+        raise Trouble(
+            f"{entry.name} is compressed, or made of several parts, inside an object: it cannot be shown"
+        )
+    dtype: torch.dtype = getattr(torch, entry.dtype)
+    with contextlib.closing(OpenFile(entry.file)) as file:
+        if _is_big_endian(file):
+            raise Trouble(f"{entry.name} is big-endian, inside an object: it cannot be shown")
+        part = Geometry(0, entry.shape, entry.stride).at(index)
+        size = torch.empty(0, dtype=dtype).element_size()
+        span = 1 + sum((n - 1) * step for n, step in zip(part.size, part.stride, strict=True))
+        if 0 in part.size:
+            return torch.empty(part.size, dtype=dtype)
+        content = bytearray(file.read(entry.offset + part.offset * size, span * size))
+    return torch.frombuffer(content, dtype=dtype).as_strided(tuple(part.size), tuple(part.stride))
+
+
+def _is_big_endian(file: OpenFile) -> bool:
+    if _core.container(file.descriptor, file.path) != "zip":
+        return False
+    records = _core.zip_records(file.descriptor, file.path)
+    order = next((one for one in records if one.name.endswith("/byteorder")), None)
+    return order is not None and file.read(order.offset, order.stored_size) == b"big"

@@ -1,0 +1,209 @@
+"""``zerocopy show``: the values of a tensor, or of a part, and statistics of them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import reprlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from zerocopy import display
+from zerocopy.cli import guard, output, reading
+from zerocopy.cli.contents import Contents, Entry, Value, contents_of
+from zerocopy.cli.output import escaped
+from zerocopy.lazy.name_hints import no_such_name
+
+if TYPE_CHECKING:
+    import torch
+
+    from zerocopy.cli.statistics import Statistics
+
+DESCRIPTION = """
+Prints a tensor of a checkpoint, or a part of it, with minimum, maximum, mean, standard deviation, the numbers of NaN,
+infinities and zeros, and a histogram. Only what is shown is read. A value that is not a tensor is printed as it is.
+"""
+
+EPILOG = """
+exit codes:
+  0  shown
+  2  trouble: the file cannot be read, or has no such name
+130 after an interrupt.
+
+examples:
+  $ zerocopy show model.safetensors encoder.weight
+  $ zerocopy show model.pt 'model.weight[0, :8]'
+  $ zerocopy show --json model.pt step
+"""
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+_MAX_VALUES = 1000  # elements that JSON lists
+_SIMPLE = ("None", "bool", "int", "float", "complex", "str")
+_MAX_REPR = 4000
+_BAR = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("file", metavar="FILE", help="a checkpoint, an index of shards, or a folder")
+    parser.add_argument(
+        "name", metavar="NAME[SLICE]", help="a name as zerocopy ls prints it, and what to show of it"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object (docs/cli.md describes it)"
+    )
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Show, and return the exit code."""
+    return guard.guarded("show", options.file, lambda: _show(options))
+
+
+def _show(options: argparse.Namespace) -> int:
+    contents = contents_of(options.file)
+    entries = {entry.name: entry for entry in contents.entries}
+    values = {value.name: value for value in contents.values}
+    values |= {
+        name: Value(name, "str", text) for name, text in contents.metadata.items() if name not in values
+    }
+    if options.name in values and options.name not in entries:
+        _show_value(options, values[options.name])
+        return reading.FINE
+    name, index_text = options.name, ""
+    if name not in entries:
+        from zerocopy.cli.parts import split_name
+
+        name, index_text = split_name(name)
+    if name not in entries:
+        raise reading.Trouble(str(no_such_name(options.file, name, entries).args[0]))
+    _show_tensor(options, contents, entries[name], index_text)
+    return reading.FINE
+
+
+def _show_value(options: argparse.Namespace, value: Value) -> None:
+    if value.kind in _SIMPLE and value.value is not None:
+        text = str(value.value) if value.kind == "complex" else repr(value.value)
+    else:
+        text = _repr_of(options.file, value)
+    text = output.printable(text, _MAX_REPR)
+    if options.json:
+        said = {"path": options.file, "name": value.name, "kind": value.kind, "repr": text}
+        output.say_json(guard.heading("show") | said)
+    else:
+        output.say([text])
+
+
+def _repr_of(path: str, value: Value) -> str:
+    """Return the repr of a value that has to be built first, objects of unknown classes as stubs."""
+    from zerocopy.lazy.checkpoint import open as open_checkpoint
+
+    if value.kind == "None":
+        return "None"
+    with open_checkpoint(path, unknown="stub") as checkpoint:
+        shortening = reprlib.Repr()
+        shortening.maxdict = shortening.maxlist = shortening.maxtuple = shortening.maxset = 50
+        shortening.maxstring = shortening.maxother = 1000
+        made = checkpoint.metadata()[value.name]
+        return shortening.repr(made) + _state_of(made, shortening)
+
+
+def _state_of(made: Any, shortening: reprlib.Repr) -> str:
+    from zerocopy.loading.objects.stubs import Stub
+
+    if not isinstance(made, Stub):
+        return ""
+    parts = {"arguments": made.arguments, "state": made.state, "items": made.items, "entries": made.entries}
+    return "".join(f" {name}={shortening.repr(part)}" for name, part in parts.items() if part)
+
+
+def _show_tensor(options: argparse.Namespace, contents: Contents, entry: Entry, index_text: str) -> None:
+    import torch
+
+    from zerocopy.cli import parts, statistics
+
+    part = parts.read_part(options.file, entry, parts.index_of(index_text))
+    found: Statistics | None = None
+    try:
+        found = statistics.statistics_of(part)
+    except (RuntimeError, TypeError, NotImplementedError) as error:  # a dtype without arithmetic
+        output.complain(f"zerocopy show: no statistics: {output.printable(str(error).partition(chr(10))[0])}")
+    if options.json:
+        output.say_json(guard.heading("show") | _json_of(options, entry, index_text, part, found))
+        return
+    torch.set_printoptions(linewidth=output.width())
+    output.say(_lines(contents, entry, index_text, part, found))
+
+
+def _lines(
+    contents: Contents, entry: Entry, index_text: str, part: torch.Tensor, found: Statistics | None
+) -> Iterator[str]:
+    shape = " x ".join(map(str, entry.shape or ())) or "scalar"
+    where = "" if entry.offset is None else f" at {entry.offset} of {escaped(entry.file)}"
+    yield output.bold(f"{escaped(entry.name)}: {entry.dtype} {shape}, {display.size(entry.nbytes)}{where}")
+    if entry.same_as or entry.shares_with:
+        tie = (
+            f"= {escaped(entry.same_as)}"
+            if entry.same_as
+            else f"over the storage of {escaped(entry.shares_with)}"
+        )
+        yield f"  {tie}"
+    if index_text:
+        yield f"  [{escaped(index_text)}]: {' x '.join(map(str, part.shape)) or 'scalar'}"
+    yield str(part.detach())
+    if found is not None:
+        yield from _statistics(found)
+
+
+def _statistics(found: Statistics) -> Iterator[str]:
+    def spelled(number: float | int | None) -> str:
+        return "-" if number is None else f"{number:.6g}" if isinstance(number, float) else str(number)
+
+    yield (
+        f"min {spelled(found.minimum)}  max {spelled(found.maximum)}  mean {spelled(found.mean)}  "
+        f"std {spelled(found.std)}"
+    )
+    infinite = found.positive_infinity + found.negative_infinity
+    yield f"{display.count(found.count, 'element')}: {found.nan} NaN, {infinite} Inf, {found.zero} zero"
+    most = max(found.bins, default=0)
+    for low, high, count in zip(found.edges, found.edges[1:], found.bins, strict=False):
+        bar = "#" * math.ceil(_BAR * count / most) if most else ""
+        yield f"{low:>12.4g} .. {high:<12.4g} {count:>12} {bar}"[: output.width()].rstrip()
+
+
+def _json_of(
+    options: argparse.Namespace, entry: Entry, index_text: str, part: torch.Tensor, found: Statistics | None
+) -> dict[str, Any]:
+    from zerocopy.cli import statistics
+
+    return {
+        "path": options.file,
+        "name": entry.name,
+        "kind": "tensor",
+        "dtype": entry.dtype,
+        "shape": entry.shape,
+        "bytes": entry.nbytes,
+        "file": entry.file,
+        "offset": entry.offset,
+        "slice": index_text or None,
+        "shown_shape": list(part.shape),
+        "statistics": None if found is None else statistics.as_json(found),
+        "values": _values_of(part),
+    }
+
+
+def _values_of(part: torch.Tensor) -> Any:
+    import torch
+
+    if part.layout is not torch.strided or part.numel() > _MAX_VALUES:
+        return None
+    part = part.dequantize() if part.is_quantized else part
+    return _plain(part.detach().tolist())
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers as JSON has them: NaN, infinities and complex ones as strings."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
+        return str(value)
+    return value

@@ -1,0 +1,52 @@
+"""Finds the one model file of a Hugging Face folder: ``from_pretrained`` loads it, and ``config.json`` lies beside."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+#: In the order in which transformers, diffusers and peft look.
+NAMES = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "diffusion_pytorch_model.safetensors",
+    "diffusion_pytorch_model.bin",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+)
+
+NOT_A_CHECKPOINT = (
+    "is a directory without a checkpoint: expected an index (*.index.json), model.safetensors, pytorch_model.bin, or "
+    "the .metadata of torch.distributed.checkpoint"
+)
+
+_DCP_METADATA = ".metadata"
+_INDEX_ENDING = ".index.json"
+
+
+def model_file_in(folder: str | os.PathLike[str]) -> Path | None:
+    """Return the model file of a folder, the first of :data:`NAMES` that is there; None if there is none.
+
+    A folder of ``torch.distributed.checkpoint`` has none: its metadata say what is in it.
+    """
+    path = Path(os.fsdecode(folder))
+    if (path / _DCP_METADATA).is_file():
+        return None
+    return next((path / name for name in NAMES if (path / name).is_file()), None)
+
+
+def resolved(f: Any) -> Any:
+    """Return the model file of a folder that has neither an index nor DCP metadata; anything else as it is.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be read.
+    """
+    if not isinstance(f, (str, os.PathLike)) or not os.path.isdir(f):  # noqa: PTH112  a Path takes longer to make
+        return f
+    if any(name.endswith(_INDEX_ENDING) for name in os.listdir(os.fsdecode(f))):  # noqa: PTH208  names are enough
+        return f
+    found = model_file_in(os.fsdecode(f))
+    return f if found is None else str(found)

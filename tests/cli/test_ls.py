@@ -1,0 +1,279 @@
+"""``zerocopy ls``: every tensor with its place, in every format; tables for people, lines for pipes, JSON by a schema."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tar_files
+import torch
+from conftest import Saver
+from dcp_folders import Writer
+from json_schemas import require_valid
+from terminals import run_on_terminal
+
+import zerocopy
+from zerocopy.__main__ import main
+from zerocopy.cli.contents import Entry
+from zerocopy.cli.folding import folded, ranges
+
+ZEROCOPY = [sys.executable, "-m", "zerocopy"]
+EVIL = "evil\n\x1b[31mname"
+
+
+def layers() -> dict[str, Any]:
+    """Return a state dict of twelve equal layers and a tie."""
+    state: dict[str, Any] = {f"layers.{i}.wq.weight": torch.full((4, 2), float(i)) for i in range(12)}
+    state["embedding.weight"] = torch.arange(6.0).view(3, 2)
+    state["head.weight"] = state["embedding.weight"]
+    state["view"] = state["embedding.weight"][1]
+    state["half"] = torch.ones(3, dtype=torch.bfloat16)
+    return state
+
+
+def ls(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["ls", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def listed(capsys: pytest.CaptureFixture[str], path: Path) -> dict[str, Any]:
+    printed = ls(capsys, "--json", path)
+    assert printed.isascii()
+    found: dict[str, Any] = json.loads(printed)
+    require_valid("ls", found)
+    return found
+
+
+def in_format(kind: str, folder: Path) -> Path:
+    """Write the tensors of :func:`layers` in a format."""
+    state = layers()
+    path = folder / "model.pt"
+    torch.save(state, path, _use_new_zipfile_serialization=kind != "legacy")
+    if kind in ("zip", "legacy"):
+        return path
+    if kind == "hdf5":
+        pytest.importorskip("h5py")
+        zerocopy.convert(path, folder / "model.h5")
+        return folder / "model.h5"
+    plain = folder / "plain.pt"
+    torch.save({name: tensor.clone() for name, tensor in state.items()}, plain)
+    if kind == "safetensors":
+        zerocopy.convert(plain, folder / "model.safetensors")
+        return folder / "model.safetensors"
+    zerocopy.convert(plain, folder / "shards", max_shard_size="100B")
+    return folder / "shards"
+
+
+@pytest.mark.parametrize("kind", ["zip", "legacy", "hdf5", "safetensors", "shards"])
+def test_ls_of_each_format_says_where_tensors_lie(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = listed(capsys, in_format(kind, tmp_path))
+    by_name = {tensor["name"]: tensor for tensor in found["tensors"]}
+    assert by_name.keys() == layers().keys()
+    for name, tensor in layers().items():
+        said = by_name[name]
+        assert (said["dtype"], said["shape"]) == (
+            str(tensor.dtype).removeprefix("torch."),
+            list(tensor.shape),
+        )
+        content = tensor.contiguous().view(torch.uint8 if tensor.dim() else tensor.dtype)
+        with open(said["file"], "rb") as file:
+            file.seek(said["offset"])
+            assert file.read(said["bytes"]) == bytes(content.reshape(-1).tolist())
+    if kind in ("zip", "legacy", "hdf5"):
+        assert by_name["head.weight"]["same_as"] == "embedding.weight"
+        assert by_name["view"]["same_as"] is None and by_name["view"]["shares_with"] == "embedding.weight"
+
+
+@pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors", "shards"])
+def test_ls_without_torch_imports_no_torch(kind: str, tmp_path: Path) -> None:
+    path = in_format(kind, tmp_path)
+    program = (
+        "import sys; from zerocopy.cli import main; status = main(['ls', sys.argv[1], '--table']); "
+        "assert not {'torch', 'h5py', 'numpy'} & sys.modules.keys(); sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "layers.{0..11}.wq.weight" in done.stdout
+
+
+def test_ls_of_a_dcp_folder_lists_its_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = Writer(tmp_path)
+    writer.add("weight", torch.ones(2, 3))
+    writer.add("step", 7)
+    halves = [((0, 0), torch.ones(1, 4)), ((1, 0), torch.ones(1, 4))]
+    writer.add_chunks("halves", (2, 4), torch.float32, halves)
+    found = listed(capsys, writer.write())
+    said = {each["name"]: (each["shape"], each["bytes"]) for each in found["tensors"]}
+    assert said == {"weight": ([2, 3], 24), "halves": ([2, 4], 32)}
+    assert [value["name"] for value in found["values"]] == ["step"]
+
+
+def test_ls_of_a_whole_module_finds_the_tensors_inside(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    path = save({"net": module, "args": argparse.Namespace(start=torch.ones(5))})
+    found = {tensor["name"]: tensor for tensor in listed(capsys, path)["tensors"]}
+    wanted = {f"net.{name}": list(tensor.shape) for name, tensor in module.state_dict().items()}
+    assert {name: tensor["shape"] for name, tensor in found.items()} == wanted | {"args.start": [5]}
+    assert found["args.start"]["inside"] == "argparse.Namespace"
+
+
+def test_ls_of_tensors_of_several_parts_says_who_makes_them(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save({"sparse": torch.eye(3).to_sparse(), "plain": torch.ones(1)})
+    sparse, plain = listed(capsys, path)["tensors"]
+    assert sparse["shape"] == [3, 3] and sparse["offset"] is None and sparse["dtype"] == "float32"
+    assert sparse["made_by"].startswith("torch._utils._rebuild_") and plain["made_by"] is None
+
+
+def test_ls_in_a_pipe_prints_a_line_a_tensor(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(
+        {"weight": torch.ones(2, 3), "tied": (one := torch.ones(1)), "also": one, "scalar": torch.tensor(1)}
+    )
+    rows = [line.split("\t") for line in ls(capsys, path).splitlines()]
+    assert [row[:4] for row in rows] == [
+        ["weight", "float32", "2x3", "24"],
+        ["tied", "float32", "1", "4"],
+        ["also", "float32", "1", "4"],
+        ["scalar", "int64", "scalar", "8"],
+    ]
+    assert {row[4] for row in rows} == {str(path)} and [row[6] for row in rows] == ["-", "-", "=tied", "-"]
+    assert all(row[5].isdecimal() for row in rows)
+
+
+def test_ls_of_hostile_names_escapes_them(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save({EVIL: torch.ones(1), "tab\tname": torch.ones(1), "text": EVIL, "\x1b]0;x\x07": 3})
+    for form in ([], ["--table"], ["--tree"]):
+        printed = ls(capsys, path, *form)
+        assert printed.isascii() and all(
+            line.isprintable() for line in printed.replace("\t", "").splitlines()
+        )
+        assert r"evil\n\x1b[31mname" in printed
+    assert ls(capsys, path).count("\n") == 2
+    assert listed(capsys, path)["tensors"][0]["name"] == EVIL
+
+
+def test_ls_table_folds_layers_and_says_totals(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save({"model": layers(), "step": 7, "rate": 0.5, "args": argparse.Namespace()})
+    printed = ls(capsys, path, "--table")
+    assert "model.layers.{0..11}.wq.weight" in printed and "12 of 4 x 2" in printed
+    assert "step: 7" in printed and "rate: 0.5" in printed and "args: object argparse.Namespace" in printed
+    assert "16 tensors" in printed and "1 tied" in printed and "bfloat16" in printed
+    assert "layers.3.wq.weight" in ls(capsys, path, "--table", "--all")
+    assert "layers" in ls(capsys, path, "--tree") and "{0-11}" in ls(capsys, path, "--tree")
+
+
+def test_ls_sort_orders_the_lines(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save({f"l.{i}": torch.ones(i + 1) for i in (10, 2, 9, 1)})
+
+    def names(order: str) -> list[str]:
+        return [line.split("\t")[0] for line in ls(capsys, path, "--sort", order).splitlines()]
+
+    assert names("name") == ["l.1", "l.2", "l.9", "l.10"]
+    assert names("size") == ["l.10", "l.9", "l.2", "l.1"]
+    offsets = [int(line.split("\t")[5]) for line in ls(capsys, path, "--sort", "offset").splitlines()]
+    assert offsets == sorted(offsets)
+
+
+def test_ls_globs_choose_names_and_branches(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save({"a": {"x": torch.ones(1), "y": torch.ones(1)}, "b": torch.ones(1), "n": 1})
+    assert [line.split("\t")[0] for line in ls(capsys, path, "a").splitlines()] == ["a.x", "a.y"]
+    assert [line.split("\t")[0] for line in ls(capsys, path, "*.y", "b").splitlines()] == ["a.y", "b"]
+    assert main(["ls", str(path), "nothing*"]) == 1
+    assert capsys.readouterr().err.endswith("no name matches\n")
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_ls_on_a_terminal_fits_its_width(columns: int, save: Saver) -> None:
+    path = save({"a" * 70 + f".{i}.{'b' * 100}.weight": torch.ones(2, i + 1) for i in range(5)} | layers())
+    code, printed = run_on_terminal([*ZEROCOPY, "ls", str(path)], columns)
+    assert code == 0 and "\x1b[1mNAME" in printed
+    lines = printed.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    assert max(len(line) for line in lines[1:]) <= columns
+    assert any(line.startswith("layers.{0..11}.wq.weight ") for line in lines)
+    assert "\x1b" not in run_on_terminal([*ZEROCOPY, "ls", str(path)], columns, NO_COLOR="1")[1]
+
+
+def test_ls_whose_reader_leaves_says_nothing(save: Saver) -> None:
+    path = save({f"tensor.{i}.{'x' * 100}": torch.ones(1) for i in range(3000)})
+    for form in ("", "--table", "--json"):
+        shell = f"{sys.executable} -m zerocopy ls {path} {form} | head -c 10"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+        assert done.stderr == "" and len(done.stdout) == 10
+
+
+def test_ls_interrupted_exits_quietly(save: Saver, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def interrupted(path: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("zerocopy.cli.ls.contents_of", interrupted)
+    assert main(["ls", "model.pt"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def bad_inputs(folder: Path) -> dict[str, Path]:
+    (folder / "empty.pt").touch()
+    (folder / "text.pt").write_text("hello, this is not a checkpoint")
+    (folder / "page.pt").write_text("<!DOCTYPE html><html>")
+    (folder / "folder").mkdir()
+    (folder / "old.pt").write_bytes(tar_files.checkpoint())
+    torch.save(torch.ones(100), folder / "cut.pt")
+    (folder / "cut.pt").write_bytes((folder / "cut.pt").read_bytes()[:-30])
+    (folder / "x.index.json").write_text('{"weight_map": {"a": "missing.safetensors"}}')
+    return {name: folder / name for name in (
+        "empty.pt", "text.pt", "page.pt", "folder", "old.pt", "cut.pt", "x.index.json", "missing.pt",
+    )}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["ls", "map", "show"])
+def test_bad_input_is_one_sentence(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, path in bad_inputs(tmp_path).items():
+        arguments = [command, str(path)] + ["weight"] * (command == "show")
+        assert main(arguments) == 2, name
+        printed = capsys.readouterr()
+        assert printed.out == "" and printed.err.count("\n") == 1, name
+        assert printed.err.startswith(f"zerocopy {command}: "), name
+        assert "Traceback" not in printed.err
+
+
+def entries(*names: str) -> list[Entry]:
+    return [Entry(name, "float32", (1,), 4, "file", i) for i, name in enumerate(names)]
+
+
+@pytest.mark.parametrize(
+    ("names", "rows"),
+    [
+        (["a.0.w", "a.1.w", "a.2.w"], ["a.{0..2}.w"]),
+        (["a.0.w", "a.0.b", "a.1.w", "a.1.b"], ["a.{0..1}.w", "a.{0..1}.b"]),
+        (["a.0.e.0", "a.0.e.1", "a.1.e.0", "a.1.e.1"], ["a.{0..1}.e.{0..1}"]),
+        (["a.0.e.0", "a.0.e.1", "a.1.e.0"], ["a.0.e.{0..1}", "a.1.e.0"]),
+        (["a.0", "a.2", "a.3", "a.9"], ["a.{0,2..3,9}"]),
+        (["a.00", "a.01"], ["a.00", "a.01"]),
+        (["a1", "a2", "0", "1"], ["a1", "a2", "{0..1}"]),
+        (["a.1", "a.1.w"], ["a.1", "a.1.w"]),
+    ],
+)
+def test_folded_names_stand_for_exactly_their_tensors(names: list[str], rows: list[str]) -> None:
+    found = folded(entries(*names))
+    assert [row.name for row in found] == rows
+    assert sorted(entry.name for row in found for entry in row.entries) == sorted(names)
+
+
+def test_folded_rows_differ_where_dtypes_do() -> None:
+    mixed = entries("a.0", "a.1")
+    mixed[1] = mixed[1]._replace(dtype="float16")
+    assert [row.name for row in folded(mixed)] == ["a.0", "a.1"]
+
+
+def test_ranges_of_many_gaps_are_cut() -> None:
+    assert ranges(range(0, 100, 2)) == "{0,2,4,6,8,10,...}"

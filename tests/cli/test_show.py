@@ -1,0 +1,157 @@
+"""``zerocopy show``: the values and statistics of a tensor, of a part, of a value that is not a tensor."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Saver
+from json_schemas import require_valid
+
+import zerocopy
+from zerocopy.__main__ import main
+
+WEIGHT = torch.arange(600.0).view(30, 20)
+
+
+def show(capsys: pytest.CaptureFixture[str], path: Path, name: str, *options: str) -> str:
+    assert main(["show", *options, str(path), name]) == 0
+    return capsys.readouterr().out
+
+
+def shown(capsys: pytest.CaptureFixture[str], path: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(show(capsys, path, name, "--json"))
+    require_valid("show", found)
+    return found
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        WEIGHT,
+        WEIGHT.half(),
+        WEIGHT.bfloat16(),
+        WEIGHT.t(),
+        torch.arange(-5, 50),
+        torch.tensor([True, False, True]),
+        torch.tensor([1.0, math.nan, math.inf, -math.inf, 3.0, 0.0]),
+        torch.tensor(3.5),
+        torch.full((7,), 1e9) + torch.arange(7),
+    ],
+    ids=str,
+)
+def test_show_gives_the_statistics_of_torch(
+    tensor: torch.Tensor, save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = shown(capsys, save({"x": tensor}), "x")["statistics"]
+    numbers = tensor.double()
+    finite = numbers[numbers.isfinite()]
+    assert (found["count"], found["nan"]) == (tensor.numel(), int(numbers.isnan().sum()))
+    assert found["positive_infinity"] + found["negative_infinity"] == int(numbers.isinf().sum())
+    assert found["zero"] == int((numbers == 0).sum())
+    assert (found["minimum"], found["maximum"]) == (float(finite.min()), float(finite.max()))
+    assert found["mean"] == pytest.approx(float(finite.mean()))
+    assert found["std"] == pytest.approx(float(finite.std(unbiased=False)), abs=1e-6)
+    assert sum(found["histogram"]["counts"]) in (0, finite.numel())
+
+
+def test_show_of_a_large_tensor_joins_its_pieces(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    tensor = torch.randn(3, 1 << 20) + torch.tensor([[0.0], [5.0], [-5.0]])
+    for each in (tensor, tensor.t()):
+        found = shown(capsys, save({"x": each}), "x")["statistics"]
+        assert found["mean"] == pytest.approx(float(tensor.double().mean()))
+        assert found["std"] == pytest.approx(float(tensor.double().std(unbiased=False)))
+        assert sum(found["histogram"]["counts"]) == tensor.numel()
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        ("0", 0),
+        ("0, :4", (0, slice(4))),
+        ("..., -1", (..., -1)),
+        ("::2", slice(None, None, 2)),
+        ("None, 3", (None, 3)),
+    ],
+)
+def test_show_of_a_slice_shows_what_indexing_gives(
+    text: str, index: Any, save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = shown(capsys, save({"a": {"x": WEIGHT}}), f"a.x[{text}]")
+    assert found["values"] == WEIGHT[index].tolist() and found["shown_shape"] == list(WEIGHT[index].shape)
+
+
+def test_show_prints_values_and_a_histogram(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = show(capsys, save({"x": WEIGHT}), "x[:2]")
+    assert "float32 30 x 20" in printed and "tensor(" in printed
+    assert "min 0  max 39  mean 19.5" in printed and "40 elements: 0 NaN, 0 Inf, 1 zero" in printed
+    assert printed.count("#") > 16
+
+
+def test_show_of_a_name_with_brackets_prefers_the_name(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save({"x[0]": torch.ones(2), "x": torch.zeros(3)})
+    assert shown(capsys, path, "x[0]")["shown_shape"] == [2]
+    assert shown(capsys, path, "x[1]")["shown_shape"] == []
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_show_inside_an_object_reads_the_tensor_without_its_class(
+    legacy: bool, save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = argparse.Namespace(weight=WEIGHT[2:].t(), name="x")
+    path = save({"args": held}, _use_new_zipfile_serialization=not legacy)
+    assert shown(capsys, path, "args.weight[1, 3:5]")["values"] == WEIGHT[2:].t()[1, 3:5].tolist()
+
+
+def test_show_of_other_values_prints_a_bounded_repr(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save({
+        "step": 7, "rate": 0.5, "text": "a\x1b[31m", "none": None, "long": "x" * 5000,
+        "set": {1}, "args": argparse.Namespace(a=3, text="\x1b[0m"), "flag": True,
+    })  # fmt: skip
+    assert show(capsys, path, "step") == "7\n"
+    assert show(capsys, path, "rate") == "0.5\n"
+    assert show(capsys, path, "none") == "None\n"
+    assert show(capsys, path, "set") == "{1}\n"
+    assert "argparse.Namespace" in show(capsys, path, "args") and "'a': 3" in show(capsys, path, "args")
+    for name in ("text", "long", "args"):
+        printed = show(capsys, path, name)
+        assert printed.isascii() and printed.rstrip("\n").isprintable() and len(printed) < 4100
+    assert shown(capsys, path, "step")["repr"] == "7"
+
+
+def test_show_of_formats_without_pickles_and_of_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zerocopy.save({"a": WEIGHT, "b": WEIGHT * 2}, tmp_path / "m.pt")
+    (tmp_path / "hub").mkdir()
+    zerocopy.convert(tmp_path / "m.pt", tmp_path / "hub" / "model.safetensors")
+    zerocopy.convert(tmp_path / "m.pt", tmp_path / "shards", max_shard_size="2500B")
+    for path in (tmp_path / "hub", tmp_path / "shards"):
+        assert shown(capsys, path, "b[0, :3]")["values"] == [0.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("wieght", "close to it: weight"),
+        ("block", "below it are block.weight"),
+        ("weight[x]", "expected integers, slices"),
+        ("weight[::-1]", "expected integers, slices"),
+        ("weight[99]", "out of bounds"),
+        ("weight[0, 0, 0]", "too many indices"),
+    ],
+)
+def test_show_of_a_wrong_name_or_slice_says_what_is_there(
+    name: str, said: str, save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save({"weight": WEIGHT, "block": {"weight": WEIGHT}})
+    assert main(["show", str(path), name]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err and printed.err.count("\n") == 1 and printed.out == ""

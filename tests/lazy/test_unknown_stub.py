@@ -1,0 +1,55 @@
+"""``unknown="stub"`` for ``open``, ``lazy_load`` and ``convert``: foreign classes become stubs, tensors are read."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Saver
+
+import zerocopy
+
+
+@pytest.fixture
+def path(save: Saver) -> Path:
+    args = argparse.Namespace(rate=0.5, start=torch.ones(3))
+    return save({"model": {"weight": torch.arange(4.0)}, "args": args, "step": 7})
+
+
+def test_open_with_stubs_has_tensors_and_stubs(path: Path) -> None:
+    with zerocopy.open(path, unknown="stub") as checkpoint:
+        assert list(checkpoint) == ["model.weight"]
+        assert torch.equal(checkpoint["model.weight"] + 0, torch.arange(4.0))
+        stub = checkpoint.metadata()["args"]
+        assert isinstance(stub, zerocopy.Stub) and stub.state["rate"] == 0.5
+        assert isinstance(stub.state["start"], zerocopy.NotYetLoadedTensor)
+        assert torch.equal(stub.state["start"] + 0, torch.ones(3))
+
+
+def test_lazy_load_with_stubs_gives_the_object_that_load_gives(path: Path) -> None:
+    lazy, loaded = zerocopy.lazy_load(path, unknown="stub"), zerocopy.load(path, unknown="stub")
+    assert repr(lazy["args"]) == repr(loaded["args"]) and lazy["step"] == 7
+    assert torch.equal(lazy["model"]["weight"] + 0, loaded["model"]["weight"])
+
+
+@pytest.mark.parametrize("name", ["out.pt", "out.safetensors"])
+def test_convert_with_stubs_leaves_the_objects_out(
+    name: str, path: Path, tmp_path: Path, caplog: Any
+) -> None:
+    zerocopy.convert(path, tmp_path / name, unknown="stub")
+    assert "args" in caplog.text
+    with zerocopy.open(tmp_path / name) as checkpoint:
+        assert list(checkpoint) == ["model.weight"] and "args" not in checkpoint.metadata()
+
+
+@pytest.mark.parametrize("call", [zerocopy.open, zerocopy.lazy_load])
+def test_unknown_refuses_by_default_and_wrong_values(call: Any, path: Path) -> None:
+    with pytest.raises(Exception, match=r"argparse\.Namespace"):
+        call(path)
+    with pytest.raises(ValueError, match="unknown must be"):
+        call(path, unknown="ignore")
+    with pytest.raises(ValueError, match="weights_only"):
+        call(path, unknown="stub", weights_only=False)

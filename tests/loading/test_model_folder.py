@@ -1,0 +1,66 @@
+"""A folder with one model file, as Hugging Face writes it, is a checkpoint for every call that takes a path."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import zerocopy
+from zerocopy.__main__ import main
+
+STATE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)}
+
+
+@pytest.fixture(params=["model.safetensors", "pytorch_model.bin"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    made = tmp_path / "hub"
+    made.mkdir()
+    (made / "config.json").write_text("{}")
+    torch.save(STATE, tmp_path / "m.pt")
+    if request.param.endswith(".bin"):
+        shutil.copy(tmp_path / "m.pt", made / request.param)
+    else:
+        zerocopy.convert(tmp_path / "m.pt", made / request.param)
+    return made
+
+
+def test_folder_with_one_model_file_loads_in_every_way(folder: Path, tmp_path: Path) -> None:
+    weight = STATE["weight"]
+    assert torch.equal(zerocopy.load(folder)["weight"], weight)
+    assert torch.equal(zerocopy.load(str(folder))["weight"], weight)
+    assert torch.equal(zerocopy.lazy_load(folder)["weight"] + 0, weight)
+    with zerocopy.open(folder) as checkpoint:
+        assert set(checkpoint) == set(STATE) and Path(checkpoint.path).parent == folder
+    assert len(zerocopy.explain(folder).storages) == 2
+    assert zerocopy.prefetch(folder).wait()
+    module = torch.nn.Linear(3, 2)
+    zerocopy.load_model(module, folder)
+    assert torch.equal(module.weight, weight)
+    zerocopy.convert(folder, tmp_path / "copy.pt")
+    assert torch.equal(torch.load(tmp_path / "copy.pt")["weight"], weight)
+
+
+@pytest.mark.parametrize("command", ["scan", "verify"])
+def test_folder_is_scanned_and_verified(
+    command: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(folder)]) == 0
+    assert str(folder) in capsys.readouterr().out
+    zerocopy.convert(folder, tmp_path / "shards", max_shard_size="30B")
+    assert main([command, str(tmp_path / "shards")]) == 0
+    assert capsys.readouterr().out.count("-of-00002") == 2
+
+
+def test_folder_with_a_safetensors_file_and_a_pickle_prefers_safetensors(tmp_path: Path) -> None:
+    zerocopy.save({"a": torch.ones(1)}, tmp_path / "pytorch_model.bin")
+    zerocopy.save({"b": torch.ones(1)}, tmp_path / "m.pt")
+    zerocopy.convert(tmp_path / "m.pt", tmp_path / "model.safetensors")
+    assert list(zerocopy.load(tmp_path)) == ["b"]
+
+
+def test_folder_without_a_checkpoint_is_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        zerocopy.load(tmp_path)
