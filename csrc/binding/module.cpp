@@ -10,6 +10,7 @@
 #include "binding/lazy.h"
 #include "binding/records.h"
 #include "binding/road.h"
+#include "binding/torch_bridge.h"
 #include "binding/torchscript.h"
 #include "checkpoint/archive.h"
 #include "pickle/geometry.h"
@@ -253,7 +254,6 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "The native part of zerocopy. Use the names of the package instead.";
   register_exceptions();
   register_records(module);
-  add_dtypes_of_release();
 
   ArchiveClass archive(module, "Archive");
   register_opening(module, archive);
@@ -297,6 +297,11 @@ PYBIND11_MODULE(_C, module) {
       .def("require_there", &Lazy::require_there)
       .def("close", &Lazy::close);
 
+  module.def("bridge_abi", [] { return ZEROCOPY_BRIDGE_ABI; });
+  module.def(
+      "load_bridge", [](const py::bytes& path, const std::string& stamp) { load_bridge(path, stamp); },
+      py::arg("path"), py::arg("stamp"));
+  module.def("add_dtypes_of_release", &add_dtypes_of_release);
   register_ahead(module);
   register_road(module);
   register_gds(module);

@@ -27,3 +27,11 @@ def threads(default: int) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_THREADS):
         raise ValueError(f"ZEROCOPY_NUM_THREADS must be a number from 1 to {MOST_THREADS}, not {text!r}")
     return int(text)
+
+
+def bridge() -> str:
+    """Return ``ZEROCOPY_BRIDGE``: ``auto``, or ``portable`` for tensors without a compiled bridge to torch."""
+    text = os.environ.get("ZEROCOPY_BRIDGE") or "auto"
+    if text not in ("auto", "portable"):
+        raise ValueError(f"ZEROCOPY_BRIDGE must be auto or portable, not {text!r}")
+    return text

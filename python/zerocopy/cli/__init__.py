@@ -16,6 +16,7 @@ import zerocopy
 
 #: What the help says of each subcommand.
 COMMANDS = {
+    "build-bridge": "compile the part that depends on the release of PyTorch",
     "convert": "write a checkpoint in another format, or as shards",
     "ps": "list what the model server keeps",
     "run": "run a Python program with torch.load patched",
@@ -53,7 +54,7 @@ class _CommandParser(argparse.ArgumentParser):
     name: str
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        command = importlib.import_module(f"{__name__}.{self.name}")
+        command = importlib.import_module(f"{__name__}.{self.name.replace('-', '_')}")
         self.description = command.DESCRIPTION
         self.epilog = getattr(command, "EPILOG", None)
         self.formatter_class = getattr(command, "FORMATTER", argparse.HelpFormatter)
