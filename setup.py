@@ -32,7 +32,8 @@ def run(*command: str) -> None:
 
 
 # One folder per torch and Python, so that two of them can be built side by side.
-BUILD = ROOT / "build" / f"{torch_version() or 'no-torch'}-{sys.implementation.cache_tag}"
+DEFAULT_BUILD = ROOT / "build" / f"{torch_version() or 'no-torch'}-{sys.implementation.cache_tag}"
+BUILD = Path(os.environ.get("ZEROCOPY_BUILD_FOLDER") or DEFAULT_BUILD)
 # `zerocopy build-bridge` compiles these on the user's machine.
 BRIDGE_SOURCES = ("bridge.cpp", "table.h")
 
