@@ -16,15 +16,12 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 
 
-def torch_version() -> str:
-    """Return the version of the torch to build for, without the seconds that importing it takes."""
+def torch_version() -> str | None:
+    """Return the version of the torch to build a bridge for, without the seconds that importing it takes."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
-        sys.exit(
-            "zerocopy is compiled against the torch you use, and this Python has none: "
-            "install torch first, then run pip with --no-build-isolation"
-        )
+        return None
 
 
 def run(*command: str) -> None:
@@ -34,8 +31,11 @@ def run(*command: str) -> None:
         sys.exit(f"{command[0]} failed with status {status}")
 
 
-# One folder per torch and Python: objects compiled for one torch must never be linked for another.
-BUILD = ROOT / "build" / f"{torch_version()}-{sys.implementation.cache_tag}"
+# One folder per torch and Python, so that two of them can be built side by side.
+DEFAULT_BUILD = ROOT / "build" / f"{torch_version() or 'no-torch'}-{sys.implementation.cache_tag}"
+BUILD = Path(os.environ.get("ZEROCOPY_BUILD_FOLDER") or DEFAULT_BUILD)
+# `zerocopy build-bridge` compiles these on the user's machine.
+BRIDGE_SOURCES = ("bridge.cpp", "table.h")
 
 
 class CMakeBuild(build_ext):
@@ -56,12 +56,24 @@ class CMakeBuild(build_ext):
         options = [f"-DPython_EXECUTABLE={sys.executable}", *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
         run("cmake", *source, *options)
         module = ext.name.rpartition(".")[2]
-        run("cmake", "--build", str(BUILD), "--target", module, "--parallel", str(os.cpu_count() or 1))
+        targets = [module, "bridges"] if module == "_C" else [module]
+        run("cmake", "--build", str(BUILD), "--target", *targets, "--parallel", str(os.cpu_count() or 1))
 
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(BUILD / target.name, target)
-        (target.parent / "built_for").write_text(torch_version() + "\n")  # which is asked before _C is loaded
+        if module == "_C":
+            self.add_bridges(target.parent)
+
+    @staticmethod
+    def add_bridges(package: Path) -> None:
+        """Copy the bridges to torch into the package, and their source."""
+        for bridge in (BUILD / "bridges").glob("*.so"):
+            shutil.copy2(bridge, package)
+        sources = package / "_bridge_source" / "bridge"
+        sources.mkdir(parents=True, exist_ok=True)
+        for name in BRIDGE_SOURCES:
+            shutil.copy2(ROOT / "csrc" / "bridge" / name, sources)
 
 
 # setuptools copies the package here and never clears it: a module that was deleted would be packed for ever.

@@ -1,6 +1,10 @@
 # libdeflate as an imported target. Debian 12's package brings no configuration of its own for CMake.
 find_path(LIBDEFLATE_INCLUDE_DIR libdeflate.h REQUIRED)
-find_library(LIBDEFLATE_LIBRARY deflate REQUIRED)
+if(ZEROCOPY_STATIC)
+  find_library(LIBDEFLATE_LIBRARY libdeflate.a REQUIRED)
+else()
+  find_library(LIBDEFLATE_LIBRARY deflate REQUIRED)
+endif()
 mark_as_advanced(LIBDEFLATE_INCLUDE_DIR LIBDEFLATE_LIBRARY)
 
 add_library(libdeflate INTERFACE)

@@ -1,45 +1,104 @@
-# Asks the chosen Python where its torch is, and sets
-#   TORCH_INCLUDE_DIRS, TORCH_LIBRARIES (full paths), TORCH_CXX11_ABI (0 or 1)
+# Bridges to torch: csrc/bridge compiled against the headers of one release.
 #
 # find_package(Torch) is left alone: it drags in torch's compiler flags and CUDA search, and on Debian
 # finds the system's torch whichever Python was asked for.
-if(NOT ZEROCOPY_TORCH_OF STREQUAL Python_EXECUTABLE)  # importing torch takes seconds: ask once
-  execute_process(
-    COMMAND "${Python_EXECUTABLE}" -c [[
-import torch, torch.utils.cpp_extension as ext
+
+# ask_torch(<python> <prefix>) asks a Python where its torch is, and sets
+#   <prefix>_VERSION (empty without a torch), <prefix>_CXX11_ABI (0 or 1), <prefix>_INCLUDES, <prefix>_LIBRARIES,
+#   <prefix>_PYTHON (the tag of extension modules)
+function(ask_torch python prefix)
+  string(MD5 key "${python}")
+  if(NOT DEFINED "ZEROCOPY_TORCH_${key}")  # importing torch takes seconds: ask once
+    execute_process(
+      COMMAND "${python}" -c [[
+import importlib.util
+if importlib.util.find_spec("torch") is None:
+    raise SystemExit("\ntorch-facts|")
+import sysconfig, torch, torch.utils.cpp_extension as ext
 facts = [
     torch.__version__,
-    str(int(torch._C._GLIBCXX_USE_CXX11_ABI)),
+    str(int(torch.compiled_with_cxx11_abi())),
     ";".join(ext.include_paths()),
     ";".join(ext.library_paths()),
+    sysconfig.get_config_var("SOABI"),
 ]
-print("\ntorch-facts|" + "|".join(facts))
+print("\ntorch-facts|" + "|".join(facts) + "|")
 ]]
-    OUTPUT_VARIABLE torch_output ERROR_VARIABLE torch_complaint RESULT_VARIABLE torch_status)
-  if(NOT torch_status EQUAL 0 OR
-     NOT torch_output MATCHES "torch-facts\\|([^|]*)\\|([01])\\|([^|]*)\\|([^|\n]*)")
-    message(FATAL_ERROR "${Python_EXECUTABLE} cannot tell where its torch is:\n${torch_complaint}")
+      OUTPUT_VARIABLE output ERROR_VARIABLE complaint)
+    if(NOT "${output}${complaint}" MATCHES "torch-facts(\\|[^\n]*)")
+      message(FATAL_ERROR "${python} cannot tell where its torch is:\n${complaint}")
+    endif()
+    set("ZEROCOPY_TORCH_${key}" "${CMAKE_MATCH_1}" CACHE INTERNAL "what ${python} says of its torch")
   endif()
-  set(ZEROCOPY_TORCH_OF "${Python_EXECUTABLE}" CACHE INTERNAL "the Python that was asked")
-  set(ZEROCOPY_TORCH_VERSION "${CMAKE_MATCH_1}" CACHE INTERNAL "")
-  set(ZEROCOPY_TORCH_ABI "${CMAKE_MATCH_2}" CACHE INTERNAL "")
-  set(ZEROCOPY_TORCH_INCLUDES "${CMAKE_MATCH_3}" CACHE INTERNAL "")
-  set(ZEROCOPY_TORCH_LIBRARY_DIRS "${CMAKE_MATCH_4}" CACHE INTERNAL "")
-endif()
-message(STATUS "torch ${ZEROCOPY_TORCH_VERSION} of ${Python_EXECUTABLE}")
-
-set(TORCH_CXX11_ABI "${ZEROCOPY_TORCH_ABI}")
-set(TORCH_INCLUDE_DIRS "")
-foreach(dir IN LISTS ZEROCOPY_TORCH_INCLUDES)
-  if(IS_DIRECTORY "${dir}")  # torch names folders of old layouts that need not be there
-    list(APPEND TORCH_INCLUDE_DIRS "${dir}")
+  set(field "([^|]*)\\|")
+  if("${ZEROCOPY_TORCH_${key}}" MATCHES "^\\|${field}${field}${field}${field}${field}")
+    set(version "${CMAKE_MATCH_1}")
+    set(abi "${CMAKE_MATCH_2}")
+    set(folders "${CMAKE_MATCH_3}")
+    set(library_folders "${CMAKE_MATCH_4}")
+    set(tag "${CMAKE_MATCH_5}")
+  else()
+    set(version "")
   endif()
-endforeach()
 
-set(TORCH_LIBRARIES "")
-foreach(name IN ITEMS torch_python torch_cpu torch c10)
-  # Not cached: another Python means another file.
-  find_library(torch_library ${name} PATHS ${ZEROCOPY_TORCH_LIBRARY_DIRS} NO_DEFAULT_PATH NO_CACHE REQUIRED)
-  list(APPEND TORCH_LIBRARIES "${torch_library}")
-  unset(torch_library)
-endforeach()
+  set(includes "")
+  foreach(folder IN LISTS folders)
+    if(IS_DIRECTORY "${folder}")  # torch names folders of old layouts that need not be there
+      list(APPEND includes "${folder}")
+    endif()
+  endforeach()
+  set(libraries "")
+  if(version)
+    foreach(name IN ITEMS torch_python torch_cpu torch c10)
+      # Not cached: another Python means another file.
+      find_library(library ${name} PATHS ${library_folders} NO_DEFAULT_PATH NO_CACHE REQUIRED)
+      list(APPEND libraries "${library}")
+      unset(library)
+    endforeach()
+  endif()
+  set(${prefix}_VERSION "${version}" PARENT_SCOPE)
+  set(${prefix}_CXX11_ABI "${abi}" PARENT_SCOPE)
+  set(${prefix}_INCLUDES "${includes}" PARENT_SCOPE)
+  set(${prefix}_LIBRARIES "${libraries}" PARENT_SCOPE)
+  set(${prefix}_PYTHON "${tag}" PARENT_SCOPE)
+endfunction()
+
+# add_bridge(<python> <source>) builds bridges/libzerocopy_bridge-<release>-<C++ ABI>.so for the torch of a Python. Python finds
+# that name by zerocopy/_native/stamp.py: the release is the minor one, of a pre-release the whole version.
+function(add_bridge python source)
+  ask_torch("${python}" torch)
+  if(NOT torch_VERSION)
+    message(STATUS "${python} has no torch: no bridge is built for it")
+    return()
+  endif()
+  message(STATUS "bridge to torch ${torch_VERSION} of ${python}")
+  if(NOT torch_PYTHON STREQUAL Python_SOABI)
+    message(FATAL_ERROR "${python} is ${torch_PYTHON}, and the build is for ${Python_SOABI}: choose the same Python")
+  endif()
+  string(REGEX REPLACE "[+].*" "" release "${torch_VERSION}")
+  if(release MATCHES "^([0-9]+[.][0-9]+)([.][0-9]+)*([.]post[0-9]+)?$")
+    set(release "${CMAKE_MATCH_1}")
+  endif()
+  set(name "zerocopy_bridge-${release}-${torch_CXX11_ABI}")
+  if(TARGET "${name}")
+    return()
+  endif()
+
+  add_library("${name}" MODULE "${source}")
+  target_include_directories("${name}" PRIVATE csrc)
+  # torch's headers include pybind11: the copy that a torch ships is the one to compile them with.
+  find_path(own_pybind11 pybind11/pybind11.h PATHS ${torch_INCLUDES} NO_DEFAULT_PATH NO_CACHE)
+  if(NOT own_pybind11)
+    target_include_directories("${name}" SYSTEM BEFORE PRIVATE "${pybind11_parent}")
+  endif()
+  target_include_directories("${name}" SYSTEM PRIVATE ${torch_INCLUDES})
+  target_compile_definitions("${name}" PRIVATE
+    _GLIBCXX_USE_CXX11_ABI=${torch_CXX11_ABI}
+    ZEROCOPY_BRIDGE_TORCH="${torch_VERSION}"
+    ZEROCOPY_BRIDGE_PYTHON="${torch_PYTHON}")
+  target_link_libraries("${name}" PRIVATE zerocopy_options Python::Module ${torch_LIBRARIES})
+  # `import torch` comes first and has loaded these libraries, so no path to them is burnt in.
+  set_target_properties("${name}" PROPERTIES SKIP_BUILD_RPATH ON
+    LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/bridges")
+  add_dependencies(bridges "${name}")
+endfunction()

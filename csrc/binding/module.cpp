@@ -9,6 +9,7 @@
 #include "binding/gds.h"
 #include "binding/lazy.h"
 #include "binding/records.h"
+#include "binding/torch_bridge.h"
 #include "binding/torchscript.h"
 #include "binding/transfer_plan.h"
 #include "checkpoint/archive.h"
@@ -254,7 +255,6 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "The native part of zerocopy. Use the names of the package instead.";
   register_exceptions();
   register_records(module);
-  add_dtypes_of_release();
 
   ArchiveClass archive(module, "Archive");
   register_opening(module, archive);
@@ -298,6 +298,11 @@ PYBIND11_MODULE(_C, module) {
       .def("require_there", &Lazy::require_there)
       .def("close", &Lazy::close);
 
+  module.def("bridge_abi", [] { return ZEROCOPY_BRIDGE_ABI; });
+  module.def(
+      "load_bridge", [](const py::bytes& path, const std::string& stamp) { load_bridge(path, stamp); },
+      py::arg("path"), py::arg("stamp"));
+  module.def("add_dtypes_of_release", &add_dtypes_of_release);
   register_ahead(module);
   register_transfer_plan(module);
   register_gds(module);

@@ -1,184 +1,164 @@
 #include "binding/torch_bridge.h"
 
-#include <c10/core/StorageImpl.h>
-#include <c10/core/TensorImpl.h>
-#include <torch/csrc/Dtype.h>
-#include <torch/csrc/DynamicTypes.h>
-#include <torch/csrc/autograd/python_variable.h>
+#include <dlfcn.h>
 
+#include <cstring>
 #include <stdexcept>
 #include <utility>
+
+#include "binding/portable_bridge.h"
+#include "python/python.h"
 
 namespace zerocopy {
 namespace {
 
-using Impl = c10::intrusive_ptr<c10::StorageImpl>;
-using WeakImpl = c10::weak_intrusive_ptr<c10::StorageImpl>;
+void share_owner(void* owner) { Share(static_cast<Owner*>(owner)).release(); }
 
 // Runs on any thread, with or without the GIL, perhaps after the interpreter is gone. The owner of
 // a mapping needs no Python; the owner of a Python buffer looks after itself (buffer.cpp).
-void release_share(void* context) { Share::adopt(static_cast<Owner*>(context)); }
+void release_owner(void* owner) { Share::adopt(static_cast<Owner*>(owner)); }
 
-// Of a part of another storage.
-void release_whole(void* context) { Impl::reclaim(static_cast<c10::StorageImpl*>(context)); }
+constexpr ZerocopyBridgeHost kHost{ZEROCOPY_BRIDGE_ABI, &share_owner, &release_owner};
 
-c10::Storage share(void* impl) {
-  return c10::Storage(Impl::reclaim_copy(static_cast<c10::StorageImpl*>(impl)));
+// A copy, so that a call loads one address and not two.
+ZerocopyBridge table = *portable_bridge(&kHost);
+
+void* required(void* storage) {
+  if (storage == nullptr) throw pybind11::error_already_set();
+  return storage;
 }
 
-c10::DispatchKeySet keys_of(c10::Device device) {
-  return c10::DispatchKeySet(device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
+ZerocopyTensorView plain(const View& view) {
+  return {.dtype = static_cast<std::int32_t>(view.dtype),
+          .requires_grad = view.requires_grad ? 1 : 0,
+          .conjugate = view.conjugate ? 1 : 0,
+          .negative = view.negative ? 1 : 0,
+          .offset = view.offset,
+          .dimensions = view.size.size(),
+          .size = view.size.data(),
+          .stride = view.stride.data()};
+}
+
+// The handle is never closed: torch keeps the functions of storages that live to the end of the process.
+ZerocopyBridgeEntry entry_of(const std::string& path) {
+  void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const found = handle == nullptr ? nullptr : ::dlsym(handle, "zerocopy_bridge");
+  if (found == nullptr) {
+    const char* const fault = ::dlerror();
+    throw UnsupportedError(fault == nullptr ? path + " has no zerocopy_bridge" : fault);
+  }
+  ZerocopyBridgeEntry entry = nullptr;
+  static_assert(sizeof found == sizeof entry);
+  std::memcpy(&entry, &found, sizeof entry);
+  return entry;
 }
 
 }  // namespace
 
-bool is_dtype(PyObject* object) { return THPDtype_Check(object); }
+const ZerocopyBridge& bridge() noexcept { return table; }
+
+void load_bridge(const std::string& path, const std::string& stamp) {
+  const ZerocopyBridge* const loaded = entry_of(path)(&kHost);
+  if (loaded == nullptr || loaded->abi != ZEROCOPY_BRIDGE_ABI || loaded->size != sizeof(ZerocopyBridge)) {
+    throw UnsupportedError(path + " is for another release of zerocopy: its table of functions differs");
+  }
+  if (loaded->stamp != stamp) throw UnsupportedError(path + " says \"" + loaded->stamp + "\" of itself");
+  table = *loaded;
+}
+
+bool is_dtype(PyObject* object) { return table.is_dtype(object) != 0; }
 
 ScalarType scalar_type_of(PyObject* torch_dtype) {
-  if (!is_dtype(torch_dtype)) throw std::invalid_argument("not a torch.dtype");
-  const auto type = reinterpret_cast<const THPDtype*>(torch_dtype)->scalar_type;
-  return static_cast<ScalarType>(type);
+  if (!is_dtype(torch_dtype)) throw std::invalid_argument("expected a torch.dtype");
+  return static_cast<ScalarType>(table.scalar_type(torch_dtype));
 }
 
-std::int64_t item_size_of(ScalarType type) {
-  return static_cast<std::int64_t>(c10::elementSize(static_cast<c10::ScalarType>(type)));
+std::int64_t item_size_of(ScalarType type) { return table.item_size(static_cast<std::int32_t>(type)); }
+
+bool is_complex(ScalarType type) { return table.is_complex(static_cast<std::int32_t>(type)) != 0; }
+
+bool is_floating_point(ScalarType type) {
+  return table.is_floating_point(static_cast<std::int32_t>(type)) != 0;
 }
-
-bool is_complex(ScalarType type) { return c10::isComplexType(static_cast<c10::ScalarType>(type)); }
-
-bool is_floating_point(ScalarType type) { return c10::isFloatingType(static_cast<c10::ScalarType>(type)); }
 
 TorchStorage TorchStorage::over(const Region& region) {
-  c10::DataPtr data(region.data(), Share(region.owner()).release(), &release_share, c10::DeviceType::CPU);
-  auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
-                                                    static_cast<std::int64_t>(region.size()), std::move(data),
-                                                    /*allocator=*/nullptr, /*resizable=*/false);
-  return TorchStorage(impl.release());
+  return TorchStorage(
+      required(table.storage_over(region.data(), region.size(), Share(region.owner()).release())));
 }
 
 TorchStorage TorchStorage::within(PyObject* untyped_storage, Extent extent) {
-  TorchStorage whole = of(untyped_storage);
-  if (!extent.fits(whole.nbytes())) throw FormatError("a part that leaves its storage");
-  const c10::DataPtr& data = static_cast<const c10::StorageImpl*>(whole.impl_)->data_ptr();
-  const c10::Device device = data.device();
-  void* const begin = extent.size == 0 ? nullptr : static_cast<std::byte*>(data.get()) + extent.offset;
-  c10::DataPtr part(begin, std::exchange(whole.impl_, nullptr), &release_whole, device);
-  auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
-                                                    static_cast<std::int64_t>(extent.size), std::move(part),
-                                                    /*allocator=*/nullptr, /*resizable=*/false);
-  return TorchStorage(impl.release());
+  const TorchStorage whole = of(untyped_storage);
+  if (!extent.fits(whole.nbytes())) {
+    throw FormatError("a part of " + std::to_string(extent.size) + " bytes at " + hex(extent.offset) +
+                      " leaves its storage of " + std::to_string(whole.nbytes()) + " bytes");
+  }
+  return TorchStorage(required(table.storage_within(whole.storage_, extent.offset, extent.size)));
 }
 
 TorchStorage TorchStorage::kept(PyObject* untyped_storage, Share owner) {
   const TorchStorage whole = of(untyped_storage);
-  const c10::DataPtr& data = static_cast<const c10::StorageImpl*>(whole.impl_)->data_ptr();
-  c10::DataPtr same(data.get(), owner.release(), &release_share, data.device());
-  auto impl = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), static_cast<std::int64_t>(whole.nbytes()), std::move(same),
-      /*allocator=*/nullptr, /*resizable=*/false);
-  return TorchStorage(impl.release());
+  return TorchStorage(required(table.storage_kept(whole.storage_, owner.release())));
 }
 
 TorchStorage TorchStorage::of(PyObject* untyped_storage) {
-  if (!torch::isStorage(untyped_storage)) throw std::invalid_argument("not a storage");
-  c10::Storage storage = torch::createStorage(untyped_storage);
-  return TorchStorage(storage.unsafeReleaseStorageImpl());
+  return TorchStorage(required(table.storage_of(untyped_storage)));
 }
 
-TorchStorage::TorchStorage(TorchStorage&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {}
+TorchStorage::TorchStorage(TorchStorage&& other) noexcept
+    : storage_(std::exchange(other.storage_, nullptr)) {}
 
 TorchStorage& TorchStorage::operator=(TorchStorage&& other) noexcept {
-  std::swap(impl_, other.impl_);
+  std::swap(storage_, other.storage_);
   return *this;
 }
 
-TorchStorage::~TorchStorage() { Impl::reclaim(static_cast<c10::StorageImpl*>(impl_)); }
-
-std::uint64_t TorchStorage::nbytes() const { return static_cast<c10::StorageImpl*>(impl_)->nbytes(); }
-
-bool TorchStorage::is_cpu() const { return static_cast<c10::StorageImpl*>(impl_)->device().is_cpu(); }
-
-ByteSpan TorchStorage::bytes() const {
-  const auto* impl = static_cast<const c10::StorageImpl*>(impl_);
-  return {static_cast<const std::byte*>(impl->data_ptr().get()), impl->nbytes()};
+TorchStorage::~TorchStorage() {
+  if (storage_ != nullptr) table.storage_release(storage_);
 }
 
-std::byte* TorchStorage::address() const {
-  return static_cast<std::byte*>(static_cast<const c10::StorageImpl*>(impl_)->data_ptr().get());
-}
+std::uint64_t TorchStorage::nbytes() const { return table.storage_nbytes(storage_); }
+
+bool TorchStorage::is_cpu() const { return table.storage_is_cpu(storage_) != 0; }
+
+ByteSpan TorchStorage::bytes() const { return {address(), nbytes()}; }
+
+std::byte* TorchStorage::address() const { return static_cast<std::byte*>(table.storage_data(storage_)); }
 
 Region TorchStorage::region() const {
-  const c10::DataPtr& data = static_cast<const c10::StorageImpl*>(impl_)->data_ptr();
-  if (data.get_deleter() != &release_share) return {};
-  Share lent = Share::adopt(static_cast<Owner*>(data.get_context()));
-  Region region(static_cast<std::byte*>(data.get()), static_cast<std::size_t>(nbytes()), lent);
-  lent.release();  // the storage's own
-  return region;
+  auto* const owner = static_cast<Owner*>(table.storage_owner(storage_));
+  if (owner == nullptr) return {};
+  return {address(), static_cast<std::size_t>(nbytes()), Share::adopt(owner)};
 }
 
-PyObject* TorchStorage::wrap() const { return torch::createPyObject(share(impl_)); }
+PyObject* TorchStorage::wrap() const { return table.wrap(storage_); }
 
 PyObject* TorchStorage::tensor(const View& view) const {
-  const auto type = static_cast<c10::ScalarType>(view.dtype);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      share(impl_), keys_of(static_cast<const c10::StorageImpl*>(impl_)->device()),
-      c10::scalarTypeToTypeMeta(type));
-  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(c10::IntArrayRef(view.size.data(), view.size.size()),
-                              c10::IntArrayRef(view.stride.data(), view.stride.size()), view.offset);
-  if (view.conjugate) impl->_set_conj(true);
-  if (view.negative) impl->_set_neg(true);
-  if (view.requires_grad) tensor.set_requires_grad(true);
-  return THPVariable_Wrap(std::move(tensor));
+  const ZerocopyTensorView same = plain(view);
+  return table.tensor(storage_, &same);
 }
 
-WeakTorchStorage::WeakTorchStorage(const TorchStorage& storage) {
-  const auto shared = Impl::reclaim_copy(static_cast<c10::StorageImpl*>(storage.impl_));
-  impl_ = WeakImpl(shared).release();
-}
+WeakTorchStorage::WeakTorchStorage(const TorchStorage& storage)
+    : weak_(required(table.weak_of(storage.storage_))) {}
 
 WeakTorchStorage::WeakTorchStorage(WeakTorchStorage&& other) noexcept
-    : impl_(std::exchange(other.impl_, nullptr)) {}
+    : weak_(std::exchange(other.weak_, nullptr)) {}
 
 WeakTorchStorage& WeakTorchStorage::operator=(WeakTorchStorage&& other) noexcept {
-  std::swap(impl_, other.impl_);
+  std::swap(weak_, other.weak_);
   return *this;
 }
 
-WeakTorchStorage::~WeakTorchStorage() { WeakImpl::reclaim(static_cast<c10::StorageImpl*>(impl_)); }
+WeakTorchStorage::~WeakTorchStorage() {
+  if (weak_ != nullptr) table.weak_release(weak_);
+}
 
 TorchStorage WeakTorchStorage::lock() const {
-  WeakImpl weak = WeakImpl::reclaim(static_cast<c10::StorageImpl*>(impl_));
-  TorchStorage locked(weak.lock().release());
-  weak.release();  // impl_ goes on holding it
-  return locked;
+  return weak_ == nullptr ? TorchStorage() : TorchStorage(table.weak_lock(weak_));
 }
 
 PyObject* placeholder(const View& view, PyTypeObject* type) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(view.dtype)), c10::Device(c10::DeviceType::CPU));
-  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(c10::IntArrayRef(view.size.data(), view.size.size()),
-                              c10::IntArrayRef(view.stride.data(), view.stride.size()), view.offset);
-  if (view.requires_grad) tensor.set_requires_grad(true);
-  PyObject* made = THPVariable_Wrap(std::move(tensor));
-  if (made == nullptr) return nullptr;
-#if PY_VERSION_HEX >= 0x030E0000
-  // The tensor's attributes may lie within it. Only Python knows how to move them.
-  if (PyObject_SetAttrString(made, "__class__", reinterpret_cast<PyObject*>(type)) != 0) {
-    Py_DECREF(made);
-    return nullptr;
-  }
-#else
-  // What `made.__class__ = type` does once it has compared the layouts, and ten times as fast.
-  Py_INCREF(type);
-  PyTypeObject* const before = Py_TYPE(made);
-  Py_SET_TYPE(made, type);
-  Py_DECREF(before);
-#endif
-  impl->set_python_dispatch(true);
-  return made;
+  const ZerocopyTensorView same = plain(view);
+  return table.placeholder(&same, type);
 }
 
 }  // namespace zerocopy

@@ -1,23 +1,33 @@
-// Everything zerocopy asks of libtorch, in terms that need none of its headers.
+// Storages and tensors of torch, by the table of functions that a bridge to the running release fills.
 //
-// torch's headers cost up to 43 s to compile and change from release to release, so
-// torch_bridge.cpp is the one file that includes them. The calls it uses have one signature from
-// 1.13 to 2.14: see "Foreign things" in DESIGN.md.
+// Two things fill the table of bridge/table.h: a shared object that was compiled for a release, and
+// binding/portable_bridge.cpp, which needs nothing of torch but Python.
 #pragma once
 
 #include <Python.h>
 
 #include <cstdint>
 #include <span>
+#include <string>
 
+#include "bridge/table.h"
 #include "memory/region.h"
 
 namespace zerocopy {
 
-// c10::ScalarType, the number behind a torch.dtype.
-enum class ScalarType : std::int8_t {};
+// The bridge in use: portable_bridge() until load_bridge() succeeds.
+const ZerocopyBridge& bridge() noexcept;
+
+// Loads the shared object of a bridge, whose stamp the caller has read in the file. Throws UnsupportedError
+// if it cannot be used; the bridge in use stays. Storages of two bridges must not meet, so it is called
+// before the first storage is made.
+void load_bridge(const std::string& path, const std::string& stamp);
+
+// c10::ScalarType behind a bridge; the portable bridge has numbers of its own.
+enum class ScalarType : std::int32_t {};
 
 bool is_dtype(PyObject* object);
+// Throws std::invalid_argument if the object is not a torch.dtype.
 ScalarType scalar_type_of(PyObject* torch_dtype);
 std::int64_t item_size_of(ScalarType type);
 bool is_complex(ScalarType type);
@@ -33,22 +43,23 @@ struct View {
   bool negative;
 };
 
-// A share in a c10::StorageImpl.
+// One reference to a storage of torch.
 class TorchStorage {
  public:
-  // A CPU storage over the region, which it keeps alive. It cannot be resized, as the storages of
-  // torch.load cannot.
+  // Returns a CPU storage over the region and keeps the region alive. The storage cannot be resized, as the
+  // storages of torch.load cannot.
   static TorchStorage over(const Region& region);
 
-  // A storage over some bytes of an existing torch.UntypedStorage, on whichever device, which it keeps alive.
-  // Throws FormatError when they leave it. Tensors over it are for the CPU and for CUDA.
+  // Returns a storage over some bytes of an existing torch.UntypedStorage, on its device, and keeps that
+  // storage alive. Throws FormatError when the bytes leave it. Tensors over the result are for the CPU and
+  // CUDA.
   static TorchStorage within(PyObject* untyped_storage, Extent extent);
 
-  // The same bytes as an existing torch.UntypedStorage has, on whichever device, kept alive by the owner
-  // alone.
+  // Returns a storage over the bytes of an existing torch.UntypedStorage, on its device. The owner alone
+  // keeps these bytes alive.
   static TorchStorage kept(PyObject* untyped_storage, Share owner);
 
-  // A share in an existing torch.UntypedStorage.
+  // Returns a reference to an existing torch.UntypedStorage.
   static TorchStorage of(PyObject* untyped_storage);
 
   TorchStorage() = default;
@@ -58,27 +69,27 @@ class TorchStorage {
   TorchStorage& operator=(const TorchStorage&) = delete;
   ~TorchStorage();
 
-  explicit operator bool() const noexcept { return impl_ != nullptr; }
+  explicit operator bool() const noexcept { return storage_ != nullptr; }
   std::uint64_t nbytes() const;
   bool is_cpu() const;
-  ByteSpan bytes() const;      // of one on the CPU
-  std::byte* address() const;  // of one on any device: not to be read through
-  Region region() const;       // what over() was given; none of another's storage
+  ByteSpan bytes() const;      // of a storage on the CPU
+  std::byte* address() const;  // on any device: not to be read through
+  Region region() const;       // the argument of over(); empty for a storage that others made
 
-  // New references. wrap() gives a torch.UntypedStorage, tensor() a torch.Tensor. The view is not
-  // checked against the storage: pickle/geometry.h has done that.
+  // New references: wrap() returns a torch.UntypedStorage, tensor() a torch.Tensor. The view is not checked
+  // against the storage: pickle/geometry.h has done that.
   PyObject* wrap() const;
   PyObject* tensor(const View& view) const;
 
  private:
   friend class WeakTorchStorage;
 
-  explicit TorchStorage(void* impl) noexcept : impl_(impl) {}
+  explicit TorchStorage(void* storage) noexcept : storage_(storage) {}
 
-  void* impl_ = nullptr;  // c10::StorageImpl, one reference is ours
+  void* storage_ = nullptr;  // of the bridge
 };
 
-// Knows a storage as long as somebody else keeps it.
+// Knows a storage as long as others keep it.
 class WeakTorchStorage {
  public:
   WeakTorchStorage() = default;
@@ -89,15 +100,16 @@ class WeakTorchStorage {
   WeakTorchStorage& operator=(const WeakTorchStorage&) = delete;
   ~WeakTorchStorage();
 
-  // Empty when nobody does.
+  // Returns an empty TorchStorage once the storage is gone.
   TorchStorage lock() const;
 
  private:
-  void* impl_ = nullptr;  // c10::StorageImpl, one weak reference is ours
+  void* weak_ = nullptr;  // of the bridge
 };
 
-// A new reference to an object of `type`, a Python subclass of torch.Tensor that adds nothing to its layout:
-// a tensor of that shape without a storage, whose operations all come to the class's __torch_dispatch__.
+// Returns a new reference to an object of `type`, a Python subclass of torch.Tensor that adds nothing to its
+// layout: a tensor of that shape without a storage, whose operations all come to the class's
+// __torch_dispatch__.
 PyObject* placeholder(const View& view, PyTypeObject* type);
 
 }  // namespace zerocopy

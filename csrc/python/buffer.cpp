@@ -11,17 +11,7 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-bool interpreter_is_ending() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsInitialized() == 0 || Py_IsFinalizing() != 0;
-#else
-  return Py_IsInitialized() == 0 || _Py_IsFinalizing() != 0;
-#endif
-}
-
-// The last share may die on any thread, without the GIL, or in a static destructor after the
-// interpreter. Then taking the GIL would hang or crash the process, so the buffer is leaked: the
-// process is about to end.
+// Its last share may die on any thread, without the GIL.
 class PythonBuffer final : public Owner {
  public:
   explicit PythonBuffer(PyObject* object) {

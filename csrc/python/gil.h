@@ -20,6 +20,16 @@ auto take_gil(Take take) noexcept {
   }
 }
 
+// An owner of Python objects may die in a static destructor, after the interpreter. Taking the GIL would then
+// hang or crash the process, so the objects are leaked: the process is about to end.
+inline bool interpreter_is_ending() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsInitialized() == 0 || Py_IsFinalizing() != 0;
+#else
+  return Py_IsInitialized() == 0 || _Py_IsFinalizing() != 0;
+#endif
+}
+
 class GilReleased {
  public:
   GilReleased() : state_(PyEval_SaveThread()) {}

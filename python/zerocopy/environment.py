@@ -46,3 +46,11 @@ def torch_version() -> str:
         return ""
     found = _VERSION.search(Path(spec.origin).with_name("version.py").read_text(errors="replace"))
     return found[1] if found else ""
+
+
+def bridge() -> str:
+    """Return ``ZEROCOPY_BRIDGE``: ``auto``, or ``portable`` for tensors without a compiled bridge to torch."""
+    text = os.environ.get("ZEROCOPY_BRIDGE") or "auto"
+    if text not in ("auto", "portable"):
+        raise ValueError(f"ZEROCOPY_BRIDGE must be auto or portable, not {text!r}")
+    return text

@@ -219,41 +219,6 @@ def test_stub_has_the_arguments_of_the_module(module: ModuleType, name: str) -> 
 # ----------------------------------------------------------------------------- as it is built
 
 
-@pytest.fixture
-def other_build(tmp_path: Path) -> Path:
-    """Give a folder with a copy of the installed package that says it was built for another torch."""
-    shutil.copytree(Path(zerocopy.__file__).parent, tmp_path / "zerocopy")
-    (tmp_path / "zerocopy" / "built_for").write_text("0.4.1+cu92\n")
-    return tmp_path
-
-
-@pytest.mark.parametrize("first", ["", "import torch"])
-def test_built_for_another_torch_is_an_import_error(child: Child, other_build: Path, first: str) -> None:
-    code = f"""
-        {first or "import sys"}
-        import zerocopy
-        zerocopy.untyped_storage(bytearray(3))
-    """
-    done = child(code, PYTHONPATH=str(other_build))
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("ImportError: zerocopy was built for PyTorch 0.4.1+cu92")
-    assert torch.__version__ in last and "pip install --no-build-isolation" in last
-
-
-def test_built_for_another_build_of_this_release_works(child: Child, other_build: Path) -> None:
-    release = str(torch.__version__).partition("+")[0]
-    (other_build / "zerocopy" / "built_for").write_text(f"{release}+cu999\n")
-    code = "import zerocopy; print(zerocopy.__file__, zerocopy.untyped_storage(bytearray(3)).nbytes())"
-    done = child(code, PYTHONPATH=str(other_build))
-    assert done.stdout == f"{other_build / 'zerocopy' / '__init__.py'} 3\n", done.stderr
-
-
-def test_build_says_what_it_was_built_for() -> None:
-    built = (Path(zerocopy.__file__).parent / "built_for").read_text().strip()
-    assert built == importlib.metadata.version("torch")
-
-
 def test_source_distribution_has_all_that_a_build_reads(tmp_path: Path) -> None:
     """It is built and unpacked; CMake, which names every source, generates a build of it."""
     source = Path(__file__).parents[2]

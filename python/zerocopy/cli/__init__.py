@@ -16,6 +16,7 @@ import zerocopy
 
 #: What the help says of each subcommand.
 COMMANDS = {
+    "build-bridge": "compile the part that depends on the release of PyTorch",
     "convert": "write a checkpoint in another format, or as shards",
     "diff": "compare two checkpoints: names, dtypes, shapes and values",
     "env": "print what a bug report needs: versions, system, variables",
@@ -60,7 +61,7 @@ class _CommandParser(argparse.ArgumentParser):
     name: str
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        command = importlib.import_module(f"{__name__}.{self.name}")
+        command = importlib.import_module(f"{__name__}.{self.name.replace('-', '_')}")
         self.description = command.DESCRIPTION
         self.epilog = getattr(command, "EPILOG", None)
         self.formatter_class = getattr(command, "FORMATTER", argparse.HelpFormatter)

@@ -81,7 +81,10 @@ class Side:
         in_order = info.stride == _row_major(info.shape) or not info.nbytes
         if info.offset is None or not in_order or layer.container not in _READ_DIRECTLY:
             return None
-        if not isinstance(layer, FileLayer) or any(layer.flags(info.name)):
+        if not isinstance(layer, FileLayer):
+            return None
+        entry = layer.entry(info.name)
+        if entry.is_conjugate or entry.is_negative:
             return None
         if layer.path not in self._descriptors:
             self._descriptors[layer.path] = os.open(layer.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -79,7 +79,8 @@ class Sources:
             }
             self._merge()
             self.stubs = [name for name, value in self.others.items() if isinstance(value, Stub)]
-            self.others = {name: value for name, value in self.others.items() if not isinstance(value, Stub)}
+            for name in self.stubs:
+                del self.others[name]
             self.is_filtered = self.is_filtered or bool(self.stubs)
             self._choose(keep)
         except BaseException:

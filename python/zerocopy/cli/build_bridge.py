@@ -1,0 +1,45 @@
+"""``zerocopy build-bridge``: compile the part of zerocopy that depends on the release of PyTorch."""
+
+from __future__ import annotations
+
+import argparse
+
+from zerocopy.cli import output, reading
+from zerocopy.errors import UnsupportedError
+
+DESCRIPTION = """
+Compiles a bridge to the PyTorch of this Python, where the package brings none. It needs a C++ compiler and PyTorch's
+headers, takes a minute, and downloads nothing. The bridge lies in ~/.cache/zerocopy/bridges (or XDG_CACHE_HOME), and is
+used by this version of PyTorch and this Python only. Without it zerocopy works too, and makes tensors more slowly.
+"""
+
+EPILOG = f"""
+exit codes:
+  {reading.FINE}  the bridge is there
+  {reading.TROUBLE}  trouble: no compiler, no headers, or the compiler failed
+"""
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--force", action="store_true", help="compile it even if it is there")
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Compile the bridge, and return the exit code."""
+    try:
+        import torch
+
+        from zerocopy._native.compilation import compile_bridge
+    except ImportError as error:
+        output.complain(f"{parser.prog}: install PyTorch first ({error})")
+        return reading.TROUBLE
+    try:
+        path, is_new = compile_bridge(force=options.force)
+    except (UnsupportedError, OSError) as error:
+        output.complain(f"{parser.prog}: {error}")
+        return reading.TROUBLE
+    state = "compiled" if is_new else "there already"
+    output.say([f"bridge to PyTorch {torch.__version__}: {state}, {path}"])
+    return reading.FINE

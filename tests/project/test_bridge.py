@@ -1,0 +1,290 @@
+"""Bridges to torch: which one is chosen, which are refused, and that the extension itself has nothing of torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Child
+
+import zerocopy
+from zerocopy import _native
+from zerocopy._native import bridges, compilation, stamp
+
+PACKAGE = Path(zerocopy.__file__).parent
+RUNNING = stamp.running_stamp(_native._C.bridge_abi())
+NAME = stamp.file_name(RUNNING.torch, RUNNING.cxx11_abi)
+
+CHOICE = """
+import json, sys, zerocopy
+from zerocopy._native import bridge_info
+storage = zerocopy.untyped_storage(bytearray(b"zero"))
+info = bridge_info()
+print(json.dumps([info.kind, str(info.path), list(info.refused), bytes(storage).decode(), zerocopy.__file__]))
+"""
+
+
+class Installation:
+    """A copy of the installed package, and a cache folder."""
+
+    def __init__(self, folder: Path, child: Child) -> None:
+        self._child = child
+        self.site, self.cache = folder / "site", folder / "cache"
+        shutil.copytree(PACKAGE, self.site / "zerocopy")
+        self.bridge = self.site / "zerocopy" / NAME
+        self.built = self.cache / "zerocopy" / "bridges" / bridges.cache_path(RUNNING).name
+        self.built.parent.mkdir(parents=True)
+
+    def environment(self) -> dict[str, str]:
+        return {"PYTHONPATH": str(self.site), "XDG_CACHE_HOME": str(self.cache), "ZEROCOPY_BRIDGE": ""}
+
+    def choice(self, first: str = "", **environment: str) -> Choice:
+        done = self._child(first + CHOICE, **{**self.environment(), **environment})
+        assert done.returncode == 0, done.stderr
+        kind, path, refused, content, home = json.loads(done.stdout)
+        assert content == "zero"
+        assert Path(home).parent == self.site / "zerocopy"
+        return Choice(kind, path, "\n".join(refused), done.stderr)
+
+
+class Choice:
+    def __init__(self, kind: str, path: str, refused: str, stderr: str) -> None:
+        self.kind, self.path, self.refused, self.stderr = kind, path, refused, stderr
+
+
+@pytest.fixture
+def installation(tmp_path: Path, child: Child) -> Installation:
+    return Installation(tmp_path, child)
+
+
+def restamp(bridge: Path, **changes: Any) -> None:
+    """Change the stamp of a bridge, which keeps its length."""
+    content = bridge.read_bytes()
+    there = str(RUNNING).encode()
+    assert content.count(there) == 1
+    changed = str(RUNNING._replace(**changes)).encode()
+    assert len(changed) == len(there)
+    bridge.write_bytes(content.replace(there, changed))
+
+
+def other_release() -> str:
+    """Return a version of the same length that is of another minor release."""
+    return re.sub(r"^\d", lambda major: str(int(major[0]) + 1), RUNNING.torch)
+
+
+# ------------------------------------------------------------------------------ what is linked
+
+
+@pytest.mark.parametrize("module", ["_C", "_core"])
+def test_extension_has_no_symbol_of_torch(module: str) -> None:
+    (path,) = PACKAGE.glob(f"{module}.*.so")
+    names = subprocess.run(["nm", "-DC", path], check=True, capture_output=True, text=True).stdout
+    assert "PyInit_" + module in names
+    assert not re.findall(r".*(?:\bc10::|\bat::|\btorch::|THP|pybind11_torch).*", names)
+    linked = subprocess.run(["readelf", "-d", path], check=True, capture_output=True, text=True).stdout
+    assert "libc.so" in linked
+    assert not re.findall(r"lib(?:torch|c10)\w*\.so", linked)
+
+
+def test_bridge_exports_one_name() -> None:
+    names = subprocess.run(
+        ["nm", "-D", "--defined-only", PACKAGE / NAME], check=True, capture_output=True, text=True
+    ).stdout
+    assert re.findall(r" T (\w+)", names) == ["zerocopy_bridge"]
+
+
+# ------------------------------------------------------------------------------ choice
+
+
+def test_bridge_of_the_package_is_the_first_choice(installation: Installation) -> None:
+    shutil.copy(installation.bridge, installation.built)
+    choice = installation.choice()
+    assert (choice.kind, choice.path, choice.refused) == ("prebuilt", str(installation.bridge), "")
+    assert choice.stderr == ""
+
+
+def test_choice_is_logged_at_debug_level(installation: Installation) -> None:
+    choice = installation.choice("import logging; logging.basicConfig(level='DEBUG')")
+    (line,) = [line for line in choice.stderr.splitlines() if "bridge to PyTorch" in line]
+    assert line.startswith("DEBUG:zerocopy:") and RUNNING.torch in line and NAME in line
+
+
+def test_bridge_in_the_cache_is_the_second_choice(installation: Installation) -> None:
+    installation.bridge.rename(installation.built)
+    choice = installation.choice()
+    assert (choice.kind, choice.path) == ("built", str(installation.built))
+    assert choice.stderr == ""
+
+
+def test_no_bridge_warns_once_and_works(installation: Installation) -> None:
+    installation.bridge.unlink()
+    choice = installation.choice()
+    assert choice.kind == "portable"
+    (warning,) = choice.stderr.splitlines()
+    assert RUNNING.torch in warning and "zerocopy build-bridge" in warning
+
+
+def test_portable_bridge_by_the_environment_says_nothing(installation: Installation) -> None:
+    choice = installation.choice(ZEROCOPY_BRIDGE="portable")
+    assert (choice.kind, choice.stderr) == ("portable", "")
+
+
+def test_unknown_bridge_in_the_environment_is_a_value_error(child: Child) -> None:
+    done = child("import torch, zerocopy", ZEROCOPY_BRIDGE="best")
+    assert done.stderr.splitlines()[-1] == "ValueError: ZEROCOPY_BRIDGE must be auto or portable, not 'best'"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"torch": other_release()},
+            f"compiled for PyTorch {re.escape(other_release())}, and this is PyTorch",
+        ),
+        ({"abi": RUNNING.abi + 1}, "another release of zerocopy"),
+        ({"cxx11_abi": 1 - RUNNING.cxx11_abi}, r"C\+\+ ABI"),
+        ({"python": RUNNING.python.replace("3", "2", 1)}, "compiled for cpython-2"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_bridge_with_another_stamp_is_refused(
+    installation: Installation, changes: dict[str, Any], reason: str
+) -> None:
+    restamp(installation.bridge, **changes)
+    choice = installation.choice()
+    assert choice.kind == "portable"
+    assert re.search(reason, choice.refused)
+    assert len(choice.stderr.splitlines()) == 1
+    assert re.search(reason, choice.stderr) and "zerocopy build-bridge" in choice.stderr
+
+
+def test_bridge_for_another_build_of_the_minor_release_is_taken_from_the_package_only(
+    installation: Installation,
+) -> None:
+    other = RUNNING.torch + "+cu999" if "+" not in RUNNING.torch else RUNNING.torch[:-1] + "?"
+    assert not stamp.mismatch(RUNNING._replace(torch=other), RUNNING, exact=False)
+    assert stamp.mismatch(RUNNING._replace(torch=other), RUNNING, exact=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF of nothing", str(RUNNING).encode()])
+def test_damaged_bridge_is_refused(installation: Installation, content: bytes) -> None:
+    installation.bridge.write_bytes(content)
+    choice = installation.choice()
+    assert choice.kind == "portable"
+    assert str(installation.bridge) in choice.refused
+
+
+def test_bridge_that_others_can_write_is_refused(installation: Installation) -> None:
+    installation.bridge.rename(installation.built)
+    installation.built.chmod(0o777)
+    choice = installation.choice()
+    assert choice.kind == "portable"
+    assert "can write to it" in choice.refused
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        ("2.13.0+cpu", "2.13"),
+        ("2.13.1", "2.13"),
+        ("2.4.1.post2+cu121", "2.4"),
+        ("1.13.0a0", "1.13.0a0"),
+        ("1.13.0a0+gitunknown", "1.13.0a0"),
+        ("2.14.0.dev20260101+cpu", "2.14.0.dev20260101"),
+        ("2.14.0rc3", "2.14.0rc3"),
+    ],
+)
+def test_release_of_a_version(version: str, release: str) -> None:
+    assert stamp.release_of(version) == release
+
+
+# ------------------------------------------------------------------------------ build-bridge
+
+
+def build_bridge(installation: Installation, *arguments: str, **environment: str) -> Any:
+    return subprocess.run(
+        [sys.executable, "-m", "zerocopy", "build-bridge", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **installation.environment(), "ZEROCOPY_BRIDGE": "portable", **environment},
+    )
+
+
+@pytest.fixture
+def compiler(tmp_path: Path) -> Path:
+    """Give a compiler that notes its arguments and returns the installed bridge: a real one takes a minute."""
+    program = tmp_path / "compiler"
+    program.write_text(
+        f"""#!{sys.executable}
+import pathlib, shutil, sys
+(pathlib.Path(__file__).parent / "arguments").write_text("\\n".join(sys.argv[1:]))
+shutil.copy({str(PACKAGE / NAME)!r}, sys.argv[sys.argv.index("-o") + 1])
+"""
+    )
+    program.chmod(0o755)
+    return program
+
+
+def test_built_bridge_is_used_by_the_next_process(installation: Installation, compiler: Path) -> None:
+    installation.bridge.unlink()
+    done = build_bridge(installation, CXX=str(compiler))
+    assert done.returncode == 0, done.stderr
+    assert str(installation.built) in done.stdout
+    source = next(
+        line for line in (compiler.parent / "arguments").read_text().split() if line.endswith(".cpp")
+    )
+    assert Path(source).read_text() == (Path(__file__).parents[2] / "csrc/bridge/bridge.cpp").read_text()
+    assert installation.choice().kind == "built"
+
+    compiler.unlink()
+    again = build_bridge(installation, CXX=str(compiler))
+    assert (again.returncode, "there already" in again.stdout) == (0, True)
+    assert build_bridge(installation, "--force", CXX=str(compiler)).returncode == 2
+
+
+def test_build_without_a_compiler_says_what_to_install(installation: Installation) -> None:
+    done = build_bridge(installation, CXX="/nonexistent/c++")
+    assert done.returncode == 2
+    assert "no C++ compiler (/nonexistent/c++ not found): install one" in done.stderr
+    assert not list(installation.built.parent.iterdir())
+
+
+def test_build_by_a_failing_compiler_shows_its_words(installation: Installation, tmp_path: Path) -> None:
+    program = tmp_path / "failing"
+    program.write_text("#!/bin/sh\necho 'error: no such register' >&2\nexit 3\n")
+    program.chmod(0o755)
+    done = build_bridge(installation, CXX=str(program))
+    assert done.returncode == 2
+    assert "status 3" in done.stderr and "error: no such register" in done.stderr
+    assert not list(installation.built.parent.iterdir())
+
+
+def test_built_bridge_that_cannot_be_loaded_is_not_kept(installation: Installation, tmp_path: Path) -> None:
+    program = tmp_path / "compiler"
+    program.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho nothing >"$2"\n')
+    program.chmod(0o755)
+    done = build_bridge(installation, CXX=str(program))
+    assert done.returncode == 2
+    assert "cannot be loaded" in done.stderr
+    assert not list(installation.built.parent.iterdir())
+
+
+def test_source_of_a_bridge_is_in_the_package() -> None:
+    source = Path(__file__).parents[2] / "csrc"
+    for name in ("bridge/bridge.cpp", "bridge/table.h"):
+        assert (compilation._SOURCES[0] / name).read_text() == (source / name).read_text()
+
+
+def test_bridge_info_of_this_process() -> None:
+    info = _native.bridge_info()
+    assert info.torch == torch.__version__
+    assert info.kind in ("prebuilt", "built", "portable")
