@@ -1,4 +1,4 @@
-"""``zerocopy ls``: every tensor with its place, in every format; tables for people, lines for pipes, JSON by a schema."""
+"""``zerocopy ls``: each tensor with its place, in every format; tables, lines in pipes, JSON by a schema."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_ls_of_each_format_says_where_tensors_lie(
             list(tensor.shape),
         )
         content = tensor.contiguous().view(torch.uint8 if tensor.dim() else tensor.dtype)
-        with open(said["file"], "rb") as file:
+        with Path(said["file"]).open("rb") as file:
             file.seek(said["offset"])
             assert file.read(said["bytes"]) == bytes(content.reshape(-1).tolist())
     if kind in ("zip", "legacy", "hdf5"):

@@ -51,7 +51,7 @@ def test_show_gives_the_statistics_of_torch(
     found = shown(capsys, save({"x": tensor}), "x")["statistics"]
     numbers = tensor.double()
     finite = numbers[numbers.isfinite()]
-    assert (found["count"], found["nan"]) == (tensor.numel(), int(numbers.isnan().sum()))
+    assert (found["elements"], found["nan"]) == (tensor.numel(), int(numbers.isnan().sum()))
     assert found["positive_infinity"] + found["negative_infinity"] == int(numbers.isinf().sum())
     assert found["zero"] == int((numbers == 0).sum())
     assert (found["minimum"], found["maximum"]) == (float(finite.min()), float(finite.max()))

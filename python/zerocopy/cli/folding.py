@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zerocopy.cli.contents import Entry
 
@@ -52,7 +52,7 @@ class _Block(NamedTuple):
 
 def folded(entries: Sequence[Entry]) -> list[Row]:
     """Return entries as rows, in the order of the first tensor of each row."""
-    groups: dict[tuple[object, ...], list[_Block]] = {}
+    groups: dict[tuple[Any, ...], list[_Block]] = {}
     for position, entry in enumerate(entries):
         parts = _NUMBER.split(entry.name)
         numbers = parts[1::2]
@@ -63,7 +63,7 @@ def folded(entries: Sequence[Entry]) -> list[Row]:
         if tie and numbers:
             other = _NUMBER.split(tie)
             tie = "\0".join(other[::2]) if other[1::2] == numbers else tie
-        key = (
+        key: tuple[Any, ...] = (
             tuple(parts[::2]), entry.dtype, entry.shape, entry.made_by, entry.inside, tie,
             bool(entry.same_as),
         )  # fmt: skip
@@ -71,7 +71,7 @@ def folded(entries: Sequence[Entry]) -> list[Row]:
         groups.setdefault(key, []).append(block)
     rows = []
     for key, blocks in groups.items():
-        template: tuple[str, ...] = key[0]  # type: ignore[assignment]
+        template: tuple[str, ...] = key[0]
         merged = _merged(blocks, len(template) - 1) if len(blocks) > 1 else blocks
         rows += [(block.positions[0], _row(template, block, entries)) for block in merged]
     rows.sort(key=lambda row: row[0])

@@ -163,7 +163,7 @@ def _statistics(found: Statistics) -> Iterator[str]:
         f"std {spelled(found.std)}"
     )
     infinite = found.positive_infinity + found.negative_infinity
-    yield f"{display.count(found.count, 'element')}: {found.nan} NaN, {infinite} Inf, {found.zero} zero"
+    yield f"{display.count(found.elements, 'element')}: {found.nan} NaN, {infinite} Inf, {found.zero} zero"
     most = max(found.bins, default=0)
     for low, high, count in zip(found.edges, found.edges[1:], found.bins, strict=False):
         bar = "#" * math.ceil(_BAR * count / most) if most else ""

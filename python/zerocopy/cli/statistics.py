@@ -17,7 +17,7 @@ class Statistics(NamedTuple):
 
     Attributes
     ----------
-    count, nan, positive_infinity, negative_infinity, zero : int
+    elements, nan, positive_infinity, negative_infinity, zero : int
         Numbers of elements.
     minimum, maximum, mean, std : float or int, or None
         Of the finite elements; None if there are none. `std` divides by the number of elements.
@@ -27,7 +27,7 @@ class Statistics(NamedTuple):
         Finite elements in each bin.
     """
 
-    count: int
+    elements: int
     nan: int
     positive_infinity: int
     negative_infinity: int

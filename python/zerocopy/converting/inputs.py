@@ -65,6 +65,7 @@ class Sources:
     def __init__(self, paths: Sequence[Any], keep: Keep | None, **how: Any) -> None:
         self._block = contextlib.ExitStack()
         self._infos: dict[str, TensorInfo] = {}
+        self.others: dict[str, Any] = {}
         self.is_filtered = keep is not None
         try:
             self.opened = [self._block.enter_context(checkpoint.open(path, **how)) for path in paths]
@@ -165,7 +166,6 @@ class Sources:
 
     def _merge(self) -> None:
         self.tensors: dict[str, Reference] = {}
-        self.others: dict[str, Any] = {}
         self.metadata: dict[str, Any] = {}
         doubles: dict[str, None] = {}
         for each in self.opened:
