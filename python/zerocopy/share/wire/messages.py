@@ -8,6 +8,7 @@ A message on the wire is the JSON object of its fields (frames.py). ``op`` names
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from zerocopy.share.errors import FrameError
@@ -278,10 +279,10 @@ class Residence(Process):
 
 # ------------------------------------------------------------------------------------- reading
 
-_CLIENT = (Load, Compute, Attach, Resident, AskStatus, Unload, Shutdown)
-_WORKER = (Find, Reserve, Attach, Published, Here, Held, Failed, Refused)
-_FORK_SERVER = (Forked, Ended)
-_ANSWERS = {
+_OF_CLIENT = {kind.op: kind for kind in (Load, Compute, Attach, Resident, AskStatus, Unload, Shutdown)}
+_OF_WORKER = {kind.op: kind for kind in (Find, Reserve, Attach, Published, Here, Held, Failed, Refused)}
+_OF_FORK_SERVER = {kind.op: kind for kind in (Forked, Ended)}
+_OF_SERVER = {
     **{kind.state: kind for kind in (Ready, Places, Status, Unloaded)},
     **dict.fromkeys(("absent", "lost", "ending", "reserved", "resident", "failed"), Answer),
     **dict.fromkeys(("refused", "moved", "unsupported"), Declined),
@@ -290,30 +291,29 @@ _ANSWERS = {
 
 def of_client(body: Body) -> Any:
     """Return a client's request. ``FrameError`` for anything else."""
-    return _read(body, "op", {kind.op: kind for kind in _CLIENT})
+    return _read(body, "op", _OF_CLIENT)
 
 
 def of_worker(body: Body) -> Any:
     """Return a worker's request or report. ``FrameError`` for anything else."""
-    return _read(body, "op", {kind.op: kind for kind in _WORKER})
+    return _read(body, "op", _OF_WORKER)
 
 
 def of_fork_server(body: Body) -> Any:
     """Return a fork server's report. ``FrameError`` for anything else."""
-    return _read(body, "op", {kind.op: kind for kind in _FORK_SERVER})
+    return _read(body, "op", _OF_FORK_SERVER)
 
 
 def of_server(body: Body) -> Any:
     """Return an answer of the server. ``FrameError`` for anything else."""
-    return _read(body, "state", _ANSWERS)
+    return _read(body, "state", _OF_SERVER)
 
 
-def _read(body: Body, tag: str, kinds: dict[str, Any]) -> Any:
+def _read(body: Body, tag: str, kinds: Mapping[str, Any]) -> Any:
     kind = kinds.get(str(body.get(tag)))
     if kind is None:
         raise FrameError(f"expected {tag} to be one of {', '.join(kinds)}, found {body.get(tag)!r:.50}")
-    names = [field.name for field in dataclasses.fields(kind)]
     try:
-        return kind(**{name: body[name] for name in names if name in body})
+        return kind(**{name: body[name] for name in kind.__dataclass_fields__ if name in body})
     except TypeError as error:
         raise FrameError(f"expected all fields of {kind.__name__}: {error}") from None
