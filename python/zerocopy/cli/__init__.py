@@ -17,6 +17,7 @@ import zerocopy
 #: What the help says of each subcommand.
 COMMANDS = {
     "convert": "write a checkpoint in another format, or as shards",
+    "bench": "measure loaders side by side on a file",
     "diff": "compare two checkpoints: names, dtypes, shapes and values",
     "env": "print what a bug report needs: versions, system, variables",
     "ps": "list what the model server keeps",
