@@ -16,6 +16,7 @@ import zerocopy
 
 #: What the help says of each subcommand.
 COMMANDS = {
+    "completion": "print a script that completes commands in bash",
     "convert": "write a checkpoint in another format, or as shards",
     "bench": "measure loaders side by side on a file",
     "diff": "compare two checkpoints: names, dtypes, shapes and values",
