@@ -23,7 +23,7 @@ def measured(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str
 def test_bench_of_pt_file_measures_what_this_torch_has(
     save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = measured(capsys, save({"a": torch.ones(1 << 22), "b": [torch.ones(3)]}))
+    found = measured(capsys, save({"a": torch.ones(10 << 20), "b": [torch.ones(3)]}))
     has_mmap = "mmap" in inspect.signature(torch.load).parameters
     assert set(found) == {"zerocopy.load", "torch.load", "reading the file"} | (
         {"torch.load(mmap=True)"} if has_mmap else set()
