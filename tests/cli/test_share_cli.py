@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -17,6 +18,7 @@ from conftest import Saver
 
 import zerocopy
 from zerocopy import cli, share
+from zerocopy.cli import warm
 
 
 @pytest.fixture
@@ -174,3 +176,12 @@ def test_results_that_may_be_otherwise_are_marked(socket: Path, capsys: pytest.C
     assert "another program" in marks[0] and "Python" in marks[1]
     with share.options(unseen="refuse"), pytest.raises(zerocopy.UnsupportedError, match="another program"):
         share.load(unseen_and_random)
+
+
+def test_warm_finds_a_function_of_a_class(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    found = warm._function(parser, "pathlib.Path.cwd")
+    assert found == Path.cwd
+    with pytest.raises(SystemExit):
+        warm._function(parser, "pathlib.Path.absent")
+    assert "--by pathlib.Path.absent" in capsys.readouterr().err

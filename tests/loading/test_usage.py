@@ -11,6 +11,7 @@ from conftest import Child, Saver
 
 import zerocopy
 from zerocopy.loading import memory_report
+from zerocopy.process.control_group import ControlGroup
 
 SMAPS = """\
 7f0000000000-7f0000400000 rw-p 00000000 fe:00 12      /models/a <b>.pt
@@ -100,3 +101,15 @@ def test_files_in_memory(save: Saver) -> None:
 def test_libraries_are_no_files_of_ours(forked: Child) -> None:
     done = forked("import torch, zerocopy; print([f.path for f in zerocopy.memory().files])")
     assert done.stdout == "[]\n", done.stdout
+
+
+def test_memory_repr_names_the_control_group_where_there_is_one() -> None:
+    report = zerocopy.memory()
+    assert repr(report) == f"<MemoryReport\n{report}>"
+    group = ControlGroup("/g", 5000, 2000, None)
+    assert "charged with 5.0 kB without limit, 2.0 kB of them page cache" in str(
+        report._replace(control_group=group)
+    )
+    limited = report._replace(control_group=group._replace(limit=9000, page_cache=None))
+    assert str(limited).endswith("charged with 5.0 kB of 9.0 kB")
+    assert "control group" not in str(report._replace(control_group=None))

@@ -16,7 +16,9 @@ import zerocopy
 
 #: What the help says of each subcommand.
 COMMANDS = {
+    "bench": "measure loaders side by side on a file",
     "build-bridge": "compile the part that depends on the release of PyTorch",
+    "completion": "print a script that completes commands in bash",
     "convert": "write a checkpoint in another format, or as shards",
     "diff": "compare two checkpoints: names, dtypes, shapes and values",
     "env": "print what a bug report needs: versions, system, variables",
@@ -26,8 +28,8 @@ COMMANDS = {
     "ps": "list what the model server keeps",
     "report": "write an HTML page about a checkpoint",
     "run": "run a Python program with torch.load patched",
-    "serve": "be the model server, or write a systemd unit for it",
     "scan": "say what a checkpoint's pickles name, and whether a safe load would take it",
+    "serve": "be the model server, or write a systemd unit for it",
     "show": "print a tensor of a checkpoint, or a part, with statistics",
     "stop": "end the model server",
     "unload": "have the model server forget results",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+from zerocopy import display
 from zerocopy.cli import reading
 from zerocopy.cli.output import Progress, complain, escaped, say
 from zerocopy.errors import Error
@@ -57,7 +59,9 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         parser.error("--verify needs the source, which DST replaces")
     try:
         with _failing_as("convert", target):
+            start = time.perf_counter()
             _convert(parser, options)
+            _say_written(options, time.perf_counter() - start)
             if options.verify:
                 from zerocopy.cli.conversion import difference  # which needs torch
 
@@ -86,6 +90,20 @@ def _convert(parser: argparse.ArgumentParser, options: argparse.Namespace) -> No
         )
     finally:
         shown.end()
+
+
+def _say_written(options: argparse.Namespace, seconds: float) -> None:
+    """Say where the checkpoint lies, and how fast it was written."""
+    path = Path(options.target)
+    if options.max_shard_size is not None:
+        from zerocopy.converting import outputs, shard_plan
+
+        path = shard_plan.layout_of(path.absolute(), outputs.SUFFIXES).index_path
+        say([f"wrote shards of {escaped(str(path))} in {seconds:.1f} s"])
+        return
+    size = path.stat().st_size
+    rate = f", {display.size(int(size / seconds))}/s" if seconds > 0 else ""
+    say([f"wrote {escaped(options.target)}: {display.size(size)} in {seconds:.1f} s{rate}"])
 
 
 class _Bar:

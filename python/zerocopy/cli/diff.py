@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"print at most N lines of differences; 0 prints all (default: {_MAX_LINES})",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object (docs/diff.md describes it)"
+        "--json", action="store_true", help="print one JSON object (docs/inspecting.md describes it)"
     )
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any
 
-from zerocopy import environment
+from zerocopy import display, environment
 from zerocopy.display import listed as listed
 
 _MAX_LENGTH = 200
 _NARROWEST = 40  # columns
 _USUAL = 80
+_MIN_BYTES = 1 << 20  # of a progress whose rate is shown
 
 
 def escaped(text: str | bytes, longest: int = _MAX_LENGTH) -> str:
@@ -91,11 +93,12 @@ def hush() -> None:
 
 
 class Progress:
-    """A percentage on the last line of a terminal, and nothing where standard error is none."""
+    """Percentage, bytes, rate and time left on the last line of a terminal; nothing where standard error is none."""
 
     def __init__(self, what: str, whole: int) -> None:
         self._what, self._whole, self._done, self._shown = what, whole, 0, -1
         self._wanted = sys.stderr.isatty() and not environment.is_true("TQDM_DISABLE")
+        self._start, self._width = time.monotonic(), 0
 
     def add(self, amount: int) -> None:
         """Note that so much more of the whole is done."""
@@ -103,9 +106,25 @@ class Progress:
         percent = 100 * self._done // max(self._whole, 1)
         if self._wanted and percent != self._shown:
             self._shown = percent
-            print(f"\r{self._what} {percent} %", end="", file=sys.stderr, flush=True)
+            self._draw(f"{self._what} {percent} %{self._speed()}")
+
+    def _speed(self) -> str:
+        """Return bytes, rate and time left, after a second and for amounts that are bytes."""
+        seconds = time.monotonic() - self._start
+        if seconds < 1 or self._whole < _MIN_BYTES:
+            return ""
+        rate = self._done / seconds
+        left = (self._whole - self._done) / rate if rate else 0
+        return (
+            f", {display.size(self._done)} of {display.size(self._whole)}, {display.size(int(rate))}/s, "
+            f"{left:.0f} s left"
+        )
+
+    def _draw(self, line: str) -> None:
+        print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
+        self._width = len(line)
 
     def end(self) -> None:
         """Clear the line."""
         if self._shown >= 0:
-            print("\r" + " " * (len(self._what) + 6) + "\r", end="", file=sys.stderr, flush=True)
+            print("\r" + " " * self._width + "\r", end="", file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ EPILOG = (
     + """
 example:
   $ zerocopy warm model.pt shards/*.safetensors     # for programs under zerocopy run --share
+  $ zerocopy warm --by transformers.BertModel.from_pretrained bert-base-uncased
   $ zerocopy warm --by zerocopy.load model.pt       # for zerocopy.share.load(zerocopy.load, "model.pt")
 """
 )
@@ -40,7 +42,7 @@ _MAX_LENGTH = 2000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     serving.add_arguments(parser)
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="a checkpoint")
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="a checkpoint, or what else --by takes")
     parser.add_argument(
         "--by",
         metavar="FUNCTION",
@@ -56,7 +58,9 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 def _codes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iterator[int]:
     for path in options.paths:
-        if not Path(path).exists():
+        # A function of a library may take other names than paths: those of models, for one.
+        is_path = options.by is None or options.by in ("torch.load", "zerocopy.load", _SAFETENSORS)
+        if is_path and not Path(path).exists():
             complain(f"{parser.prog}: {escaped(path)}: No such file or directory")
             yield reading.TROUBLE
             continue
@@ -80,9 +84,20 @@ def _warm(parser: argparse.ArgumentParser, path: str, name: str) -> int:
     return reading.FINE
 
 
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, AttributeError, ValueError):
+        return False
+
+
 def _function(parser: argparse.ArgumentParser, name: str) -> Callable[..., Any]:
     """Return what a dotted name means."""
     module, _, attributes = name.partition("::") if "::" in name else name.rpartition(".")
+    # "transformers.BertModel.from_pretrained" is a function of a class: the module is a shorter part of the name.
+    while "::" not in name and "." in module and not _is_module(module):
+        module, _, outer = module.rpartition(".")
+        attributes = f"{outer}.{attributes}"
     try:
         found: Any = importlib.import_module(module)
         for attribute in attributes.split("."):

@@ -91,6 +91,8 @@ class Explanation(NamedTuple):
                 lines.append(f"            {named}{more}")
         if self.note:
             lines.append(f"  {self.note}")
+        if self.container != "distributed" and any(storage.how != "mapped" for storage in self.storages):
+            lines.append("  zerocopy.save writes a file whose storages can all be mapped")
         return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerocopy.display import size
+from zerocopy.process.control_group import ControlGroup, control_group
 
 # Libraries and what else the system maps for every program; of its devices one is a folder of anybody's files.
 _OF_THE_SYSTEM = re.compile("/usr/lib/|/usr/share/locale/|/dev/(?!shm/)|/SYSV")
@@ -51,10 +52,14 @@ class MemoryReport(NamedTuple):
     anonymous : int
         Bytes of private memory in which no file is: what Python and torch allocate, and the tensors of
         ``backend="pread"`` and ``"direct"``.
+    control_group : ControlGroup or None
+        The memory that the process's control group is charged with, for a container the number that counts; None
+        where the kernel shows none.
     """
 
     files: tuple[FileMemory, ...]
     anonymous: int
+    control_group: ControlGroup | None = None
 
     @property
     def mapped(self) -> int:
@@ -79,7 +84,18 @@ class MemoryReport(NamedTuple):
     def __str__(self) -> str:
         lines = [f"{'mapped':>10}  {'resident':>10}  {'private':>10}  {'shared':>10}  file"]
         lines += ["  ".join([*(f"{cell:>10}" for cell in cells), name]) for *cells, name in self._rows()]
-        return "\n".join([*lines, f"private memory of no file: {size(self.anonymous)}"])
+        return "\n".join([*lines, *self._below()])
+
+    def __repr__(self) -> str:
+        return f"<MemoryReport\n{self}>"
+
+    def _below(self) -> Iterator[str]:
+        yield f"private memory of no file: {size(self.anonymous)}"
+        if self.control_group is not None:
+            group = self.control_group
+            limit = "without limit" if group.limit is None else f"of {size(group.limit)}"
+            cache = "" if group.page_cache is None else f", {size(group.page_cache)} of them page cache"
+            yield f"control group: charged with {size(group.charged)} {limit}{cache}"
 
     def _repr_html_(self) -> str:
         names = "".join(f"<th>{name}</th>" for name in ("mapped", "resident", "private", "shared", "file"))
@@ -87,7 +103,7 @@ class MemoryReport(NamedTuple):
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
             for row in self._rows()
         )
-        below = f"<p>private memory of no file: {size(self.anonymous)}</p>"
+        below = "".join(f"<p>{html.escape(line)}</p>" for line in self._below())
         return f"<table><tr>{names}</tr>{rows}</table>{below}"
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
@@ -123,7 +139,7 @@ def memory() -> MemoryReport:
     True
     """
     with Path("/proc/self/smaps").open(encoding="utf-8", errors="surrogateescape") as lines:
-        return _report(lines)
+        return _report(lines)._replace(control_group=control_group())
 
 
 def _report(lines: Iterable[str]) -> MemoryReport:

@@ -1,0 +1,289 @@
+"""``zerocopy bench``: loaders side by side on a file of the user's, beside the time that reading the file takes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import functools
+import importlib.util
+import inspect
+import json
+import os
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zerocopy import _core, display
+from zerocopy.cli import output, reading
+from zerocopy.cli.output import escaped, say
+from zerocopy.cli.reading import Trouble
+
+DESCRIPTION = """
+Measures loaders on a checkpoint, side by side: until the object is there (READY), and until every byte of its tensors
+was used once by one thread (CONSUMED), each time in a process of its own that is forked for it. The last line is the
+ceiling: reading the bytes of the file, and nothing else. Rounds alternate between loaders, and medians are shown.
+PRIVATE is the memory that the process has for itself at the end.
+"""
+
+EPILOG = """
+exit codes:
+  0  measured
+  2  trouble: the line on standard error says why
+130 after an interrupt.
+
+example:
+  $ zerocopy bench model.pt
+  $ zerocopy bench --cold --repeat 3 model.safetensors
+"""
+FORMATTER = argparse.RawDescriptionHelpFormatter
+
+_PIECE = 1 << 20
+_MAX_ERROR = 300
+_CEILING = "reading the file"
+
+
+class Measured(NamedTuple):
+    """Medians of one loader; or why it does not load the file."""
+
+    name: str
+    ready: float | None
+    consumed: float | None
+    private: int | None
+    error: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("file", metavar="FILE", help="a checkpoint in one file")
+    parser.add_argument(
+        "--repeat", type=_count, default=5, metavar="N", help="measure each loader N times (default: 5)"
+    )
+    parser.add_argument(
+        "--cold", action="store_true", help="drop the file from the page cache before each measurement"
+    )
+    parser.add_argument(
+        "--trust", action="store_true", help="load with weights_only=False, which lets the file run any code"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Measure, and return the exit code."""
+    return reading.run_guarded("bench", lambda: _bench(options))
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 1000:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to 1000, not {text!r}")
+    return value
+
+
+def _bench(options: argparse.Namespace) -> int:
+    with contextlib.closing(reading.OpenFile(options.file)) as file:
+        container = _core.container(file.descriptor, file.path)
+        loaders = {**_loaders(file.path, container, options.trust), _CEILING: lambda: _read(file.path)}
+        if options.cold:
+            _drop(file)
+        else:
+            _read(file.path)
+        rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in loaders}
+        progress = output.Progress("zerocopy bench:", options.repeat * len(loaders))
+        try:
+            for _ in range(options.repeat):
+                for name, load in loaders.items():
+                    if options.cold:
+                        _drop(file)
+                    rounds[name].append(_in_fork(load))
+                    progress.add(1)
+        finally:
+            progress.end()
+        _report(options, container, file.size, [_median(name, found) for name, found in rounds.items()])
+    return reading.FINE
+
+
+def _loaders(path: str, container: str, trust: bool) -> dict[str, Callable[[], Any]]:
+    """Return the loaders that may read the file. torch is imported here, once for all processes."""
+    import torch
+
+    import zerocopy
+
+    # What other releases lack is not asked of them.
+    known = inspect.signature(torch.load).parameters
+    safety: dict[str, Any] = {"weights_only": not trust} if "weights_only" in known else {}
+    found: dict[str, Callable[[], Any]] = {
+        "zerocopy.load": functools.partial(zerocopy.load, path, weights_only=not trust)
+    }
+    if container == "safetensors":
+        if importlib.util.find_spec("safetensors") is not None:
+            from safetensors.torch import load_file
+
+            found["safetensors load_file"] = lambda: load_file(path)
+    elif container != "hdf5":
+        found["torch.load"] = lambda: torch.load(path, **safety)
+        if "mmap" in known:
+            found["torch.load(mmap=True)"] = lambda: torch.load(path, mmap=True, **safety)
+    return found
+
+
+def _read(path: str) -> None:
+    piece = bytearray(_PIECE)
+    with Path(path).open("rb", buffering=0) as file:
+        while file.readinto(piece):
+            pass
+
+
+def _drop(file: reading.OpenFile) -> None:
+    """Drop a file from the page cache, and see that it has gone."""
+    with contextlib.suppress(OSError):
+        os.fsync(file.descriptor)  # pages that are not written yet would stay
+    os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    cached = sum(_is_cached(file.descriptor, file.size * part // 8) for part in range(8))
+    if cached > 4:
+        raise Trouble(
+            "the page cache keeps the file: another process maps it, or its file system lies in memory"
+        )
+
+
+def _is_cached(descriptor: int, offset: int) -> bool:
+    try:
+        return bool(os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT))
+    except OSError as error:
+        if error.errno == errno.EAGAIN:
+            return False
+        raise Trouble("--cold: this file system cannot say what is in the page cache") from None
+
+
+def _in_fork(load: Callable[[], Any]) -> dict[str, Any]:
+    """Measure in a forked process, which has imported everything and loaded nothing."""
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(receiving)
+            os.write(sending, json.dumps(_measure(load)).encode())
+        finally:
+            os._exit(0)
+    os.close(sending)
+    with os.fdopen(receiving, "rb") as pipe:
+        content = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not content:
+        return {"error": f"the process ended with status {os.waitstatus_to_exitcode(status)}"}
+    return dict(json.loads(content))
+
+
+def _measure(load: Callable[[], Any]) -> dict[str, Any]:
+    import torch
+
+    # A forked process has none of the threads that torch's parent may have started, and would wait for them.
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    before = _private()
+    start = time.perf_counter()
+    try:
+        loaded = load()
+        ready = time.perf_counter() - start
+        _consume(loaded)
+    except Exception as error:  # of whatever type a loader raises
+        line = str(error).strip().partition("\n")[0]
+        return {"error": f"{type(error).__name__}: {line}"[:_MAX_ERROR]}
+    return {"ready": ready, "consumed": time.perf_counter() - start, "private": max(_private() - before, 0)}
+
+
+def _private() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+
+
+def _consume(loaded: Any) -> None:
+    """Use every byte of every storage once."""
+    import torch
+
+    from zerocopy import _torch
+
+    seen = set()
+    for tensor in _tensors(loaded):
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            continue
+        storage = _torch.untyped_of(tensor)
+        if storage.data_ptr() in seen:
+            continue
+        seen.add(storage.data_ptr())
+        whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+        rest = len(whole) % 8
+        whole[: len(whole) - rest].view(torch.int64).sum()
+        whole[len(whole) - rest :].sum()
+
+
+def _tensors(loaded: Any) -> Iterator[Any]:
+    import torch
+
+    left, seen = [loaded], set()
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, torch.nn.Module):
+            left += value.state_dict().values()
+        elif isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, (list, tuple)):
+            left += value
+
+
+def _median(name: str, found: list[dict[str, Any]]) -> Measured:
+    for each in found:
+        if "error" in each:
+            return Measured(name, None, None, None, each["error"])
+    ready, consumed, private = (
+        statistics.median(each[key] for each in found) for key in ("ready", "consumed", "private")
+    )
+    return Measured(name, ready, consumed, int(private))
+
+
+def _report(options: argparse.Namespace, container: str, size: int, rows: list[Measured]) -> None:
+    cache = "cold" if options.cold else "hot"
+    if options.json:
+        facts = {
+            "file": options.file,
+            "container": container,
+            "size": size,
+            "cache": cache,
+            "rounds": options.repeat,
+        }
+        output.say_json({**reading.head("bench"), **facts, "loaders": [row._asdict() for row in rows]})  # fmt: skip
+        return
+    import torch
+
+    say(
+        [
+            f"{escaped(options.file)}: {container}, {display.size(size)}, {cache} page cache, "
+            f"{display.count(options.repeat, 'round')}, torch {torch.__version__}, Python {sys.version.split()[0]}",
+            f"{'':<24}{'READY':>12}{'CONSUMED':>12}{'PRIVATE':>12}",
+        ]
+    )
+    for row in rows:
+        if row.error:
+            say([f"{row.name:<24}{escaped(row.error, _MAX_ERROR)}"])
+            continue
+        ready, private = _span(row.ready), display.size(row.private or 0)
+        rate = ""
+        if row.name == _CEILING:
+            # Nothing is ready before the end, and the buffer is all the memory.
+            ready, private = "", ""
+            rate = f"  {size / (row.consumed or 1) / 1e9:.1f} GB/s"
+        say([f"{row.name:<24}{ready:>12}{_span(row.consumed):>12}{private:>12}{rate}".rstrip()])
+
+
+def _span(seconds: float | None) -> str:
+    seconds = seconds or 0.0
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"

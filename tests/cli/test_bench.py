@@ -1,0 +1,66 @@
+"""``zerocopy bench``: which loaders it measures, and what it says."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Saver
+
+import zerocopy
+from zerocopy import cli
+
+
+def measured(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, dict[str, Any]]:
+    assert cli.main(["bench", "--json", "--repeat", "2", *map(str, arguments)]) == 0
+    return {row["name"]: row for row in json.loads(capsys.readouterr().out)["loaders"]}
+
+
+def test_bench_of_pt_file_measures_what_this_torch_has(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = measured(capsys, save({"a": torch.ones(10 << 20), "b": [torch.ones(3)]}))
+    has_mmap = "mmap" in inspect.signature(torch.load).parameters
+    assert set(found) == {"zerocopy.load", "torch.load", "reading the file"} | (
+        {"torch.load(mmap=True)"} if has_mmap else set()
+    )
+    for row in found.values():
+        assert row["error"] == "" and 0 < row["ready"] <= row["consumed"]
+    assert found["torch.load"]["private"] >= 1 << 23 > found["zerocopy.load"]["private"]
+
+
+def test_bench_of_safetensors_file_leaves_torch_out(
+    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zerocopy.convert(save({"a": torch.ones(1000)}), tmp_path / "m.safetensors")
+    found = measured(capsys, tmp_path / "m.safetensors")
+    assert {"zerocopy.load", "reading the file"} <= set(found) and "torch.load" not in found
+
+
+def test_bench_as_text_has_a_line_for_each_loader(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--repeat", "1", str(save({"a": torch.ones(10)}))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "hot page cache" in lines[0]
+    assert lines[2].startswith("zerocopy.load ") and lines[-1].startswith("reading the file")
+
+
+def test_bench_of_refused_file_says_why(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    found = measured(capsys, save({"a": torch.ones(2), "path": Path("x")}))
+    assert "pathlib" in found["zerocopy.load"]["error"] and found["reading the file"]["error"] == ""
+
+
+@pytest.mark.parametrize("content", [None, b"", b"nothing"])
+def test_bench_of_bad_file_exits_with_one_sentence_or_measures_refusals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None
+) -> None:
+    path = tmp_path / "bad.pt"
+    if content is not None:
+        path.write_bytes(content)
+    code = cli.main(["bench", str(path)])
+    error = capsys.readouterr().err
+    assert code == (0 if content else 2)
+    assert error.count("\n") == (0 if content else 1)
