@@ -152,7 +152,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("warm")
     with Place(folder) as place:
-        place.prepare("import time, signal")
+        place.prepare("import signal, time, traceback\ntry: 1 / 0\nexcept Exception: traceback.print_exc()")
         yield place
 
 
