@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - each program is on one line
 """Small programs under ``python`` and under ``zerocopy run --warm``: output and endings must be the same."""
 
 from __future__ import annotations
@@ -186,9 +187,13 @@ def test_module_that_hides_one_of_the_standard_library_is_imported(place: Place)
         (place.folder / "calendar.py").unlink()
 
 
-@pytest.mark.parametrize("line", ["os.environ['OMP_NUM_THREADS'] = '1'", "os.environ.setdefault('LANG', 'x')"])
+@pytest.mark.parametrize(
+    "line", ["os.environ['OMP_NUM_THREADS'] = '1'", "os.environ.setdefault('LANG', 'x')"]
+)
 def test_script_that_sets_a_variable_for_its_imports_runs_plainly(place: Place, line: str) -> None:
-    place.assert_same(f"import os; {line}; print(os.environ['LANG' if 'LANG' in os.environ else 'OMP_NUM_THREADS'])")
+    place.assert_same(
+        f"import os; {line}; print(os.environ['LANG' if 'LANG' in os.environ else 'OMP_NUM_THREADS'])"
+    )
     assert not place.was_warm
 
 
@@ -201,10 +206,16 @@ def test_inherited_file_has_its_number(place: Place) -> None:
     reading, writing = os.pipe()
     os.write(writing, b"passed")
     os.close(writing)
-    (place.folder / "program.py").write_text(f"import os; print(os.read({reading}, 9), os.get_inheritable({reading}))")
+    (place.folder / "program.py").write_text(
+        f"import os; print(os.read({reading}, 9), os.get_inheritable({reading}))"
+    )
     with place.counting():
         done = subprocess.run(
-            [*WARM, "program.py"], cwd=place.folder, env=place.environment, pass_fds=[reading], capture_output=True
+            [*WARM, "program.py"],
+            cwd=place.folder,
+            env=place.environment,
+            pass_fds=[reading],
+            capture_output=True,
         )
     os.close(reading)
     assert done.stdout == b"b'passed' True\n"
@@ -224,7 +235,7 @@ def test_many_starts_leave_no_descriptor_memory_or_process_behind(place: Place) 
         pid = found["pid"]
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return len(os.listdir(f"/proc/{pid}/fd")), pages, children
+        return len(list(Path(f"/proc/{pid}/fd").iterdir())), pages, children
 
     place.run(WARM, "pass")
     most = max(found["starts"] for found in place.servers())

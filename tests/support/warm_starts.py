@@ -27,7 +27,11 @@ class Place:
         self.folder = folder
         self.runtime = folder / "runtime"
         self.runtime.mkdir(mode=0o700)
-        self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(self.runtime), "THE_GROUP": str(os.getpgrp())}
+        self.environment = {
+            **os.environ,
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "THE_GROUP": str(os.getpgrp()),
+        }
         self.environment.pop("PYTHONUNBUFFERED", None)
         self.was_warm = False
         self.reason = ""

@@ -76,7 +76,7 @@ def _renew_streams() -> None:
     for number, (name, binary, mode) in enumerate(_STREAMS):
         stream = getattr(sys, name)
         unbuffered = is_unbuffered and number > 0
-        buffer: Any = open(number, binary, buffering=0 if unbuffered else -1, closefd=False)  # noqa: PTH123, SIM115
+        buffer: Any = open(number, binary, buffering=0 if unbuffered else -1, closefd=False)  # noqa: SIM115
         raw = buffer if unbuffered else buffer.raw
         raw.name = f"<{name}>"
         stream.__init__(

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,7 +80,7 @@ def _hand_over(connection: socket.socket, request: Request, described: str) -> s
     _Waiting(connection, child, answer["ready"], everything).run()
 
 
-def _body(request: Request, described: str, blocked: set[signal.Signals]) -> dict[str, Any]:
+def _body(request: Request, described: str, blocked: Iterable[int]) -> dict[str, Any]:
     files = [0, 1, 2]
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with contextlib.suppress(OSError):
@@ -166,7 +167,9 @@ class _Waiting:
             if not goes_on:
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self._child, signal.SIGKILL)
-                message_text = "zerocopy run: the fork server of warm starts was killed, and the program with it\n"
+                message_text = (
+                    "zerocopy run: the fork server of warm starts was killed, and the program with it\n"
+                )
                 with contextlib.suppress(OSError):
                     os.write(2, message_text.encode())
                 _end(-signal.SIGKILL)

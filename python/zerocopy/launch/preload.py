@@ -14,7 +14,9 @@ from typing import Any
 from zerocopy.launch import circumstances
 
 #: They prepare the terminal, or patch others, when they are imported.
-_NEVER = frozenset({"antigravity", "curses", "readline", "rlcompleter", "this", "idlelib", "turtle", "tkinter"})
+_NEVER = frozenset(
+    {"antigravity", "curses", "readline", "rlcompleter", "this", "idlelib", "turtle", "tkinter"}
+)
 
 
 class HasEffects(Exception):

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from zerocopy.errors import Error
 
-
 _LIFETIME = 86400.0  # seconds
 
 
@@ -78,7 +77,6 @@ class Record(NamedTuple):
     set_by_imports: dict[str, str | None] = {}  # noqa: RUF012
     set_by_program: list[str] = []  # noqa: RUF012
     doubt: str = ""
-
 
 
 def path_of(program: str) -> str:

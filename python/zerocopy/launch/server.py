@@ -131,9 +131,7 @@ class _Client:
 
 
 class _Server:
-    def __init__(
-        self, listener: socket.socket, place: Path, described: str, record: records.Record
-    ) -> None:
+    def __init__(self, listener: socket.socket, place: Path, described: str, record: records.Record) -> None:
         self._listener, self._place, self._described, self._record = listener, place, described, record
         self._clients: dict[int, _Client] = {}
         self._files = preload.Files()
@@ -260,7 +258,9 @@ class _Server:
             },
         )
 
-    def _start(self, connection: socket.socket, body: dict[str, Any], descriptors: list[int]) -> Program | None:
+    def _start(
+        self, connection: socket.socket, body: dict[str, Any], descriptors: list[int]
+    ) -> Program | None:
         """Fork; return the program in the child, None in this process, which keeps the connection."""
         reason = ""
         changed = self._files.changed()
