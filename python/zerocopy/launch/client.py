@@ -77,7 +77,7 @@ def _hand_over(connection: socket.socket, request: Request, described: str) -> s
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         return f"the fork server: {error}"
     frames.close_all(held)
-    _Waiting(connection, child, answer["ready"], everything).run()
+    return _Waiting(connection, child, answer["ready"], everything).run()
 
 
 def _body(request: Request, described: str, blocked: Iterable[int]) -> dict[str, Any]:

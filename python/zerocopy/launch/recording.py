@@ -1,4 +1,4 @@
-"""Notes, when a program ends, which modules it has imported, and starts a fork server that has them for the next run."""
+"""Notes at a program's end which modules it has imported, and starts a fork server that has them for the next run."""
 
 from __future__ import annotations
 
