@@ -167,6 +167,7 @@ def running(place: Place) -> Iterator[tuple[subprocess.Popen[str], int]]:
     (place.folder / "program.py").write_text(
         "import os, signal, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\nprint('too late')\n"
     )
+    place.wait()  # the run before may have imported more
     with subprocess.Popen(
         [*WARM, "program.py"],
         cwd=place.folder,
