@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - each program is on one line
 """Small programs under ``python`` and under ``zerocopy run --warm``: output and endings must be the same."""
 
 from __future__ import annotations
@@ -234,7 +235,7 @@ def test_many_starts_leave_no_descriptor_memory_or_process_behind(place: Place) 
         pid = found["pid"]
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return len(os.listdir(f"/proc/{pid}/fd")), pages, children
+        return len(list(Path(f"/proc/{pid}/fd").iterdir())), pages, children
 
     place.run(WARM, "pass")
     most = max(found["starts"] for found in place.servers())

@@ -54,7 +54,7 @@ class Terminal:
 
 PROGRAM = """
 import os, signal, sys, time
-print("program", os.getpid(), os.isatty(0), os.tcgetpgrp(0) == os.getpgrp(), os.ttyname(1) == os.ctermid() or 1, flush=True)
+print("program", os.getpid(), os.isatty(0), os.tcgetpgrp(0) == os.getpgrp(), flush=True)
 try:
     for line in sys.stdin:
         print("got", line.strip(), flush=True)
@@ -158,7 +158,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("warm")
     with Place(folder) as place:
-        place.prepare("import time, signal")
+        place.prepare("import signal, time, traceback\ntry: 1 / 0\nexcept Exception: traceback.print_exc()")
         yield place
 
 
@@ -167,6 +167,7 @@ def running(place: Place) -> Iterator[tuple[subprocess.Popen[str], int]]:
     (place.folder / "program.py").write_text(
         "import os, signal, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\nprint('too late')\n"
     )
+    place.wait()  # the run before may have imported more
     with subprocess.Popen(
         [*WARM, "program.py"],
         cwd=place.folder,

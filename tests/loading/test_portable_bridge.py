@@ -14,7 +14,20 @@ import torch
 from conftest import Saver
 from zygote import Zygote
 
-DTYPES = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128".split()
+DTYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 SUPPORT = Path(__file__).parents[1]
 
 HEAD = f"""

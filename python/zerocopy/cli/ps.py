@@ -9,12 +9,14 @@ from typing import Any
 
 from zerocopy.cli import reading, serving
 from zerocopy.cli.output import escaped, listed, say
+from zerocopy.launch import control
 from zerocopy.share import status
 
 DESCRIPTION = """
 Lists the results that the model server keeps: by which key and from which function, how many bytes lie in files and how
 many in memory, whether a process has them, how old they are, and when they were asked for last. Lines below the table
-name the results that may depend on something unseen, and those that used random numbers. No server is started.
+name the results that may depend on something unseen, and those that used random numbers. The last lines name the fork
+servers of "run --warm". No server is started.
 """
 
 EPILOG = serving.exit_codes(
@@ -41,13 +43,13 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 def _list(as_json: bool) -> int:
     found = status()
+    fork_servers = list(control.status())
     if as_json:
         entries = None if found is None else found.pop("entries")
-        serving.say_json("ps", server=found, entries=entries or [])
-    elif found is None:
-        say(["no model server is running"])
+        serving.say_json("ps", server=found, entries=entries or [], warm=fork_servers)
     else:
-        say(_lines(found))
+        say(["no model server is running"] if found is None else _lines(found))
+        say(map(_warm, fork_servers))
     return reading.BAD if found is None else reading.FINE
 
 
@@ -80,6 +82,14 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
             )
     if found["loading"]:
         yield f"loading: {listed(map(escaped, found['loading']))}"
+
+
+def _warm(found: dict[str, Any]) -> str:
+    left_out = f", without {listed(map(escaped, found['excluded']))}" if found["excluded"] else ""
+    return (
+        f"warm starts {found['pid']}, up {serving.span(time.time() - found['started'])}: {escaped(found['program'])}, "
+        f"{found['modules']} modules{left_out}, {found['starts']} starts, {len(found['running'])} running"
+    )
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:

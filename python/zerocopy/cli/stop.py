@@ -6,11 +6,12 @@ import argparse
 
 from zerocopy.cli import reading, serving
 from zerocopy.cli.output import say
+from zerocopy.launch import control
 from zerocopy.share import shutdown, status
 
 DESCRIPTION = """
 Ends the model server, and waits until it has ended. Processes keep what they have of it; the next call starts another
-server.
+server. The fork servers of "run --warm" end too, as soon as their programs have ended.
 """
 
 EPILOG = serving.exit_codes(
@@ -33,6 +34,11 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 def _stop() -> int:
     found = status()
+    ended = control.stop_all()
+    if ended:
+        say([f"fork server {pid} of warm starts ends when its programs have ended" for pid in ended])
+    if found is None and ended:
+        return reading.FINE
     if found is None:
         say(["no model server is running"])
         return reading.BAD

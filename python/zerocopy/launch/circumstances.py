@@ -81,7 +81,9 @@ _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 def is_read_at_import(name: str, names: Iterable[str]) -> bool:
     """Return whether an import may depend on a variable; `names` are those that imports were seen to read."""
-    return name.startswith(READ_AT_IMPORT) or name in names or (ALL in names and name not in _OF_THE_SHELL)
+    if name in _OF_THE_SHELL:
+        return False
+    return name.startswith(READ_AT_IMPORT) or name in names or ALL in names
 
 
 def session() -> list[object]:

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -76,10 +77,10 @@ def _hand_over(connection: socket.socket, request: Request, described: str) -> s
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         return f"the fork server: {error}"
     frames.close_all(held)
-    _Waiting(connection, child, answer["ready"], everything).run()
+    return _Waiting(connection, child, answer["ready"], everything).run()
 
 
-def _body(request: Request, described: str, blocked: set[signal.Signals]) -> dict[str, Any]:
+def _body(request: Request, described: str, blocked: Iterable[int]) -> dict[str, Any]:
     files = [0, 1, 2]
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Notes, when a program ends, which modules it has imported, and starts a fork server that has them for the next run."""
+"""Notes at a program's end which modules it has imported, and starts a fork server that has them for the next run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Recorder:
     def _record(self, before: records.Record) -> records.Record:
         """Return the record after this run. Modules that this run did not need stay: other arguments may need them."""
         known = set(before.modules)
-        found = [*before.modules, *(name for name in _modules() if name not in known)]
+        found = [*before.modules, *_modules(known)]
         changed = {
             name
             for name in {*os.environ, *self._environment}
@@ -73,8 +73,8 @@ class Recorder:
         return before._replace(modules=found, set_by_program=sorted(changed - by_imports), doubt="")
 
 
-def _modules() -> list[str]:
-    """Return the modules of the standard library and of site-packages that are imported here, in order."""
+def _modules(known: set[str]) -> list[str]:
+    """Return further modules of the standard library and of site-packages that are imported here, in order."""
     paths = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
     paths.update(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
     folders = tuple(os.path.join(os.path.realpath(path), "") for path in paths)  # noqa: PTH118
@@ -84,7 +84,8 @@ def _modules() -> list[str]:
         spec = getattr(module, "__spec__", None)
         file = getattr(module, "__file__", None)
         if (
-            name.startswith("__")
+            name in known
+            or name.startswith("__")
             or spec is None
             or getattr(spec, "name", None) != name
             or not isinstance(file, str)

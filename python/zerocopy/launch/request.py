@@ -44,9 +44,8 @@ class Request(NamedTuple):
     def identity(self) -> str:
         """The name that its record is kept under."""
         program, here = self.words[0], os.getcwd()  # noqa: PTH109
-        if self.is_module:
-            return f"-m {program} in {here}"
-        return os.path.normpath(os.path.join(here, program))  # noqa: PTH118
+        words = f"-m {program} in {here}" if self.is_module else os.path.normpath(os.path.join(here, program))  # noqa: PTH118
+        return f"{sys.prefix}: {words}"
 
 
 def parse(words: list[str]) -> Request | None:

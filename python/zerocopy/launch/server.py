@@ -57,7 +57,7 @@ def _serve() -> Program | None:
     except preload.HasEffects as error:
         _exclude(record, error.module, request)
     record = record._replace(
-        variables=sorted({*record.variables, *seen}),
+        variables=[circumstances.ALL] if circumstances.ALL in seen else sorted({*record.variables, *seen}),
         set_by_imports={
             name: os.environ.get(name)
             for name in sorted({*os.environ, *environment})

@@ -50,7 +50,7 @@ def load(
     pickle_module : module, optional
         Where ``Unpickler`` comes from if `weights_only` is false; default ``pickle``.
     weights_only : bool
-        True (and None), on every release: the file is read by a machine that has no strategy to call what it names, other
+        True (and None), on every release: the file is read by a machine that has no way to call what it names, other
         than the running release's allow-list and the user's (``zerocopy.safe_globals``,
         ``torch.serialization.add_safe_globals``). False: the file may run any code.
     mmap : bool, optional
