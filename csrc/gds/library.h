@@ -1,4 +1,5 @@
-// libcuda and libcufile, opened while the program runs: nothing of CUDA is needed to build, and where it is not installed that is a reason that can be told.
+// libcuda and libcufile, opened while the program runs: nothing of CUDA is needed to build, and where it is
+// not installed that is a reason that can be told.
 #pragma once
 
 #include <memory>

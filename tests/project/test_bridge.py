@@ -190,6 +190,24 @@ def test_bridge_that_others_can_write_is_refused(installation: Installation) -> 
     assert "can write to it" in choice.refused
 
 
+def test_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert bridges.cache_path(RUNNING).is_relative_to(Path.home() / ".cache")
+
+
+def test_user_without_a_home_has_the_bridge_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert bridges.choose().kind == "prebuilt"
+    monkeypatch.setattr(bridges, "PACKAGE", tmp_path)
+    assert bridges.choose().kind == "portable"
+
+
 @pytest.mark.parametrize(
     ("version", "release"),
     [

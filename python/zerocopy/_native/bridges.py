@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,8 +34,11 @@ def cache_path(stamp: Stamp) -> Path:
     """Return where ``zerocopy build-bridge`` puts the bridge of a stamp.
 
     The name has all that a bridge depends on, so that releases of torch, Python and zerocopy can share the folder.
+    Raises RuntimeError if the user has no home.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not cache.is_absolute():  # a relative one would load code from the working directory
+        cache = Path.home() / ".cache"
     name = f"libzerocopy_bridge-{stamp.torch}-{stamp.cxx11_abi}-{stamp.python}-{stamp.abi}.so"
     return cache / "zerocopy" / "bridges" / name
 
@@ -44,10 +49,7 @@ def choose() -> BridgeInfo:
     refused: list[str] = []
     info = BridgeInfo("portable", None, running.torch, ())
     if environment.bridge() == "auto":
-        for kind, path in (
-            ("prebuilt", PACKAGE / file_name(running.torch, running.cxx11_abi)),
-            ("built", cache_path(running)),
-        ):
+        for kind, path in _candidates(running):
             if reason := _refusal(path, running, exact=kind == "built"):
                 refused.append(f"{path}: {reason}")
             else:
@@ -63,6 +65,12 @@ def choose() -> BridgeInfo:
             )
     _log.debug("bridge to PyTorch %s: %s", running.torch, info.path or info.kind)
     return info._replace(refused=tuple(refused))
+
+
+def _candidates(running: Stamp) -> Iterator[tuple[str, Path]]:
+    yield "prebuilt", PACKAGE / file_name(running.torch, running.cxx11_abi)
+    with contextlib.suppress(RuntimeError):
+        yield "built", cache_path(running)
 
 
 def _refusal(path: Path, running: Stamp, *, exact: bool) -> str:

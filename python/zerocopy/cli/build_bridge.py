@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from zerocopy.cli import output, reading
-from zerocopy.errors import UnsupportedError
 
 DESCRIPTION = """
 Compiles a bridge to the PyTorch of this Python, where the package brings none. It needs a C++ compiler and PyTorch's
@@ -37,7 +36,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         return reading.TROUBLE
     try:
         path, is_new = compile_bridge(force=options.force)
-    except (UnsupportedError, OSError) as error:
+    except (RuntimeError, OSError) as error:  # UnsupportedError is a RuntimeError
         output.complain(f"{parser.prog}: {error}")
         return reading.TROUBLE
     state = "compiled" if is_new else "there already"
