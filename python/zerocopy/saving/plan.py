@@ -108,7 +108,7 @@ class CheckpointPlanner(CheckpointWriter):
         flags = _COUNTS | (0 if known is None else _KNOWS_CHECKSUM)
         self._plan(f"data/{key}", _Step(_PART, flags, offset, size, descriptor, known or 0))
 
-    def reserve(self, key: str, size: int) -> None:
+    def hole(self, key: str, size: int) -> None:
         """Add room for a storage."""
         self._plan(f"data/{key}", _Step(_HOLE, _COUNTS, 0, size))
 

@@ -137,7 +137,7 @@ def taken(
         for number, size in enumerate(parts.sizes):
             key, place = str(number), storages.places.get(number)
             if not storages.whole:  # in a block of skip_data
-                planner.reserve(key, size)
+                planner.hole(key, size)
             elif place is not None:
                 known = known_checksum(place, size) if known_checksum else None
                 planner.part(key, place.descriptor, place.offset, size, known)
