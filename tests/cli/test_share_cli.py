@@ -40,7 +40,7 @@ def test_without_a_server(socket: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run(capsys, "stop") == (1, "no model server is running\n", "")
     code, out, _ = run(capsys, "ps", "--json")
     about = {"schema": 1, "command": "ps", "zerocopy": zerocopy.__version__}
-    assert (code, json.loads(out)) == (1, {**about, "server": None, "entries": []})
+    assert (code, json.loads(out)) == (1, {**about, "server": None, "entries": [], "warm": []})
     assert run(capsys, "unload", "abcdef")[::2] == (1, "zerocopy unload: abcdef: there is no such result\n")
     assert not socket.exists()
 
