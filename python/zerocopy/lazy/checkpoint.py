@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from zerocopy import display
-from zerocopy.errors import ClosedError, UnsupportedError
+from zerocopy.errors import ClosedError
 from zerocopy.lazy import file as lazy_file
 from zerocopy.lazy import selection
 from zerocopy.lazy.layer import FileLayer, Layer, TensorInfo
@@ -21,7 +20,7 @@ from zerocopy.lazy.reading import parts as parts_reading
 from zerocopy.lazy.reading.read_plan import ReadPlan
 from zerocopy.lazy.reading.source import CheckpointSource
 from zerocopy.lazy.slice import Slice
-from zerocopy.loading import error_context, inputs
+from zerocopy.loading import inputs
 from zerocopy.loading.formats import model_folder, shard_index
 from zerocopy.loading.options import require_unknown
 
@@ -99,22 +98,9 @@ def open(
     several = inputs.several_files(path)
     if isinstance(several, shard_index.Index):
         return open_shards(several, weights_only, keys, prefix, predicate, **how)
-    file = _read(path if several is None else several, weights_only, **how)
+    file = lazy_file.read_with_names(path if several is None else several, weights_only, **how)
     layer = FileLayer(file, selection.chosen(file.native, keys, prefix, predicate))
     return Checkpoint([layer], opened=[layer])
-
-
-def _read(f: Any, weights_only: bool, **how: Any) -> lazy_file.LazyFile:
-    """Read one file, or a folder of ``torch.distributed.checkpoint``."""
-    try:
-        file = lazy_file.read(f, **how)
-    except pickle.UnpicklingError as error:
-        if weights_only:
-            raise
-        raise UnsupportedError(f"{error} To look at such a file use zerocopy.lazy_load.") from error
-    with error_context.naming(f, weights_only):
-        file.native.find("")  # has the names made: where there are absurdly many the file is refused now
-    return file
 
 
 def open_shards(
@@ -131,7 +117,7 @@ def open_shards(
     layers: list[Layer] = []
     with ExitStack() as on_failure:
         for shard, held in index.shards.items():
-            file = _read(shard, weights_only, **how)
+            file = lazy_file.read_with_names(shard, weights_only, **how)
             on_failure.callback(file.native.close)
             if missing := [name for name in held if file.native.find(name) < 0]:
                 raise shard_index.not_there(index, missing[0])

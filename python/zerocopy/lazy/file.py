@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,3 +170,16 @@ def read_folder(
     way = backends.backend_of(backend, None)
     files = dcp_folder.Files(folder, mode, way, windows=True, load_archive=load_archive)
     return LazyFile(dcp_folder.Tensors(files), folder.name, options)
+
+
+def read_with_names(f: Any, weights_only: bool, **how: Any) -> LazyFile:
+    """Read one file or DCP folder for a Checkpoint, and make its names. ``how`` are the arguments of :func:`read`."""
+    try:
+        file = read(f, **how)
+    except pickle.UnpicklingError as error:
+        if weights_only:
+            raise
+        raise UnsupportedError(f"{error} To look at such a file use zerocopy.lazy_load.") from error
+    with error_context.naming(f, weights_only):
+        file.native.find("")  # makes the names, so that a file with absurdly many is refused now
+    return file
