@@ -25,7 +25,7 @@ BUILD = Path(__file__).resolve().parents[2] / "build" / "bench"
 
 
 def why_not() -> str:
-    """Say why there is no floor here, or return an empty string."""
+    """Say why the floor cannot be measured here, or return an empty string."""
     if _compiler() is None:
         return "there is no C++ compiler"
     headers = Path(sysconfig.get_path("include")) / "Python.h"

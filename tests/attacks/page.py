@@ -38,29 +38,30 @@ _FAILURES = {
 
 _TEXT = """# Attacks
 
-{attacks} files, each with one thing wrong or odd, and what becomes of them with `weights_only=True` (with `False` where
-the name ends in "trusted"). zerocopy refuses {refused}: {policy} for what they name or do (`pickle.UnpicklingError`),
-{format} for damage (`zerocopy.FormatError`), {unsupported} for what it does not read (`zerocopy.UnsupportedError`).
-{equal} it loads, and they compare equal; {loads} it loads; {torchs} it leaves to the judgement of torch.
+Does a hostile or damaged file get through? This page lists {attacks} files, each with one fault or oddity, and the
+outcome of loading each with `weights_only=True` (with `False` if the name ends in "trusted").
+
+zerocopy refuses {refused} of them: {policy} for the names or calls in them (`pickle.UnpicklingError`), {format} for
+damage (`zerocopy.FormatError`), {unsupported} for features that it does not read (`zerocopy.UnsupportedError`). It loads
+{equal}, which compare equal, and {loads} more. It leaves {torchs} to torch's judgement.
 
 {counts}
 
-The catalog is `tests/attacks/`: a file is made by code, byte by byte, beside the answer that zerocopy has to give.
-Each is loaded in a forked process, in an empty working folder, with 2 s of processor time and 64 MiB of memory beyond
-the file where the catalog does not say otherwise; a process that did anything but refuse a file, or load the right
-value, loads no other. A test fails if the answer is another, if anything was imported, executed, opened, written or
-called on the way (Python's audit events), or if a message lacks the file's name, is longer than 10 000 characters, or
-quotes more than 200 characters of the file.
+The catalog is `tests/attacks/`: code makes each file byte by byte, beside the answer that zerocopy must give. A test
+loads each file in a forked process, in an empty folder. Unless the catalog says otherwise, the process has 2 s of
+processor time, and 64 MiB of memory beyond the file. The test fails if the answer is another. It fails if anything was
+imported, executed, opened, written or called on the way (by Python's audit events). It also fails if a message lacks
+the file's name, is longer than 10 000 characters, or quotes more than 200 characters of the file.
 
-Under the name of a release is what its own `torch.load(weights_only=True)` answers: "equal", "loads", or "differs" if
-the value is not the file's; the class of its exception; "killed by" a signal; "hangs" beyond {seconds} s of processor
-time; "out of memory" beyond {memory} MiB. **Bold** is what is no answer: a value where zerocopy refuses, another value
-than the file's, a crash. torch is not at fault wherever it loads what zerocopy refuses: much of that is harmless there,
-and refused here because two readers could understand it in two ways.
+The column of a release shows the answer of its `torch.load(weights_only=True)`: "equal", "loads", or "differs" if the
+value is not the file's; the class of the exception; "killed by" a signal; "hangs" beyond {seconds} s of processor time;
+"out of memory" beyond {memory} MiB. **Bold** marks a value where zerocopy refuses, a value other than the file's, or a
+crash. A bold value is not always a fault of torch: many of these files are harmless to torch. zerocopy refuses them
+because two readers could understand them in two ways.
 
-`tests/hostile/test_attacks.py` makes this page and fails where it is wrong. After a change run it with
+`tests/hostile/test_attacks.py` makes this page, and fails if the page is wrong. After a change run the test with
 `ZEROCOPY_UPDATE_DOCS=1`, once on each release: it records that release's answers in `tests/attacks/answers/`.
-`PYTHONPATH=tests:tests/support python -m attacks` says which files take most time and memory.
+`PYTHONPATH=tests:tests/support python -m attacks` lists the files that take most time and memory.
 """
 
 

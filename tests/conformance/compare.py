@@ -23,7 +23,7 @@ TIMED_OUT = (124, 137)  # what timeout(1) exits with
 
 @dataclass
 class Run:
-    """What one run's record says."""
+    """The record of one run."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
     tails: dict[str, str] = field(default_factory=dict)

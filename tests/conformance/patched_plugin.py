@@ -22,7 +22,7 @@ HANDED_OVER = re.compile(r"goes to (?:torch\.load|safetensors): (.*)", re.DOTALL
 
 
 class Count(logging.Handler):
-    """What became of the loads of a test."""
+    """Counts how the loads of a test ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Count(logging.Handler):
 
 
 count = Count()
-# What zerocopy.load and the patched functions all come to.
+# zerocopy.load and the patched functions all call this function.
 loading.load_diagnosed = count(loading.load_diagnosed)
 logging.getLogger("zerocopy").addHandler(count)
 logging.getLogger("zerocopy").setLevel(logging.DEBUG)
@@ -82,7 +82,7 @@ zerocopy.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
 
 
 def pytest_collection_finish() -> None:
-    # What the file itself loads when it is imported is nobody's.
+    # Loads while the file is imported do not belong to a test.
     count.taken()
 
 

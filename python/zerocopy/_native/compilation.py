@@ -38,7 +38,7 @@ def compile_bridge(*, force: bool = False) -> tuple[Path, bool]:
     Parameters
     ----------
     force
-        Whether to compile a bridge that is there already.
+        Whether to compile a bridge that exists already.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def compile_bridge(*, force: bool = False) -> tuple[Path, bool]:
     Raises
     ------
     zerocopy.UnsupportedError
-        If there is no compiler, if headers are missing, or if the compiler fails.
+        If no compiler is found, if headers are missing, or if the compiler fails.
     """
     stamp = running_stamp(_C.bridge_abi())
     target = cache_path(stamp)

@@ -1,4 +1,4 @@
-"""Storages and tensors of torch by Python's calls alone, for a release to which there is no compiled bridge.
+"""Make storages and tensors of torch from Python alone, for a release without a compiled bridge.
 
 ``csrc/binding/portable_bridge.cpp`` calls these functions.
 """

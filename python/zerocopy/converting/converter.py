@@ -59,8 +59,8 @@ def convert(
     progress : callable, optional
         Called with the bytes that are written and those that there are.
     unknown : {"refuse", "stub"}
-        What becomes of objects whose globals are on no allow-list. "refuse": the source is refused. "stub": the
-        objects are left out, and a warning names them.
+        How to treat objects whose globals are not on an allow-list. "refuse": raise an error. "stub": leave
+        the objects out, and name them in a warning.
 
     Raises
     ------

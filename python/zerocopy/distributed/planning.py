@@ -21,7 +21,7 @@ Interval = tuple[str, int, int]  # file, begin, end
 
 
 class RankReads(NamedTuple):
-    """What one rank reads.
+    """The reads of one rank.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class RankReads(NamedTuple):
 
 
 class HostReads(NamedTuple):
-    """What the ranks of one host read.
+    """The reads of all ranks of one host.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class HostReads(NamedTuple):
 
 
 class ServerReads(NamedTuple):
-    """What one storage server sends, if files are striped over the servers in turn."""
+    """The bytes that one storage server sends, if files are striped over the servers in turn."""
 
     server: int
     bytes_read: int
@@ -67,7 +67,7 @@ class ServerReads(NamedTuple):
 
 
 class ShardPlan:
-    """What each rank, host and storage server reads: the result of :func:`shard_plan`.
+    """The reads of each rank, host and storage server: the result of :func:`shard_plan`.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ def shard_plan(
     Parameters
     ----------
     path : path, buffer or Checkpoint
-        What ``zerocopy.open`` takes, or what it returned.
+        A checkpoint, or any argument that ``zerocopy.open`` takes.
     mesh : sequence of int or DeviceMesh
         The sizes of its dimensions. Ranks count row by row.
     placements : sequence, mapping or callable

@@ -39,10 +39,11 @@ class CheckpointReader(StorageReader):
     Parameters
     ----------
     path : path, or sequence of paths
-        What ``zerocopy.open`` takes: ``.pt``, ``.safetensors``, an index of shards or its folder, a DCP folder. Of
-        several files no two may have a tensor of the same name.
+        As for ``zerocopy.open``: ``.pt``, ``.safetensors``, an index of shards or its folder, a DCP folder.
+        Several files may not have tensors of the same name.
     broadcast : {"auto", "off", "host", "job"}
-        Who reads what several ranks need. "off": each of them. "host": one rank of each host, which sends it to the
+        Chooses the rank that reads bytes which several ranks need. "off": each of them. "host": one rank of
+        each host, which sends it to the
         others there. "job": one rank of the job. With "host" and "job" the first rank alone reads the metadata and
         sends them to the others, so all ranks of `process_group` must take part in the load. "auto" is "off", which
         was the fastest wherever it was measured: on one machine, where the page cache has what another rank has read.

@@ -27,13 +27,13 @@ def load_shard(
     Parameters
     ----------
     path : path, buffer or Checkpoint
-        What ``zerocopy.open`` takes, or what it returned.
+        A checkpoint, or any argument that ``zerocopy.open`` takes.
     name : str
         Dotted name of the tensor.
     dim : int
         The dimension that is split.
     rank, world_size : int
-        Which part, of how many.
+        The index of the part, and the number of parts.
     device : optional
         Where the result goes.
 

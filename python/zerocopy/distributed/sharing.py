@@ -22,7 +22,7 @@ Key = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 
 class Origin(NamedTuple):
-    """Who made a plan."""
+    """The rank that made a plan, and its place among the planners."""
 
     rank: int
     host: str
@@ -44,7 +44,7 @@ class Shared(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What a rank shares with others: the ranks of the group, and the parts in the order in which they are sent."""
+    """The parts that a rank shares with others, in the order of sending, and the ranks of the group."""
 
     ranks: list[int]
     parts: list[Shared]
@@ -137,7 +137,7 @@ def exchange(
     Parameters
     ----------
     shares : Shares
-        What is sent, by whom.
+        The parts to send, and their senders.
     whole : ProcessGroup
         That of the load.
     nbytes_of : callable

@@ -1,4 +1,4 @@
-"""What a checkpoint has for ``torch.distributed.checkpoint``: tensors by the names that it gives them, and values."""
+"""Present a checkpoint to ``torch.distributed.checkpoint``: tensors and values by DCP's names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Described(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What one rank tells the others of a checkpoint, so that they need not parse it.
+    """The metadata that one rank sends to the others, so that they need not parse the checkpoint.
 
     Attributes
     ----------
@@ -60,11 +60,11 @@ class StoredState:
     Parameters
     ----------
     path : path
-        What ``zerocopy.open`` takes.
+        As for ``zerocopy.open``.
     aliases : mapping of str to str
         Further names of tensors: name in the state dict, name in the checkpoint.
     table : Table, optional
-        What another process read of it.
+        The metadata, as another process read them.
     """
 
     def __init__(self, path: Any, aliases: Mapping[str, str], table: Table | None = None) -> None:

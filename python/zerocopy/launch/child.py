@@ -25,7 +25,7 @@ def become(body: dict[str, Any], descriptors: list[int], set_by_imports: dict[st
     Parameters
     ----------
     body : dict
-        What the client has said of itself.
+        The client's description of its own process.
     descriptors : list of int
         The client's folder, then its files in the order of ``body["files"]``.
     set_by_imports : dict

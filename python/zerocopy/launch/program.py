@@ -44,7 +44,7 @@ def prepared(program: str, arguments: list[str], is_module: bool) -> Callable[[]
     vars(main)["__builtins__"] = builtins
     if "__annotations__" in vars(sys.modules["__main__"]):  # until Python 3.13, the interpreter makes one
         vars(main)["__annotations__"] = {}
-    # What the interpreter itself calls for -m, folders and zip files; like it, it runs them in __main__ as it is.
+    # The interpreter calls this function for -m, folders and zip files. It runs them in the present __main__.
     run_module = runpy._run_module_as_main  # type: ignore[attr-defined]
 
     if is_module:

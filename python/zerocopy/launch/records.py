@@ -50,7 +50,7 @@ def short(text: str) -> str:
 
 
 class Record(NamedTuple):
-    """What is known of a program's imports.
+    """The imports of a program's last run.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ def load(program: str) -> Record | None:
 
 
 def save(record: Record) -> None:
-    """Write a record in place of the one that is there. ``OSError``."""
+    """Replace the program's record. ``OSError``."""
     path = path_of(record.program)
     fresh = f"{path}.{os.getpid()}"
     content = json.dumps(record._asdict())

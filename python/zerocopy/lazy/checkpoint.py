@@ -192,7 +192,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         Parameters
         ----------
         parts : mapping of str to index
-            What to read of each tensor: a slice, an integer, a tuple of these, or ``...`` for all of it.
+            The part of each tensor to read: a slice, an integer, a tuple of these, or ``...`` for the whole.
         device : optional
             Where the results go. Default: the ``device=`` that the checkpoint was opened with, or the CPU.
         into : mapping of str to torch.Tensor, optional
@@ -206,7 +206,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         Raises
         ------
         KeyError
-            There is no such tensor.
+            The checkpoint does not have a tensor of that name.
         IndexError, TypeError, ValueError
             As torch raises them for such an index; a tensor of `into` has another shape than the part.
         OSError

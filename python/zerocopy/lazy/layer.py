@@ -271,7 +271,7 @@ class TensorsLayer:
         """Do nothing: the tensors are the program's."""
 
     def require_there(self) -> None:
-        """Do nothing: there is no file."""
+        """Do nothing: a layer does not have a file."""
 
     def __contains__(self, name: object) -> bool:
         return name in self._tensors

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-_NO_LIMIT = 1 << 60  # version 1 writes the largest number of pages where there is no limit
+_NO_LIMIT = 1 << 60  # version 1 writes the largest number of pages for "unlimited"
 
 
 class ControlGroup(NamedTuple):
-    """What the kernel says of a control group.
+    """The kernel's account of a control group.
 
     Attributes
     ----------

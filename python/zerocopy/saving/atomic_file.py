@@ -1,8 +1,9 @@
 """A new file that takes an old one's name when it is whole, and not before.
 
-Whoever has the old one open or mapped keeps it. The new one has no name while it is written (O_TMPFILE), so that a
-killed process leaves nothing. Where the file system cannot do that, the new file lies beside the target, and the next
-process that writes there deletes it: a file that is being written is locked, and a lock ends with its process.
+A process that has the old file open or mapped keeps its bytes. The new file does not have a name while it is
+written (O_TMPFILE), so a killed process leaves nothing behind. Some file systems lack O_TMPFILE. There the
+new file lies beside the target and is locked while it is written. A lock ends with its process, so the next
+process that writes there can delete an abandoned file.
 
 Nobody may read the new file who may not read the old one, at any moment. It is private until its owner, its access
 control list and its other extended attributes are those of the old one. Where the system refuses to give it the old
@@ -112,7 +113,8 @@ def replacing(target: Path, *, has_name: bool = False) -> Iterator[NewFile]:
 def created_for(target: Path, *, has_name: bool = False) -> NewFile:
     """Return a new file, locked if it has a name, with the mode, owner and attributes of `target`.
 
-    `target` is no symbolic link and no special file. The file is the caller's: to close, and to delete if it has a
+    `target` must not be a symbolic link or a special file. The file is the caller's: to close, and to delete
+    if it has a
     name.
     """
     with _naming(target):

@@ -38,7 +38,7 @@ _GONE = (
 
 
 class _Job:
-    """What is under way for a Saving: a process or a thread that writes, and a thread that waits for its end."""
+    """The work behind a Saving: a process or a thread that writes, and a thread that waits for its end."""
 
     def __init__(self, saving: Saving, target: Path, new: NewFile) -> None:
         self.saving, self._target = saving, target

@@ -149,8 +149,8 @@ class CheckpointWriter:
     def _inherited(self, mapped: MappedFiles, place: FileExtent, size: int) -> int:
         """Return the checksum of blocks that another file has too.
 
-        What it says of them is what was said when they were written: a disk that has damaged them since is found out,
-        as it would not be if they were read and had a checksum of that.
+        The checksums stay those of the first writing. A new checksum of bytes that a disk has damaged since
+        would hide the damage.
         """
         known = mapped.checksum_of(place, size) if self._inherits else None
         return _checksum_of_file(place, size) if known is None else known

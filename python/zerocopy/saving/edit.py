@@ -50,7 +50,7 @@ def rename_keys(path: str | os.PathLike[str], names: Mapping[str, str]) -> None:
     Parameters
     ----------
     path : str or PathLike
-        What ``torch.save`` (since PyTorch 1.6) or ``zerocopy.save`` wrote.
+        A file of ``torch.save`` (since PyTorch 1.6) or ``zerocopy.save``.
     names : mapping of str to str
         Old names to new ones: keys of dicts, joined by dots where dicts are in dicts. An entry stays in its dict. All
         are renamed at once, so two may swap their names; an old name is one that the file has now.
@@ -86,7 +86,7 @@ def drop_keys(path: str | os.PathLike[str], names: Iterable[str]) -> None:
     Parameters
     ----------
     path : str or PathLike
-        What ``torch.save`` (since PyTorch 1.6) or ``zerocopy.save`` wrote.
+        A file of ``torch.save`` (since PyTorch 1.6) or ``zerocopy.save``.
     names : iterable of str
         Keys of dicts, joined by dots where dicts are in dicts. All are of the file as it is now and in any order: a
         dict may be among them together with what is in it.

@@ -16,7 +16,7 @@ _log = logging.getLogger("zerocopy")
 
 
 class Report(NamedTuple):
-    """What the writer says of itself, in memory that it shares with this process."""
+    """The writer's progress, in memory that it shares with this process."""
 
     written: int  # bytes of storages
     state: int
@@ -99,9 +99,9 @@ class Saving:
         TimeoutError
             It has not ended by then.
         OSError
-            The operating system refused: no room, no permission, no such folder. What was there before is there still.
+            The operating system refused: no room, no permission, no such folder. The old file is unchanged.
         Exception
-            What the function `progress` of ``zerocopy.save`` has raised. The file is whole.
+            The function `progress` of ``zerocopy.save`` raised it. The file is whole.
         """
         self._require_own()
         if not self._ended.wait(timeout):

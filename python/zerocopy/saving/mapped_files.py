@@ -1,4 +1,4 @@
-"""Which bytes of which file an address of this process shows: what lies in a file already is copied from there."""
+"""Find the file and offset that an address of this process maps, so that a save can copy from that file."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class MappedFiles:
         return descriptor if identity_of(descriptor) == mapping.identity else None
 
     def _is_unwritten(self, address: int, size: int) -> bool:
-        """Whether none of the pages is private: a page is copied at the first write, and is no file's from then on."""
+        """Whether no page was written to. The first write to a page makes a private copy of it."""
         try:
             return _core.is_unwritten(self._pagemap(), address, size)
         except OSError:

@@ -1,8 +1,8 @@
 """Renames and takes out keys of the dicts in a pickle. The pickle is read as opcodes; nothing that it names is called.
 
-All other opcodes stay as they are, in their order. What is taken out may define what the rest gets from the memo (the
-first tensor of a file defines the names that all tensors are made with): then the definition moves to where it is
-wanted first.
+All other opcodes stay as they are, in their order. A removed part may define memo entries that the rest uses:
+the first tensor of a file defines the globals of all tensors. Such a definition moves to its first remaining
+use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Op(NamedTuple):
 
 @dataclass
 class _Value:
-    """What an object of the pickle is, as far as it matters here."""
+    """An object of the pickle, with the properties that editing needs."""
 
     key: str | None = None  # what it is called as the key of a dict
     is_text: bool = False
@@ -209,7 +209,7 @@ class PickleEditor:
     ) -> None:
         """Write opcodes, the one at `at_all` also if it was changed.
 
-        What is put into the memo is numbered anew, from 0 on: `defined` has the new numbers.
+        Memo entries are numbered anew, from 0 on: `defined` has the new numbers.
         """
         i = begin
         while i < end:

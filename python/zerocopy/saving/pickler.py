@@ -34,7 +34,7 @@ class Remake(NamedTuple):
     number : int
         Of the storage among those of the tensor.
     identity : object
-        What storages have in common that would be one if they were kept; None for one that nothing else shares.
+        Equal for temporary storages that stand for one storage; None for a storage that nothing else shares.
     """
 
     placeholder: NotYetLoadedTensor
@@ -111,7 +111,8 @@ class StoredTensorReplacer:
 
     def __init__(self, owner: object, store: Store, remade: Callable[[], Remake] | None = None) -> None:
         self._owner, self._store, self._remade = owner, store, remade
-        # What is there twice, or within itself, is so again. The first of each pair keeps its id its own.
+        # Preserve shared and recursive references. Keeping the original (first of each pair) keeps its id()
+        # unique.
         self._made: MutableMapping[int, tuple[Any, Any]] = {}
 
     def of(self, value: Any) -> Any:
@@ -147,7 +148,7 @@ class StoredTensorReplacer:
             return tensor  # it has no data
         real = real_of(tensor) if isinstance(tensor, NotYetLoadedTensor) else tensor
         made = self._noted(tensor, StoredTensor(real))
-        # What is made for the pickle alone, tensors among it, is kept until this one is done and no longer.
+        # Objects made for the pickle alone live until this tensor is pickled, and no longer.
         within = StoredTensorReplacer(self._owner, self._store, self._remade)
         within._made = collections.ChainMap({}, self._made)
         made._reduced = within.of(real.__reduce_ex__(PROTOCOL))
@@ -182,9 +183,9 @@ def pickled(obj: Any, owner: object, store: Store, examine: Callable[[Any], None
     Parameters
     ----------
     obj : object
-        What may have tensors in it, and what `owner` stored early.
+        An object that may contain tensors and placeholders that `owner` stored early.
     owner : object
-        Whoever saves.
+        The writer that saves.
     store : callable
         Is given every storage.
     examine : callable, optional

@@ -24,7 +24,7 @@ _DESCRIPTOR_CHECKSUM = 4
 
 
 class Plan(NamedTuple):
-    """What ``_core.PlannedSave`` takes."""
+    """The arguments of ``_core.PlannedSave``."""
 
     steps: bytes
     literals: bytes

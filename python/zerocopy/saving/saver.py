@@ -58,8 +58,8 @@ def save(
 
     A file of that name stays as it is until the new one is whole and on the disk, and then gives way to it at once,
     whatever happens meanwhile: an exception, a full disk, ``kill -9``. Tensors that are mapped from it keep their
-    bytes, so a checkpoint can be saved over itself. What lies unchanged in a mapped file is copied from file to file,
-    where both are on a file system that can, as references to the same blocks.
+    bytes, so a checkpoint can be saved over itself. Unchanged bytes of a mapped file are copied from file to
+    file, as references to the same blocks where the file system supports that.
 
     Parameters
     ----------
@@ -69,7 +69,8 @@ def save(
     f : str, PathLike or binary file object
         A file object is written to from where it stands.
     alignment : int
-        What the places of storages in the file are multiples of: a power of two from 64 to 2 MiB. With the block size
+        The offsets of storages in the file are multiples of this number: a power of two from 64 to 2 MiB.
+        With the block size
         of the file system, 4096 mostly, or more, files that are copies of one another share their blocks where that
         can be; GPUDirect Storage needs it too.
     checksum : bool
@@ -96,7 +97,7 @@ def save(
     RuntimeError
         Tensors of several dtypes over one storage: torch cannot load such a file.
     Exception
-        What pickling the object raises.
+        Any exception of pickling the object.
 
     See Also
     --------
@@ -205,7 +206,7 @@ class PickledObject:
     def _store(self, storage: _torch.PickledStorage, remake: Remake | None) -> str:
         """Return a storage's key, which is the same for the same storage."""
         untyped = storage.storage
-        # What is not kept is not known by its address: another may have that at once.
+        # Converted storages are temporary. An address may be reused, so it cannot identify them.
         identity = remake.identity if remake else _torch.identity(untyped)
         key = None if identity is None else self._keys.get(identity)
         if key is None:

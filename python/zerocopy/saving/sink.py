@@ -20,7 +20,7 @@ Written = Callable[[int], object]
 
 
 class Sink(Protocol):
-    """What an archive needs of it."""
+    """The interface through which an archive is written."""
 
     position: int  # from where the archive begins
 
@@ -45,7 +45,7 @@ class FileSink:
     descriptor : int
         It stands at its beginning.
     name : str
-        What errors call it.
+        The name in error messages.
     """
 
     def __init__(self, descriptor: int, name: str) -> None:
@@ -174,14 +174,14 @@ _sync_file_range = _found_sync_file_range()
 
 
 class StreamSink:
-    """Whatever has a ``write`` method: a file object, a pipe, a socket's file.
+    """A sink over any object with a ``write`` method: a file object, a pipe, a socket's file.
 
     Parameters
     ----------
     file : object
         It has the method.
     name : str, optional
-        What errors call it; without one they stay as they are.
+        The name in error messages; without one errors are raised unchanged.
     """
 
     def __init__(self, file: Any, name: str | None = None) -> None:
@@ -214,7 +214,7 @@ class StreamSink:
             size -= piece.nbytes
 
     def share(self, source: int, offset: int, size: int, written: Written) -> bool:
-        """Share nothing: there are no blocks."""
+        """Return False: a stream cannot share blocks with a file."""
         return False
 
     def copy(self, source: int, offset: int, size: int, written: Written) -> int:

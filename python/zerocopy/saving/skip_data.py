@@ -71,7 +71,7 @@ def skip_data(materialize_fake_tensors: bool = False) -> Iterator[None]:
 def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     """Return where the bytes of each storage are in a checkpoint.
 
-    What torch of 2.7 and later sets as ``_checkpoint_offset`` is the offset here, on every release.
+    The offsets are those that torch 2.7 and later set as ``_checkpoint_offset``, on every release.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a checkpoint holds at one moment: a plan for writing it, and the memory that the plan reads."""
+"""Capture an object at one moment: a plan for writing it, and the memory that the plan reads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Storages(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What :func:`taken` returns.
+    """The result of :func:`taken`.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ def taken(
     parts : PickledObject
         Of the object.
     storages : Storages
-        What :func:`sorted_storages` returned.
+        The result of :func:`sorted_storages`.
     alignment : int
         Of the bytes of storages in the archive.
     known_checksum : callable or None
@@ -168,6 +168,6 @@ class _Arena:
 
 
 def _private_memory() -> int:
-    """Return the bytes of this process that are in memory and are no file's."""
+    """Return the bytes of this process in memory that do not belong to a file."""
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")

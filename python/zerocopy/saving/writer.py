@@ -87,7 +87,7 @@ class Writer:
         Parameters
         ----------
         obj : Tensor, Parameter, or dict, list, tuple of such, nested
-            A state dict, say. What is no tensor stays what it is.
+            For example a state dict. Other values stay as they are.
 
         Returns
         -------

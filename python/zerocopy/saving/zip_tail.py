@@ -14,7 +14,7 @@ from zerocopy._core import crc32
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.saving.zip_writer import plain_local_header
 
-#: What the names of records begin with, behind the root folder, that no pickle speaks of.
+#: Records that no pickle refers to have names with this prefix, below the root folder.
 OLD = b"old/"
 #: Bytes of a local header without its name.
 LOCAL_HEADER = 30

@@ -1,4 +1,4 @@
-"""What the model server's side raises. It knows no torch."""
+"""Exceptions of the model server's processes. Importing them does not import torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ServerError(Error, RuntimeError):
 
 
 class FrameError(Exception):
-    """What came over the socket is not a frame: the connection is of no use any more."""
+    """The socket delivered something other than a frame, so the connection cannot be used any more."""
 
 
 class RunHere(Exception):

@@ -1,4 +1,4 @@
-"""What the environment says about the model server."""
+"""Read the model server's settings from environment variables."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def _copy(turn: list[Copied], versions: Callable[[str], FileVersion | None]) -> 
 
 
 class Source(Protocol):
-    """What a checkpoint offers to be read by parts."""
+    """The interface that reading by parts needs from a checkpoint."""
 
     def extents(self, name: str) -> TensorExtents | None:
         """Return where a tensor lies; None if it cannot be read by requests."""

@@ -1,4 +1,4 @@
-"""Which requests read some parts of tensors: known before a byte is read."""
+"""Plan the requests that read parts of tensors, before a byte is read."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ _INDEX_ENDING = ".index.json"
 
 
 def model_file_in(folder: str | os.PathLike[str]) -> Path | None:
-    """Return the model file of a folder, the first of :data:`NAMES` that is there; None if there is none.
+    """Return the model file of a folder, the first of :data:`NAMES` that exists, or None.
 
-    A folder of ``torch.distributed.checkpoint`` has none: its metadata say what is in it.
+    A folder of ``torch.distributed.checkpoint`` does not have one: its metadata list its contents.
     """
     path = Path(os.fsdecode(folder))
     if (path / _DCP_METADATA).is_file():

@@ -245,7 +245,7 @@ class Tensors:
 
     @property
     def folder(self) -> dcp_metadata.Folder:
-        """What ``.metadata`` says."""
+        """The contents of ``.metadata``."""
         return self._opened.folder
 
     def chunked(self, name: str) -> dcp_metadata.Chunked:

@@ -19,8 +19,9 @@ def load(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     Parameters
     ----------
     fn : callable
-        What loads: ``torch.load``, ``AutoModel.from_pretrained``, a function of your own. One that cannot be imported
-        by its name (of ``__main__``, a lambda, a nested one) goes by value, which takes dill.
+        The function that loads: ``torch.load``, ``AutoModel.from_pretrained``, a function of your own. A
+        function that cannot be imported by its name (of ``__main__``, a lambda, a nested one) is sent by
+        value, which needs dill.
     *args, **kwargs
         Its arguments. Earlier results among them go by name, without their weights.
 
@@ -32,14 +33,15 @@ def load(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     Raises
     ------
     ServerError
-        If there is no server and none can be started, if it refuses, or if the loader dies or takes longer than
-        ``ZEROCOPY_SHARE_TIMEOUT`` (half an hour). Nothing is ever loaded here instead: ``patch_all`` does that.
+        If no server runs and none can be started, if the server refuses, or if the loader dies or takes
+        longer than ``ZEROCOPY_SHARE_TIMEOUT`` (half an hour). This function never loads in this process
+        instead, as ``patch_all`` does.
     UnsupportedError
         If the call, or the result, can only be pickled by dill, and there is none.
     TypeError
         If `fn` is not callable.
     Exception
-        What `fn` raises, as itself; its traceback is that of its ``__cause__``.
+        Any exception of `fn`, of the same type; the loader's traceback is in its ``__cause__``.
 
     Notes
     -----

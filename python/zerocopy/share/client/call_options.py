@@ -37,9 +37,9 @@ def options(*, generators: bool | None = None, unseen: str | None = None) -> Ite
         a call. The result is then that of a call with these states, and the states afterwards are as the call would
         have left them. Without it (the default) a result is computed once, whatever the seed.
     unseen : {"share", "refuse"}, optional
-        What becomes of a result that depends on something the loader cannot watch, as a program that it started or
-        the network. "share" (the default) shares it until a file changes that the loader saw; "refuse" raises
-        `UnsupportedError`, so that ``patch_all`` makes the call in this process.
+        How to treat a result that depends on something the loader cannot watch, such as the network or a
+        program that it started. "share" (the default) shares the result until a file that the loader saw
+        changes. "refuse" raises `UnsupportedError`, so that ``patch_all`` makes the call in this process.
 
     Raises
     ------

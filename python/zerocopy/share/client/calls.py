@@ -39,7 +39,7 @@ _VARIABLES = ("CUDA_VISIBLE_DEVICES",)
 
 
 class Call(NamedTuple):
-    """What is asked of the server."""
+    """A request to the server for the result of a call."""
 
     key: str
     name: str
@@ -66,7 +66,7 @@ def encode(
     function, args, kwargs
         The call.
     known : References
-        What of its arguments the server has.
+        The parts of its arguments that the server has.
     is_strict : bool
         Whether a loader has to notice that the call changes its arguments, or gives them back.
 
@@ -218,7 +218,7 @@ _signature_of_function = functools.lru_cache(maxsize=64)(_asked)  # which holds 
 
 
 class _Notes:
-    """What is found on the way through the arguments."""
+    """Findings on the way through the arguments."""
 
     def __init__(self, known: References) -> None:
         self._known = known

@@ -153,7 +153,7 @@ def _await(connection: socket.socket, timeout: float) -> None:
 
 
 def ask_if_there(request: object) -> Message | None:
-    """Return the server's answer; None if there is no server."""
+    """Return the server's answer, or None without a server."""
     exchange = Exchange(sockets.path(), starts=False)
     if not exchange.is_connected:
         return None

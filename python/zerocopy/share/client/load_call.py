@@ -1,4 +1,4 @@
-"""What ``share.load`` does: asks for a result, has it computed where there is none, and rebuilds it here."""
+"""Implement ``share.load``: ask for a result, have a loader compute it if needed, and rebuild it here."""
 
 from __future__ import annotations
 

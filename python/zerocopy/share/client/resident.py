@@ -30,7 +30,7 @@ class Kind(devices.Device, Protocol):
 
     @staticmethod
     def find(device: torch.device) -> torch.device:
-        """Return a device that is there, with its number. ``UnsupportedError``."""
+        """Return an existing device, with its number. ``UnsupportedError``."""
 
     def export(self, whole: torch.UntypedStorage) -> tuple[Any, list[int]]:
         """Return what others open an allocation by: a handle that can be pickled, and descriptors."""
@@ -47,7 +47,7 @@ class Cuda(devices.Cuda):
 
     @staticmethod
     def find(device: torch.device) -> torch.device:
-        """Return a device that is there."""
+        """Return an existing device, with its number."""
         if not torch.cuda.is_available():
             raise UnsupportedError(f"a resident copy on {device}: there is no CUDA device")
         index = torch.cuda.current_device() if device.index is None else device.index
@@ -75,7 +75,7 @@ class Cuda(devices.Cuda):
         return cuda.opened(handle)
 
 
-#: What can be resident where, by the types of torch's devices.
+#: The kind of resident copy for each type of torch's devices.
 KINDS: dict[str, type[Kind]] = {"cuda": Cuda}
 
 
@@ -117,7 +117,7 @@ def resident(device: torch.device | str) -> contextlib.AbstractContextManager[No
     Raises
     ------
     UnsupportedError
-        If there is no such device, or none of a kind whose memory can be shared.
+        If the device does not exist, or is not of a kind whose memory can be shared.
 
     Notes
     -----

@@ -1,7 +1,7 @@
 """Earlier results as arguments: which object is one, and whether it still is what the server has.
 
-An object that was changed since, in its tensors or anywhere else, is no earlier result any more and goes by value; what
-of its storages was not written to is still where it was.
+An object that was changed since, in its tensors or anywhere else, is sent by value. Its unchanged storages
+are still sent as references.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _forget(at: int) -> None:
 
 
 class References:
-    """What of one call's arguments the server has.
+    """The parts of one call's arguments that the server has.
 
     Parameters
     ----------

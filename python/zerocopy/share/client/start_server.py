@@ -16,7 +16,7 @@ from zerocopy.share.wire import sockets
 #: Seconds for a server to begin to listen.
 _PATIENCE = 30.0
 _ROOT = Path(__file__).resolve().parents[3]
-# What the program lets its children inherit is not for a process that outlives it.
+# The server outlives the program, so it closes descriptors that the program's children inherit.
 _BOOT = (
     "import os, sys; os.closerange(3, 1 << 16); os.chdir('/'); sys.path.append(sys.argv[1]); "
     "from zerocopy.share.server.server import main; main()"

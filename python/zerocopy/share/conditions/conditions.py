@@ -91,7 +91,7 @@ class Conditions:
         return [row for row in self.paths if row[1] not in ("file", "missing")]
 
     def files_hold(self, known: Mapping[str, Identity | None] = {}) -> bool:
-        """Return whether all paths are what they were. What is `known` of some is not asked again."""
+        """Return whether all paths are what they were. Identities in `known` are not read again."""
         return are_same(self.files, known) and all(holds(row) for row in self._others)
 
     def why_not_paths(self) -> str:

@@ -28,7 +28,7 @@ _IGNORED = frozenset(
 _BETWEEN = frozenset(
     ["os", "collections.abc", "_collections_abc", "pathlib", "pathlib._local", "posixpath", "getpass"]
 )
-#: Who looks through all variables for those of proxies, at every request to the network.
+#: This module looks through all variables for those of proxies, at every request to the network.
 _PROXY_FINDER = "urllib.request"
 #: Torch reads hundreds that say how it compiles. Those that change what it loads are in each key.
 _NOT_ASKING = ("zerocopy.", "torch.")

@@ -18,7 +18,7 @@ _SYSTEM = (
 )
 # Of packages, and of torch: which releases those are the key says.
 _OF_RELEASES = ("-info/", "-packages/torch/")
-# What torch compiles to, and keeps.
+# Folders in which torch keeps compiled code.
 _COMPILED = ("/__pycache__", "/torchinductor_")
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -177,7 +177,7 @@ def _plain(path: str) -> str:
 
 
 def _without_parents(rows: list[Row]) -> list[Row]:
-    """Leave out that a path is a folder where something in it counts that is there."""
+    """Leave out rows of folders that other rows imply: a file exists only in an existing folder."""
     parents = {sys.prefix, "/"}
     for path in (
         sys.prefix,

@@ -125,7 +125,7 @@ class Reading:
         for name in names:
             origin = program.origin_of(sys.modules.get(name))
             places = [origin] if isinstance(origin, str) else origin or []
-            # What was not found along sys.path was loaded by its file: that counts among the paths.
+            # A module that is not found along sys.path was loaded by its file, which counts among the paths.
             if any(map(program.is_own, places)) and program.found(name, self._path) == origin:
                 own[name] = origin
         return own, sorted(names)  # type: ignore[return-value]

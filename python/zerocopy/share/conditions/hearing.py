@@ -12,7 +12,8 @@ from zerocopy.saving.mapped_files import mapped_parts
 from zerocopy.share.conditions.watching import Kind, Record, Watch
 from zerocopy.share.wire import file_identity
 
-# Who lists the folders of sys.path to find modules and packages: which modules were found counts, not what lies beside.
+# These modules list the folders of sys.path to find others. Only the modules that they find count, not other
+# files.
 _FINDERS = ("importlib.", "importlib_metadata", "pkg_resources", "_frozen_importlib")
 _LISTING = ("os.listdir", "os.scandir")
 _CHANGES = {"os.mkdir": 0, "os.rmdir": 0, "os.remove": 0, "os.rename": 2, "os.link": 1, "os.symlink": 1}
@@ -33,7 +34,7 @@ class Hearing:
         self._watch = watch
         self._is_on = True
         self.records: list[Record] = []
-        sys.addaudithook(self._hear)  # there is no way to take it away
+        sys.addaudithook(self._hear)  # an audit hook cannot be removed
 
     def stop(self) -> None:
         """Note no more."""

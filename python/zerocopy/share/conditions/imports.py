@@ -21,7 +21,7 @@ from zerocopy.share.conditions.watching import Watch
 
 
 class Imports(threading.local):
-    """What this thread imports.
+    """The imports under way in this thread.
 
     Attributes
     ----------

@@ -72,7 +72,7 @@ def changed(known: Namespaces) -> str:
 
 
 def _differ(now: dict[str, str], before: dict[str, str]) -> bool:
-    # Names that came later, or are gone, are no change: libraries note things in modules and classes.
+    # New and removed names do not count as changes: libraries cache values in modules and classes.
     return any(now.get(name, digest) != digest for name, digest in before.items())
 
 

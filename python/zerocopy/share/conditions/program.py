@@ -1,4 +1,4 @@
-"""Which modules are a program's own, and which files a process would import them from."""
+"""Tell a program's own modules from installed ones, and find the files that a process would import."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ class Record(NamedTuple):
     mode : int
         The type and permissions of what is there; 0 where there is nothing.
     identity : Identity or None
-        Which file is there.
+        The identity of the file at that path.
     target : str
-        What a link says, or a shell's command.
+        The target of a link, or a shell's command.
     """
 
     kind: int

@@ -30,7 +30,7 @@ def attach(
     descriptors : sequence of int
         One for each part, and the lease behind them. They stay the caller's.
     arguments : sequence, optional
-        What the result may have in it as it is.
+        Objects that the result may contain unchanged.
     resolve : callable, optional
         Returns them, where they are not given, by their names.
     resident : callable, optional

@@ -1,7 +1,7 @@
 """Functions and classes that another process cannot import: of ``__main__``, lambdas, nested ones. They take dill.
 
-What is sent is a part of a call's key, so it has to be the same bytes in every process: what has no order of its own,
-as sets and the globals that a function uses, is sorted.
+The pickle is a part of a call's key, so it must be the same bytes in every process. Unordered collections,
+such as sets and the globals that a function uses, are sorted.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _fill(target: set[Any], content: Iterable[Any]) -> None:
     target.update(content)
 
 
-# What dataclasses compares by identity: under these names it can be found.
+# dataclasses compares these sentinels by identity. The names find them again.
 _SENTINELS: dict[type, Any] = {
     type(dataclasses.MISSING): lambda _: "MISSING",
     type(dataclasses._FIELD): operator.attrgetter("name"),  # type: ignore[attr-defined]

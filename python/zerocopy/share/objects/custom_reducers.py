@@ -1,4 +1,4 @@
-"""What does not pickle as it should, and how the model server has it pickled all the same.
+"""Pickle objects that do not pickle as they should.
 
 ========================================  =========================================================================
 tensors with hooks, flags, attributes,
@@ -29,7 +29,7 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.share.objects import arrays
 
 _ACCELERATE = "_hf_hook"
-# What accelerate puts in a module beside the hook itself: all of it nested functions that belong to the module.
+# Attributes that accelerate sets in a module beside the hook: nested functions that belong to the module.
 _WRAPPED = ("forward", "_old_forward", "to", "cuda", "npu", "xpu", "mlu", "sdaa", "musa", "neuron")
 
 # A function that makes the package of downloaded modules importable, by the package's name.

@@ -27,7 +27,7 @@ def dumps(error: BaseException) -> bytes | None:
 def _ways(error: BaseException) -> Iterator[Any]:
     """Yield how it may be reduced: as it says itself, without its constructor, without what cannot be sent."""
     yield NotImplemented
-    # What the built-in type says of itself: of an OSError that has the file's name too.
+    # The arguments come from the built-in type's reducer: for an OSError they include the file's name.
     args = _built_in(type(error)).__reduce__(error)[1]
     yield _made, (type(error), args, vars(error))
     state = {name: value for name, value in vars(error).items() if _can_be_sent(value)}

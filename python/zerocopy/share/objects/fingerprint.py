@@ -1,4 +1,4 @@
-"""What an object is, down to its last byte, as something that can be compared: to see whether it was changed.
+"""Fingerprint an object down to its last byte, to see later whether it was changed.
 
 Two objects are the same if they pickle alike, and if their storages are the same bytes of the same files, none of them
 written to here. The pickle is only compared, so it may be one that nobody can load.
@@ -23,7 +23,7 @@ from zerocopy.share.wire import file_identity
 
 
 class State(NamedTuple):
-    """What an object is."""
+    """The fingerprint of an object."""
 
     content: serialized.SerializedObject
     places: list[tuple[Any, int]]  # of each storage: what it lies in, and where in that
@@ -78,7 +78,7 @@ def are_same(one: State | None, other: State | None) -> bool:
 
 
 def _what(place: FileExtent) -> Any:
-    """Return what a place is in: a file, or what a number stands for that is no descriptor."""
+    """Return the identity of an extent's file, or its negative number in place of a descriptor."""
     return place.descriptor if place.descriptor < 0 else file_identity.identity(os.fstat(place.descriptor))
 
 

@@ -88,7 +88,7 @@ def publish(
     UnsupportedError
         If it takes dill, which is not there.
     OSError
-        If there is no memory.
+        If memory runs out.
     """
     if not (arguments or noted):
         storages = Storages()

@@ -88,13 +88,13 @@ def of(
     Parameters
     ----------
     obj : object
-        Whatever can be pickled, with dill if need be.
+        Any object that can be pickled, with dill if needed.
     owner : object
-        Whoever publishes.
+        The publisher.
     store : callable
         Is given every storage.
     arguments : mapping
-        What the caller has already: of these their numbers are enough.
+        Objects that the caller has already: only their numbers are sent.
     naming : callable, optional
         Asked first.
     noted : Hashes, optional
@@ -118,7 +118,7 @@ def of(
 _NO_BUFFERS = pickle.dumps(([], []), protocol=2)
 
 
-#: Finds what a persistent id that is no number stands for.
+#: Returns the object of a persistent id that is not a number.
 Finding = Callable[[Any], Any]
 
 
@@ -134,11 +134,11 @@ def build(
     Parameters
     ----------
     archive : _C.Archive
-        What was published.
+        The published archive.
     skeleton : bytes, optional
         Of what is not plain.
     arguments : sequence
-        What the object may have in it as it is.
+        Objects that the result may contain unchanged.
     finding : callable, optional
         Returns the object for a persistent id that is not the number of a buffer.
     resident : callable, optional
@@ -179,11 +179,11 @@ def buffers_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None =
     Parameters
     ----------
     archive : _C.Archive
-        What was published.
+        The published archive.
     way : DeviceTransfer
         Of storages that are not to stay on the CPU; or what stands for one.
     restore : tuple, optional
-        What becomes of those that it does not copy; as in :func:`zerocopy._torch.restore_function`.
+        The treatment of storages that it does not copy; as in :func:`zerocopy._torch.restore_function`.
     """
     restored, cpu_as_is = restore or _RESTORE
     with _uncollected:

@@ -32,7 +32,7 @@ class OutOfBandBuffers:
     Parameters
     ----------
     arguments : mapping
-        What the caller has already: of these their numbers are enough.
+        Objects that the caller has already: only their numbers are sent.
     naming : callable, optional
         Asked first.
     hashes : Hashes, optional
@@ -148,7 +148,8 @@ def _dill_pickler(refusal: Exception) -> Any:
         def __init__(self, file: io.BytesIO, buffers: OutOfBandBuffers) -> None:
             super().__init__(file, buffer_callback=buffers.take_buffer)
             self._buffers = buffers
-            # Functions and classes: their names and texts are no arguments, which may be paths.
+            # Depth within functions and classes. Their names and texts are not arguments, so they cannot be
+            # paths.
             self._within = 0
 
         def save(self, obj: Any, *options: Any, **others: Any) -> None:

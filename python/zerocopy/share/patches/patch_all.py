@@ -41,9 +41,10 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     ``from_pretrained`` of models, pipelines and schedulers, and ``from_single_file``;
     ``open_clip.create_model_and_transforms``; torchvision's ``vgg16`` and ``vgg19``; ``torch.load``,
     ``torch.jit.load`` and ``safetensors.torch.load_file``. A call of one goes to :func:`zerocopy.share.load` with the
-    arguments as they are. What the server cannot give goes to the original, with one line of the logger "zerocopy".
+    arguments as they are. If the server cannot give a result, the original function is called, and the logger
+    "zerocopy" says why in one line.
 
-    Nothing is imported for it: what is not there yet is patched as soon as the program imports it. Calling it again
+    Nothing is imported for it: a library is patched as soon as the program imports it. Calling it again
     changes nothing, apart from what a configuration adds. ``torch.save`` to a path whose file is mapped by this process
     writes another file and renames it, as under :func:`zerocopy.patch`. With ``ZEROCOPY_DISABLE=1`` in the environment
     it does nothing, and neither in a process in which the server has a model loaded.

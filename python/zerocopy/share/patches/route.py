@@ -21,9 +21,9 @@ log = logging.getLogger("zerocopy")
 
 
 class _Here(threading.local):
-    """What this thread is doing."""
+    """The state of the present thread."""
 
-    is_calling = False  # a patched function: what that calls in turn stays in this process
+    is_calling = False  # within a patched function: its own calls stay in this process
 
 
 _here = _Here()
@@ -45,7 +45,7 @@ def call(function: Function, original: Function, args: tuple[Any, ...], kwargs: 
     function : callable
         The function as another process can look it up by its name.
     original : callable
-        What stood there before.
+        The replaced function.
     """
     _here.is_calling = True
     try:

@@ -1,4 +1,4 @@
-"""What the server keeps: results as descriptors, how long clients have them, and how much memory that is."""
+"""Keep results as descriptors, count the clients that hold them, and bound their memory."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _PR_SET_NAME = 15
 
 
 class Server:
-    """What one socket's clients share."""
+    """The state that all clients of one socket share."""
 
     def __init__(self, listener: socket.socket, settings: Settings) -> None:
         self._listener, self._settings = listener, settings

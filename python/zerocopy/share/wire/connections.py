@@ -22,7 +22,7 @@ class Connection:
     Parameters
     ----------
     peer : socket.socket
-        Which does not block.
+        A non-blocking socket.
     pid : int
         The process at the other end.
     selector : selectors.BaseSelector
@@ -40,7 +40,7 @@ class Connection:
     ) -> None:
         self.peer, self.pid, self._selector = peer, pid, selector
         self._inbox = Inbox(most_descriptors)
-        # What is still to be sent, the descriptors along with it, and whoever holds those.
+        # Frames still to be sent: the bytes, the descriptors, and the object that owns the descriptors.
         self._outbox: collections.deque[tuple[memoryview, list[int], Any]] = collections.deque()
         self.waits_since: float | None = None  # a frame has begun, or an answer is not taken
         self._is_watched = True

@@ -1,4 +1,4 @@
-"""Which file it is, and whether it is still the same. Nobody can set when its inode was changed last."""
+"""Identify files, and see whether they changed. A program cannot set the time of an inode's last change."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _within(folder: Path) -> Iterator[str]:
 
 
 def are_same(files: Files, known: Mapping[str, Identity | None]) -> bool:
-    """Return whether files are what they were. What is `known` of some need not be asked."""
+    """Return whether files are what they were. Identities in `known` are not read again."""
     return all(
         (known[path] if path in known else identity_at(path)) == before for path, before in files.items()
     )

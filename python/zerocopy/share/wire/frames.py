@@ -34,7 +34,7 @@ _IN_MEMORY: Body = {"body": "memory"}
 
 
 class Message(NamedTuple):
-    """What came, and the descriptors that came with it: they are the receiver's."""
+    """A received message with its descriptors, which the receiver owns."""
 
     body: Any
     descriptors: list[int]
@@ -72,7 +72,7 @@ def encode(body: object, descriptors: int = 0) -> bytes:
 def encoded(body: object, descriptors: int) -> tuple[bytes, list[int]]:
     """Return a frame, and the memory that goes before the descriptors if the body is in that: the caller's to close.
 
-    ``FrameError`` for more than any peer takes, ``OSError`` where there is no memory.
+    Raises ``FrameError`` for more than any peer takes, ``OSError`` if memory runs out.
     """
     text = _text(body, descriptors)
     if len(text) > _MAX_IN_MEMORY or descriptors > MAX_DESCRIPTORS:
@@ -109,7 +109,7 @@ class Inbox:
         return not self._bytes
 
     def read(self, connection: socket.socket) -> bool:
-        """Take what is there, and return False at the end. What the socket raises, and ``FrameError``."""
+        """Receive once, and return False at the end of the stream. ``OSError``, ``FrameError``."""
         room = socket.CMSG_SPACE(self._most * array.array("i").itemsize)
         data, ancillary, flags, _ = connection.recvmsg(_PIECE, room, socket.MSG_CMSG_CLOEXEC)
         for level, kind, content in ancillary:

@@ -144,7 +144,7 @@ class Failed:
 
 @dataclasses.dataclass
 class Refused:
-    """Reports why there is no result."""
+    """Reports why the call has no result."""
 
     state: str
     why: str
@@ -205,7 +205,7 @@ class Answer:
 
 @dataclasses.dataclass
 class Declined:
-    """Says why there is no result: "refused", or "moved" or "unsupported" where only the client can make the call."""
+    """Says why the call has no result: "refused"; "moved", "unsupported" if only the client can call."""
 
     why: str
     state: str = "refused"

@@ -40,7 +40,7 @@ def _folder() -> Path:
 
 
 def torch_version() -> str:
-    """Return torch's ``__version__``. ``ServerError`` where there is no torch."""
+    """Return torch's ``__version__``. ``ServerError`` if torch is not installed."""
     version = environment.torch_version()
     if not version:
         raise ServerError(
@@ -96,7 +96,7 @@ def connect(place: Path, timeout: float) -> socket.socket | None:
 
 
 def listen(place: Path) -> socket.socket:
-    """Listen at a path, in the place of whatever is there. Whoever calls holds the lock."""
+    """Listen at a path, and replace an old socket there. The caller must hold the lock."""
     require_private(place.parent)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     # Under a name of its own until it listens: whoever finds the socket finds a server.

@@ -1,4 +1,4 @@
-"""Which releases a client and its server have to have in common."""
+"""Name the releases that a client and its server must have in common."""
 
 from __future__ import annotations
 

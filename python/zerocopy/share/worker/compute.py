@@ -36,7 +36,7 @@ def compute(connection: socket.socket, info: messages.Call, descriptors: Sequenc
     connection : socket.socket
         To the server.
     info : Call
-        What the client says of the call.
+        The client's description of the call.
     descriptors : sequence of int
         The call's own memory, and files.
     """
@@ -62,7 +62,7 @@ def compute(connection: socket.socket, info: messages.Call, descriptors: Sequenc
             ):
                 result = function(*args, **dict(kwargs))
         except AttributeError as error:
-            # What unpickling says of a class of the program's: that is another __main__ than the one here.
+            # Unpickling says this of a class of the program: the loader's __main__ is another module.
             if str(error).endswith(f" on {sys.modules['__main__']!r}"):
                 raise ServerError(f"a loader is not the program: {error}") from error
             raise
@@ -127,7 +127,7 @@ class _Argument(NamedTuple):
 
 
 class _Session:
-    """What a loader and the server say to each other."""
+    """The conversation between a loader and the server."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

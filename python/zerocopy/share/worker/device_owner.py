@@ -31,7 +31,7 @@ def hold(connection: socket.socket, info: messages.Residence) -> None:
     connection : socket.socket
         To the server.
     info : Residence
-        Which result, and where it is wanted.
+        The result, and its device.
     """
     device = torch.device(info.device)
     kind: Kind = pickle.loads(info.kind)(device)

@@ -32,7 +32,7 @@ def run(server: int, descriptors: Sequence[int]) -> NoReturn:
     server : int
         The socket to the server.
     descriptors : sequence of int
-        What the client sent: what it says of the call, its environment, the call.
+        The client's files: its description of the call, its environment, the call.
     """
     status = 1
     with socket.socket(fileno=server) as connection:
