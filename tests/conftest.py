@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 import torch
 from file_systems import file_system
+from fork_server import ForkServer
 from ranks import Ranks
 from sanitizer import SANITIZED
-from zygote import Zygote
 
 # A shell ignores SIGINT for what it runs in the background, and so would the programs here that are interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,17 +97,17 @@ def child() -> Child:
 
 
 @pytest.fixture(scope="session")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """Give the process that forks for the tests of this run."""
-    made = Zygote(tmp_path_factory.mktemp("zygote"))
+    made = ForkServer(tmp_path_factory.mktemp("fork_server"))
     yield made
     made.close()
 
 
 @pytest.fixture
-def forked(zygote: Zygote) -> Child:
+def forked(fork_server: ForkServer) -> Child:
     """Run Python code in a process that was forked with torch and zerocopy imported. Quicker than `child`."""
-    return zygote.run
+    return fork_server.run
 
 
 @pytest.fixture(scope="session")
@@ -127,13 +127,13 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
 
 
 @pytest.fixture
-def twin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Stage copies to a simulated device, a class of `twin.Twin`, for storages that torch tags as CPU."""
-    from twin import fresh_twin
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stage copies to a class of ``SimulatedDevice``, for storages that torch tags as CPU."""
+    from simulated_device import fresh_simulated_device
 
     from zerocopy.loading.device import devices, pinned_ring
 
-    made = fresh_twin()
+    made = fresh_simulated_device()
     monkeypatch.setitem(devices.KINDS, "cpu", made)
     monkeypatch.setattr(pinned_ring, "_rings", {})
     return made

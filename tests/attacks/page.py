@@ -42,8 +42,8 @@ Does a hostile or damaged file get through? This page lists {attacks} files, eac
 outcome of loading each with `weights_only=True` (with `False` if the name ends in "trusted").
 
 zerocopy refuses {refused} of them: {policy} for the names or calls in them (`pickle.UnpicklingError`), {format} for
-damage (`zerocopy.FormatError`), {unsupported} for features that it does not read (`zerocopy.UnsupportedError`). It loads
-{equal}, which compare equal, and {loads} more. It leaves {torchs} to torch's judgement.
+damage (`zerocopy.FormatError`), {unsupported} for features that it does not read (`zerocopy.UnsupportedError`). It
+loads {equal}, which compare equal, and {loads} more. It leaves {torchs} to torch's judgement.
 
 {counts}
 

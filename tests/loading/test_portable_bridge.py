@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 from conftest import Saver
-from zygote import Zygote
+from fork_server import ForkServer
 
 DTYPES = [
     "bool",
@@ -46,14 +46,14 @@ path = Path(sys.argv[1])
 
 
 @pytest.fixture(scope="module")
-def portable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    made = Zygote(tmp_path_factory.mktemp("portable"), ZEROCOPY_BRIDGE="portable")
+def portable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    made = ForkServer(tmp_path_factory.mktemp("portable"), ZEROCOPY_BRIDGE="portable")
     yield made
     made.close()
 
 
 @pytest.fixture
-def run(portable: Zygote) -> Callable[..., None]:
+def run(portable: ForkServer) -> Callable[..., None]:
     def run(code: str, *arguments: object) -> None:
         done: CompletedProcess[str] = portable.run(HEAD + code, *arguments)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,6 +1,6 @@
 """A staged copy gives the object of torch.load, on the device.
 
-The device is a twin in ordinary memory; what needs a real one is in tests/gpu.
+The device is simulated in ordinary memory. Tests that need a real one are in tests/gpu.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from containers import CONTAINERS
 from equality import assert_same, storage_bytes, untyped
 from example_states import large_state, state_of_all_sizes
 from safetensors_files import bytes_of
-from twin import Twin
+from simulated_device import SimulatedDevice
 
 import zerocopy
 from zerocopy import _C
@@ -41,18 +41,20 @@ def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("weights_only", [True, False])
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_the_same_object(tmp_path: Path, twin: type[Twin], container: str, weights_only: bool) -> None:
+def test_the_same_object(
+    tmp_path: Path, simulated: type[SimulatedDevice], container: str, weights_only: bool
+) -> None:
     state, path = state_of_all_sizes() | TIED_STATE, tmp_path / "checkpoint.pt"
     path.write_bytes(CONTAINERS[container](state))
     loaded = zerocopy.load(path, weights_only=weights_only)
     assert_same(loaded, state)
     assert not any(lies_in_mapping(tensor.data_ptr(), path) for tensor in loaded.values())
-    assert len(twin.copies) < len(state) / 10, "small tensors come together"
+    assert len(simulated.copies) < len(state) / 10, "small tensors come together"
     if container != "legacy deflated":
         assert loaded["tied"].data_ptr() == loaded["weight"].data_ptr() + 40
 
 
-def test_kinds_of_tensors(save: Saver, twin: type[Twin]) -> None:
+def test_kinds_of_tensors(save: Saver, simulated: type[SimulatedDevice]) -> None:
     complex_ = torch.arange(6.0).to(torch.complex64)
     state = {
         "flags": [complex_.conj(), torch._neg_view(complex_)],
@@ -66,10 +68,10 @@ def test_kinds_of_tensors(save: Saver, twin: type[Twin]) -> None:
     }
     path = save(state)
     assert_same(zerocopy.load(path), stock_load(path))
-    assert len(twin.allocations) == 1
+    assert len(simulated.allocations) == 1
 
 
-def test_odd_places_are_set_right(tmp_path: Path, twin: type[Twin]) -> None:
+def test_odd_places_are_set_right(tmp_path: Path, simulated: type[SimulatedDevice]) -> None:
     """In a .safetensors file tensors follow each other without a gap, so that few lie as a device wants them."""
     tensors = {f"{i:04}": torch.arange(i % 91, dtype=torch.int8) for i in range(3000)}
     tensors |= {f"x{i}": torch.arange(300_001 + i, dtype=torch.int16) for i in range(5)}
@@ -86,10 +88,10 @@ def test_odd_places_are_set_right(tmp_path: Path, twin: type[Twin]) -> None:
     assert_same(loaded, tensors)
     whole = {tensor.data_ptr() % 64 for tensor in loaded.values() if tensor.numel()}
     assert len(whole) == 1, "all begin at multiples of 64 from the allocation's beginning"
-    assert len(twin.allocations) == 1 and len(twin.copies) < 60
+    assert len(simulated.allocations) == 1 and len(simulated.copies) < 60
 
 
-def test_what_has_to_be_made_first(save: Saver, tmp_path: Path, twin: type[Twin]) -> None:
+def test_what_has_to_be_made_first(save: Saver, tmp_path: Path, simulated: type[SimulatedDevice]) -> None:
     state = {"a": torch.arange(700_000), "b": torch.ones(3)}
     packed = deflated(save(state))
     assert_same(zerocopy.load(packed), state)
@@ -98,22 +100,24 @@ def test_what_has_to_be_made_first(save: Saver, tmp_path: Path, twin: type[Twin]
     tensors = [torch.arange(70_000, dtype=torch.float32), torch.arange(5, dtype=torch.int16)]
     swapped.write_bytes(big_endian(tensors))
     assert_same(zerocopy.load(swapped), tensors)
-    assert len(twin.copies) >= 6
+    assert len(simulated.copies) >= 6
 
 
 @pytest.mark.parametrize("backend", ["auto", "mmap", "pread", "direct"])
 @pytest.mark.parametrize("shift", [0, 1, 4096])
-def test_from_anywhere(save: Saver, tmp_path: Path, twin: type[Twin], backend: str, shift: int) -> None:
+def test_from_anywhere(
+    save: Saver, tmp_path: Path, simulated: type[SimulatedDevice], backend: str, shift: int
+) -> None:
     path, shifted = save(state_of_all_sizes()), tmp_path / "shifted.pt"
     shifted.write_bytes(bytes(shift) + path.read_bytes())
     with shifted.open("rb") as file:
         file.seek(shift)
         assert_same(zerocopy.load(file, backend=backend), stock_load(path))
     assert_same(zerocopy.load(io.BytesIO(path.read_bytes())), stock_load(path))
-    assert twin.copies
+    assert simulated.copies
 
 
-def test_sharded(tmp_path: Path, twin: type[Twin]) -> None:
+def test_sharded(tmp_path: Path, simulated: type[SimulatedDevice]) -> None:
     shards = {"one.pt": {"a": torch.arange(5.0)}, "two.pt": {"b": torch.ones(2_000_000)}}
     for name, shard in shards.items():
         torch.save(shard, tmp_path / name)
@@ -122,21 +126,21 @@ def test_sharded(tmp_path: Path, twin: type[Twin]) -> None:
     assert_same(zerocopy.load(tmp_path), {"a": shards["one.pt"]["a"], "b": shards["two.pt"]["b"]})
     lazy = zerocopy.lazy_load(tmp_path, device="cpu")
     assert torch.equal(lazy["b"].materialize(), shards["two.pt"]["b"])
-    assert len(twin.allocations) == 3 and len(twin.blocks) <= 4
+    assert len(simulated.allocations) == 3 and len(simulated.blocks) <= 4
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
-def test_functions_choose_first(save: Saver, twin: type[Twin], weights_only: bool) -> None:
+def test_functions_choose_first(save: Saver, simulated: type[SimulatedDevice], weights_only: bool) -> None:
     path = save(TIED_STATE)
     kept = zerocopy.load(path, lambda storage, tag: storage, weights_only=weights_only)
-    assert lies_in_mapping(kept["weight"].data_ptr(), path) and not twin.copies
+    assert lies_in_mapping(kept["weight"].data_ptr(), path) and not simulated.copies
     left = zerocopy.load(path, lambda storage, tag: None, weights_only=weights_only)
     assert_same(left, TIED_STATE)
-    assert not lies_in_mapping(left["weight"].data_ptr(), path) and twin.copies
+    assert not lies_in_mapping(left["weight"].data_ptr(), path) and simulated.copies
 
 
 def test_registered_packages_are_asked_as_before(
-    save: Saver, twin: type[Twin], monkeypatch: pytest.MonkeyPatch
+    save: Saver, simulated: type[SimulatedDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
     monkeypatch.setattr(torch.serialization, "_package_registry", [*torch.serialization._package_registry])
@@ -145,13 +149,13 @@ def test_registered_packages_are_asked_as_before(
     )
     path = save(TIED_STATE)
     assert_same(zerocopy.load(path), TIED_STATE)
-    assert asked == [(8000, "cpu"), (12, "cpu"), (8, "cpu")] and not twin.copies
+    assert asked == [(8000, "cpu"), (12, "cpu"), (8, "cpu")] and not simulated.copies
 
 
 # ------------------------------------------------------------------------------------ memory
 
 
-def test_storages_are_their_records(save: Saver, twin: type[Twin]) -> None:
+def test_storages_are_their_records(save: Saver, simulated: type[SimulatedDevice]) -> None:
     path = save(TIED_STATE)
     loaded = zerocopy.load(path)
     assert [untyped(loaded[name]).nbytes() for name in ("weight", "tied", "bias")] == [8000, 8000, 12]
@@ -163,43 +167,45 @@ def test_storages_are_their_records(save: Saver, twin: type[Twin]) -> None:
         untyped(loaded["bias"]).resize_(100)
 
 
-def test_one_allocation_that_goes_with_its_last_tensor(save: Saver, twin: type[Twin]) -> None:
+def test_one_allocation_that_goes_with_its_last_tensor(save: Saver, simulated: type[SimulatedDevice]) -> None:
     loaded = zerocopy.load(save(large_state()))
-    assert len(twin.allocations) == 1
-    assert twin.allocations[0] < 20 * (377_003 * 4 + 4096)
+    assert len(simulated.allocations) == 1
+    assert simulated.allocations[0] < 20 * (377_003 * 4 + 4096)
     last = loaded.pop("layer.3")[5:9]
     del loaded
     gc.collect()
     assert last.tolist() == [8.0, 9.0, 10.0, 11.0]
     storage = untyped(last)
     del last
-    assert storage.nbytes() == 377_003 * 4 and len(twin.alive) == 1
+    assert storage.nbytes() == 377_003 * 4 and len(simulated.alive) == 1
     del storage
-    assert not twin.alive
+    assert not simulated.alive
 
 
 def test_the_ring_is_small_and_used_again(
-    save: Saver, twin: type[Twin], monkeypatch: pytest.MonkeyPatch
+    save: Saver, simulated: type[SimulatedDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few_slots(monkeypatch)
-    path, twin.delay = save(large_state()), 0.002
+    path, simulated.delay = save(large_state()), 0.002
     for _ in range(3):  # a slot that is filled before it was copied away would be seen in the result
         assert_same(zerocopy.load(path), large_state())
-    slots = {address - address % 4096 for address, _, _ in twin.copies}
-    assert len(slots) == 3 < len(twin.copies) / 3
+    slots = {address - address % 4096 for address, _, _ in simulated.copies}
+    assert len(slots) == 3 < len(simulated.copies) / 3
     assert sum(pinned_ring.BLOCKS) <= 128 * MIB
-    taken = len(twin.blocks)
+    taken = len(simulated.blocks)
     zerocopy.load(path)
-    assert len(twin.blocks) == taken
+    assert len(simulated.blocks) == taken
 
 
-def test_small_loads_lock_little(save: Saver, twin: type[Twin]) -> None:
+def test_small_loads_lock_little(save: Saver, simulated: type[SimulatedDevice]) -> None:
     zerocopy.load(save(TIED_STATE))
     [ring] = pinned_ring._rings.values()
-    assert ring.nbytes <= 2 * MIB + 4096 and len(twin.copies) == 1
+    assert ring.nbytes <= 2 * MIB + 4096 and len(simulated.copies) == 1
 
 
-def test_loads_of_several_threads(save: Saver, twin: type[Twin], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loads_of_several_threads(
+    save: Saver, simulated: type[SimulatedDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
     few_slots(monkeypatch)
     paths = [save(large_state(), "a.pt"), save(state_of_all_sizes(), "b.pt")]
     loaded: list[Any] = [None] * 6
@@ -219,7 +225,9 @@ def test_loads_of_several_threads(save: Saver, twin: type[Twin], monkeypatch: py
 # ------------------------------------------------------------------------------------ the page cache
 
 
-def test_what_is_in_memory_is_read_there_and_the_rest_past_it(save: Saver, twin: type[Twin]) -> None:
+def test_what_is_in_memory_is_read_there_and_the_rest_past_it(
+    save: Saver, simulated: type[SimulatedDevice]
+) -> None:
     path = save(large_state())
     pages = path.stat().st_size // page_cache.PAGE
     page_cache.drop(path)
@@ -233,7 +241,10 @@ def test_what_is_in_memory_is_read_there_and_the_rest_past_it(save: Saver, twin:
 
 
 def test_nothing_is_read_ahead_on_a_network(
-    save: Saver, twin: type[Twin], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    save: Saver,
+    simulated: type[SimulatedDevice],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(_C, "file_system_of_path", lambda path: ("NFS", True))
     path = save(large_state())
@@ -246,26 +257,26 @@ def test_nothing_is_read_ahead_on_a_network(
 # ------------------------------------------------------------------------------------ lazily
 
 
-def test_placeholders_come_by_the_road(save: Saver, twin: type[Twin]) -> None:
+def test_placeholders_use_the_staged_copy(save: Saver, simulated: type[SimulatedDevice]) -> None:
     path = save(large_state() | TIED_STATE)
     lazy = zerocopy.lazy_load(path, device="cpu")
-    assert not twin.copies and not twin.allocations
+    assert not simulated.copies and not simulated.allocations
     weight = lazy["weight"].materialize()
-    assert torch.equal(weight, TIED_STATE["weight"]) and len(twin.allocations) == 1
+    assert torch.equal(weight, TIED_STATE["weight"]) and len(simulated.allocations) == 1
     assert lazy["tied"].materialize().data_ptr() == weight.data_ptr() + 40, "ties are ties"
-    assert len(twin.allocations) == 1
+    assert len(simulated.allocations) == 1
     for i in range(20):
         assert torch.equal(lazy[f"layer.{i}"] + 0, large_state()[f"layer.{i}"])
-    assert len(twin.allocations) == 21 and len(twin.blocks) <= 2
+    assert len(simulated.allocations) == 21 and len(simulated.blocks) <= 2
     assert isinstance(lazy["parameter"].materialize(), torch.nn.Parameter)
 
 
-def test_placeholders_are_cast_there(save: Saver, twin: type[Twin]) -> None:
+def test_placeholders_are_cast_there(save: Saver, simulated: type[SimulatedDevice]) -> None:
     path = save(large_state())
     lazy = zerocopy.lazy_load(path, device="cpu", dtype=torch.bfloat16)
     real = lazy["layer.7"].materialize()
     assert real.dtype is torch.bfloat16 and torch.equal(real, large_state()["layer.7"].bfloat16())
-    assert twin.allocations == [377_003 * 4], "what travels is as it is in the file"
+    assert simulated.allocations == [377_003 * 4], "what travels is as it is in the file"
     assert not [line for line in maps_of(path) if "r--p" in line]
 
 
@@ -274,7 +285,7 @@ def test_placeholders_are_cast_there(save: Saver, twin: type[Twin]) -> None:
 
 @pytest.mark.parametrize("is_pinned", [True, False])
 def test_page_locked_memory_is_never_given_back(
-    save: Saver, twin: type[Twin], monkeypatch: pytest.MonkeyPatch, is_pinned: bool
+    save: Saver, simulated: type[SimulatedDevice], monkeypatch: pytest.MonkeyPatch, is_pinned: bool
 ) -> None:
     """Its allocator would end the process where CUDA refuses: in a forked child, with a broken device."""
     path = save(TIED_STATE)
@@ -288,7 +299,7 @@ def test_page_locked_memory_is_never_given_back(
     assert (pages() is not None) == is_pinned
 
 
-def test_a_dispatch_mode_leaves_nothing_behind(save: Saver, twin: type[Twin]) -> None:
+def test_a_dispatch_mode_leaves_nothing_behind(save: Saver, simulated: type[SimulatedDevice]) -> None:
     """Tensors are real under fake ones too, as on the CPU; what the ring keeps serves the next load."""
     fake_tensors = pytest.importorskip("torch._subclasses.fake_tensor")
     path = save(large_state())
@@ -301,19 +312,19 @@ def test_a_dispatch_mode_leaves_nothing_behind(save: Saver, twin: type[Twin]) ->
 # ------------------------------------------------------------------------------------ what is in memory
 
 
-def test_storages_in_memory(save: Saver, twin: type[Twin]) -> None:
+def test_storages_in_memory(save: Saver, simulated: type[SimulatedDevice]) -> None:
     mapped = zerocopy.load(save(large_state()), lambda storage, tag: storage)
     storages = [untyped(tensor) for tensor in mapped.values()]
     storages += [untyped(torch.empty(0)), untyped(torch.arange(7))]
     moved = staging.move(storages, "cpu")
     assert [storage_bytes(storage) for storage in moved] == [storage_bytes(storage) for storage in storages]
     assert [storage.nbytes() for storage in moved] == [storage.nbytes() for storage in storages]
-    assert len(twin.allocations) == 1
+    assert len(simulated.allocations) == 1
     assert staging.move([], "cpu") == []
 
 
-def test_a_part_keeps_the_whole(twin: type[Twin]) -> None:
-    whole = untyped(twin(torch.device("cpu")).allocate(64))
+def test_a_part_keeps_the_whole(simulated: type[SimulatedDevice]) -> None:
+    whole = untyped(simulated(torch.device("cpu")).allocate(64))
     part, empty = _C.storage_within(whole, 16, 8), _C.storage_within(whole, 64, 0)
     whole[16] = 9
     assert (part.nbytes(), part[0], part.data_ptr() - whole.data_ptr()) == (8, 9, 16) and empty.nbytes() == 0
@@ -321,9 +332,9 @@ def test_a_part_keeps_the_whole(twin: type[Twin]) -> None:
         with pytest.raises(zerocopy.FormatError):
             _C.storage_within(whole, offset, size)
     del whole, empty
-    assert len(twin.alive) == 1 and part[0] == 9
+    assert len(simulated.alive) == 1 and part[0] == 9
     del part
-    assert not twin.alive
+    assert not simulated.alive
 
 
 def test_a_haul_guards_itself() -> None:

@@ -16,9 +16,9 @@ from conftest import Child, Saver, outcome, stock_load
 from equality import assert_same, storage_bytes, untyped
 from example_states import large_state
 from interrupting import interrupted
+from simulated_device import Pages, SimulatedDevice
 from test_backends import broken, folder, needs_far  # noqa: F401  fixtures
 from test_staged_copy import few_slots
-from twin import Pages, Twin
 
 import zerocopy
 from benchmarks.system import far
@@ -29,85 +29,90 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208
 
 
-def assert_nothing_left(twin: type[Twin], before: int) -> None:
+def assert_nothing_left(simulated: type[SimulatedDevice], before: int) -> None:
     gc.collect()
-    assert not twin.alive
+    assert not simulated.alive
     assert threads() <= before
     assert not [thread for thread in threading.enumerate() if thread.name == "zerocopy.devices"]
     assert not [ring for ring in pinned_ring._rings.values() if ring._lock.locked()]
 
 
-def test_no_room(save: Saver, twin: type[Twin]) -> None:
-    path, twin.room = save(large_state()), 1_000_000
+def test_no_room(save: Saver, simulated: type[SimulatedDevice]) -> None:
+    path, simulated.room = save(large_state()), 1_000_000
     with pytest.raises(torch.cuda.OutOfMemoryError) as caught:
         zerocopy.load(path)
     needed = int(str(caught.value).split()[0])
     assert sum(4 * t.numel() for t in large_state().values()) <= needed <= path.stat().st_size
-    assert "GiB" in str(caught.value) and "cpu" in str(caught.value) and not twin.copies
-    assert_nothing_left(twin, threads())
+    assert "GiB" in str(caught.value) and "cpu" in str(caught.value) and not simulated.copies
+    assert_nothing_left(simulated, threads())
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
-def test_no_room_half_way(save: Saver, twin: type[Twin], weights_only: bool) -> None:
+def test_no_room_half_way(save: Saver, simulated: type[SimulatedDevice], weights_only: bool) -> None:
     """Records that are inflated come in several allocations."""
     path = deflated(save({f"{i}": torch.ones(5_000_000, dtype=torch.int64) for i in range(2)}))
-    twin.room, before = 50_000_000, threads()
+    simulated.room, before = 50_000_000, threads()
     with pytest.raises(torch.cuda.OutOfMemoryError, match=r"^40000000 bytes"):
         zerocopy.load(path, weights_only=weights_only)
-    assert len(twin.allocations) == 1
-    assert_nothing_left(twin, before)
+    assert len(simulated.allocations) == 1
+    assert_nothing_left(simulated, before)
 
 
 @pytest.mark.parametrize("fails_at", [1, 4, 8])
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
 def test_a_copy_fails(
     save: Saver,
-    twin: type[Twin],
+    simulated: type[SimulatedDevice],
     monkeypatch: pytest.MonkeyPatch,
     fails_at: int,
     kind: type[BaseException],
 ) -> None:
     few_slots(monkeypatch)
     path, before = save(large_state()), threads()
-    twin.fails_at, twin.fault = fails_at, kind("CUDA error: an illegal memory access was encountered")
+    simulated.fails_at, simulated.fault = (
+        fails_at,
+        kind("CUDA error: an illegal memory access was encountered"),
+    )
     with pytest.raises(kind, match="CUDA error: an illegal memory access"):
         zerocopy.load(path)
-    twin.fault.__traceback__ = None
-    assert_nothing_left(twin, before)
+    simulated.fault.__traceback__ = None
+    assert_nothing_left(simulated, before)
     assert_same(zerocopy.load(path), large_state())
     assert sum(ring.nbytes for ring in pinned_ring._rings.values()) <= 128 << 20
 
 
-def test_no_page_locked_memory(save: Saver, twin: type[Twin], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_page_locked_memory(
+    save: Saver, simulated: type[SimulatedDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, blocks = save(large_state()), []
 
-    def block(self: Twin, nbytes: int) -> torch.Tensor:
+    def block(self: SimulatedDevice, nbytes: int) -> torch.Tensor:
         blocks.append(nbytes)
         if len(blocks) > most:
             raise RuntimeError("CUDA error: out of memory")
         return torch.frombuffer(Pages(-1, nbytes), dtype=torch.uint8)
 
-    monkeypatch.setattr(twin, "block", block)
+    monkeypatch.setattr(simulated, "block", block)
     most = 0
     with pytest.raises(RuntimeError, match="out of memory"):
         zerocopy.load(path)
     most, before = 3, threads()  # two blocks, of which the smaller has no room for a slot
     assert_same(zerocopy.load(path), large_state())
     assert_same(zerocopy.load(path), large_state())
-    assert_nothing_left(twin, before)
+    assert_nothing_left(simulated, before)
 
 
 @pytest.mark.parametrize("backend", ["auto", "pread", "direct"])
 def test_a_file_that_is_cut_on_the_way(
     save: Saver,
-    twin: type[Twin],
+    simulated: type[SimulatedDevice],
     monkeypatch: pytest.MonkeyPatch,
     backend: str,
 ) -> None:
     few_slots(monkeypatch)
     path, before = save(large_state()), threads()
 
-    class Cut(twin):  # type: ignore[valid-type,misc]
+    class Cut(simulated):  # type: ignore[valid-type,misc]
         def move(self, target: torch.Tensor, source: torch.Tensor) -> None:
             os.truncate(path, 1 << 20)
             super().move(target, source)
@@ -117,10 +122,10 @@ def test_a_file_that_is_cut_on_the_way(
         zerocopy.load(path, backend=backend)
     assert (caught.value.errno, caught.value.filename) == (errno.ESTALE, str(path))
     del caught
-    assert_nothing_left(twin, before)
+    assert_nothing_left(simulated, before)
 
 
-def test_a_file_shorter_than_its_index(save: Saver, twin: type[Twin], tmp_path: Path) -> None:
+def test_a_file_shorter_than_its_index(save: Saver, simulated: type[SimulatedDevice], tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     header = b'{"w":{"dtype":"F32","shape":[1000],"data_offsets":[0,4000]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(3999))
@@ -130,12 +135,14 @@ def test_a_file_shorter_than_its_index(save: Saver, twin: type[Twin], tmp_path: 
     os.truncate(cut, cut.stat().st_size - 100)
     with pytest.raises(zerocopy.FormatError):
         zerocopy.load(cut)
-    assert not twin.allocations
+    assert not simulated.allocations
 
 
 @needs_far
 @pytest.mark.parametrize("backend", ["auto", "pread", "direct"])
-def test_an_error_of_the_disk_names_the_file(broken: Path, twin: type[Twin], backend: str) -> None:  # noqa: F811
+def test_an_error_of_the_disk_names_the_file(
+    broken: Path, simulated: type[SimulatedDevice], backend: str
+) -> None:
     before = threads()
     with pytest.raises(OSError) as caught:
         zerocopy.load(broken, backend=backend)
@@ -144,7 +151,7 @@ def test_an_error_of_the_disk_names_the_file(broken: Path, twin: type[Twin], bac
         zerocopy.lazy_load(broken, device="cpu", backend=backend)["big"].materialize()
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(broken))
     del caught
-    assert_nothing_left(twin, before)
+    assert_nothing_left(simulated, before)
 
 
 @needs_far
@@ -156,7 +163,7 @@ def test_ctrl_c(folder: Path, forked: Child) -> None:  # noqa: F811
     assert 3 < seen.most <= 5 and seen.left == seen.mapped == 0
 
 
-def test_after_a_fork(save: Saver, twin: type[Twin]) -> None:
+def test_after_a_fork(save: Saver, simulated: type[SimulatedDevice]) -> None:
     """The child of a process whose ring another thread has locked is not locked with it."""
     path = save(large_state())
     zerocopy.load(path)

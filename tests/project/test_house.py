@@ -59,7 +59,7 @@ MAX_TOP_FILES = {"python/zerocopy": 14, "tests": 10, "benchmarks": 12}
 # The files that call mmap: for files, for fresh memory, and in processes that the library only watches.
 MAPPING = {ROOT / "csrc" / name for name in ("io/mapping.cpp", "memory/pages.cpp", "watch/area.cpp")}
 
-# Private names of torch outside of _torch*.py: builders that the twins in rebuild/ have checked the arguments of.
+# Private names of torch outside of _torch*.py: rebuild/ checks the arguments of these builders.
 PRIVATE_NAMES = {
     "dense.py": {"torch._neg_view"},
     "layouts.py": {"torch._utils._rebuild_nested_tensor", "torch._utils._rebuild_qtensor"},

@@ -161,7 +161,7 @@ def _gradient_hook(gradient: torch.Tensor) -> torch.Tensor:
     return gradient * 0
 
 
-def _dressed() -> dict[str, Any]:
+def _with_extras() -> dict[str, Any]:
     pair = torch.tensor([1 + 2j, 3 - 4j])
     found: dict[str, Any] = {
         "conj": pair.conj(),
@@ -177,8 +177,8 @@ def _dressed() -> dict[str, Any]:
 
 
 def test_tensors_that_are_more_than_their_elements() -> None:
-    wanted = _dressed()
-    for found in share.load(_dressed), share.load(_dressed), share.load(_itself, wanted):
+    wanted = _with_extras()
+    for found in share.load(_with_extras), share.load(_with_extras), share.load(_itself, wanted):
         for name in ("conj", "neg", "both"):
             assert torch.equal(found[name], wanted[name]) and type(found[name]) is type(wanted[name])
             assert (found[name].is_conj(), found[name].is_neg()) == (
@@ -191,7 +191,7 @@ def test_tensors_that_are_more_than_their_elements() -> None:
         assert found["hooked"].weight.grad.tolist() == [[0, 0]]
         found["tie"].zero_()
         assert found["conj"].abs().sum() == 0
-    box = share.load(sharing.box, share.load(_dressed))
+    box = share.load(sharing.box, share.load(_with_extras))
     assert share.load(sharing.box, box).things[0] is box
     box.things[0]["attributes"].itself = None
     assert share.load(sharing.box, box).things[0] is not box

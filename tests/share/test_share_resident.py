@@ -1,4 +1,4 @@
-"""Results on a device, one copy for all processes: over a twin in ordinary memory (`resident_twin.py`)."""
+"""Results on a device, one copy for all processes, simulated in ordinary memory (`simulated_residence.py`)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy
 import pytest
-import resident_twin
 import sharing
+import simulated_residence
 import torch
 from equality import assert_same, untyped
 
@@ -33,8 +33,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _twin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(resident.KINDS, "cpu", resident_twin.Memfd)
+def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(resident.KINDS, "cpu", simulated_residence.Memfd)
 
 
 def loaded(*call: Any) -> Any:
@@ -132,10 +132,10 @@ def test_another_process_has_the_same_copy(capsys: pytest.CaptureFixture[str]) -
     share.unload("*")
     mine = loaded(sharing.filled, 50_000, 1)
     code = """
-import resident_twin, sharing
+import simulated_residence, sharing
 from zerocopy import share
 from zerocopy.share.client import resident
-resident.KINDS["cpu"] = resident_twin.Memfd
+resident.KINDS["cpu"] = simulated_residence.Memfd
 with share.resident("cpu"):
     tensor = share.load(sharing.filled, 50_000, 1)
 assert int(tensor.sum()) == 50_000
@@ -221,9 +221,17 @@ def test_what_somebody_has_on_a_device_is_not_forgotten_for_room(tmp_path: Path)
 @pytest.mark.parametrize(
     ("kind", "error", "match"),
     [
-        (resident_twin.Full, torch.cuda.OutOfMemoryError, "^6000 bytes .* are needed on cpu, in one piece"),
-        (resident_twin.Deadly, ServerError, "the loader of sharing.filled on cpu was killed by signal 9"),
-        (resident_twin.Broken, RuntimeError, "invalid device context"),
+        (
+            simulated_residence.Full,
+            torch.cuda.OutOfMemoryError,
+            "^6000 bytes .* are needed on cpu, in one piece",
+        ),
+        (
+            simulated_residence.Deadly,
+            ServerError,
+            "the loader of sharing.filled on cpu was killed by signal 9",
+        ),
+        (simulated_residence.Broken, RuntimeError, "invalid device context"),
     ],
 )
 def test_a_holder_that_fails(monkeypatch: pytest.MonkeyPatch, kind: Any, error: Any, match: str) -> None:
@@ -234,7 +242,7 @@ def test_a_holder_that_fails(monkeypatch: pytest.MonkeyPatch, kind: Any, error: 
             loaded(sharing.filled, 6000, 4)
     assert error is ServerError or isinstance(caught.value.__cause__, load_call.LoaderTraceback)
     assert residents() == [] and int(share.load(sharing.filled, 6000, 4).sum()) == 24_000
-    monkeypatch.setitem(resident.KINDS, "cpu", resident_twin.Memfd)
+    monkeypatch.setitem(resident.KINDS, "cpu", simulated_residence.Memfd)
     assert int(loaded(sharing.filled, 6000, 4).sum()) == 24_000
 
 

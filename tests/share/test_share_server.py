@@ -106,7 +106,7 @@ def test_a_signal_ends_it_cleanly(own: Path, number: int) -> None:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     os.kill(pid, number)
     sharing.wait_until(lambda: not own.exists())
-    for child in children:  # the zygote
+    for child in children:  # the fork server
         sharing.wait_until(lambda child=child: not Path(f"/proc/{child}").exists())
     assert share.status() is None
 

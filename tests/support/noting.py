@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 
-import numpy  # noqa: F401 - as the zygote has it
+import numpy  # noqa: F401 - as the fork server has it
 
 from zerocopy.share.conditions.file_tracker import Reading
 from zerocopy.share.worker import worker

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from zygote import Zygote
+from fork_server import ForkServer
 
 # The same for each program: `main(rank, *arguments)` returns something that JSON can hold, or raises.
 PRELUDE = """
@@ -72,7 +72,7 @@ class Ranks:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._runs = folder, 0
-        self._zygote = Zygote(folder, ["torch.distributed.checkpoint", "torch.distributed.tensor"])
+        self._fork_server = ForkServer(folder, ["torch.distributed.checkpoint", "torch.distributed.tensor"])
 
     def run(
         self, program: str, ranks: int, *arguments: Any, killed: tuple[int, ...] = (), timeout: int = 30
@@ -82,7 +82,7 @@ class Ranks:
         folder = self._folder / f"run-{self._runs}"
         folder.mkdir()
         code = PRELUDE + textwrap.dedent(program) + LAUNCH
-        done = self._zygote.run(code, folder, ranks, timeout, *map(json.dumps, arguments), timeout=120)
+        done = self._fork_server.run(code, folder, ranks, timeout, *map(json.dumps, arguments), timeout=120)
         assert done.returncode == 0, done.stderr
         for rank, status in enumerate(json.loads(done.stdout.splitlines()[-1])):
             assert (status != 0) == (rank in killed), done.stderr
@@ -93,4 +93,4 @@ class Ranks:
 
     def close(self) -> None:
         """End the process."""
-        self._zygote.close()
+        self._fork_server.close()

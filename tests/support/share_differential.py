@@ -33,9 +33,9 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 from descriptions import Description, Lines, digest, without_addresses
+from fork_server import ForkServer
 from share_catalog import CASES, Case
 from sharing import served
-from zygote import Zygote
 
 import zerocopy
 from zerocopy import share
@@ -200,7 +200,7 @@ class Harness:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._zygotes: dict[tuple[str, ...], Zygote] = {}
+        self._fork_servers: dict[tuple[str, ...], ForkServer] = {}
         self._exit = contextlib.ExitStack()
         home = folder / "home"
         home.mkdir()
@@ -211,8 +211,8 @@ class Harness:
 
     def close(self) -> None:
         """End the server, and the processes that children are forked from."""
-        for zygote in self._zygotes.values():
-            zygote.close()
+        for fork_server in self._fork_servers.values():
+            fork_server.close()
         self._exit.close()
 
     def check(self, case: Case, load: str = SERVER) -> Report:
@@ -274,11 +274,11 @@ class Harness:
 
     def _child(self, case: Case, code: str, who: str = "preparation") -> None:
         imports = tuple(PRELOADED[name] for name in case.needs if name in PRELOADED)
-        zygote = self._zygotes.get(imports)
-        if zygote is None:
+        fork_server = self._fork_servers.get(imports)
+        if fork_server is None:
             names = ("share_differential", *imports)
-            zygote = self._zygotes[imports] = Zygote(self._folder, names, **self._environment)
-        done = zygote.run(f"import share_differential\nshare_differential.{code}", **self._environment)
+            fork_server = self._fork_servers[imports] = ForkServer(self._folder, names, **self._environment)
+        done = fork_server.run(f"import share_differential\nshare_differential.{code}", **self._environment)
         if done.returncode != 0:
             raise ChildError(f"{who} ended with status {done.returncode}: {done.stderr[-1500:]}")
 

@@ -290,6 +290,6 @@ def _tie_again(before: torch.Tensor, slots: list[Slot]) -> None:
     came = [now for slot in slots if (now := getattr(*slot)) is not before]
     for slot in slots:
         now = getattr(*slot)
-        twins = (tensor for tensor in came if now is before or modules.same_memory(now, tensor))
-        if (twin := next(twins, now)) is not now:
-            setattr(*slot, twin)
+        equals = (tensor for tensor in came if now is before or modules.same_memory(now, tensor))
+        if (same := next(equals, now)) is not now:
+            setattr(*slot, same)

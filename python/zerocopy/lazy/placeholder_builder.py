@@ -119,8 +119,8 @@ class Deferred:
 
         For pickle's own unpickler, which calls what it finds.
         """
-        twin = rebuild.SAFE.get(path)
-        if twin not in _TORCHS:
+        checked = rebuild.SAFE.get(path)
+        if checked not in _TORCHS:
             return function
 
         def rebuilt(*arguments: Any) -> Any:
@@ -130,14 +130,14 @@ class Deferred:
                 if isinstance(data, NotYetLoadedTensor):
                     return self._parameter(Call(function, arguments), data, requires_grad)
                 return function(*loaded(arguments))
-            described = describe(twin, arguments)
+            described = describe(checked, arguments)
             return (
                 function(*loaded(arguments))
                 if described is None
                 else self._made(Call(function, arguments), described, "cpu")
             )
 
-        rebuilt.twin = twin  # type: ignore[attr-defined]
+        rebuilt.checked = checked  # type: ignore[attr-defined]
         return rebuilt
 
     def _made(self, recipe: Any, described: Described, location: str) -> Any:
@@ -171,7 +171,7 @@ def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
     Missing or contradictory arguments are not checked here: the function raises when it is called.
     """
     try:
-        described_by = _DESCRIBED.get(getattr(function, "twin", function))
+        described_by = _DESCRIBED.get(getattr(function, "checked", function))
         if described_by is None:
             return None
         described = described_by(*arguments)

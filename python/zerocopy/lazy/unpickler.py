@@ -29,7 +29,7 @@ class LazyUnpickler(StorageUnpicklerMixin, _PythonUnpickler):  # type: ignore[mi
 
     def _load_reduce(self) -> None:
         function, arguments = self.stack[-2:]
-        if not hasattr(function, "twin"):  # else it is what find_class has put there
+        if not hasattr(function, "checked"):  # else it is what find_class has put there
             self.stack[-1] = loaded(arguments)
         super().load_reduce()
 

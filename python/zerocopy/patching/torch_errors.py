@@ -23,15 +23,15 @@ from zerocopy.loading import inputs
 
 Function = Callable[..., Any]
 
-_MAX_SIZE = 1 << 17  # bytes of a stand-in
+_MAX_SIZE = 1 << 17  # bytes of a minimal file
 
 
 def in_torch_words(original: Function, error: Exception, f: Any, weights_only: bool) -> BaseException:
     """Return the exception that `original` raises for a fault like `error`; one of its types where it raises none."""
     if isinstance(error.__cause__, EOFError):  # pickle's own
         return error.__cause__
-    stand_in = _stand_in(error, f, weights_only)
-    words = None if stand_in is None else _words(original, stand_in, weights_only, type(f) is io.BytesIO)
+    minimal = _minimal_file(error, f, weights_only)
+    words = None if minimal is None else _words(original, minimal, weights_only, type(f) is io.BytesIO)
     if words is not None:
         return words
     plain = RuntimeError(str(error))
@@ -47,7 +47,7 @@ def of_weights_only(original: Function, error: RuntimeError) -> Exception:
 
 
 def _words(
-    original: Function, stand_in: bytes, weights_only: bool, in_memory: bool = False
+    original: Function, minimal: bytes, weights_only: bool, in_memory: bool = False
 ) -> Exception | None:
     # Some words are not torch's but of the file object that it asks.
     with (
@@ -55,7 +55,7 @@ def _words(
         io.BytesIO() if in_memory else tempfile.TemporaryFile() as file,
     ):
         warnings.simplefilter("always")
-        file.write(stand_in)
+        file.write(minimal)
         file.seek(0)
         try:
             original(file, weights_only=weights_only)
@@ -67,9 +67,9 @@ def _words(
     return words
 
 
-def _stand_in(error: Exception, f: Any, weights_only: bool) -> bytes | None:
+def _minimal_file(error: Exception, f: Any, weights_only: bool) -> bytes | None:
     refused = getattr(error, "first", None)
-    # With a line break the name would be more than a name in the stand-in: opcodes of a stranger's choice.
+    # With a line break the name would be more than a name in the minimal file: opcodes of a stranger's choice.
     if refused is not None and not any(b"\n" in part for part in refused):
         return _archive(_beginning(f) + b"c%b\n%b\n." % refused)
     message = str(error)

@@ -222,8 +222,8 @@ class _Pickler(pickle.Pickler):
         if obj._recipe not in self._converted:
             # The first storage is the tensor's own, others are those of its attributes.
             remakes = (Remake(obj, n, None if n else _identity(obj)) for n in itertools.count())
-            stand_ins = StoredTensorReplacer(self._owner, self._store, lambda: next(remakes))
-            self._converted[obj._recipe] = stand_ins.of(obj).__reduce_ex__(PROTOCOL)
+            replacer = StoredTensorReplacer(self._owner, self._store, lambda: next(remakes))
+            self._converted[obj._recipe] = replacer.of(obj).__reduce_ex__(PROTOCOL)
         return self._converted[obj._recipe]
 
 

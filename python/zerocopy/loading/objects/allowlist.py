@@ -27,7 +27,7 @@ def _is_lacking(path: str) -> bool:
     return not hasattr(importlib.import_module(module), name)
 
 
-#: torch's functions that other releases write into files and this one lacks: their checked twins need no original.
+#: torch's functions that other releases write into files and this one lacks. Their checked versions need no original.
 OF_OTHER_RELEASES = {
     path: rebuild.SAFE[path]
     for path in (

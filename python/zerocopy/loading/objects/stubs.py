@@ -95,8 +95,8 @@ def allow(names: Iterable[Name]) -> dict[Name, Any]:
     found, unknown = allowlist.look_up(names)
     for name in unknown:
         module, attribute = (part.decode("utf-8", "backslashreplace") for part in name)
-        twin = rebuild.SAFE.get(f"{module}.{attribute}")  # of a function that this release of torch lacks
-        found[name] = twin or UnknownGlobal(module, attribute)
+        checked = rebuild.SAFE.get(f"{module}.{attribute}")  # of a function that this release of torch lacks
+        found[name] = checked or UnknownGlobal(module, attribute)
     return found
 
 

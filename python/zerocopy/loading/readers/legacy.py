@@ -39,7 +39,7 @@ class _TakesItems(type):
     def __setitem__(cls, key: Any, value: Any) -> None: ...
 
 
-class _Inert(metaclass=_TakesItems):
+class _NoOpObject(metaclass=_TakesItems):
     """Stands for every class, function and object of the file during the first run, and accepts any use.
 
     Its instances behave like the class, because a pickle may call the result of a call.
@@ -67,7 +67,7 @@ class _Rehearsal(pickle.Unpickler):
         if module.startswith("torch") and name == "UntypedStorage":
             return torch.UntypedStorage
         storage_type = _torch.storage_type_or_none(name)
-        return _Inert if storage_type is None else storage_type
+        return _NoOpObject if storage_type is None else storage_type
 
     def persistent_load(self, pid: Any) -> Any:
         kind, *rest = pid if isinstance(pid, tuple) and pid else (None,)
@@ -83,7 +83,7 @@ class _Rehearsal(pickle.Unpickler):
                 raise FormatError(f"legacy file: storage {_torch.text(key)[:200]!r} has two types or sizes")
         elif _torch.text(kind) == "module":
             self.has_sources |= all(rest[1:])
-        return _Inert
+        return _NoOpObject
 
 
 def _is_utf8(text: str) -> bool:

@@ -253,8 +253,8 @@ class _Notes:
             self.has_relative_paths |= is_relative
 
 
-def finding(resolve: Callable[[str, int], Any]) -> serialized.Finding:
-    """Return what finds the things that calls name, given what finds an earlier result by name and number."""
+def resolver(resolve: Callable[[str, int], Any]) -> serialized.Resolve:
+    """Return a function that resolves the persistent ids of calls; `resolve` finds an earlier result."""
 
     def find(pid: Any) -> Any:
         kind, *details = pid

@@ -119,14 +119,14 @@ _NO_BUFFERS = pickle.dumps(([], []), protocol=2)
 
 
 #: Returns the object of a persistent id that is not a number.
-Finding = Callable[[Any], Any]
+Resolve = Callable[[Any], Any]
 
 
 def build(
     archive: _C.Archive,
     skeleton: bytes | None,
     arguments: Sequence[Any] = (),
-    finding: Finding = hashes.here,
+    resolve: Resolve = hashes.here,
     resident: Callable[[], Any] | None = None,
 ) -> Any:
     """Return the object that was serialized, over the storages of an archive.
@@ -136,10 +136,10 @@ def build(
     archive : _C.Archive
         The published archive.
     skeleton : bytes, optional
-        Of what is not plain.
+        The pickle of the parts that are not plain tensors.
     arguments : sequence
         Objects that the result may contain unchanged.
-    finding : callable, optional
+    resolve : callable, optional
         Returns the object for a persistent id that is not the number of a buffer.
     resident : callable, optional
         Returns the transfer of tensors, instead of the usual one. Called if there are tensors.
@@ -165,7 +165,7 @@ def build(
                 buffers[number] = _CONVERSIONS[kind](buffers[number], *details)
         unpickler = _SkeletonUnpickler(io.BytesIO(skeleton), buffers=of_skeleton)
         unpickler.persistent_load = (  # type: ignore[method-assign]
-            lambda pid: buffers[pid] if isinstance(pid, int) else finding(pid)
+            lambda pid: buffers[pid] if isinstance(pid, int) else resolve(pid)
         )
         try:
             return unpickler.load()

@@ -151,7 +151,7 @@ class _Session:
         with _lease() as lease:
             archive, skeleton = attach.opened(parts, lease, info.layout)
         made: tuple[Any, tuple[Any, ...], Any, caller.Extensions | None] = serialized.build(
-            archive, skeleton, finding=calls.finding(self._argument)
+            archive, skeleton, resolve=calls.resolver(self._argument)
         )
         return made
 

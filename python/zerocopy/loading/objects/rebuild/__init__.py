@@ -1,4 +1,4 @@
-"""Checked twins of torch's rebuild functions, for what the native builder does not make itself.
+"""Checked versions of torch's rebuild functions, for what the native builder does not make itself.
 
 The common cases (dense tensors, parameters) are native; see csrc/pickle/rebuild.cpp. Here are the rest of
 ``torch/_utils.py``: sparse, quantized, nested, meta and subclassed tensors. torch trusts their arguments to degrees

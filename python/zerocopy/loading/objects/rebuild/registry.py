@@ -1,4 +1,4 @@
-"""The table of twins, and what their checks are made of."""
+"""The table of checked functions, and the parts of their checks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def checked_version_of(path: str) -> Callable[[Function], Function]:
 
 
 def callee(allowed: Any) -> Callable[..., Any]:
-    """Return `allowed` if a file may call it: a checked twin, or one of the user's.
+    """Return `allowed` if a file may call it: a checked version, or one of the user's.
 
     The rest of torch's list is good as a value only: ``torch.Tensor(2**38)`` from a file would allocate, and
     ``torch.Tensor(64)`` return uninitialised memory.

@@ -16,7 +16,7 @@ class Pages(mmap.mmap):
     """Memory that goes back to the system, and can be asked whether it has."""
 
 
-class Twin(devices.Memory):
+class SimulatedDevice(devices.Memory):
     """Options and observations of one test are attributes of the class."""
 
     allocations: list[int]
@@ -31,7 +31,7 @@ class Twin(devices.Memory):
     def allocate(self, nbytes: int) -> torch.Tensor:
         cls = type(self)
         if nbytes > cls.room:
-            raise torch.cuda.OutOfMemoryError("twin out of memory")
+            raise torch.cuda.OutOfMemoryError("simulated device out of memory")
         cls.room -= nbytes
         cls.allocations.append(nbytes)
         pages = Pages(-1, max(nbytes, 1))
@@ -52,8 +52,8 @@ class Twin(devices.Memory):
         target.copy_(source)
 
 
-def fresh_twin() -> type[Twin]:
-    """Return a twin of which nothing was asked yet."""
+def fresh_simulated_device() -> type[SimulatedDevice]:
+    """Return a new class of simulated device, with empty records."""
     state = {
         "allocations": [],
         "blocks": [],
@@ -64,4 +64,4 @@ def fresh_twin() -> type[Twin]:
         "room": 1 << 40,
         "delay": 0.0,
     }
-    return type("FreshTwin", (Twin,), state)
+    return type("FreshTwin", (SimulatedDevice,), state)

@@ -46,7 +46,7 @@ exec(code)
 """
 
 
-class Zygote:
+class ForkServer:
     """Runs code in forked children, one at a time.
 
     `imports` are further modules that the children find imported; `environment` is added to the environment.

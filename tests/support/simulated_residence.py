@@ -27,7 +27,7 @@ class Memfd(devices.Memory):
         return device
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        self.descriptor = os.memfd_create("resident twin")
+        self.descriptor = os.memfd_create("resident simulated")
         os.ftruncate(self.descriptor, nbytes)
         return _mapped(self.descriptor) if nbytes else torch.empty(0, dtype=torch.uint8)
 
@@ -35,7 +35,7 @@ class Memfd(devices.Memory):
         return (HANDLE, whole.nbytes()), [self.descriptor]
 
     def forget(self) -> None:
-        """Do nothing: the memory of this twin ends with its process."""
+        """Do nothing: the memory of this simulated ends with its process."""
 
     def open(self, handle: Any, descriptors: Sequence[int]) -> torch.UntypedStorage:
         (descriptor,) = descriptors
@@ -51,7 +51,7 @@ class Full(Memfd):
     """One that has no room."""
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        raise torch.cuda.OutOfMemoryError("twin out of memory")
+        raise torch.cuda.OutOfMemoryError("simulated device out of memory")
 
 
 class Deadly(Memfd):
