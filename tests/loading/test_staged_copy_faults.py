@@ -141,7 +141,9 @@ def test_a_file_shorter_than_its_index(save: Saver, simulated: type[SimulatedDev
 @needs_far
 @pytest.mark.parametrize("backend", ["auto", "pread", "direct"])
 def test_an_error_of_the_disk_names_the_file(
-    broken: Path, simulated: type[SimulatedDevice], backend: str
+    broken: Path,  # noqa: F811
+    simulated: type[SimulatedDevice],
+    backend: str,
 ) -> None:
     before = threads()
     with pytest.raises(OSError) as caught:
