@@ -27,8 +27,9 @@ from fork_server import ForkServer
 from ranks import Ranks
 from sanitizer import SANITIZED
 
-# A shell ignores SIGINT for what it runs in the background, and so would the programs here that are interrupted.
+# A shell ignores these signals in background jobs. Programs that the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # Warnings of torch about its own loading do not matter here.
 warnings.filterwarnings(
