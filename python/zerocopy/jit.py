@@ -104,7 +104,7 @@ def _opened(f: Any, mode: str | None) -> _C.Archive:
     try:
         return inputs.open_archive(f, mode or _default_mode(f), backend)
     except (diagnosis.TarError, diagnosis.UnknownPickleError) as error:
-        raise FormatError(f"no TorchScript archive: {error}") from None
+        raise FormatError(f"not a TorchScript archive: {error}") from None
     except diagnosis.UnknownFormatError:
         begin, (place, magic) = inputs.position_of(f), _FLATBUFFER
         if hasattr(f, "read") and begin is None:

@@ -224,7 +224,7 @@ def test_faults_of_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) 
             assert caught.value.errno == errno.EBADF and caught.value.filename == str(path)
             with pytest.raises(zerocopy.FormatError) as ended:
                 file.load_storage(torch.UntypedStorage(9 * BLOCK))
-            assert str(ended.value).startswith(f"{path}: file ends at ")
+            assert str(ended.value).startswith(f"{path}: expected more bytes; the file ends at ")
             for wrong in (-1, 1.5, 1 << 63):
                 with pytest.raises(ValueError, match="offset"):
                     file.load_storage(torch.UntypedStorage(1), wrong)

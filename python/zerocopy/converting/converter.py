@@ -97,7 +97,7 @@ def convert(
     require_unknown(unknown, weights_only=True)
     target = (Path(os.fsdecode(dst)) if max_shard_size is not None else path_of_file(dst)).absolute()
     if not paths:
-        raise ValueError("convert takes at least one source")
+        raise ValueError("expected at least one source")
     Options(dtype)  # which says what is wrong with it
     require_progress(progress)
     job = outputs.Job(paths, dtype, keep, progress, unknown)
@@ -105,7 +105,7 @@ def convert(
         most = shard_plan.size_of(max_shard_size)
         layout = shard_plan.layout_of(target, outputs.SUFFIXES)
         if layout.suffix in hdf5.SUFFIXES:
-            raise UnsupportedError(f"{os.fspath(dst)}: shards are .safetensors or .pt, not .h5")
+            raise UnsupportedError(f"{os.fspath(dst)}: expected shards of .safetensors or .pt, got .h5")
         outputs.write_shards(job, layout, most)
         return
     if target.is_dir():
@@ -116,7 +116,9 @@ def convert(
         outputs.write_pickled(job, target)
     elif target.suffix not in hdf5.SUFFIXES:
         ending = target.suffix or "a file without an ending"
-        raise UnsupportedError(f"{os.fspath(dst)}: convert writes .pt, .safetensors and .h5, not {ending!r}")
+        raise UnsupportedError(
+            f"{os.fspath(dst)}: expected a name that ends in .pt, .safetensors or .h5, got {ending!r}"
+        )
     elif dtype is None and keep is None and len(paths) == 1 and _is_zip(paths[0]):
         _copy_archive(Path(os.fsdecode(paths[0])).absolute(), target, progress)
     else:

@@ -183,7 +183,9 @@ class Sources:
             self.others |= others
             self.metadata |= metadata
         if doubles:
-            raise UnsupportedError(f"{self.name}: the sources have these names twice: {listed(doubles)}")
+            raise UnsupportedError(
+                f"{self.name}: expected each name in one source, found these in two: {listed(doubles)}"
+            )
 
     def _choose(self, keep: Keep | None) -> None:
         if keep is None:
@@ -198,7 +200,7 @@ class Sources:
         self.tensors = {name: self.tensors[name] for name in wanted or () if name in self.tensors}
         self.others = {name: self.others[name] for name in wanted or () if name in self.others}
         if had_some and not self.tensors:
-            raise ValueError(f"{self.name}: keep leaves no tensor")
+            raise ValueError(f"{self.name}: the option keep selects none of the tensors")
 
 
 def listed(names: Iterable[str]) -> str:

@@ -277,9 +277,9 @@ def _flat(
 
 def _say_left_out(target: Path, names: Iterable[str]) -> None:
     if names := list(names):
-        _logger.warning("%s: no tensors, so left out: %s", target, listed(names))
+        _logger.warning("%s: left out, since they are not tensors: %s", target, listed(names))
 
 
 def _say_unknown(target: Path, sources: Sources) -> None:
     if sources.stubs:
-        _logger.warning("%s: objects of unknown classes, so left out: %s", target, listed(sources.stubs))
+        _logger.warning("%s: left out, since their classes are unknown: %s", target, listed(sources.stubs))

@@ -88,7 +88,9 @@ def header(tensors: list[Described], metadata: Mapping[str, str]) -> bytes:
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     if len(text) > _MAX_HEADER_LENGTH:
-        raise UnsupportedError(f"a .safetensors header of {len(text)} bytes: its readers take 100 MB")
+        raise UnsupportedError(
+            f"a .safetensors header of {len(text)} bytes: readers of this format refuse more than 100 MB"
+        )
     return struct.pack("<Q", len(text)) + text
 
 

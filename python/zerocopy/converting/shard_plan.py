@@ -55,7 +55,7 @@ def size_of(text: int | str) -> int:
     found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
     size = int(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
     if not size:
-        raise ValueError(f"a size is a number of bytes or such as '5GB', not {text!r}")
+        raise ValueError(f"expected a number of bytes or a size such as '5GB', got {text!r}")
     return size
 
 

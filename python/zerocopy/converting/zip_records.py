@@ -58,7 +58,9 @@ def zip_records(file: BinaryIO, name: str) -> list[ZipRecord]:
         if record.fault:
             raise FormatError(record.fault)
         if short.startswith(STORAGES) and number_of(short) < 0:
-            raise UnsupportedError(f"storage {short!r}: the table of offsets takes numbers")
+            raise UnsupportedError(
+                f"storage {short!r}: its name is not a number, as the table of offsets needs"
+            )
         records.append(
             ZipRecord(short, file, record.offset, record.stored_size, record.is_deflated, record.size)
         )

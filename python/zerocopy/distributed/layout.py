@@ -75,7 +75,7 @@ class _NewFile:
 
     def abandon(self) -> None:
         """Delete the new file; the old one stays as it is."""
-        error = RuntimeError("the save was not finished")
+        error = RuntimeError("the save was not finished: the old file is unchanged")
         with contextlib.suppress(RuntimeError):
             self._block.__exit__(RuntimeError, error, None)
 

@@ -179,7 +179,7 @@ class StoredState:
             base, tilde, number = name.rpartition("~")
             if tilde and number.isdigit() and base in known:
                 raise UnsupportedError(
-                    f"{path}: two tensors are named {shown(base)}: it is not clear which is meant"
+                    f"{path}: expected different names, found two tensors named {shown(base)}"
                 )
         for name, value in flat.items():
             if not isinstance(value, torch.Tensor):

@@ -133,5 +133,5 @@ def required(require: str | None, path: Path) -> None:
     there = available(path)
     if there.mode == "posix" or (require == "direct" and not there.ok):
         raise UnsupportedError(
-            f"{os.fspath(path)}: GPUDirect Storage ({require}) is required and there is {there.mode}: {there.reason}"
+            f"{os.fspath(path)}: GPUDirect Storage ({require}) is required, found the mode {there.mode}: {there.reason}"
         )

@@ -94,5 +94,5 @@ def registered(storage: torch.UntypedStorage) -> Iterator[None]:
 def _that_takes(storage: torch.UntypedStorage) -> _C.GdsDriver:
     cufile = driver.opened()
     if storage.device.type not in cufile.devices:
-        raise UnsupportedError(f"cuFile takes no memory of the device {storage.device}")
+        raise UnsupportedError(f"expected memory of a CUDA device for cuFile, got {storage.device}")
     return cufile.driver

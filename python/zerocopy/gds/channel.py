@@ -34,7 +34,7 @@ def untyped(storage: Any) -> torch.UntypedStorage:
     if isinstance(storage, torch.storage.TypedStorage):
         return _torch.untyped(storage)
     if not isinstance(storage, torch.UntypedStorage):
-        raise TypeError(f"a torch.UntypedStorage is wanted, not {type(storage).__name__}")
+        raise TypeError(f"expected a torch.UntypedStorage, got {type(storage).__name__}")
     return storage
 
 
@@ -160,7 +160,7 @@ def checked_offset(offset: SupportsIndex) -> int:
     except TypeError:
         found = -1
     if not 0 <= found < 1 << 63:
-        raise ValueError(f"an offset in a file is not {offset!r}")
+        raise ValueError(f"expected an offset in a file, got {offset!r}")
     return found
 
 

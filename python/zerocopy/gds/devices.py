@@ -22,12 +22,12 @@ def device_of(device: str | int | torch.device) -> torch.device:
         return found
     if not torch.cuda.is_available():
         raise UnsupportedError(
-            f"{found} is wanted, and torch.cuda.is_available() is False: device='cpu' loads without a GPU, "
-            "device='auto' does where there is none"
+            f"{found}: torch.cuda.is_available() is False. device='cpu' loads without a GPU; device='auto' does so "
+            "if the machine lacks one"
         )
     index = torch.cuda.current_device() if found.index is None else found.index
     if index >= torch.cuda.device_count():
         raise UnsupportedError(
-            f"cuda:{index} is wanted, and there are {torch.cuda.device_count()} CUDA devices"
+            f"cuda:{index} does not exist: this machine has {torch.cuda.device_count()} CUDA devices"
         )
     return torch.device("cuda", index)

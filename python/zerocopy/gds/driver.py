@@ -70,7 +70,7 @@ def _leave_to_parent(made: Opened) -> None:
     """Do without cuFile in a forked process: neither it nor CUDA works there."""
     global _opened
     if _opened is made:
-        _opened = UnsupportedError("this process was forked from one that had opened cuFile")
+        _opened = UnsupportedError("the parent process opened cuFile, which cannot be used after a fork")
 
 
 def takes(storage: torch.UntypedStorage) -> bool:

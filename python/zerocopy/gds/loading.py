@@ -68,7 +68,7 @@ def load(
     found = device_of(device)
     if found.type not in driver.devices():
         if is_required(require):
-            raise UnsupportedError(f"GPUDirect Storage is required, which has no part in a load to {found}")
+            raise UnsupportedError(f"GPUDirect Storage is required, but cannot load to {found}")
         return loader.load(path, map_location=found)
     if isinstance(index := inputs.several_files(path), shard_index.Index):
         return shard_index.load(index, functools.partial(_load_file, device=found, require=require))
@@ -115,7 +115,9 @@ def _load_by_cpu(path: Path, device: torch.device, require: str | None) -> Any:
         log.info("%s: loaded to %s by way of the CPU", path, device)
         return loader.load(path, map_location=device)
     loader.load(path)
-    raise UnsupportedError(f"{path}: its storages do not lie in the file as a GPU has them")
+    raise UnsupportedError(
+        f"{path}: its storages must be converted, so cuFile cannot read them into a GPU's memory"
+    )
 
 
 def _records(archive: _C.Archive) -> list[Record] | None:

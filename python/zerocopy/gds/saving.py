@@ -69,7 +69,7 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None =
     required(require, path.absolute().parent)
     if is_special(path):  # a pipe, say: one byte after the other is all that it takes
         if require is not None:
-            raise UnsupportedError(f"{path}: cuFile takes regular files and no others")
+            raise UnsupportedError(f"{path}: expected a regular file, as cuFile needs")
         saver.save(state_dict, path, alignment=_ALIGNMENT)
         return
     _torch.log_usage("torch.save")

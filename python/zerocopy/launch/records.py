@@ -38,7 +38,7 @@ def folder() -> str:
             status = os.lstat(place)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or stat.S_IMODE(status.st_mode) & 0o077:
             raise UnsafeFolderError(
-                f"{place} must be a folder of user {user} with mode 700, and is not: remove it, or mend its mode"
+                f"{place}: expected a folder of user {user} with mode 700: remove it, or change its mode"
             )
     return place
 

@@ -178,15 +178,15 @@ def _with_tied_names(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> 
 def _require_state_dict(found: Any, name: str) -> None:
     """``TypeError`` for what torch would call a state dict with every key missing, or not look at at all."""
     if isinstance(found, torch.nn.Module):
-        raise TypeError(f"{name} holds a whole module, no state dict; its state_dict() is one")
+        raise TypeError(f"{name}: expected a state dict, found a whole module; give its state_dict()")
     if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-        raise TypeError(f"{name} holds no state dict, a mapping of names to tensors, but {type(found)}")
+        raise TypeError(f"{name}: expected a state dict (a mapping of str to Tensor), found {type(found)}")
     inner = [key for key, value in found.items() if isinstance(value, Mapping) and _has_tensors(value)]
     inner = [key for key in inner if not key.endswith(modules.EXTRA_STATE)]
     if inner and not _has_tensors(found):
         raise TypeError(
-            f"{name} holds no state dict itself, but mappings that may be one: {', '.join(map(repr, inner))}. "
-            f"Load it with zerocopy.load, and give the one that is meant to zerocopy.assign"
+            f"{name}: expected a state dict, found mappings that may contain one: {', '.join(map(repr, inner))}. "
+            f"Load the file with zerocopy.load, and give one of them to zerocopy.assign"
         )
 
 

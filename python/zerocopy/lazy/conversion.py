@@ -32,7 +32,7 @@ class Options:
         if not (dtype is None or isinstance(dtype, torch.dtype)):
             raise TypeError(f"dtype must be a torch.dtype, not {type(dtype).__name__}")
         if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-            raise TypeError(f"dtype casts floating-point tensors: it cannot be {dtype}")
+            raise TypeError(f"expected a floating-point dtype to cast to, got {dtype}")
 
     @property
     def map_location(self) -> str | None:

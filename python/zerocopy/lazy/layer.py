@@ -265,7 +265,7 @@ class TensorsLayer:
         for name, tensor in self._tensors.items():
             if not (isinstance(name, str) and isinstance(tensor, torch.Tensor)):
                 kinds = f"{type(name).__name__} to {type(tensor).__name__}"
-                raise TypeError(f"a mapping takes part if it maps names to tensors, this one maps {kinds}")
+                raise TypeError(f"expected a mapping of str to Tensor, got a mapping of {kinds}")
 
     def close(self) -> None:
         """Do nothing: the tensors are the program's."""

@@ -15,17 +15,19 @@ _MAX_LENGTH = 200  # characters of a name that are looked at; comparing takes th
 def no_such_name(path: str, name: object, names: Collection[str], others: Iterable[str] = ()) -> KeyError:
     """Return the error for an unknown name. `others` are names of values that are not tensors."""
     if not isinstance(name, str):
-        return KeyError(f"{path}: names are strings, not {type(name).__name__}")
+        return KeyError(f"{path}: expected a str as name, got {type(name).__name__}")
     if name in others:
-        return KeyError(f"{path}: {shown(name)} is no tensor; metadata() has its value")
+        return KeyError(f"{path}: {shown(name)} is not a tensor; metadata() has its value")
     below = list(islice(_below(name, names), _SUGGESTED))
     if below:
-        return KeyError(f"{path}: {shown(name)} is no tensor; below it are {listed(map(shown, below))}, ...")
+        return KeyError(
+            f"{path}: {shown(name)} is not a tensor; below it are {listed(map(shown, below))}, ..."
+        )
     import difflib  # it is for errors: every load would pay for it
 
     close = difflib.get_close_matches(name[:_MAX_LENGTH], _near(name[:_MAX_LENGTH], names), _SUGGESTED)
     hint = f"; close to it: {listed(map(shown, close))}" if close else ""
-    return KeyError(f"{path}: there is no {shown(name) or repr(name)}{hint}")
+    return KeyError(f"{path}: no tensor is named {shown(name) or repr(name)}{hint}")
 
 
 def _near(name: str, names: Collection[str]) -> list[str]:

@@ -45,7 +45,7 @@ def overlay(*checkpoints: Any) -> Checkpoint:
     {'body': tensor([0., 0.]), 'head': tensor([1., 1.])}
     """
     if not checkpoints:
-        raise TypeError("overlay() takes at least one checkpoint")
+        raise TypeError("expected at least one checkpoint")
     layers: list[Layer] = []
     opened: list[Layer] = []
     with ExitStack() as on_failure:

@@ -215,8 +215,8 @@ def _path_of(path_or_obj: Any) -> str | os.PathLike[str] | None:
     if isinstance(name, (str, bytes)):
         return os.fsdecode(name)
     raise TypeError(
-        "prefetch takes a path, a file that was opened by its path, a tensor, a module, a Checkpoint, or containers "
-        f"of them, not {type(path_or_obj).__name__}"
+        "expected a path, a file that was opened by its path, a tensor, a module, a Checkpoint, or containers of "
+        f"these, got {type(path_or_obj).__name__}"
     )
 
 

@@ -31,10 +31,10 @@ def chosen(
     if keys is None and prefix is None and predicate is None:
         return None
     if isinstance(keys, str):
-        raise TypeError("keys is one string; a list of names is wanted")
+        raise TypeError("expected keys to be a list of names, got one string")
     keys = None if keys is None else set(keys)
     if keys is not None and not all(isinstance(key, str) for key in keys):
-        raise TypeError("keys are names: strings")
+        raise TypeError("expected keys to be strings")
     if prefix is not None and not isinstance(prefix, str):
         raise TypeError(f"expected prefix to be a str, got {type(prefix).__name__}")
     names: list[str] = [*native.names(), *native.other_names()]

@@ -94,8 +94,8 @@ def diagnose(sample: FileSample, error: Error) -> Exception:
         return UnknownFormatError("this is a NumPy array (.npy), not a checkpoint: numpy.load reads it")
     if is_tar(head):
         return TarError(
-            "this file is a tar archive of before PyTorch 0.1.10, which only weights_only=False can load: "
-            "it lets the file run any code"
+            "this file is a tar archive of PyTorch before 0.1.10. Only weights_only=False can load it, "
+            "which lets the file run any code"
             if is_torchs_tar(head)
             else OTHER_TAR
         )

@@ -174,7 +174,7 @@ def binary_file(f: Any, begin: int | None) -> Iterator[BinaryIO]:
     elif not hasattr(f, "read"):
         yield io.BytesIO(f)
     elif begin is None:
-        raise UnsupportedError("this format takes a file object that can seek")
+        raise UnsupportedError("this format needs a file object that can seek")
     else:
         f.seek(begin)
         yield f

@@ -163,7 +163,7 @@ def _safetensors_targets() -> tuple[_Target, ...]:
         import safetensors.torch
     except ImportError:
         raise UnsupportedError(
-            "patch(safetensors=True) takes the package safetensors, which is not there"
+            "patch(safetensors=True) needs the package safetensors, which is not installed"
         ) from None
     from zerocopy.patching import safetensors_load
 

@@ -147,7 +147,7 @@ _FAULTS: tuple[tuple[str, Callable[..., bytes | None]], ...] = (
     (r"is not in the folder '[^']*' of the first record", _first_name),
     (r"TorchScript archive", _torchscript),
     (r"tar archive: member 'storages' is missing", lambda f: _tar(f, "other")),
-    (r"tar archive (?:of before|that torch)", _tar),
+    (r"tar archive (?:of PyTorch before|that torch)", _tar),
     (r"byte order ", lambda f: _archive(_pickle(b"N"), {"byteorder": b"odd"})),
     (r": zip|the file is truncated: it begins like a zip", _cut),
     (r"element \d+ of a storage of|needs element \d+ of", _outside_of_storage),

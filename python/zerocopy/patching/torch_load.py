@@ -168,7 +168,7 @@ def _require_only_a_load(archive: _C.Archive, options: LoadOptions) -> None:
     if archive.is_torchscript:
         raise UnsupportedError("this is a TorchScript archive")
     if archive.container == "legacy" and legacy.has_sources(archive, **options.pickle_args):
-        raise UnsupportedError("classes that were saved with their source, to be compared")
+        raise UnsupportedError("the file has the source of its classes, which torch compares")
 
 
 def _hand_over(original: Function, reason: str, *args: Any, **kwargs: Any) -> Any:

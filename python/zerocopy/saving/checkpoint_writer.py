@@ -185,5 +185,5 @@ def checked_alignment(alignment: int) -> int:
     """Return the alignment. Raises ValueError if it is none."""
     is_power = isinstance(alignment, int) and alignment > 0 and alignment & (alignment - 1) == 0
     if not (is_power and SMALLEST_ALIGNMENT <= alignment <= MAX_ALIGNMENT):
-        raise ValueError(f"alignment is a power of two from 64 to 2 MiB, not {alignment!r}")
+        raise ValueError(f"expected alignment to be a power of two from 64 to 2 MiB, got {alignment!r}")
     return alignment

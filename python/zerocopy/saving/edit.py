@@ -74,7 +74,7 @@ def rename_keys(path: str | os.PathLike[str], names: Mapping[str, str]) -> None:
     {'model': {'weight': tensor([1., 1.]), 'bias': tensor([0.])}}
     """
     if not isinstance(names, Mapping):
-        raise TypeError(f"names is a {type(names).__name__}; a mapping of old names to new ones is wanted")
+        raise TypeError(f"names is a {type(names).__name__}; expected a mapping of old names to new ones")
     _edit(path, lambda editor: editor.rename(names), moves=False)
 
 
@@ -106,7 +106,7 @@ def drop_keys(path: str | os.PathLike[str], names: Iterable[str]) -> None:
     {'model': {'weight': tensor([1., 1.])}}
     """
     if isinstance(names, str):
-        raise TypeError("names is one string; a list of names is wanted")
+        raise TypeError("expected names to be a list of names, got one string")
     # Then storages are not used in the order in which they are there, from which torch works out where they are.
     _edit(path, lambda editor: editor.drop(names), moves=True)
 

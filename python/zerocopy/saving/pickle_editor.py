@@ -86,12 +86,12 @@ class PickleEditor:
         for old, new in names.items():
             found, prefix, holder = self._find(old)
             if not isinstance(new, str):
-                raise TypeError(f"the new name of {old!r} is {new!r}, no text")
+                raise TypeError(f"the new name of {old!r} is {new!r}, not a str")
             if not new.startswith(prefix) or new == prefix:
                 where = f"begins with {prefix!r}" if prefix else "is not empty"
                 raise ValueError(f"{old!r} stays in its dict: its new name {where}, unlike {new!r}")
             if not found.key.value.is_text:
-                raise UnsupportedError(f"{old!r} has a number for a key, not a text")
+                raise UnsupportedError(f"{old!r} has a key that is not a str")
             key = new.removeprefix(prefix)
             if keys.setdefault(id(found.key), (found, key))[1] != key:
                 raise ValueError(f"{old!r} is another entry too, with another new name than {new!r}")
@@ -111,7 +111,7 @@ class PickleEditor:
         there = {entry.key.value.key for entry in holder.entries if id(entry.key) not in keys}
         for key in [keys[id(entry.key)] for entry in holder.entries if id(entry.key) in keys]:
             if key in there:
-                raise ValueError(f"{key!r} is there already")
+                raise ValueError(f"{key!r} exists already")
             there.add(key)
 
     def drop(self, names: Iterable[str]) -> None:
@@ -145,7 +145,7 @@ class PickleEditor:
     def _find(self, name: str) -> tuple[_Entry, str, _Value]:
         """Return the entry of that name, what names in its dict begin with, and the dict."""
         if not isinstance(name, str):
-            raise TypeError(f"a name is a text, not {name!r}")
+            raise TypeError(f"expected a str as name, got {name!r}")
         matches = list(_matches(self._root.value, name, ""))
         if not matches:
             raise KeyError(name)
@@ -168,12 +168,12 @@ class PickleEditor:
                 top.end = i + 1
             elif op.name in _GETS:
                 if int(op.argument) not in self._memo:
-                    raise FormatError("the pickle asks its memo for what is not there")
+                    raise FormatError("the pickle reads a memo entry that it did not write")
                 stack.append(_Place(i, i + 1, self._memo[int(op.argument)].value))
             elif op.name not in ("PROTO", "FRAME"):
                 self._apply(i, op, stack)
         if len(stack) != 1 or isinstance(stack[0], int):
-            raise FormatError("the pickle ends with something else than one object")
+            raise FormatError("expected one object at the end of the pickle")
         return stack[0]
 
     def _apply(self, i: int, op: _Op, stack: list[_Place | int]) -> None:
@@ -266,13 +266,13 @@ def _to_mark(stack: list[_Place | int]) -> tuple[list[_Place], int]:
         if isinstance(top, int):
             return items[::-1], top
         items.append(top)
-    raise FormatError("the pickle has no mark where it needs one")
+    raise FormatError("the pickle lacks a mark where an opcode needs one")
 
 
 def _taken(stack: list[_Place | int], count: int) -> list[_Place]:
     taken = [item for item in stack[len(stack) - count :] if not isinstance(item, int)]
     if count > len(stack) or len(taken) < count:
-        raise FormatError("the pickle takes more than there is")
+        raise FormatError("an opcode of the pickle takes more values than its stack has")
     del stack[len(stack) - count :]
     return taken
 

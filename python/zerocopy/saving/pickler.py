@@ -64,7 +64,7 @@ class _StoredStorage:
         self.owner, self.persistent_id = owner, persistent_id
 
     def __reduce_ex__(self, _: Any) -> Any:
-        raise pickle.PicklingError("what was stored early can be saved by the Writer that stored it")
+        raise pickle.PicklingError("a stored tensor can only be saved by the Writer that stored it")
 
 
 class StoredTensor:

@@ -62,7 +62,7 @@ def skip_data(materialize_fake_tensors: bool = False) -> Iterator[None]:
     """
     if materialize_fake_tensors and not _torch.has_skip_data():
         raise UnsupportedError(
-            "materialize_fake_tensors takes torch.serialization.skip_data: PyTorch 2.6 or later"
+            "materialize_fake_tensors needs torch.serialization.skip_data: PyTorch 2.6 or later"
         )
     with _torch.skipping_data(materialize_fake_tensors):
         yield
@@ -89,7 +89,7 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     OSError, zerocopy.FormatError
         As ``zerocopy.load``.
     zerocopy.UnsupportedError
-        A storage is deflated: its bytes are nowhere in the file.
+        A storage is deflated, so its bytes do not have an offset in the file.
 
     Examples
     --------
@@ -112,6 +112,6 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
         for storage in storages:
             if storage.is_deflated:
                 raise UnsupportedError(
-                    f"storage {storage.key!r} is deflated: its bytes are nowhere in the file"
+                    f"storage {storage.key!r} is deflated, so its bytes do not have an offset in the file"
                 )
         return {storage.key: Extent(storage.offset, storage.stored_size) for storage in storages}

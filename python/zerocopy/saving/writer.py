@@ -64,7 +64,7 @@ class Writer:
 
     def __enter__(self) -> Self:
         if self._records is not None:
-            raise RuntimeError("a Writer writes one file, in one block")
+            raise RuntimeError("a Writer writes one file, in one with block")
         sink = self._block.enter_context(sink_of(self._path))
         self._records = self._block.enter_context(
             CheckpointWriter(sink, self._alignment, checksum=True, regular=False)
@@ -123,7 +123,7 @@ class Writer:
 
     def _open_records(self) -> CheckpointWriter:
         if self._records is None or self._is_saved:
-            raise RuntimeError("a Writer stores and saves in its block, and saves once")
+            raise RuntimeError("a Writer can store and save inside its with block only, and save once")
         return self._records
 
     def _key_of(self, records: CheckpointWriter, storage: _torch.PickledStorage, mapped: MappedFiles) -> str:

@@ -73,12 +73,14 @@ def tail_of(file: int) -> Tail:
     content = os.pread(file, _LOCATOR + _END, max(0, size - _LOCATOR - _END))
     last = content[-_END:]
     if len(content) < _LOCATOR + _END or not last.startswith(b"PK\5\6") or last[-2:] != b"\0\0":
-        raise UnsupportedError("the archive has a comment at its end, or something else")
+        raise UnsupportedError(
+            "expected the archive to end with its end record, found a comment or other bytes"
+        )
     if content.startswith(b"PK\6\7"):
         (at,) = struct.unpack_from("<Q", content, 8)
         wide = os.pread(file, _WIDE_END, min(at, size))
         if len(wide) < _WIDE_END or not wide.startswith(b"PK\6\6"):
-            raise FormatError("zip: no zip64 end record where the locator says")
+            raise FormatError("zip: the zip64 locator does not point to an end record")
         length, offset = struct.unpack_from("<QQ", wide, 40)
         tail = Tail(content, offset, length, at + _WIDE_END + _LOCATOR + _END)
     else:
@@ -113,7 +115,7 @@ def _wide_offset(raw: bytes, offset: int) -> int:
         if kind == 1:
             return int(struct.unpack_from("<Q", extra, 4 + size - 8)[0])
         extra = extra[4 + size :]
-    raise FormatError("zip: an offset of 32 bits, all ones, and no other")
+    raise FormatError("zip: an offset is 0xFFFFFFFF, and its zip64 field is missing")
 
 
 class FreeNames:

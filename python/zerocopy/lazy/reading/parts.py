@@ -287,7 +287,7 @@ def _checked_into(
     for name, tensor in into.items():
         if name not in wanted:
             raise ValueError(
-                f"into has a tensor for {shown(str(name))}, which is not read: name it in the first argument"
+                f"unexpected tensor in into: {shown(str(name))} is not read; name it in the first argument"
             )
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"expected a tensor for {shown(name)} in into, got {type(tensor).__name__}")

@@ -166,7 +166,7 @@ def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:
             entries[key] = _chunked(key, _state(value, "TensorStorageMetadata"), places, budget)
     paths = said.get("planner_data") or {}
     if not isinstance(paths, dict):
-        raise TypeError("planner_data is no dict")
+        raise TypeError("planner_data is not a dict")
     return Folder(name, entries, {key: _path(path) for key, path in paths.items()}, size)
 
 
@@ -187,7 +187,7 @@ def _place(folder: Path, index: Any, info: Any) -> tuple[tuple[str, tuple[int, .
         raise UnsupportedError(f"{folder}: written by an extension")
     file, offset, length = said["relative_path"], said["offset"], said["length"]
     if not isinstance(file, str) or not file or "\0" in file:
-        raise TypeError("a chunk in what is no file name")
+        raise TypeError("the file of a chunk is not a file name")
     if file.startswith("/") or ".." in file.split("/"):
         raise ValueError(f"the file {shown(file)} is not in its folder")
     for number in (offset, length):
@@ -209,7 +209,7 @@ def _chunked(
         raise TypeError(f"{shown(name)} has no dtype")
     shape = _extent(said["size"])
     if not isinstance(said["chunks"], list):
-        raise TypeError(f"the chunks of {shown(name)} are no list")
+        raise TypeError(f"the chunks of {shown(name)} are not a list")
     budget.charge(_CHUNK * len(said["chunks"]) * (1 + len(shape)))
     chunks = []
     for chunk in said["chunks"]:

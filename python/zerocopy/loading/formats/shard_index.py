@@ -120,7 +120,7 @@ def _in_folder(folder: Path) -> Path | None:
         if folder / name in found:
             return folder / name
     names = ", ".join(shown(path.name) for path in found[:10])
-    raise UnsupportedError(f"{folder}: several indices, of which one has to be chosen: {names}")
+    raise UnsupportedError(f"{folder}: expected one index, found several; name one of them: {names}")
 
 
 def _read(path: Path) -> Index:
@@ -133,7 +133,7 @@ def _read(path: Path) -> Index:
         content = json.loads(text.decode("utf-8"), object_pairs_hook=_without_doubles)
         weight_map = content["weight_map"] if isinstance(content, dict) else None
         if not isinstance(weight_map, dict):
-            raise TypeError("its weight_map is no object")
+            raise TypeError("its weight_map is not an object")
         folder, shards = path.parent, dict[Any, Path]()
         homes = {}
         for name, shard in weight_map.items():
@@ -142,9 +142,9 @@ def _read(path: Path) -> Index:
             homes[name] = shards[shard]
         return Index(str(path), homes)
     except KeyError:
-        raise FormatError(f"{path}: no index of shards: it has no weight_map") from None
+        raise FormatError(f"{path}: not an index of shards: it has no weight_map") from None
     except (ValueError, TypeError, RecursionError) as error:
-        raise FormatError(f"{path}: no index of shards: {shown(str(error))}") from None
+        raise FormatError(f"{path}: not an index of shards: {shown(str(error))}") from None
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -155,15 +155,15 @@ def _without_waiting(path: str, flags: int) -> int:
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) != len(pairs):
-        raise ValueError("it has one name twice")
+        raise ValueError("it has the same name twice")
     return content
 
 
 def _shard(folder: Path, name: Any) -> Path:
     if not isinstance(name, str) or not name or "\0" in name or not _has_bytes(name):
-        raise TypeError("a shard that is no file name")
+        raise TypeError("a shard is not the name of a file")
     if "/" in name or name in (".", ".."):
-        raise ValueError(f"the shard {name!r} is no plain name of a file in its folder")
+        raise ValueError(f"the shard {name!r} is not a plain name of a file in the index's folder")
     return folder / name
 
 

@@ -66,7 +66,7 @@ def create(cls: Any, arguments: tuple[Any, ...]) -> Any:
     """Return ``cls.__new__(cls, *arguments)`` if files may call it (NEWOBJ)."""
     allowed: Any = rebuild.callee(cls)
     if not isinstance(allowed, type):
-        raise pickle.UnpicklingError("checkpoint: a new object of something that is no class")
+        raise pickle.UnpicklingError("checkpoint: a new object of a value that is not a class")
     return allowed.__new__(allowed, *arguments)
 
 

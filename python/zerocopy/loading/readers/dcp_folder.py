@@ -155,7 +155,7 @@ class Files:
         return torch.empty(entry.shape, dtype=entry.dtype) if whole is None else whole
 
     def _archive(self, place: dcp_metadata.ArchiveExtent) -> _C.Archive:
-        """Open what lies at a place: one archive by torch.save, and nothing else."""
+        """Open the bytes at a place: one archive by torch.save, and nothing else."""
         try:
             archive = self._parts[place.file].archive(place.offset, place.length)
         except FormatError:
@@ -166,7 +166,7 @@ class Files:
                 ) from None
             raise
         if archive.container != "zip" or archive.is_torchscript or archive.end != place.length:
-            raise FormatError(f"what lies at {place.offset:#x} is not one file by torch.save")
+            raise FormatError(f"the bytes at {place.offset:#x} are not a file of torch.save")
         return archive
 
     def _loaded(self, place: dcp_metadata.ArchiveExtent) -> Any:
@@ -193,7 +193,7 @@ def _checked(name: str, dtype: torch.dtype, chunk: dcp_metadata.Chunk, part: Any
 
 
 def _no_chunk(name: str, place: dcp_metadata.ArchiveExtent) -> FormatError:
-    return FormatError(f"{place.file}: what lies at {place.offset:#x} is no chunk of {shown(name)}")
+    return FormatError(f"{place.file}: the bytes at {place.offset:#x} are not a chunk of {shown(name)}")
 
 
 class Tensors:

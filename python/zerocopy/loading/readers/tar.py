@@ -77,7 +77,7 @@ def _known(objects: dict[int, Any], key: Any) -> Any:
     try:
         return objects[int(key)]
     except (KeyError, TypeError, ValueError):
-        raise FormatError(f"tar archive: nothing is called {str(key)[:200]!r}") from None
+        raise FormatError(f"tar archive: no member is called {str(key)[:200]!r}") from None
 
 
 def _opened(file: BinaryIO) -> tarfile.TarFile:
@@ -89,7 +89,7 @@ def _opened(file: BinaryIO) -> tarfile.TarFile:
         # tarfile reads names as long as a header says, and seeks by sizes that are negative or no file's.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
-        raise FormatError("tar archive: a member of absurd size") from error
+        raise FormatError("tar archive: a member's size is beyond any file's") from error
     return archive
 
 
@@ -104,7 +104,7 @@ def _member(archive: tarfile.TarFile, name: str) -> BinaryIO:
     # A sparse file may be larger than the archive.
     content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
     if content is None:
-        raise FormatError(f"tar archive: member {name!r} is no file")
+        raise FormatError(f"tar archive: member {name!r} is not a file")
     return cast(BinaryIO, content)  # can peek, as Unpicklers that must not read ahead want it
 
 

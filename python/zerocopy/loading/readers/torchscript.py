@@ -82,7 +82,7 @@ def _why_only_stock(archive: _C.Archive) -> str:
         if b"model.json" in archive.record_names():
             return "a TorchScript archive of before PyTorch 1.0.1, with a model.json"
         raise FormatError(
-            "no TorchScript archive: record 'constants.pkl' is missing. zerocopy.load reads tensors"
+            "not a TorchScript archive: record 'constants.pkl' is missing. zerocopy.load reads tensors"
         )
     if archive.big_endian:
         return "a big-endian TorchScript archive"
@@ -146,7 +146,7 @@ def _text(name: bytes) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
-        raise FormatError(f"a record of code whose name is no UTF-8: {name[:200]!r}") from None
+        raise FormatError(f"the name of a record of code is not UTF-8: {name[:200]!r}") from None
 
 
 def _rename_storages(pickled: bytes, prefix: str) -> bytes:
@@ -189,7 +189,7 @@ def _key_of(opcodes: list[Any], window: list[int]) -> int:
         for name, wanted in zip(names, _ID, strict=True)
     )
     if not as_written:
-        raise StockOnlyError("constants.pkl names its storages in another way than torch.jit.save")
+        raise StockOnlyError("expected names of storages as torch.jit.save writes them in constants.pkl")
     return window[_KEY]
 
 

@@ -86,7 +86,7 @@ class StorageUnpicklerMixin(FindClassMixin):
             untyped = storage_type is torch.UntypedStorage
             if untyped and self.archive.big_endian:
                 raise UnsupportedError(
-                    "a big-endian storage without a type, whose byte order only weights_only tells"
+                    "a big-endian storage without a type: load it with weights_only=True, which knows its byte order"
                 )
             storage = self._stored(key, storage_class, numel)
             if self._restore and not (self._cpu_as_is and location == "cpu"):

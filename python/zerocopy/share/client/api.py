@@ -142,7 +142,7 @@ def unload(key: str) -> int:
     0
     """
     if not isinstance(key, str):
-        raise TypeError(f"a key is a str, not {type(key).__name__}")
+        raise TypeError(f"expected a str as key, got {type(key).__name__}")
     answer = connection.ask_if_there(messages.Unload(key))
     if answer is None:
         return 0

@@ -246,7 +246,7 @@ class _Notes:
         if not 0 < len(text) < _MAX_PATH_LENGTH or "\0" in text:
             return
         if text.startswith(_OF_PROCESS):
-            raise UnsupportedError(f"{text} is another file in each process")
+            raise UnsupportedError(f"{text} is a different file in each process")
         is_relative = text[0] != "/"
         absolute = f"{folder()}/{text}" if is_relative else text
         if file_identity.note(absolute, self.files):

@@ -194,7 +194,7 @@ def end_server() -> None:
         os.close(process)
     while is_locked(place):
         if time.monotonic() > deadline:
-            raise ServerError("the model server does not end")
+            raise ServerError("the model server did not stop in time")
         time.sleep(0.005)
 
 

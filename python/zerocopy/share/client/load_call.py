@@ -256,7 +256,7 @@ def _placement_on(where: Residence, result: Message, name: str) -> resident.Resi
         if plan.size != size:
             raise ServerError(
                 f"expected {plan.size} bytes for {name} on {where.device}, and the device owner has {size}: "
-                "zerocopy.share.unload has the result computed anew"
+                "zerocopy.share.unload makes the server forget it"
             )
         return whole
 

@@ -49,7 +49,7 @@ class Cuda(devices.Cuda):
     def find(device: torch.device) -> torch.device:
         """Return an existing device, with its number."""
         if not torch.cuda.is_available():
-            raise UnsupportedError(f"a resident copy on {device}: there is no CUDA device")
+            raise UnsupportedError(f"a resident copy on {device}: no CUDA device was found")
         index = torch.cuda.current_device() if device.index is None else device.index
         if index >= torch.cuda.device_count():
             raise UnsupportedError(

@@ -28,7 +28,7 @@ def connected(place: Path, timeout: float) -> socket.socket:
     try:
         return _connected(place, timeout)
     except (OSError, ValueError, TypeError) as error:  # the last two: Python does not know where it is itself
-        raise ServerError(f"no model server could be started at {place}: {error}") from error
+        raise ServerError(f"could not start a model server at {place}: {error}") from error
 
 
 def _connected(place: Path, timeout: float) -> socket.socket:
@@ -42,7 +42,9 @@ def _connected(place: Path, timeout: float) -> socket.socket:
                 sockets.prepare(place)
                 starting = _Starting(place)
             if time.monotonic() > deadline:
-                raise ServerError(f"no model server listens at {place} after {_PATIENCE:g} s")
+                raise ServerError(
+                    f"the model server did not begin to listen at {place} after {_PATIENCE:g} s"
+                )
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
             status = starting.status()
@@ -51,7 +53,7 @@ def _connected(place: Path, timeout: float) -> socket.socket:
                 ended, starting = starting, None
                 why = ended.close()
                 if status != 0:
-                    raise ServerError(f"no model server could be started at {place}: {why}")
+                    raise ServerError(f"could not start a model server at {place}: {why}")
                 # Another was quicker, and may have ended since.
     finally:
         if starting is not None:

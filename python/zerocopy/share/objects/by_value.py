@@ -181,7 +181,7 @@ def required(what: str) -> Any:
     """Return the module dill. ``UnsupportedError`` says what takes it, if it is not there."""
     found = dill_or_none()
     if found is None:
-        raise UnsupportedError(f"{what} takes dill, which is not installed")
+        raise UnsupportedError(f"{what} needs dill, which is not installed")
     return found
 
 

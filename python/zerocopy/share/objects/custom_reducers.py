@@ -51,7 +51,7 @@ def reduced(obj: Any) -> Any:
         return _of_tensor(obj)
     if _is_compiled(obj):
         raise UnsupportedError(
-            f"{type(obj).__qualname__}: what torch.compile has made belongs to the process that has compiled it; "
+            f"{type(obj).__qualname__}: the result of torch.compile belongs to its process; "
             "share the module, and compile it where it is used"
         )
     if isinstance(obj, torch.jit.ScriptModule):

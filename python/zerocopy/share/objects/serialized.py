@@ -54,7 +54,7 @@ def plain_of(obj: Any, owner: object, store: Store) -> SerializedObject | None:
 
     def store_typed(storage: _torch.PickledStorage, remake: Any) -> str:
         if storage.storage_type is torch.UntypedStorage:
-            raise UnsupportedError("the machine returns typed storages")
+            raise UnsupportedError("this release of torch returns typed storages")
         return store(storage, remake)
 
     with contextlib.suppress(Exception):  # whatever it is, it is not plain
@@ -69,7 +69,7 @@ def _require_bare(obj: Any) -> None:
     if type(obj) in tensor_extras.TENSORS and (
         tensor_extras.extras_of(obj) is not None or custom_reducers.is_coalesced(obj)
     ):
-        raise UnsupportedError("a tensor that has more than the machine knows of")
+        raise UnsupportedError("a tensor has parts that cannot be shared")
 
 
 _NO_ARGUMENTS: Mapping[int, Any] = {}
@@ -112,7 +112,7 @@ def of(
     try:
         return SerializedObject(pickled((buffers.found, buffers.notes), owner, store), skeleton)
     except KeyError as error:  # a dtype without a storage class
-        raise UnsupportedError(f"what cannot be pickled cannot be shared: {error}") from error
+        raise UnsupportedError(f"expected an object that can be pickled: {error}") from error
 
 
 _NO_BUFFERS = pickle.dumps(([], []), protocol=2)

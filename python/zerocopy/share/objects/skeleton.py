@@ -62,7 +62,7 @@ class OutOfBandBuffers:
         except (Error, MemoryError):
             raise
         except Exception as error:
-            raise UnsupportedError(f"what cannot be pickled cannot be shared: {error}") from error
+            raise UnsupportedError(f"expected an object that can be pickled: {error}") from error
 
     @property
     def is_call(self) -> bool:
@@ -93,9 +93,7 @@ class OutOfBandBuffers:
             if not obj.c_contiguous:
                 raise UnsupportedError("a memoryview that is not contiguous cannot be shared")
             if obj.format.removeprefix("@") not in _FORMATS:
-                raise UnsupportedError(
-                    f"a memoryview of format {obj.format!r} cannot be shared: none can be made"
-                )
+                raise UnsupportedError(f"a memoryview of format {obj.format!r} cannot be shared")
             note = ("memoryview", obj.format, list(obj.shape or ()), obj.readonly)
             return self._add(obj, _storage_over(obj), note)
         return None

@@ -143,7 +143,7 @@ def _replace(target: Target, module: ModuleType) -> None:
     raw = inspect.getattr_static(owner, target.name, None)
     function = raw.__func__ if isinstance(raw, (classmethod, staticmethod)) else raw
     if not callable(function) or isinstance(function, type):
-        raise AttributeError(f"no function {target.name} there")
+        raise AttributeError(f"the module has no function {target.name}")
     _replaced.put(owner, target.name, _replacement(target, raw, function))
     if owner is module:  # torch.load is torch.serialization.load, for one
         _replaced.put_everywhere(target.module.partition(".")[0])

@@ -108,6 +108,6 @@ def targets_in(config: str | os.PathLike[str]) -> list[Target]:
 def _parsed(text: str) -> Target:
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is neither module::function nor module::Class.method")
+        raise ValueError(f"{text!r}: expected module::function or module::Class.method")
     *owners, name = match["name"].split(".")
     return Target(match["module"], tuple(owners), name)

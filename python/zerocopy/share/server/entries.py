@@ -310,8 +310,8 @@ class Entries:
         staying = sum(self._holdings(held).values())
         if staying + size > self.limit:  # then nothing is forgotten in vain
             raise ServerError(
-                f"{size} bytes do not fit: the model server may have {self.limit} (ZEROCOPY_MAX_BYTES), and clients "
-                f"have {staying} of them"
+                f"{size} bytes do not fit: the model server's limit is {self.limit} (ZEROCOPY_MAX_BYTES), and clients "
+                f"hold {staying} of them"
             )
         for entry in sorted(self, key=lambda entry: entry.used):
             if self.memory + size <= self.limit:

@@ -66,7 +66,7 @@ class Connection:
     def send(self, body: object, descriptors: list[int] | None = None, holding: Any = None) -> None:
         """Send as soon as the other side takes it. `holding` is kept so long."""
         if len(self._outbox) >= _MAX_WAITING:
-            raise FrameError("a client that takes no answers")
+            raise FrameError("a client does not read its answers")
         frame, held = frames.encoded(body, len(descriptors or ()))
         self._outbox.append(
             (memoryview(frame), [*held, *(descriptors or ())], (holding, frames.Closing(held)))

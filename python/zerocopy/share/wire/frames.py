@@ -119,7 +119,7 @@ class Inbox:
                 self._descriptors.extend(came)
         if flags & socket.MSG_CTRUNC or len(self._descriptors) > self._most:
             self.close()
-            raise FrameError("more descriptors than a message may bring, or than this process can have")
+            raise FrameError("too many descriptors for one message or for this process")
         return self.feed(data)
 
     def feed(self, data: bytes) -> bool:
@@ -142,7 +142,7 @@ class Inbox:
 
     def _take(self, count: Any) -> list[int]:
         if type(count) is not int or not 0 <= count <= len(self._descriptors):
-            raise FrameError("other descriptors than were announced")
+            raise FrameError("the descriptors are not those that were announced")
         taken = [self._descriptors.popleft() for _ in range(count)]
         # The kernel ends a read where descriptors begin, so what is left came with bytes of the same frame.
         if self._descriptors and not self._bytes:
@@ -160,10 +160,10 @@ def _out_of_memory(descriptors: list[int]) -> Message:
     """Return the message whose body is in memory. ``FrameError`` if it is not."""
     try:
         if not descriptors:
-            raise FrameError("no memory with a body in it")
+            raise FrameError("the body's descriptor is not memory with a body")
         sealed_memory.require_sealed(descriptors[0], 0)
         if os.fstat(descriptors[0]).st_size > _MAX_IN_MEMORY:
-            raise FrameError("a body that is too long")
+            raise FrameError("the body is too long")
         body = _parse(sealed_memory.content(descriptors[0]))
     except BaseException as error:
         close_all(descriptors)
@@ -178,9 +178,9 @@ def _parse(text: bytes) -> Body:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FrameError(f"no JSON: {type(error).__name__}") from None
+        raise FrameError(f"not JSON: {type(error).__name__}") from None
     if not isinstance(body, dict):
-        raise FrameError("no JSON object")
+        raise FrameError("not a JSON object")
     return body
 
 

@@ -81,4 +81,6 @@ def require_file(descriptor: int, identity: Sequence[int]) -> None:
     """Raise ``ServerError`` unless a descriptor is the regular file that was promised."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or file_identity.identity(status) != tuple(identity):
-        raise ServerError("the model server sent another file than it promised, or one that has just changed")
+        raise ServerError(
+            "the model server sent a different file than it announced, or the file has just changed"
+        )

@@ -43,9 +43,7 @@ def torch_version() -> str:
     """Return torch's ``__version__``. ``ServerError`` if torch is not installed."""
     version = environment.torch_version()
     if not version:
-        raise ServerError(
-            "expected an installed torch, found none: the model server runs its calls with torch"
-        )
+        raise ServerError("torch is not installed: the model server needs it for its calls")
     return version
 
 
@@ -62,11 +60,11 @@ def require_private(folder: Path) -> None:
     """Raise ``ServerError`` unless a folder is this user's, and nobody else's."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise ServerError(f"{folder} is not a folder, so no model server is looked for in it")
+        raise ServerError(f"{folder} is not a folder, so it cannot contain a model server's socket")
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise ServerError(
             f"{folder} is of user {status.st_uid} and mode {stat.S_IMODE(status.st_mode):o}: a model server's "
-            "folder has to be yours alone (mode 700)"
+            "folder must be yours alone (mode 700)"
         )
 
 

@@ -64,7 +64,9 @@ def compute(connection: socket.socket, info: messages.Call, descriptors: Sequenc
         except AttributeError as error:
             # Unpickling says this of a class of the program: the loader's __main__ is another module.
             if str(error).endswith(f" on {sys.modules['__main__']!r}"):
-                raise ServerError(f"a loader is not the program: {error}") from error
+                raise ServerError(
+                    f"the call needs the program's own __main__, which a loader does not have: {error}"
+                ) from error
             raise
     if info.is_strict and use.names:
         session.refuse("moved", f"it uses random numbers ({', '.join(use.names)})", reading)

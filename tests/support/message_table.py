@@ -1,0 +1,135 @@
+"""Collects the messages that the sources can print: errors, warnings and log lines of Python and C++."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "messages.md"
+HEADER = """# Messages
+
+How do the errors, warnings and log lines of zerocopy read, side by side? `tests/project/test_message_table.py` makes
+this page from the sources; after a change run it with `ZEROCOPY_UPDATE_DOCS=1`. A part in braces is filled in when the
+message is made. Messages that are put together elsewhere, or taken from torch, are not listed.
+"""
+
+_LOG_CALLS = {"debug", "info", "warning", "error", "exception"}
+_EXCEPTION = re.compile(r"(^|\.)_?[A-Z]\w*(Error|Exception|Exit|Warning|Interrupt)$|(^|\.)[a-z_]\w*_error$")
+_CPP_THROW = re.compile(r"\bthrow\s+((?:\w+::)*\w+)\s*\(")
+_CPP_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|([(){},;])|([^"(){},;]+)')
+
+
+class Message(NamedTuple):
+    """One message of the sources.
+
+    Attributes
+    ----------
+    file : str
+        Relative to the repository.
+    kind : str
+        The class of the exception, "warning", or "log: " and the level.
+    text : str
+        The message, with the expressions that it is filled with in braces.
+    """
+
+    file: str
+    kind: str
+    text: str
+
+
+def collected() -> list[Message]:
+    """Return all messages of python/ and csrc/, in the order of the files."""
+    found: list[Message] = []
+    for path in sorted(ROOT.glob("python/zerocopy/**/*.py")):
+        tree = ast.parse(path.read_text(), str(path))
+        found += [Message(_name(path), *row) for row in _in_python(tree)]
+    for path in sorted([*ROOT.glob("csrc/**/*.cpp"), *ROOT.glob("csrc/**/*.h")]):
+        found += [Message(_name(path), *row) for row in _in_cpp(path.read_text())]
+    return found
+
+
+def page(messages: list[Message]) -> str:
+    """Return the page: a table for each folder of the sources."""
+    lines = [HEADER]
+    rooms: dict[str, list[Message]] = {}
+    for message in messages:
+        rooms.setdefault(str(Path(message.file).parent), []).append(message)
+    for room, rows in rooms.items():
+        lines += [f"## {room}", "", "| file | kind | message |", "| --- | --- | --- |"]
+        for row in dict.fromkeys(rows):
+            text = row.text.replace("|", "\\|").replace("\n", "\\n")
+            lines.append(f"| {Path(row.file).name} | {row.kind} | `` {text} `` |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _in_python(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        called = ast.unparse(node.func)
+        name = called.rpartition(".")[2]
+        if _EXCEPTION.search(called):
+            kind, argument = name, node.args[-1 if name == "OSError" and len(node.args) == 2 else 0]
+        elif called == "warnings.warn":
+            kind, argument = "warning", node.args[0]
+        elif name in _LOG_CALLS and "log" in called.lower():
+            kind, argument = f"log: {name}", node.args[0]
+        else:
+            continue
+        for text in _texts(argument):
+            yield kind, text
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    """Return the templates of an expression: literals, f-strings, sums and choices of these."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, str) and " " in node.value.strip():
+            yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        text = "".join(
+            str(part.value) if isinstance(part, ast.Constant) else f"{{{_inner(part)}}}"
+            for part in node.values
+        )
+        if re.search(r"[a-z]", re.sub(r"\{.*?\}", "", text)):
+            yield text
+    elif isinstance(node, ast.IfExp):
+        yield from _texts(node.body)
+        yield from _texts(node.orelse)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        sides = [next(_texts(side), f"{{{ast.unparse(side)}}}") for side in (node.left, node.right)]
+        if not all(re.fullmatch(r"\{.*\}", side) for side in sides):
+            yield "".join(sides)
+
+
+def _inner(node: ast.expr) -> str:
+    assert isinstance(node, ast.FormattedValue)
+    return ast.unparse(node.value)
+
+
+def _in_cpp(source: str) -> Iterator[tuple[str, str]]:
+    source = re.sub(r"//.*", "", source)
+    for throw in _CPP_THROW.finditer(source):
+        text, depth = "", 1
+        for token in _CPP_TOKEN.finditer(source, throw.end()):
+            literal, mark, code = token.groups()
+            depth += (mark == "(") - (mark == ")")
+            if depth == 0:
+                break
+            if literal is not None and depth == 1:
+                text += literal
+            elif (mark or "" if literal is None else literal) + (code or "").strip(
+                "+ \n"
+            ) and not text.endswith("…"):
+                text += "…"
+        text = re.sub(r"…+", "{…}", text)
+        if re.search(r"[a-z]{2}", text):
+            yield throw[1].rpartition("::")[2], text
