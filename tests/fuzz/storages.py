@@ -16,17 +16,17 @@ SIZES = {
 _MAX_SIZE = 4096  # bytes; more teach nothing
 
 
-class _Inert:
+class _NoOpObject:
     """Takes whatever a pickle does to it."""
 
-    def __new__(cls, *args: Any) -> _Inert:
+    def __new__(cls, *args: Any) -> _NoOpObject:
         return object.__new__(cls)
 
     def _ignore(self, *args: Any) -> None: ...
 
     __init__ = __setstate__ = __setitem__ = append = extend = update = add = _ignore  # type: ignore[assignment]
 
-    def __call__(self, *args: Any) -> _Inert:
+    def __call__(self, *args: Any) -> _NoOpObject:
         return self
 
 
@@ -36,14 +36,14 @@ class _Looking(pickle._Unpickler):  # the one in Python: the other allocates by 
         self.found: dict[str, tuple[int, int]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        return name if name in SIZES else _Inert
+        return name if name in SIZES else _NoOpObject
 
     def persistent_load(self, pid: Any) -> Any:
         match pid:
             case ("storage", str(kind), str(key), _, int(numel), *_) if kind in SIZES:
                 if 0 <= numel * SIZES[kind] <= _MAX_SIZE:
                     self.found.setdefault(key, (numel, SIZES[kind]))
-        return _Inert()
+        return _NoOpObject()
 
 
 def wanted(stream: bytes) -> dict[str, tuple[int, int]]:

@@ -594,7 +594,7 @@ def test_cufile_that_refuses(
         assert "5008" in file.reason and file.handle is None
 
 
-def test_what_cufile_does_not_take_goes_by_the_staged_road(
+def test_memory_that_cufile_refuses_uses_the_staged_copy(
     twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zerocopy.gds.save(STATE, tmp_path / "model.pt")

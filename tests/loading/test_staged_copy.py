@@ -337,7 +337,7 @@ def test_a_part_keeps_the_whole(simulated: type[SimulatedDevice]) -> None:
     assert not simulated.alive
 
 
-def test_a_haul_guards_itself() -> None:
+def test_transfer_plan_checks_its_arguments() -> None:
     plan = _C.TransferPlan([untyped(torch.ones(3))])
     slot = untyped(torch.zeros(plan.slot, dtype=torch.uint8))
     with pytest.raises(ValueError, match="started"):

@@ -22,17 +22,17 @@ _PICKLE_ARGS = {"fix_imports", "encoding", "errors", "buffers"}
 
 def storages_of(archive: _C.Archive, **pickle_args: Any) -> dict[str, torch.UntypedStorage]:
     """Return every storage of a legacy archive by its key."""
-    rehearsal = _Rehearsal(io.BytesIO(archive.pickle()), **pickle_args)
-    rehearsal.load()
-    named = [(key, name, numel) for key, (name, numel) in rehearsal.storages.items()]
-    return dict(zip(rehearsal.storages, archive.storages(named), strict=True))
+    scanner = _StorageScanner(io.BytesIO(archive.pickle()), **pickle_args)
+    scanner.load()
+    named = [(key, name, numel) for key, (name, numel) in scanner.storages.items()]
+    return dict(zip(scanner.storages, archive.storages(named), strict=True))
 
 
 def has_sources(archive: _C.Archive, **pickle_args: Any) -> bool:
     """Return whether classes were saved together with their source, which torch.load compares with today's."""
-    rehearsal = _Rehearsal(io.BytesIO(archive.pickle()), **pickle_args)
-    rehearsal.load()
-    return rehearsal.has_sources
+    scanner = _StorageScanner(io.BytesIO(archive.pickle()), **pickle_args)
+    scanner.load()
+    return scanner.has_sources
 
 
 class _TakesItems(type):
@@ -54,7 +54,7 @@ class _NoOpObject(metaclass=_TakesItems):
     __setstate__ = append = extend = add = _ignore
 
 
-class _Rehearsal(pickle.Unpickler):
+class _StorageScanner(pickle.Unpickler):
     """Runs a pickle without anything that it names, and notes its storages."""
 
     def __init__(self, file: io.BytesIO, **pickle_args: Any) -> None:
