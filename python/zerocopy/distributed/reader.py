@@ -42,11 +42,11 @@ class CheckpointReader(StorageReader):
         As for ``zerocopy.open``: ``.pt``, ``.safetensors``, an index of shards or its folder, a DCP folder.
         Several files may not have tensors of the same name.
     broadcast : {"auto", "off", "host", "job"}
-        Chooses the rank that reads bytes which several ranks need. "off": each of them. "host": one rank of
-        each host, which sends it to the
-        others there. "job": one rank of the job. With "host" and "job" the first rank alone reads the metadata and
-        sends them to the others, so all ranks of `process_group` must take part in the load. "auto" is "off", which
-        was the fastest wherever it was measured: on one machine, where the page cache has what another rank has read.
+        Chooses the rank that reads bytes which several ranks need. "off": each of them. "host": one rank of each host,
+        which sends them to the other ranks of the host. "job": one rank of the job. With "host" and "job" the first
+        rank alone reads the metadata and sends them to the others, so all ranks of `process_group` must take part in
+        the load. "auto" is "off". It was the fastest in all measurements. Those were on one machine, where all ranks
+        have one page cache.
     process_group : ProcessGroup, optional
         For "host" and "job": that of the load, if not all ranks of the job take part.
     aliases : mapping of str to str, optional

@@ -69,10 +69,9 @@ def save(
     f : str, PathLike or binary file object
         A file object is written to from where it stands.
     alignment : int
-        The offsets of storages in the file are multiples of this number: a power of two from 64 to 2 MiB.
-        With the block size
-        of the file system, 4096 mostly, or more, files that are copies of one another share their blocks where that
-        can be; GPUDirect Storage needs it too.
+        The offsets of storages in the file are multiples of this number: a power of two from 64 to 2 MiB. With the
+        block size of the file system (mostly 4096) or more, copies of a file can share their blocks. GPUDirect Storage
+        needs such an alignment too.
     checksum : bool
         Whether storages get a CRC-32: ``zerocopy verify`` and ``unzip -t`` look at it, ``torch.load`` does not.
     progress : callable, optional
