@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from python_programs import PYTHON
+from sharing import wait_until
 from warm_starts import WARM, Place
 
 # The modules that the cases use, so that one fork server has them for all cases.
@@ -242,10 +243,10 @@ def test_many_starts_leave_no_descriptor_memory_or_process_behind(place: Place) 
     descriptors, pages, _ = state()
     for _ in range(20):
         place.run(WARM, "pass")
-    after = state()
-    assert after[0] == descriptors
-    assert after[1] <= pages + 64
-    assert after[2] == ""
+    wait_until(
+        lambda: state()[2] == "" and state()[0] <= descriptors
+    )  # the server closes the last connection later
+    assert state()[1] <= pages + 64
 
 
 def test_plain_python_prints_the_same_as_itself(place: Place) -> None:
