@@ -34,8 +34,7 @@ def load(
 ) -> Any:
     """Load a checkpoint to a GPU, by GPUDirect Storage if possible.
 
-    Returns what ``torch.load(path, map_location=device, weights_only=True)`` returns. All storages of a file
-    lie in one allocation, which lives as long as one of them. Shared storages stay shared.
+    All storages of a file lie in one allocation, which lives as long as one of them. Shared storages stay shared.
 
     Parameters
     ----------
@@ -47,6 +46,11 @@ def load(
     require : {None, "direct", "compat"}
         The mode that :func:`available` must report for the file. None accepts any mode, with a warning
         without cuFile.
+
+    Returns
+    -------
+    object
+        The object of ``torch.load(path, map_location=device, weights_only=True)``.
 
     Raises
     ------

@@ -177,11 +177,11 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     # --------------------------------------------------------------------------------- tensors
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        """Return a tensor that is read: what ``checkpoint[name].materialize()`` returns."""
+        """Return a real tensor, as ``checkpoint[name].materialize()`` does."""
         return materialized(self[name])
 
     def get_slice(self, name: str) -> Slice:
-        """Return a :class:`~zerocopy.lazy.slice.Slice`: indexing it reads a part of the tensor and not the rest."""
+        """Return a :class:`~zerocopy.lazy.slice.Slice`: indexing it reads that part of the tensor only."""
         return self.layer_of(name).slice(name)
 
     def read(
@@ -239,17 +239,17 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return parts_reading.plan(CheckpointSource(self), parts)
 
     def info(self, name: str) -> TensorInfo:
-        """Return what the file says of a tensor. Its data are not read."""
+        """Return the facts that the file states about a tensor. Its data are not read."""
         layer = self.layer_of(name)
         info = layer.info(name)
         return info._replace(tied=tuple(other for other in info.tied if self._find(other) is layer))
 
     def tensors(self) -> list[TensorInfo]:
-        """Return what the file says of each tensor, in file order."""
+        """Return the facts about each tensor, in file order."""
         return [self.info(name) for name in self]
 
     def metadata(self) -> dict[str, Any]:
-        """Return what is in the file and no tensor: values by dotted names; of ``.safetensors`` its metadata."""
+        """Return the values that are not tensors, by dotted names; of ``.safetensors`` its metadata."""
         return {name: value for layer in self.layers for name, value in layer.metadata().items()}
 
     # --------------------------------------------------------------------------------- showing

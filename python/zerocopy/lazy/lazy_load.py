@@ -59,6 +59,11 @@ def lazy_load(
     backend, mode, encoding, unknown : str
         As for ``load``.
 
+    Returns
+    -------
+    object
+        The saved object, with placeholders.
+
     Raises
     ------
     KeyError

@@ -71,6 +71,11 @@ def load(
     **pickle_load_args
         ``encoding`` (default "utf-8") for files that Python 2 wrote; others for `weights_only` false only.
 
+    Returns
+    -------
+    object
+        The saved object. Of a ``.safetensors`` file, an HDF5 file and several files: a dict of tensors by name.
+
     Raises
     ------
     OSError
