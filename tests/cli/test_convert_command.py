@@ -55,11 +55,11 @@ def test_several_sources(save: Saver, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["absent.pt", "m.pt"], "No such file"),
-        (["checkpoint.pt", "m.txt"], "not '.txt'"),
+        (["checkpoint.pt", "m.txt"], "got '.txt'"),
         (["checkpoint.pt", "."], "directory"),
-        (["--keep", "nothing", "checkpoint.pt", "m.pt"], "no tensor"),
+        (["--keep", "nothing", "checkpoint.pt", "m.pt"], "selects none of the tensors"),
         (["--max-shard-size", "much", "checkpoint.pt", "out"], "size"),
-        (["checkpoint.pt", "checkpoint.pt", "m.pt"], "twice"),
+        (["checkpoint.pt", "checkpoint.pt", "m.pt"], "found these in two"),
         (["sparse.pt", "m.safetensors"], "sparse_coo"),
     ],
 )

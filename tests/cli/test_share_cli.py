@@ -94,7 +94,7 @@ def test_from_warm_to_stop(
     ("arguments", "said"),
     [
         (["ps", "--socket", "/dev/null/s"], "zerocopy ps: "),
-        (["ps", "--socket", "{public}/s"], "has to be yours alone"),
+        (["ps", "--socket", "{public}/s"], "must be yours alone"),
         (["serve", "--max-bytes", "much"], "ZEROCOPY_MAX_BYTES must be"),
         (["serve", "--idle", "-1", "--print-unit"], "ZEROCOPY_SHARE_IDLE must be"),
     ],

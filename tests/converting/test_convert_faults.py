@@ -195,7 +195,7 @@ def test_no_permission(save: Saver, forked: Child, name: str, where: str) -> Non
 def test_endings(save: Saver, tmp_path: Path) -> None:
     source = save(STATE)
     for name in ("m", "m.txt"):
-        with pytest.raises(zerocopy.UnsupportedError, match=r"\.pt, \.safetensors and \.h5"):
+        with pytest.raises(zerocopy.UnsupportedError, match=r"\.pt, \.safetensors or \.h5"):
             zerocopy.convert(source, tmp_path / name)
     with pytest.raises(zerocopy.UnsupportedError, match="shards"):
         zerocopy.convert(source, tmp_path / "m.h5", max_shard_size=5)

@@ -272,7 +272,7 @@ def test_keep_that_fits_nothing(save: Saver, tmp_path: Path) -> None:
     source = save(STATE)
     with pytest.raises(KeyError, match="nobody"):
         zerocopy.convert(source, tmp_path / "m.safetensors", keep=["nobody"])
-    with pytest.raises(ValueError, match="no tensor"):
+    with pytest.raises(ValueError, match="selects none of the tensors"):
         zerocopy.convert(source, tmp_path / "m.safetensors", keep="nobody")
     assert not (tmp_path / "m.safetensors").exists()
 
@@ -284,7 +284,7 @@ def test_several_sources(save: Saver, tmp_path: Path, ending: str) -> None:
     zerocopy.convert([one, two], tmp_path / f"m.{ending}")
     with zerocopy.open(tmp_path / f"m.{ending}") as merged:
         assert sorted(merged) == ["a", "b"]
-    with pytest.raises(zerocopy.UnsupportedError, match="twice: a"):
+    with pytest.raises(zerocopy.UnsupportedError, match="in two: a"):
         zerocopy.convert([one, two, one], tmp_path / "twice.safetensors")
 
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 from conftest import Child, digest, saved_bytes, stock_load
 from equality import assert_same, storage_bytes, untyped
-from twin import fresh_twin
+from simulated_device import fresh_simulated_device
 
 import zerocopy
 from zerocopy import _core
@@ -598,7 +598,7 @@ def test_memory_that_cufile_refuses_uses_the_staged_copy(
     twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zerocopy.gds.save(STATE, tmp_path / "model.pt")
-    device = fresh_twin()
+    device = fresh_simulated_device()
     monkeypatch.setitem(devices.KINDS, "cpu", device)
     assert_same(zerocopy.gds.load(tmp_path / "model.pt", "cpu"), STATE)
     assert not device.allocations

@@ -621,10 +621,13 @@ def test_load_model_passes_arguments_on(trained: Net, save: Saver) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (torch.ones(3), "checkpoint.pt holds no state dict, .*Tensor"),
-        ([("weight", torch.ones(3))], "holds no state dict, .*list"),
-        ({0: torch.ones(3)}, "holds no state dict, .*dict"),
-        ({"model": Net().state_dict(), "epoch": 3}, "mappings that may be one: 'model'. Load it with"),
+        (torch.ones(3), "checkpoint.pt: expected a state dict .*Tensor"),
+        ([("weight", torch.ones(3))], "expected a state dict .*list"),
+        ({0: torch.ones(3)}, "expected a state dict .*dict"),
+        (
+            {"model": Net().state_dict(), "epoch": 3},
+            "mappings that may contain one: 'model'. Load the file with",
+        ),
     ],
 )
 @pytest.mark.parametrize("assign", [True, False])
@@ -638,7 +641,9 @@ def test_load_model_of_something_else(save: Saver, content: Any, message: str, a
 
 def test_load_model_of_a_whole_module(trained: Net, save: Saver) -> None:
     path = save(nn.Linear(2, 1))
-    with pytest.raises(TypeError, match=r"holds a whole module, no state dict; its state_dict\(\) is one"):
+    with pytest.raises(
+        TypeError, match=r"expected a state dict, found a whole module; give its state_dict\(\)"
+    ):
         zerocopy.load_model(nn.Linear(2, 1), path, weights_only=False)
 
 

@@ -54,7 +54,7 @@ def test_an_open_file(cold: Path) -> None:
     ids=lambda wrong: type(wrong).__name__,
 )
 def test_what_holds_no_tensors(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=f"not {type(wrong).__name__}$"):
+    with pytest.raises(TypeError, match=f"got {type(wrong).__name__}$"):
         zerocopy.prefetch(wrong)
 
 

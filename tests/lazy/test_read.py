@@ -201,7 +201,7 @@ def test_read_with_wrong_arguments_says_what_was_expected(tmp_path: Path) -> Non
             checkpoint.read(["w"])  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"expected a tensor of shape \(3, 4\) for w, got \(3,\)"):
             checkpoint.read({"w": ...}, into={"w": torch.ones(3)})
-        with pytest.raises(ValueError, match="not read: name it in the first argument"):
+        with pytest.raises(ValueError, match="not read; name it in the first argument"):
             checkpoint.read({"w": ...}, into={"v": torch.ones(3)})
 
 

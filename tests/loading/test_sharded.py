@@ -281,7 +281,7 @@ def test_an_index_that_is_a_pipe(folder: Path, way: Way) -> None:
     """Nobody writes into it, and nobody waits for that."""
     (folder / INDEX).unlink()
     os.mkfifo(folder / INDEX)
-    with pytest.raises(zerocopy.FormatError, match="no index"):
+    with pytest.raises(zerocopy.FormatError, match="not an index"):
         way(folder)
 
 

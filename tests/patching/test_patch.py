@@ -222,7 +222,7 @@ def test_safetensors_without_the_package(forked: Child) -> None:
                 print(error, zerocopy.is_patched())
         """
     )
-    assert result.stdout.count("takes the package safetensors, which is not there False") == 2, result
+    assert result.stdout.count("needs the package safetensors, which is not installed False") == 2, result
 
 
 # ------------------------------------------------------------------------- early references

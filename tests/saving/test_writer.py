@@ -215,7 +215,7 @@ def test_a_folder_is_in_the_way(tmp_path: Path) -> None:
 
 def test_used_in_another_way(tmp_path: Path) -> None:
     writer = zerocopy.Writer(tmp_path / "model.pt")
-    with pytest.raises(RuntimeError, match="in its block"):
+    with pytest.raises(RuntimeError, match="inside its with block"):
         writer.store_early(torch.ones(1))
     with writer:
         stored = writer.store_early(torch.ones(1))

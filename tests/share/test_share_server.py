@@ -160,7 +160,7 @@ def test_status_and_unload(server: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [None, 5, b"key", ["*"]])
 def test_what_is_no_key(server: Path, key: Any) -> None:
     assert serves(server)
-    with pytest.raises(TypeError, match="a key is a str"):
+    with pytest.raises(TypeError, match="expected a str as key"):
         share.unload(key)
     assert sharing.entries()
 
@@ -586,7 +586,7 @@ def test_memory_that_is_not_sealed_is_refused(tmp_path: Path) -> None:
         (open_memory, None, "not sealed"),
         (short, None, "not sealed"),
         (blank, None, "did not fill"),
-        (blank, [1, 2, 3, 4, 5], "another file"),
+        (blank, [1, 2, 3, 4, 5], "a different file"),
     ):
         with pytest.raises(ServerError, match=why):
             attach.attach(
@@ -609,7 +609,7 @@ def test_where_none_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             return
         else:
             monkeypatch.setattr(sys, "executable", "" if what == "no name" else str(tmp_path / "python"))
-        with pytest.raises(ServerError, match="could be started"):
+        with pytest.raises(ServerError, match="could not start"):
             share.load(int, "5")
         monkeypatch.undo()
 

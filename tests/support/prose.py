@@ -14,10 +14,9 @@ ROOT = Path(__file__).parents[2]
 
 #: Sentences that hide their subject, by a crude pattern.
 RIDDLE = re.compile(
-    r"^(what|who|whoever|whatever|which|whose)\b(?!.*\?)"
+    r"^(What|Who|Whoever|Whatever|Which|Whose)\b(?!.*\?)"
     r"|\b(is|are|was) no\b(?! longer)"
-    r"|\bthat (is|are) there\b",
-    re.I,
+    r"|\b[Tt]hat (is|are) there\b"
 )
 
 
