@@ -1,4 +1,4 @@
-// Reading ahead, for Python: files and mappings brought into memory in the background.
+// Reading ahead for Python: files and mappings are read into memory in the background.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -21,7 +21,7 @@ py::object Builder::value(const Value& value) {
   }
 }
 
-// Each node is made once. A container is known before it is filled, so it can hold itself.
+// Makes each node once. A container is stored before it is filled, so it can contain itself.
 py::object Builder::node(const Node& node) {
   py::object& slot = made_[node.slot];
   if (slot.is(begun_)) throw UnsupportedError("pickle: a value that is needed to make itself");

@@ -64,7 +64,7 @@ void move(const RegisteredFile& file, const py::object& storage, std::uint64_t o
   write ? file.write(piece) : file.read(piece);
 }
 
-// Each part: the offset in the file, the storage, and which of its bytes, by offset and size.
+// The offset in the file, the storage, and the offset and size within the storage.
 using Part = std::tuple<std::uint64_t, py::object, std::uint64_t, std::uint64_t>;
 
 void read_all(const RegisteredFile& file, const std::vector<Part>& parts) {

@@ -15,14 +15,13 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-// Storages are known as long as somebody has a tensor over them, so that ties are ties and nothing is read
-// twice.
+// Remembers storages while tensors use them, so tensors share storages and nothing is read twice.
 struct Remembered {
   WeakTorchStorage storage;
   bool moved = false;
 };
 
-// Stands where a tensor would be: an object of a Python class, which knows its source and its number there.
+// Makes placeholders: objects of a Python class that store their source and the tensor's number.
 class Placeholders final : public Tensors {
  public:
   Placeholders(const py::object& objects, Tensors& real)
@@ -32,7 +31,7 @@ class Placeholders final : public Tensors {
         source_(objects.attr("source")),
         as_is_(!objects.attr("converts").cast<bool>()) {}
 
-  // No placeholder: where a storage can be mapped, nothing is read.
+  // Returns a real storage, since storages have no placeholders. A mapped storage reads nothing.
   py::object storage(const Storage& storage) override { return real_.storage(storage); }
 
   py::object tensor(const Tensor& tensor) override {
@@ -50,7 +49,7 @@ class Placeholders final : public Tensors {
                                          .conjugate = false,
                                          .negative = false},
                                         reinterpret_cast<PyTypeObject*>(type_.ptr())));
-    // Past the class's own __setattr__, which is for the real tensor.
+    // Bypasses the class's own __setattr__, which sets attributes of the real tensor.
     const py::tuple recipe = py::make_tuple(source_, tensor.index);
     require(PyObject_GenericSetAttr(made.ptr(), recipe_name_.ptr(), recipe.ptr()));
     return made;
@@ -64,8 +63,8 @@ class Placeholders final : public Tensors {
   py::str recipe_name_{"_recipe"};
 };
 
-// The document without the leaves that were not chosen: dicts lack them, and the branches that they leave
-// empty; in lists and tuples, where places count, None stands.
+// Builds the document without the leaves that were not chosen. Dicts omit these and the branches
+// left empty. Lists and tuples, whose positions matter, hold None.
 class Pruning {
  public:
   Pruning(const Document& document, Builder& builder, const std::vector<bool>& keep, py::object construction)
@@ -80,7 +79,7 @@ class Pruning {
   }
 
  private:
-  // Null if nothing of it was chosen. Visits as Catalog does.
+  // Returns null if no leaf of the value was chosen. Visits the leaves in the order of NameIndex.
   py::object value(const Value& value) {
     if (!Path::is_branch(value)) return keep_[next_++] ? builder_.value(value) : py::object();
     if (!path_.enter(value.node())) return {};
@@ -125,7 +124,7 @@ class Pruning {
 
 }  // namespace
 
-// The file and its real storages, as long as the checkpoint is open.
+// The open file and its real storages.
 class Lazy::Opened final : public StoredTensors {
  public:
   Opened(py::object archive, const Reading& reading, Destination destination, py::object construction)
@@ -148,7 +147,7 @@ class Lazy::Opened final : public StoredTensors {
     Remembered& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
     if (std::optional<Stored> there = remembered(known)) return *std::move(there);
     Stored made = storage.root == nullptr ? open(storage) : part_of(stored(*storage.root), storage);
-    // Where Python was asked another thread may have come first.
+    // The call into Python may have let another thread make this storage first.
     if (std::optional<Stored> there = remembered(known)) return *std::move(there);
     known.moved = static_cast<bool>(made.moved);
     known.storage =
@@ -168,7 +167,7 @@ class Lazy::Opened final : public StoredTensors {
   std::vector<Remembered> views_;
 };
 
-// A tensor over the bytes between its first element and its last, wherever the whole lies.
+// Makes a tensor over the bytes from its first to its last element only.
 py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::span<const std::int64_t> size,
                               std::span<const std::int64_t> stride) {
   const Storage& storage = *whole.storage;
@@ -219,7 +218,7 @@ std::shared_ptr<Lazy::Opened> Lazy::opened() const {
   return opened_;
 }
 
-// Python runs when what is let go goes: this is closed by then.
+// Releasing may run Python code, so the checkpoint is marked as closed first.
 void Lazy::close() { std::exchange(opened_, nullptr).reset(); }
 
 const char* Lazy::container() const { return opened()->archive().container(); }

@@ -1,4 +1,4 @@
-// zerocopy._C: the names that the Python side sees.
+// zerocopy._C: the names that Python sees.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -32,8 +32,8 @@ Reading read_document(Archive& archive, bool take_modules = false) {
   return {std::move(document), std::move(records)};
 }
 
-// Pairs (module, name) of a pickle for Python. They need not be text, so they cross as bytes; a few bytes of
-// the pickle pair the same long names again and again, so each of those crosses once.
+// Passes pairs (module, name) of a pickle to Python, as bytes since they may not be text. A few
+// bytes of the pickle can repeat long names, so each name is converted once.
 class NameList {
  public:
   void append(std::string_view module, std::string_view name) {
@@ -47,7 +47,7 @@ class NameList {
   }
 
   py::list pairs_;
-  std::map<std::pair<const char*, std::size_t>, py::bytes> made_;  // by where they lie in the pickle
+  std::map<std::pair<const char*, std::size_t>, py::bytes> made_;  // by position in the pickle
 };
 
 py::list list_foreign_globals(ByteSpan pickle) {
@@ -69,9 +69,9 @@ struct Allowed {
   py::dict globals;  // {(module, name): object}
 };
 
-// The part of the safe load that builds nothing. `allow` gets every global that is not native and returns
-// {(module, name): object}, or raises; it is asked before anything is built, and before a fault of the stream
-// is reported.
+// The part of the safe load before building. `allow` gets every global that is not native, and
+// returns {(module, name): object} or raises. It is called before errors in the pickle are
+// reported.
 Allowed read_allowed(Archive& archive, const py::object& allow, bool take_modules) {
   std::optional<Reading> reading;
   std::exception_ptr fault;
@@ -101,8 +101,7 @@ py::object load(Archive& archive, const py::object& allow, const py::object& res
   return Builder(document, tensors, policy).value(document.root);
 }
 
-// The same over storages that are elsewhere already: storage_at(i) gives that of the i-th that explain()
-// lists.
+// Loads over existing storages: storage_at(i) returns the i-th storage of explain().
 py::object load_over(Archive& archive, const py::object& allow, const py::object& storage_at,
                      const std::string& encoding, const py::module_& construction) {
   const auto [reading, globals] = read_allowed(archive, allow, false);
@@ -120,7 +119,7 @@ std::unique_ptr<Lazy> read_lazily(py::object archive, const py::object& allow, c
                                 Destination{restore, cpu_as_is, transfer}, construction, name);
 }
 
-// For weights_only=False: the storages of (key, class name, number of elements), in that order.
+// For weights_only=False: returns the storages for (key, class name, number of elements), in order.
 py::list storages(Archive& archive,
                   const std::vector<std::tuple<std::string, std::string, std::int64_t>>& named) {
   std::vector<Wanted> wanted;
@@ -166,7 +165,7 @@ const char* name_of(Placement::How how) {
   return "";
 }
 
-// The StoragePlacement of each storage. Nothing is built or read.
+// Returns the StoragePlacement of each storage, without building or reading.
 py::list explain(Archive& archive) {
   std::optional<Reading> reading;
   {
@@ -195,7 +194,7 @@ py::bytes pickle_of(const Archive& archive) {
 }
 
 void require_unchanged(const Archive& archive) {
-  const GilReleased released;  // on a network file system it may take a while
+  const GilReleased released;  // may block on a network file system
   archive.content().require_unchanged();
 }
 
@@ -204,7 +203,7 @@ py::object untyped_storage(const py::object& buffer, bool allow_readonly) {
   return py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap());
 }
 
-// A tensor over an existing CPU storage, checked as the safe machine checks its own.
+// Makes a tensor over an existing CPU storage, with the checks of the safe machine.
 py::object view(const py::object& storage, const py::object& dtype, std::int64_t offset,
                 const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride) {
   const TorchStorage native = TorchStorage::of(storage.ptr());
@@ -229,8 +228,8 @@ Advice advice_of(const std::string& name) {
   return Advice::soon;
 }
 
-// For what a view of a storage holds; how it is read from now on, for the pages from its first element to its
-// last: run by run each would become a mapping of the kernel's own.
+// Advises the pages from a view's first to its last element. Advice for each run would split the
+// mapping into many.
 void advise_view(const py::object& storage, const py::object& dtype, std::int64_t offset,
                  const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride,
                  const std::string& advice) {

@@ -12,7 +12,8 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-// Of storages that are inflated, or swapped, on their way to a device so much is in memory at a time, or one.
+// The memory used at a time for storages that are inflated or swapped on their way to a device,
+// unless a single storage needs more.
 constexpr std::uint64_t kMostMade = std::uint64_t{16} << 20U;
 
 }  // namespace
@@ -48,7 +49,7 @@ ScalarType DTypes::number(const DType& dtype) {
 void add_dtypes_of_release() {
   for (const auto& [_, value] : py::dict(py::module_::import("torch").attr("__dict__"))) {
     if (!is_dtype(value.ptr())) continue;
-    const auto name = py::str(value).cast<std::string>();  // "torch.float32", of torch.float too
+    const auto name = py::str(value).cast<std::string>();  // "torch.float32", also for torch.float
     const ScalarType type = scalar_type_of(value.ptr());
     add_dtype(name.substr(name.find('.') + 1), static_cast<std::uint8_t>(item_size_of(type)),
               is_complex(type), is_complex(type) || is_floating_point(type));
@@ -59,7 +60,7 @@ py::object Stored::untyped() const { return moved ? moved : steal(native.wrap())
 
 py::object StoredTensors::device_of(const Storage& storage) const {
   if (destination_.transfer.is_none()) return py::none();
-  if (!asked_ || *asked_ != storage.location) {  // most files have one for all
+  if (!asked_ || *asked_ != storage.location) {  // most files use one location
     answer_ =
         destination_.transfer.attr("device_of")(py::str(storage.location.data(), storage.location.size()));
     asked_ = std::string(storage.location);
@@ -141,7 +142,7 @@ py::object StoredTensors::typed(const Stored& stored, const Storage& storage) {
 }
 
 py::object StoredTensors::over(const Stored& stored, const Tensor& tensor, const Shape& shape) {
-  if (stored.moved) {  // on another device, or over memory that is not ours
+  if (stored.moved) {  // on another device, or over memory of another owner
     return construction().attr("tensor_over")(stored.moved, dtypes().object(*tensor.dtype), tensor.offset,
                                               tuple_of(shape.size()), tuple_of(shape.stride()),
                                               tensor.requires_grad, tensor.conjugate, tensor.negative);
@@ -171,7 +172,7 @@ RealTensors::RealTensors(const Document& document, const Content& content, const
   for (std::size_t i = 0; i < staying.size(); ++i) read_[staying[i]->index] = std::move(read[i]);
 }
 
-// Returns those that stay on the CPU, or go by restore.
+// Returns the storages that stay on the CPU, or that `restore` moves.
 std::vector<const Storage*> RealTensors::carry_all(const Document& document) {
   std::vector<const Storage*> staying;
   std::vector<std::pair<py::object, std::vector<const Storage*>>> going;

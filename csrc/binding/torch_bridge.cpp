@@ -14,8 +14,8 @@ namespace {
 
 void share_owner(void* owner) { Share(static_cast<Owner*>(owner)).release(); }
 
-// Runs on any thread, with or without the GIL, perhaps after the interpreter is gone. The owner of
-// a mapping needs no Python; the owner of a Python buffer looks after itself (buffer.cpp).
+// Runs on any thread, with or without the GIL, perhaps after the interpreter has ended. Owners of
+// mappings need no Python. Owners of Python buffers handle this (buffer.cpp).
 void release_owner(void* owner) { Share::adopt(static_cast<Owner*>(owner)); }
 
 constexpr ZerocopyBridgeHost kHost{ZEROCOPY_BRIDGE_ABI, &share_owner, &release_owner};
@@ -39,7 +39,7 @@ ZerocopyTensorView plain(const View& view) {
           .stride = view.stride.data()};
 }
 
-// The handle is never closed: torch keeps the functions of storages that live to the end of the process.
+// The handle is never closed: torch keeps function pointers in storages until the process ends.
 ZerocopyBridgeEntry entry_of(const std::string& path) {
   void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* const found = handle == nullptr ? nullptr : ::dlsym(handle, "zerocopy_bridge");

@@ -10,7 +10,7 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-// A record that is missing is missing, also from what is no zip archive.
+// A record by name. Archives that are not zip have none, so the error is the same.
 struct Found {
   const ZipArchive& archive;
   std::size_t record;

@@ -27,7 +27,7 @@ class LeasedStorage final : public Owner {
 
  private:
   std::vector<std::unique_ptr<const Lease>> leases_;
-  TorchStorage storage_;  // goes first: nobody has the bytes any more when the leases end
+  TorchStorage storage_;  // destroyed first, so the bytes are free when the leases end
 };
 
 py::object leased_storage(const py::object& whole, const std::vector<int>& leases) {
@@ -39,7 +39,7 @@ std::unique_ptr<const Source> source_over(const py::object& untyped_storage) {
   TorchStorage storage = TorchStorage::of(untyped_storage.ptr());
   if (!storage.is_cpu()) throw py::value_error("not a CPU storage");
   const ByteSpan bytes = storage.bytes();
-  // NOLINTNEXTLINE(*-const-cast): a Region is what storages are built over; a source only reads
+  // NOLINTNEXTLINE(*-const-cast): Regions are writable, but a source only reads
   auto* const data = const_cast<std::byte*>(bytes.data());
   return std::make_unique<const MemorySource>(
       Region(data, bytes.size(), Share(new HeldStorage(std::move(storage)))));
@@ -93,7 +93,7 @@ void TransferPlan::lend(const py::object& storage, std::uint64_t offset) {
   const TorchStorage slot = TorchStorage::of(storage.ptr());
   if (!slot.is_cpu()) throw py::value_error("not a CPU storage");
   const ByteSpan bytes = slot.bytes().subspan({offset, staging_.slot});
-  // NOLINTNEXTLINE(*-const-cast): it is lent to be written to
+  // NOLINTNEXTLINE(*-const-cast): slots are lent for writing
   filling().lend(const_cast<std::byte*>(bytes.data()));
 }
 
@@ -103,7 +103,7 @@ void TransferPlan::wait(std::size_t chunk) {
   filling.wait(chunk);
 }
 
-// Its threads may want the GIL: what they read may be read by Python.
+// Releases the GIL, since the threads may need it to read through Python.
 void TransferPlan::stop() {
   const GilReleased released;
   filling_.reset();

@@ -9,10 +9,9 @@ namespace zerocopy {
 namespace {
 
 constexpr std::uint64_t kLargestShared = kRequest;
-constexpr std::uint64_t kLargestGap = std::uint64_t{16}
-                                      << 10U;  // a header, its padding, a record nobody wants
+constexpr std::uint64_t kLargestGap = std::uint64_t{16} << 10U;  // for a header, padding, or an unused record
 
-// The bytes that neighbours span, and which wishes they are: some of the order.
+// Neighbouring records that are read together: a range of the sorted order.
 struct Run {
   Extent extent;
   std::size_t first;
@@ -27,7 +26,7 @@ bool joins(const Run& run, const Wish& wish) {
          wish.extent.offset - run.extent.offset + wish.extent.size <= kLargestShared;
 }
 
-// One whose alignment in the file will not do is apart: it begins where memory does.
+// A record that is not aligned in the file starts a run of its own, at aligned memory.
 std::vector<Run> runs_of(std::span<const Wish> wishes, std::span<const std::size_t> order) {
   std::vector<Run> runs;
   bool open = false;

@@ -8,8 +8,8 @@
 namespace zerocopy {
 namespace {
 
-// An honest pickle spells out each leaf, in two bytes at least. The names of the branches above are spelled
-// out once, and repeated in each name below.
+// An honest pickle spells out each leaf in at least two bytes. It spells out branch names once, but
+// the names of leaves repeat them.
 constexpr std::uint64_t kTimes = 64;
 constexpr std::uint64_t kLeafCost = 64;
 constexpr std::uint64_t kBranchCost = 16;
@@ -20,7 +20,7 @@ std::string spelled(double number) {
   return {digits.begin(), end};
 }
 
-// A key as Python's str() shows it; one that has parts by its place among the keys.
+// Converts a key as Python's str() does. Composite keys get their position in the dict.
 std::string spelled(const Value& key, std::size_t place) {
   switch (key.kind()) {
     case Kind::none:
@@ -65,7 +65,7 @@ void Path::leave(const Node& branch) {
 Catalog::Catalog(const Document& document)
     : budget_(document.text().size(), "pickle: far more leaves than it spells out", kTimes),
       path_(document),
-      by_name_(document.tensors.size()) {  // there are seldom many more leaves
+      by_name_(document.tensors.size()) {  // other leaves are usually few
   leaves_.reserve(document.tensors.size());
   add("", document.root);
 }

@@ -1,10 +1,11 @@
-// The leaves of a document by dotted names: what a checkpoint holds, as people call it.
+// The leaves of a document by dotted names.
 //
 //   {"model": {"weight": T}, "steps": [1, 2]}      model.weight   steps.0   steps.1
 //
-// Dicts, lists and tuples are branches, everything else is a leaf; a document that is a leaf has the name "".
-// Keys that are no strings are spelled out. Of two leaves that come to one name the later gets "~2" appended.
-// Of equal keys of a dict the last value counts, at the place of the first, as in Python.
+// Dicts, lists and tuples are branches, and all other values are leaves. If the document itself is
+// a leaf, its name is "". Keys other than strings are converted as by str(). If two leaves have the
+// same name, the later name gets "~2" appended. If keys of a dict are equal, the last value takes
+// the place of the first, as in Python.
 #pragma once
 
 #include <deque>
@@ -19,18 +20,19 @@
 namespace zerocopy {
 
 struct Leaf {
-  std::string_view name;  // a view of the pickle, or of the catalog
+  std::string_view name;  // a view of the pickle, or of the index
   Value value;
 };
 
-// The branches that are being walked: one that holds itself is not entered again.
+// The branches on the current path. A branch that contains itself is not entered again.
 class Path {
  public:
   explicit Path(const Document& document) : entered_(document.slots()) {}
 
   static bool is_branch(const Value& value);
 
-  // False if it is being walked already. Throws FormatError where branches nest too deep to be walked.
+  // Returns false if the branch is on the path already. Throws FormatError if branches nest too
+  // deep.
   bool enter(const Node& branch);
   void leave(const Node& branch);
   int depth() const noexcept { return depth_; }
@@ -42,18 +44,18 @@ class Path {
 
 class Catalog {
  public:
-  // Throws FormatError when the names are out of proportion to the pickle: a few bytes can put one list into
-  // another again and again.
+  // Throws FormatError when the names are out of proportion to the pickle: a few bytes can nest one
+  // list in another repeatedly.
   explicit Catalog(const Document& document);
 
-  // In the order of the file, in which Path leads to them.
+  // In the order of the walk through the document.
   const std::vector<Leaf>& leaves() const noexcept { return leaves_; }
-  // Its place among the leaves.
+  // Returns the position among the leaves.
   std::optional<std::size_t> find(std::string_view name) const;
 
-  // Whether a leaf is a tensor, dense or of any other kind, or a parameter.
+  // Returns whether a leaf is a tensor of any layout, or a parameter.
   static bool is_tensor(const Value& value);
-  // The dense tensor that it is, or that the parameter holds; else null.
+  // Returns the dense tensor of the leaf or of its parameter, else null.
   static const Tensor* dense(const Value& value);
 
  private:

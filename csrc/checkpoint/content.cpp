@@ -13,7 +13,7 @@
 namespace zerocopy {
 namespace {
 
-// A typed pointer into bytes of unknown type has to suit the widest element.
+// Untyped bytes may be read as the widest element.
 constexpr std::uint64_t kWidestElement = 16;
 
 void reverse_units(const Region& bytes, std::size_t unit) {
@@ -22,7 +22,7 @@ void reverse_units(const Region& bytes, std::size_t unit) {
   }
 }
 
-constexpr std::uint64_t kMaxRecord = std::uint64_t{1} << 44U;  // so that no sum of them overflows
+constexpr std::uint64_t kMaxRecord = std::uint64_t{1} << 44U;  // prevents overflow of sums
 
 std::optional<std::uint64_t> max_inflated() {
   const char* const text = std::getenv("ZEROCOPY_MAX_INFLATED");

@@ -42,7 +42,7 @@ std::string_view parent_of(std::string_view path) {
   return slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
 }
 
-// All names: what is made of them is in proportion to that.
+// Concatenates all names, so the document's budget is in proportion to them.
 Region text_of(const Hdf5Listing& listing) {
   std::size_t size = 0;
   for (const Hdf5Entry& entry : listing) size += entry.path.size();
@@ -72,7 +72,7 @@ Hdf5Archive::Hdf5Archive(Content content, Hdf5Listing listing)
   if (const Hdf5Entry* table = find(kTable)) check_table(*table);
 }
 
-// HDF5 gives each dataset bytes of its own.
+// Checks that datasets do not overlap: HDF5 gives each dataset its own bytes.
 void Hdf5Archive::require_apart() const {
   std::vector<std::pair<Extent, const Hdf5Entry*>> extents;
   for (const Hdf5Entry& entry : listing_) {
@@ -120,7 +120,7 @@ bool Hdf5Archive::read_byteorder() const {
   throw FormatError("checkpoint: byte order " + quote(order.bytes().text()));
 }
 
-// One row for each storage, and it says what HDF5 says.
+// Checks that the table has one row per storage, and agrees with HDF5.
 void Hdf5Archive::check_table(const Hdf5Entry& table) const {
   if (table.dtype != "int64" || table.shape.size() != 2 || table.shape[1] != 3) {
     fail(table, "is no table of three columns, of int64");
@@ -190,7 +190,7 @@ Document Hdf5Archive::tree() const {
   Document document(text_of(listing_));
   std::map<std::string_view, Mapping*> groups{{"", &document.make<Mapping>(Kind::dict)}};
   document.root = Value::of(*groups[""]);
-  std::vector<const Storage*> storages(listing_.size());  // of each entry, if it is a dataset
+  std::vector<const Storage*> storages(listing_.size());  // of each entry that is a dataset
   for (std::size_t i = 0; i < listing_.size(); ++i) {
     const Hdf5Entry& entry = listing_[i];
     const std::string_view parent = parent_of(entry.path);

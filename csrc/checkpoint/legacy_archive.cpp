@@ -12,7 +12,7 @@
 namespace zerocopy {
 namespace {
 
-// How a pickle spells an integer: the bytes of LONG1, or decimal digits.
+// The encodings of an integer in a pickle: the bytes of LONG1, or decimal digits.
 struct Spelling {
   std::string_view bytes;
   std::string_view digits;
@@ -44,7 +44,7 @@ bool spells(const Instruction& instruction, const Spelling& wanted) {
   }
 }
 
-// Whether a pickle is that integer and nothing else.
+// Returns whether a pickle is just that integer.
 bool is_integer(ByteSpan pickle, const Spelling& wanted) {
   Decoder decoder(pickle);
   Instruction instruction;
@@ -56,8 +56,8 @@ bool is_integer(ByteSpan pickle, const Spelling& wanted) {
   return instruction.opcode == Opcode::stop;
 }
 
-// ... or comes to it in some other way. torch takes any: a file must not pass here for something
-// unknown that is a checkpoint to torch.
+// Returns whether a pickle evaluates to that integer in any way. torch accepts all, so this reader
+// must recognise every file that is a checkpoint to torch.
 bool comes_to(const Region& pickle, const Spelling& wanted) {
   try {
     if (is_integer(pickle.bytes(), wanted)) return true;
@@ -70,8 +70,8 @@ bool comes_to(const Region& pickle, const Spelling& wanted) {
   }
 }
 
-// The pickle at `offset`. One that has no end is given as far as it goes: who reads it will say so,
-// and knows by then what it names.
+// Returns the pickle at `offset`. An unterminated pickle is returned as far as it goes: the caller
+// reports the error, after listing its globals.
 Region pickle_at(const Source& source, std::uint64_t offset, std::uint64_t longest) {
   const std::uint64_t left = std::min(source.size() - offset, longest);
   for (std::uint64_t window = kFirstWindow;; window *= 4) {
@@ -90,7 +90,8 @@ Region pickle_at(const Source& source, std::uint64_t offset, std::uint64_t longe
 
 bool LegacyArchive::recognises(const Source& source) {
   const Region head = source.read({0, std::min<std::uint64_t>(4, source.size())});
-  if (head.bytes().text() == "PK\3\4") return false;  // these are opcodes as well
+  // A zip signature is also a sequence of opcodes.
+  if (head.bytes().text() == "PK\3\4") return false;
   return comes_to(pickle_at(source, 0, kLongestMagic), kMagic);
 }
 
@@ -116,7 +117,8 @@ std::vector<std::string_view> LegacyArchive::read_keys() {
   const Document document = read_pickle(keys_);
   if (!document.externals.empty()) throw RefusedError("legacy file: the list of keys names globals");
   if (!document.root.is(Kind::list)) fail("the list of keys is no list");
-  std::vector<std::string_view> keys;  // copies would let one long key, repeated from the memo, fill memory
+  // Views: copies of one long key, repeated from the memo, would exhaust memory.
+  std::vector<std::string_view> keys;
   for (const Value& key : document.root.as<Sequence>().items) {
     if (!key.is_text()) fail("a key that is no string");
     keys.push_back(key.as<Blob>().bytes.text());
@@ -139,7 +141,8 @@ std::vector<Record> LegacyArchive::records(std::span<const Wanted> storages) {
     records[entry->value].name = key;
   }
   for (std::size_t i = 0; i < storages.size(); ++i) {
-    const std::size_t first = wanted.find(storages[i].key)->value;  // empty ones of several types share a key
+    // Empty storages of several types share a key.
+    const std::size_t first = wanted.find(storages[i].key)->value;
     if (!found[first]) fail("no data of storage " + quote(storages[i].key));
     records[i] = records[first];
   }

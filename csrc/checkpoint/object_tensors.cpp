@@ -8,7 +8,7 @@
 namespace zerocopy {
 namespace {
 
-constexpr std::uint64_t kTimes = 64;  // as the catalog has it
+constexpr std::uint64_t kTimes = 64;  // as for the name index
 constexpr std::uint64_t kEntryCost = 64;
 
 }  // namespace

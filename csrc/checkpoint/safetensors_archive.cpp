@@ -8,8 +8,8 @@
 namespace zerocopy {
 namespace {
 
-// The format's names of torch's dtypes. F4 is packed: torch has two numbers in each element. Of F6 torch has
-// none.
+// torch's dtypes for the format's names. F4 is packed: torch stores two numbers per element. torch
+// has no dtype for F6.
 struct Named {
   std::string_view format;
   std::string_view torch;

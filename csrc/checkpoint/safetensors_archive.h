@@ -1,4 +1,4 @@
-// A .safetensors file as a checkpoint: a dict of names to tensors, each with a storage of its own.
+// A .safetensors file as a checkpoint: a dict from names to tensors, each with its own storage.
 #pragma once
 
 #include "checkpoint/archive.h"

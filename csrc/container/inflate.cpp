@@ -40,7 +40,7 @@ Region inflate(const Source& source, Extent deflated, std::uint64_t size) {
   if (!inflated_size_is_possible(deflated.size, size)) {
     fail(deflated, std::to_string(deflated.size) + " bytes cannot inflate to " + std::to_string(size));
   }
-  // One byte more than promised, so that a stream that gives more is seen.
+  // One byte more than `size`, to detect a stream that is too long.
   const Region room = Region::allocate(static_cast<std::size_t>(size) + 1);
   std::vector<std::byte> input(static_cast<std::size_t>(std::min(kInputChunk, deflated.size)));
   Stream stream;
@@ -63,7 +63,7 @@ Region inflate(const Source& source, Extent deflated, std::uint64_t size) {
     stream->avail_out = static_cast<uInt>(space);
     status = ::inflate(&*stream, Z_NO_FLUSH);
     produced += space - stream->avail_out;
-    if (status == Z_BUF_ERROR) status = Z_OK;  // wants more input or more room: both come above
+    if (status == Z_BUF_ERROR) status = Z_OK;  // more input or more room is needed, and comes above
   }
   if (status == Z_MEM_ERROR) throw std::bad_alloc();
   if (status != Z_STREAM_END) fail(deflated, stream->msg != nullptr ? stream->msg : "broken stream");

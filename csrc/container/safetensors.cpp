@@ -16,9 +16,9 @@ namespace {
 namespace json = simdjson::ondemand;
 
 constexpr std::uint64_t kLengthSize = 8;
-constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference reader's
-constexpr std::size_t kMaxDims = 64;               // torch's
-constexpr std::size_t kUsualEntry = 96;  // bytes of JSON: a guess, to have room for all entries at once
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // the limit of the reference reader
+constexpr std::size_t kMaxDims = 64;               // the limit of torch
+constexpr std::size_t kUsualEntry = 96;            // bytes of JSON per entry, a guess to reserve memory
 
 struct Format {
   std::string_view name;
@@ -49,20 +49,22 @@ std::uint64_t length_of(const Source& source) {
 }  // namespace
 
 bool SafetensorsHeader::recognises(const Source& source) {
-  constexpr std::uint64_t kAbsurd = std::uint64_t{1} << 48U;  // what other formats begin with is more
+  // Other formats begin with larger numbers.
+  constexpr std::uint64_t kAbsurd = std::uint64_t{1} << 48U;
   if (source.size() <= kLengthSize) return false;
   const Region head = source.read({0, kLengthSize + 1});
   return head.bytes().text().back() == '{' && length_of(source) < kAbsurd;
 }
 
-// Turns JSON into entries, in one pass and without a tree of it. Names are views of the header, unless JSON
-// has escaped them; every other string is copied: simdjson's own live no longer than its parser.
+// Parses JSON into entries in one pass, without building a tree. Names are views of the header
+// unless JSON escapes them. Other strings are copied, because simdjson's strings die with its
+// parser.
 class SafetensorsHeader::Parser {
  public:
   Parser(SafetensorsHeader& header, std::uint64_t begin, std::uint64_t end)
       : header_(header), begin_(begin), end_(end) {}
 
-  // `text` is followed by as many bytes as simdjson may read too far.
+  // `text` must be followed by the padding that simdjson may read.
   void parse(ByteSpan text) {
     end_of_text_ = text.text().data() + text.size();
     json::parser parser;
@@ -92,7 +94,7 @@ class SafetensorsHeader::Parser {
     if (!unknown_.empty()) throw UnsupportedError("safetensors header: " + unknown_);
   }
 
-  // Each byte of the file belongs to one tensor.
+  // Checks that each byte of the file belongs to one tensor.
   void lay_out() {
     auto& entries = header_.entries_;
     const auto by_place = [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
@@ -163,7 +165,7 @@ class SafetensorsHeader::Parser {
     return null;
   }
 
-  // What the format does not have today, in a header that may yet turn out to be none.
+  // Notes an unknown field. The header may still turn out to be invalid, which is reported first.
   void note_unknown(std::string_view tensor, std::string_view key) {
     if (unknown_.empty()) {
       unknown_ =
@@ -267,7 +269,7 @@ class SafetensorsHeader::Parser {
   SafetensorsHeader& header_;
   const char* end_of_text_ = nullptr;
   std::string unknown_;
-  std::uint64_t begin_;  // of the tensors' bytes, and their end
+  std::uint64_t begin_;  // start and end of the tensors' bytes
   std::uint64_t end_;
 };
 

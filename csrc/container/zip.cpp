@@ -37,7 +37,7 @@ bool deferred(T narrow) {
   return narrow == std::numeric_limits<T>::max();
 }
 
-// "zip: entry 3 'archive/data/0' at 0x1f40: "
+// Example: "zip: entry 3 'archive/data/0' at 0x1f40: "
 [[noreturn]] void fail(std::string_view name, std::uint64_t offset, const std::string& reason) {
   throw FormatError("zip: entry " + quote(name) + " at " + hex(offset) + ": " + reason);
 }
@@ -146,9 +146,9 @@ Zip::Entry Zip::read_entry(Cursor& cursor, std::uint64_t directory_offset) {
   return entry;
 }
 
-// Records lie back to back. How long a local extra field is, only the local header tells, so
-// what is checked here without touching the records is that they cannot overlap and that no more
-// room is left than such a field and a descriptor can fill; record() checks the rest.
+// Checks what the directory alone can show: records do not overlap, and gaps hold at most an
+// extra field and a descriptor. Only a local header tells its extra field's length, so record()
+// checks the rest.
 void Zip::check_layout(std::uint64_t directory_offset) {
   std::vector<Entry*> in_file_order;
   in_file_order.reserve(entries_.size());
@@ -182,7 +182,7 @@ void Zip::check_names() {
         root_.empty()) {
       fail(name, entry.header, "is not in the folder " + quote(root_) + " of the first record");
     }
-    // Other readers end names at a NUL and split them at a backslash.
+    // Other readers end names at NUL and split them at a backslash.
     if (name.find('\0') != std::string_view::npos || name.find('\\') != std::string_view::npos ||
         !is_utf8(ByteSpan(name), Surrogates::refuse)) {
       fail(name, entry.header, "has a name with NUL, backslash or bytes that are not UTF-8");
@@ -214,7 +214,7 @@ std::vector<Extent> Zip::local_headers() const {
 
 Record Zip::record(std::size_t i) const {
   const Entry& entry = entries_[i];
-  // Header and name in one read; the array serves every name that torch writes.
+  // Reads header and name together. The array suffices for every name that torch writes.
   std::array<std::byte, 256> near;  // NOLINT(*-member-init): read() fills what is used
   std::vector<std::byte> far;
   std::span<std::byte> head(near);
@@ -258,7 +258,7 @@ Record Zip::record(std::size_t i) const {
           entry.size};
 }
 
-// A local header repeats the sizes, leaves them to the descriptor (0, with flag bit 3) or to its
+// A local header repeats the sizes, or leaves them to the descriptor (0, with flag bit 3) or to its
 // zip64 field (all ones).
 void Zip::check_local_sizes(const Entry& entry, std::uint32_t stored_size, std::uint32_t size,
                             std::uint16_t extra_size) const {

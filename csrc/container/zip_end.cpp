@@ -16,15 +16,16 @@ constexpr std::uint32_t kZip64EndSignature = 0x06064b50;
 constexpr std::uint64_t kEndSize = 22;
 constexpr std::uint64_t kLocatorSize = 20;
 constexpr std::uint64_t kZip64EndSize = 56;
-constexpr std::uint64_t kZip64EndPreamble = 12;  // signature and size, which size does not count
+// signature and size, which the size field does not count
+constexpr std::uint64_t kZip64EndPreamble = 12;
 constexpr std::uint64_t kMaxComment = 65535;
 constexpr std::uint64_t kEntrySize = 46;
-// Some ten million records. A sparse file can claim any size at no cost; memory is not sparse.
+// About ten million records. A sparse file can claim any size at no cost, but memory is not sparse.
 constexpr std::uint64_t kMaxDirectory = std::uint64_t{1} << 30U;
 
-// What an end record says, 32-bit or zip64.
+// The fields of an end record, 32-bit or zip64.
 struct Claims {
-  std::uint64_t begins;  // where the record itself is: the directory has to end there
+  std::uint64_t begins;  // offset of the record itself, where the directory has to end
   std::uint64_t disk;
   std::uint64_t directory_disk;
   std::uint64_t entries_here;
@@ -34,7 +35,7 @@ struct Claims {
 
 [[noreturn]] void fail(const std::string& reason) { throw FormatError("zip: " + reason); }
 
-// All-ones means "look in the zip64 record".
+// All-ones means "see the zip64 record".
 template <typename T>
 bool agrees(T narrow, std::uint64_t wide) {
   return narrow == std::numeric_limits<T>::max() || narrow == wide;
@@ -45,13 +46,12 @@ bool deferred(T narrow) {
   return narrow == std::numeric_limits<T>::max();
 }
 
-// The end record is found from behind, by its signature and by a comment that ends with the file. Another one
-// behind it, or a second of that kind before it, would mean two archives to choose from: some readers take
-// the last signature, whatever its comment.
+// Searches backwards for the signature and a comment that ends with the file. Further signatures
+// would make the archive ambiguous: some readers take the last one, whatever its comment.
 std::optional<std::uint64_t> find_end_record(ByteSpan tail) {
   std::optional<std::uint64_t> found;
   bool others = false;
-  // The signature's last byte is rarer than its first, and memrchr passes 30 bytes a cycle.
+  // The signature's last byte is rarer than its first, and memrchr scans 30 bytes a cycle.
   constexpr std::size_t kLast = sizeof(kEndSignature) - 1;
   const std::byte* const begin = tail.data() + kLast;
   std::size_t left = tail.size() - kEndSize + 1;
@@ -68,7 +68,7 @@ std::optional<std::uint64_t> find_end_record(ByteSpan tail) {
   return found;
 }
 
-// Where an end record can be, with the longest comment and the locator before it.
+// Reads the range that can hold an end record with the longest comment, and the locator before it.
 Region tail_of(const Source& source) {
   const std::uint64_t size = std::min(source.size(), kEndSize + kMaxComment + kLocatorSize);
   return source.read({source.size() - size, size});
@@ -141,7 +141,7 @@ bool ends_like_a_zip(const Source& source) {
   if (source.size() < kEndSize) return false;
   try {
     return find_end_record(tail_of(source).bytes()).has_value();
-  } catch (const FormatError&) {  // two of them
+  } catch (const FormatError&) {  // two end records
     return true;
   }
 }

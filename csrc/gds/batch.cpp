@@ -10,12 +10,12 @@
 namespace zerocopy {
 namespace {
 
-constexpr unsigned kMostRequests = 128;  // what cuFile takes unless it is configured otherwise
+constexpr unsigned kMostRequests = 128;  // the default limit of cuFile
 
 }  // namespace
 
-// A batch of the library's. What is under way when it ends is cancelled, and waited for: it writes to memory
-// that somebody else may have next.
+// A batch of the library. The destructor cancels running requests and waits for them, since they
+// write to memory that may be reused.
 class Batch::Queue {
  public:
   Queue(const RegisteredFile& file, unsigned size) : file_(file), call_(file.driver().call()) {
@@ -30,7 +30,7 @@ class Batch::Queue {
     call_.cuFileBatchIODestroy(handle_);
   }
 
-  // Whether the library takes them.
+  // Returns whether the library accepted the requests.
   bool submit(std::span<Part> parts) {
     if (handle_ == nullptr) return false;
     requests_.clear();
@@ -53,7 +53,7 @@ class Batch::Queue {
 
   unsigned under_way() const noexcept { return under_way_; }
 
-  // Those that have come to an end since the last call, after a second at most.
+  // Returns the requests that finished since the last call. Waits at most a second.
   std::span<const abi::Event> ended() {
     events_.resize(requests_.size());
     unsigned count = under_way_;
@@ -90,12 +90,12 @@ void Batch::read(std::span<const RegisteredFile::Piece> pieces) {
         std::span(parts).subspan(at, std::min<std::size_t>(window, parts.size() - at));
     taken = taken && read_window(some);
     for (const Part& part : some) {
-      if (!part.complete) file_.read(part.piece);  // which says what is wrong
+      if (!part.complete) file_.read(part.piece);  // this read reports the error
     }
   }
 }
 
-// Whether the library took them.
+// Returns whether the library accepted the requests.
 bool Batch::read_window(std::span<Part> parts) {
   Queue queue(file_, static_cast<unsigned>(parts.size()));
   if (!queue.submit(parts)) return false;

@@ -11,10 +11,10 @@
 namespace zerocopy {
 namespace {
 
-constexpr int kAlreadyOpen = 5026;  // by somebody else in this process: torch, say
+constexpr int kAlreadyOpen = 5026;  // by other code of this process, such as torch
 constexpr int kAlreadyRegistered = 5023;
 
-// An address of a device, as CUDA takes it: a number by definition.
+// Converts a device address to CUDA's integer type.
 abi::DevicePointer pointer(const void* address) {
   // NOLINTNEXTLINE(*-reinterpret-cast)
   return reinterpret_cast<abi::DevicePointer>(address);
@@ -78,7 +78,7 @@ void Driver::register_buffer(DeviceMemory memory) {
     throw UnsupportedError("a buffer of another size is registered at this address");
   }
   const abi::Status status = call().cuFileBufRegister(memory.address, memory.size, 0);
-  // By somebody else, torch say: then it is not ours to deregister.
+  // Other code, such as torch, registered this buffer, so the driver must not deregister it.
   const bool ours = status.code != kAlreadyRegistered;
   if (ours) require_success(status, "cuFileBufRegister", path());
   buffers_.emplace(memory.address, Registered{memory.size, 1, ours});
@@ -113,7 +113,7 @@ BufferPlace Driver::place_of(DeviceMemory memory) const {
   return {memory.address, 0};
 }
 
-// cuMemcpy from pageable memory, and from a device to itself, returns before all is there.
+// cuMemcpy from pageable memory, and within a device, returns before the copy is complete.
 void Driver::copy_raw(const void* to, const void* from, std::uint64_t size) const {
   require_cuda(call().cuMemcpy(pointer(to), pointer(from), size), "cuMemcpy", path());
   require_cuda(call().cuStreamSynchronize(nullptr), "cuStreamSynchronize", path());
@@ -145,7 +145,7 @@ DeviceMemory Driver::lend(abi::Context context) {
   }
   try {
     register_buffer(memory);
-  } catch (const Error&) {  // it serves unregistered too, by a copy more
+  } catch (const Error&) {  // an unregistered buffer works too, with an extra copy
   } catch (const FileError&) {
   }
   return memory;

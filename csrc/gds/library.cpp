@@ -9,7 +9,7 @@
 namespace zerocopy {
 namespace {
 
-// Never closed again: both libraries start threads and register what runs at exit.
+// Never closed: both libraries start threads and register exit handlers.
 class Opened {
  public:
   Opened(const char* what, const std::vector<std::string>& names) {
@@ -64,7 +64,7 @@ std::shared_ptr<const Library> Library::open(const std::vector<std::string>& cud
 
   const Opened files("cuFile", cufile);
   files.find("cuFileDriverOpen", to.cuFileDriverOpen);
-  // The first of that name left memory behind, so a second came.
+  // The first version leaks memory, so libcufile added a second.
   files.find_if_there("cuFileDriverClose_v2", to.cuFileDriverClose);
   if (to.cuFileDriverClose == nullptr) files.find("cuFileDriverClose", to.cuFileDriverClose);
   files.find("cuFileDriverGetProperties", to.cuFileDriverGetProperties);

@@ -23,7 +23,7 @@ std::uint64_t lead_to_block(std::uint64_t offset) {
 }
 
 bool lies_alike(const RegisteredFile::Piece& piece) {
-  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see where its page begins
+  // NOLINTNEXTLINE(*-reinterpret-cast): the address's offset in its page
   return (reinterpret_cast<std::uintptr_t>(piece.memory.address) - piece.offset) % kDirectBlock == 0;
 }
 
@@ -58,7 +58,7 @@ std::shared_ptr<RegisteredFile> RegisteredFile::open(std::shared_ptr<Driver> dri
   std::shared_ptr<RegisteredFile> made(
       new RegisteredFile(std::move(driver), std::move(plain), std::move(direct)));
   abi::Descriptor told{.type = abi::kLinuxDescriptor, .file = {}, .operations = nullptr};
-  told.file.descriptor = made->direct_.descriptor();  // NOLINT(*-union-access): it is cuFile's
+  told.file.descriptor = made->direct_.descriptor();  // NOLINT(*-union-access): a union of cuFile's
   abi::FileHandle handle = nullptr;
   require_success(made->driver_->call().cuFileHandleRegister(&handle, &told), "cuFileHandleRegister",
                   made->path());
@@ -79,7 +79,7 @@ RegisteredFile::Cut RegisteredFile::cut(const Piece& piece) {
 void RegisteredFile::read(const Piece& piece) const {
   const auto [head, body] = cut(piece);
   if (body == 0) {
-    // A copy to a device costs more than the reading of a few pages.
+    // A copy to a device costs more than reading a few pages.
     return piece.memory.size < 4 * kDirectBlock ? read_plainly(piece) : read_bounced(piece);
   }
   read_plainly(first(piece, head));
@@ -116,8 +116,8 @@ void RegisteredFile::read_all(std::span<const Piece> pieces, unsigned patience) 
   for (const Piece& other : others) read(other);
 }
 
-// `call` is cuFileRead or cuFileWrite. How far it came: to the end, or to where a call did not move whole
-// blocks.
+// `call` is cuFileRead or cuFileWrite. Returns the bytes moved: all, or those before a call that
+// did not move whole blocks.
 template <typename Call>
 std::uint64_t RegisteredFile::move_blocks(const Piece& piece, const char* name, Call call) const {
   std::uint64_t done = 0;
@@ -134,7 +134,7 @@ std::uint64_t RegisteredFile::move_blocks(const Piece& piece, const char* name, 
   return done;
 }
 
-// What is left is for plain reading, which also knows what to say of a file that has ended.
+// The caller reads the rest through the page cache, which also reports the end of the file.
 std::uint64_t RegisteredFile::read_blocks(const Piece& piece) const {
   return move_blocks(piece, "cuFileRead", driver_->call().cuFileRead);
 }
@@ -166,7 +166,7 @@ void RegisteredFile::write_plainly(const Piece& piece) const {
   }
 }
 
-// The blocks that hold the piece come to the bounce buffer, and what belongs to the piece goes on from there.
+// Reads whole blocks to the bounce buffer, and copies the piece from there.
 void RegisteredFile::read_bounced(const Piece& piece) const {
   const Driver::Bounce bounce(*driver_);
   std::uint64_t done = 0;
@@ -184,7 +184,8 @@ void RegisteredFile::read_bounced(const Piece& piece) const {
   }
 }
 
-// Whole blocks from the bounce buffer; the ends share theirs with what is not ours to write.
+// Writes whole blocks from the bounce buffer. The partial blocks at both ends are written
+// separately.
 void RegisteredFile::write_bounced(const Piece& piece) const {
   const std::uint64_t head = lead_to_block(piece.offset);
   write_plainly(first(piece, head));
@@ -212,7 +213,7 @@ RegisteredFile::Pending::Pending(std::shared_ptr<const RegisteredFile> file, con
   base_offset_ = offset;
   const abi::Status status = file_->driver_->call().cuFileReadAsync(
       file_->handle_, base, &size_, &file_offset_, &base_offset_, &done_, stream_);
-  if (is_refusal(status.code)) return;  // wait() reads it all
+  if (is_refusal(status.code)) return;  // wait() reads everything
   require_success(status, "cuFileReadAsync", file_->path());
   begun_ = true;
 }
@@ -226,7 +227,7 @@ void RegisteredFile::Pending::wait() {
   if (begun_) {
     require_cuda(file_->driver_->call().cuStreamSynchronize(stream_), "cuStreamSynchronize", file_->path());
   }
-  // Where a stream's read fails, one of its own may not; or it says what is wrong.
+  // Retries a failed stream read without the stream. The retry succeeds or reports the error.
   if (!std::exchange(begun_, false) || done_ < 0) {
     file_->read(piece_);
   } else {

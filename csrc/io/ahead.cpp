@@ -12,9 +12,9 @@ namespace {
 
 struct Cancelled {};
 
-// Where the kernel cannot fill a mapping's pages, or says only that one of them could not be read: reading
-// the file itself brings it into the page cache too, and says what is wrong. A mapping may be older than
-// `file` is open: where the file ends before it, it was cut in between.
+// Reads a range of a file into the page cache, where the kernel cannot populate the mapping or
+// hides the error. The mapping may be older than `file`. If the file ends before the mapping, it
+// was cut.
 void read_through(const File& file, Extent extent) {
   constexpr std::uint64_t kPart = std::uint64_t{1} << 20U;
   std::vector<std::byte> scratch(static_cast<std::size_t>(std::min(kPart, extent.size)));
@@ -26,7 +26,7 @@ void read_through(const File& file, Extent extent) {
   }
 }
 
-// `unfilled` gets the extents of the file that the kernel did not fill.
+// Calls `unfilled` with the extents of the file that the kernel did not populate.
 template <typename Unfilled>
 void fill_pages(std::uint64_t offset, const Region& mapped, const Terms& terms, Unfilled unfilled) {
   const Piece whole{{offset, mapped.size()}, mapped.data()};
@@ -50,8 +50,7 @@ ReadAhead::ReadAhead(std::vector<MappedPart> parts, unsigned threads)
 std::shared_ptr<ReadAhead> ReadAhead::start(std::vector<MappedPart> parts, unsigned threads) {
   std::shared_ptr<ReadAhead> made(new ReadAhead(std::move(parts), threads));
   const SignalsBlocked blocked;
-  // Detached: nobody joins it, so nobody waits for it at the end of the process. It touches nothing that
-  // could be gone by then, only what it holds itself.
+  // Detached, so process exit does not wait for it. The thread uses only objects that it owns.
   std::thread([made] { made->run(); }).detach();
   return made;
 }
@@ -60,7 +59,7 @@ void ReadAhead::run() noexcept {
   std::exception_ptr fault;
   try {
     read_parts();
-  } catch (const Cancelled&) {  // NOLINT(bugprone-empty-catch): it is over, which is all there is to say
+  } catch (const Cancelled&) {  // NOLINT(bugprone-empty-catch): a cancelled reading has no error
   } catch (...) {
     fault = std::current_exception();
   }

@@ -17,7 +17,7 @@ struct Known {
   bool network;
 };
 
-// linux/magic.h, and the numbers that file systems outside of the kernel say of themselves.
+// From linux/magic.h, and from file systems outside of the kernel.
 constexpr std::array kKnown = std::to_array<Known>({
     {0x00006969, "NFS", true},
     {0x0000517B, "SMB", true},
@@ -60,7 +60,7 @@ constexpr std::array kKnown = std::to_array<Known>({
 });
 
 FileSystem of_status(const struct statfs& status) {
-  // The numbers have 32 bits; where f_type is a signed one, the upper ones would be filled with its sign.
+  // The numbers have 32 bits. A signed f_type would extend its sign to the upper bits.
   return file_system_of_type(static_cast<std::uint32_t>(status.f_type));
 }
 

@@ -16,7 +16,7 @@ class Leaseholder final : public Owner {
 
  private:
   std::shared_ptr<const Lease> lease_;
-  Share bytes_;  // goes first: nothing is mapped any more when the lease ends
+  Share bytes_;  // destroyed first, so the bytes are unmapped when the lease ends
 };
 
 }  // namespace

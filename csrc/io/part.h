@@ -1,9 +1,9 @@
-// A part of a file, as if it were a file of its own: for archives that lie in one file one behind the other.
+// A part of a file that is read like a file of its own, for files with several archives.
 //
 //   file   ├──── archive ────┼── archive ──┼──────── archive ────────┤
-//   part                     ├─ 0 ... n ───┤     offsets begin with the part
+//   part                     ├─ 0 ... n ───┤     offsets start at the part
 //
-// The file is opened and mapped once, whatever number of parts it has.
+// The file is opened and mapped once for all of its parts.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace zerocopy {
 
 class PartSource final : public Source {
  public:
-  // Throws FormatError when the part leaves the whole.
+  // Throws FormatError when the part exceeds the whole.
   PartSource(std::shared_ptr<const Source> whole, Extent part, Terms terms)
       : Source(std::move(terms)), whole_(std::move(whole)), part_(part) {
     if (!part_.fits(whole_->size())) {

@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
-// So much of what is small is one request: taking a request costs a lock.
+// Groups small reads up to this size into one request, since each request takes a lock.
 constexpr std::uint64_t kTogether = std::uint64_t{256} << 10U;
 
-// Of fills of less, all together, no thread is worth its start.
+// Fewer bytes than this are not worth starting threads.
 constexpr std::uint64_t kWorthThreads = std::uint64_t{2} << 20U;
 
 }  // namespace
@@ -48,12 +48,12 @@ void Filling::start() {
     try {
       threads_.emplace_back([this] { run(); });
     } catch (const std::system_error&) {
-      return;  // as many as can be had; without any the caller fills
+      return;  // without any thread, the caller reads
     }
   }
 }
 
-// By the looks of the first, the middle and the last.
+// Checks the first, the middle and the last request.
 bool Filling::are_at_hand() const {
   const auto is_at_hand = [](const Request& request) {
     const Fill& fill = request.fills.front();
@@ -63,7 +63,7 @@ bool Filling::are_at_hand() const {
          is_at_hand(requests_.back());
 }
 
-// A thread's whole life.
+// The body of each thread.
 void Filling::run() noexcept {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -72,7 +72,7 @@ void Filling::run() noexcept {
   }
 }
 
-// Does the next request; false when there is none, or there shall be none.
+// Carries out the next request. Returns false if none is ready, or after stop().
 bool Filling::step(std::unique_lock<std::mutex>& lock) {
   if (stopped_ || !is_ready()) return false;
   const Request& mine = requests_[next_++];

@@ -8,22 +8,22 @@
 namespace zerocopy {
 namespace {
 
-// What a storage begins at a multiple of on the device: where there is a choice, and what will do if it lies
-// so in the file.
+// Alignments of storages on the device: the preferred alignment, and the alignment that suffices if
+// the file has it.
 constexpr std::uint64_t kChosenAlignment = 256;
 constexpr std::uint64_t kKeptAlignment = 64;
 
-constexpr std::uint64_t kLargestGap = 4096;  // a header and its padding travel along
+constexpr std::uint64_t kLargestGap = 4096;  // a header and its padding are copied along
 
-constexpr std::size_t kMostCopies = 8;  // of a chunk
+constexpr std::size_t kMostCopies = 8;  // per chunk
 
-// A slot is so much larger than what is put into it: each part begins as far behind a border as in the file.
+// Extra room in a slot: each part keeps its offset within a page of the file.
 constexpr std::uint64_t kSlack = (kMostCopies + 1) * kSlotBorder;
 
-// Slots are at least so many, that one may be filled while another is emptied.
+// Use at least this many slots' worth of chunks, so that reading and copying overlap.
 constexpr std::uint64_t kParts = 8;
 
-// Bytes that lie on the device as they do in the file.
+// Bytes with the same layout on the device as in the file.
 struct Run {
   const Source* source;
   std::uint64_t offset;
@@ -65,7 +65,7 @@ std::vector<Run> place_all(std::span<const Cargo> cargo, Staging& staging) {
   return runs;
 }
 
-// In requests that end at borders of the file.
+// Splits reads at request boundaries of the file.
 void append_fills(std::vector<Fill>& fills, const Run& part, std::uint64_t at) {
   for (std::uint64_t done = 0; done < part.size;) {
     std::uint64_t size = std::min(kRequest, part.size - done);
@@ -93,7 +93,7 @@ Chunk chunk_of(std::span<const Run> parts) {
   return chunk;
 }
 
-// Takes what fits into a chunk off the runs, cutting the last at a border of the file.
+// Removes the bytes of one chunk from the runs, and splits the last run at a request boundary.
 class Cutter {
  public:
   Cutter(std::vector<Run> runs, std::uint64_t room) : runs_(std::move(runs)), room_(room) {}

@@ -9,7 +9,8 @@ namespace zerocopy {
 namespace {
 
 constexpr std::uint64_t kSmallestStep = std::uint64_t{4} << 20U;
-constexpr std::uint64_t kMostSteps = 4096;  // a file of twice as many windows is far from vm.max_map_count
+// twice as many windows are still far below vm.max_map_count
+constexpr std::uint64_t kMostSteps = 4096;
 
 }  // namespace
 
@@ -24,7 +25,7 @@ class WindowMapper::Window final : public Owner {
     if (found != register_->windows.end() && found->second == this) register_->windows.erase(found);
   }
 
-  // `share` is one in this window.
+  // `share` refers to this window.
   Region slice(Extent extent, Share share) const {
     const Region part = pages_.slice({extent.offset - extent_.offset, extent.size});
     return {part.data(), part.size(), std::move(share)};
@@ -63,9 +64,10 @@ Region WindowMapper::region(Extent extent) {
   const std::lock_guard lock(register_->mutex);
   Window*& window = register_->windows[{around.offset, around.size}];
   Share share =
-      window == nullptr ? Share() : Share::of_living(window);  // one that is dying waits for the lock
+      // A window being destroyed waits for the lock.
+      window == nullptr ? Share() : Share::of_living(window);
   if (!share) {
-    window = nullptr;  // what is thrown below leaves no pointer to one that is gone
+    window = nullptr;  // leaves no dangling pointer if the code below throws
     window = new Window(around, map_extent(file_, around, mode_), register_);
     share = Share(window);
   }
@@ -77,7 +79,7 @@ Region WindowMapper::region_apart(Extent extent) {
 }
 
 bool WindowMapper::is_aligned(std::uint64_t offset, std::uint64_t alignment) const {
-  return (start_ + offset) % alignment == 0;  // windows begin where pages do
+  return (start_ + offset) % alignment == 0;  // windows begin at page boundaries
 }
 
 }  // namespace zerocopy

@@ -1,7 +1,7 @@
-// Bytes that stay: a range of memory and a share in whatever keeps it alive.
+// A range of memory and a reference to its owner, which keeps the memory alive.
 //
-// A mapped file, inflated bytes, bytes read in, a Python buffer: each becomes a Region, and a
-// Region is the only thing a storage is built over. Copying one shares the owner, never the bytes.
+// Mapped files, inflated records, read bytes and Python buffers all become Regions. Storages are
+// built only over Regions. Copies of a Region share the owner and the bytes.
 #pragma once
 
 #include "memory/bytes.h"
@@ -15,7 +15,7 @@ class Region {
   Region(std::byte* data, std::size_t size, Share owner) noexcept
       : data_(data), size_(size), owner_(std::move(owner)) {}
 
-  // Fresh memory, not initialised, aligned for any dtype (and for AVX-512 loads).
+  // Allocates uninitialised memory, aligned for any dtype and for AVX-512 loads.
   static Region allocate(std::size_t size);
 
   std::byte* data() const noexcept { return data_; }
@@ -23,7 +23,7 @@ class Region {
   ByteSpan bytes() const noexcept { return {data_, size_}; }
   const Share& owner() const noexcept { return owner_; }
 
-  // The same owner, fewer bytes. Throws FormatError when the extent leaves the region.
+  // Returns a part with the same owner. Throws FormatError when the extent exceeds the region.
   Region slice(Extent extent) const {
     bytes().subspan(extent);
     return {data_ + extent.offset, static_cast<std::size_t>(extent.size), owner_};

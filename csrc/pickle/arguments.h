@@ -1,4 +1,4 @@
-// The arguments of a native call, taken out of their tuple with the type that the callee wants.
+// The typed arguments of a native call.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace zerocopy {
 
-// The arguments of one call, read with the type that the callee wants.
+// The arguments of one call. Each getter checks the type.
 class Arguments {
  public:
   Arguments(const Global& callable, const Sequence& arguments, std::uint64_t offset)
@@ -67,7 +67,7 @@ class Arguments {
 
   void require_key(Document& document, const Value& key) const { check_key(document, key, offset_); }
 
-  // torch.save writes an empty OrderedDict. Anything in it would be called by backward().
+  // torch.save writes an empty OrderedDict. backward() would call any item of it.
   void no_hooks(std::size_t i) const {
     if (items_[i].is(Kind::none)) return;
     if (!items_[i].is_mapping()) refuse("backward hooks that are no dict");
@@ -97,7 +97,7 @@ class Arguments {
   std::uint64_t offset_;
 };
 
-// Sizes or strides, out of their tuple.
+// Sizes or strides, read from their tuple.
 class Integers {
  public:
   // NOLINTNEXTLINE(*-member-init): 512 bytes a tensor, of which 16 are used

@@ -8,11 +8,11 @@
 namespace zerocopy {
 namespace {
 
-// Of a call's arguments, and of tuples in them: no rebuild function takes more, or deeper.
+// Limits of the arguments that are inspected. No rebuild function takes more, or deeper tuples.
 constexpr std::size_t kLooked = 16;
 constexpr int kDepth = 2;
 
-constexpr std::uint64_t kMostOfOne = std::uint64_t{1} << 40U;  // so that no sum of them overflows
+constexpr std::uint64_t kMostOfOne = std::uint64_t{1} << 40U;  // prevents overflow of sums
 
 bool exceeds(std::uint64_t charged, std::uint64_t times, std::uint64_t held) {
   return charged / times > held;
@@ -40,7 +40,7 @@ void Document::charge_argument(const Value& argument, int depth) {
   charge_state(argument);
 }
 
-// (tensor, dtype, ...): the tensor in another dtype, which may be sixteen times as wide.
+// (tensor, dtype, ...): a tensor converted to another dtype, which may be sixteen times as wide.
 void Document::charge_conversion(const Sequence& arguments) {
   if (arguments.items.size() < 2 || !arguments.items[0].is(Kind::tensor)) return;
   const auto& from = arguments.items[0].as<Tensor>();
@@ -51,7 +51,7 @@ void Document::charge_conversion(const Sequence& arguments) {
   converted_ = std::min(converted_ + numel * dtype->size, std::uint64_t{1} << 62U);
 }
 
-// A tuple that many calls share is looked at for each of them: that is bounded as the keys are.
+// Each call inspects a shared tuple again. The visits are bounded as those of keys are.
 void Document::require_countable(const Value& argument, int depth, std::uint64_t& visits) const {
   if (argument.is(Kind::big_integer)) throw FormatError("pickle: an integer beyond 64 bits in a tensor");
   const bool is_sequence = argument.is(Kind::tuple) || argument.is(Kind::list);
@@ -91,7 +91,8 @@ void Document::settle() const {
     for (const Value& argument : arguments->items) require_countable(argument, 0, visits);
   }
   constexpr std::uint64_t kSets = 4;
-  constexpr std::uint64_t kLeast = 8;  // bytes that an attribute takes in a pickle: its name, its value
+  // Bytes that an attribute takes in a pickle: its name and value.
+  constexpr std::uint64_t kLeast = 8;
   std::uint64_t attributes = 0;
   for (const Mapping* state : states_) attributes += state->items.size();
   if (exceeds(attributes * kLeast, kSets, text_.size())) {

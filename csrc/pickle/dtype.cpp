@@ -50,7 +50,7 @@ struct Added {
   DType dtype;
 };
 
-// Elements of a deque stay where they are.
+// A deque, since its elements never move.
 std::deque<Added>& added() {
   static std::deque<Added> list;
   return list;

@@ -74,7 +74,7 @@ class Machine {
   Instruction instruction_{};
   Memo<Value> memo_{document_.text().size()};
   Stack stack_;
-  const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // one, as in Python
+  const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // shared
   StorageTable storages_;
   bool take_modules_;
 };
@@ -85,11 +85,11 @@ void Machine::refuse(const std::string& reason) const { throw RefusedError("pick
 
 void Machine::step() {
   switch (instruction_.opcode) {
-    case Opcode::proto:  // the number is not believed: opcodes speak for themselves
+    case Opcode::proto:  // the number is ignored, since opcodes are unambiguous
     case Opcode::frame:
       return;
 
-    // Values that are there
+    // Stack and memo
     case Opcode::mark:
       return stack_.mark();
     case Opcode::binput:
@@ -252,7 +252,7 @@ void Machine::load_persistent(const Value& id) {
 void Machine::append(std::span<const Value> items) {
   const Value target = stack_.top();
   if (target.is(Kind::object)) {
-    if (items.empty()) refuse("nothing appended to an object");  // of a class that may not even be a list
+    if (items.empty()) refuse("nothing appended to an object");  // the class may not even be a list
     for (const Value& item : items) add_step(target.as<Object>(), Object::Effect::append, item);
     return;
   }
@@ -277,7 +277,8 @@ void Machine::add_items(std::span<const Value> items) {
 void Machine::set_items(std::span<const Value> items) {
   const Value target = stack_.top();
   if (items.size() % 2 != 0) fail("a key without a value");
-  if (items.empty() && target.is(Kind::object)) refuse("nothing set in an object");  // ... a dict
+  // The class may not even be a dict.
+  if (items.empty() && target.is(Kind::object)) refuse("nothing set in an object");
   if (!target.is_mapping() && !target.is(Kind::object)) refuse("items set on something that is no dict");
   for (std::size_t i = 0; i < items.size(); i += 2) {
     check_key(document_, items[i], instruction_.offset);
@@ -291,7 +292,7 @@ void Machine::set_items(std::span<const Value> items) {
   }
 }
 
-// OrderedDict's attributes (state_dict puts _metadata there), or the state of an allowed class.
+// Sets OrderedDict's attributes (state_dict's _metadata), or the state of an allowed class.
 void Machine::build(const Value& state) {
   const Value target = stack_.top();
   document_.charge_state(state);
@@ -309,7 +310,8 @@ void Machine::build(const Value& state) {
 }
 
 void Machine::call(Object::Call how) {
-  const bool bare = storages_.of_script() && !stack_.top().is(Kind::tuple);  // of an enumeration, the value
+  // An enumeration passes its value without a tuple.
+  const bool bare = storages_.of_script() && !stack_.top().is(Kind::tuple);
   if (bare) make_sequence(Kind::tuple, stack_.take(1));
   const Value arguments = pop();
   const Value callable = pop();

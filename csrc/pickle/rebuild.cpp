@@ -5,7 +5,7 @@
 namespace zerocopy {
 namespace {
 
-// TorchScript's pickler says of a dict what its type is: restore_type_tag(dict, 'Dict[str, bool]').
+// Unwraps a type tag of TorchScript's pickler: restore_type_tag(dict, 'Dict[str, bool]').
 Value untagged(const Value& value) {
   if (!value.is(Kind::object)) return value;
   const auto& object = value.as<Object>();
@@ -31,7 +31,7 @@ void set_metadata(const Arguments& arguments, std::size_t i, Tensor& tensor) {
   }
 }
 
-// (storage, offset, size, stride), the part that all versions share.
+// (storage, offset, size, stride): the arguments that all versions share.
 Tensor& make_tensor(Document& document, const Arguments& arguments, const DType& dtype) {
   Storage& storage = arguments.storage(0);
   const Integers size(arguments, 2);

@@ -7,7 +7,7 @@ namespace zerocopy {
 namespace {
 
 constexpr std::size_t kMaxLocation = 200;
-constexpr std::size_t kMaxKey = 200;  // torch counts "0", "1", ...; each use of a key hashes it
+constexpr std::size_t kMaxKey = 200;  // torch counts "0", "1", ...; each use hashes the key
 
 [[noreturn]] void fail(const std::string& reason, std::uint64_t offset) {
   throw FormatError("pickle: persistent id: " + reason + " (at " + hex(offset) + ")");

@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-// Its last share may die on any thread, without the GIL.
+// The last reference may be released on any thread, without the GIL.
 class PythonBuffer final : public Owner {
  public:
   explicit PythonBuffer(PyObject* object) {

@@ -23,7 +23,7 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-constexpr std::size_t kMaxText = 1000;  // bytes of a value that are handed to Python
+constexpr std::size_t kMaxText = 1000;  // longer values are not passed to Python
 constexpr std::size_t kMaxItems = 64;
 
 const RecordType& tensor_facts() {
@@ -60,8 +60,8 @@ const Value* item_of(const Value* value, std::size_t i) {
   return i < items.size() ? items.begin() + i : nullptr;
 }
 
-// What the arguments of a rebuild function say of the tensor that it makes: (layout, (..., values, size)) of
-// a sparse one, (storage, offset, size, ...) of a quantized one.
+// The tensor described by the arguments of a rebuild function: (layout, (..., values, size)) of a
+// sparse tensor, (storage, offset, size, ...) of a quantized tensor.
 struct Scattered {
   std::optional<std::vector<std::int64_t>> shape;
   std::string_view dtype;
@@ -94,7 +94,7 @@ Scattered scattered_of(const Object& object) {
   return found;
 }
 
-// A tensor of a document: by its dotted name, or by its path inside an object of a class that is not native.
+// A tensor of a document, by its dotted name or by its path inside an object.
 struct Named {
   std::string_view name;
   const Value* value;
@@ -149,7 +149,7 @@ py::object number_of(const Blob& blob) {
   return type.attr("from_bytes")(py::bytes(bytes.data(), bytes.size()), "little", py::arg("signed") = true);
 }
 
-// The kind of a value that is not a tensor, and the value where it is small, or how many items it has.
+// Describes a value that is not a tensor: its kind, and a small value or the number of items.
 std::pair<const char*, py::object> described(const Value& value) {
   switch (value.kind()) {
     case Kind::none:
@@ -226,7 +226,7 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
   return listed;
 }
 
-// Reads a checkpoint as a safe load does, up to where it would ask the allow-lists, and lists what is in it.
+// Reads a checkpoint as a safe load does, without asking the allow-lists, and lists its content.
 py::dict contents(int descriptor, const std::string& name, const py::object& listing) {
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;

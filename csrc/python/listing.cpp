@@ -13,7 +13,7 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-// A dataset that h5py reads. Dies with its archive, or where that is refused, without the GIL then.
+// A dataset that h5py reads. The archive may release it without the GIL.
 class ReadByPython final : public Foreign {
  public:
   ReadByPython(py::function call, std::string why) : Foreign(std::move(why)), call_(std::move(call)) {}

@@ -29,13 +29,13 @@ Mode mode_of(const std::string& letters) {
   throw py::value_error("mode must be 'c', 'r' or 'r+', not '" + letters + "'");
 }
 
-// How the bytes of a file are read.
+// The strategy to read a file.
 enum class Way : std::uint8_t {
-  whole,    // mapped, read when they are touched
-  ahead,    // mapped, and read before
+  whole,    // mapped, read on page faults
+  ahead,    // mapped and read ahead
   windows,  // mapped window by window
   pread,    // read into private memory
-  direct,   // the same, past the page cache
+  direct,   // as pread, past the page cache
 };
 
 Way way_of(const std::string& name) {
@@ -50,8 +50,8 @@ Way way_of(const std::string& name) {
 std::shared_ptr<Mapper> map_whole(const File& file, std::uint64_t start, Mode mode, bool ahead,
                                   const Terms& terms) {
   Region whole = map_file(file, start, mode);
-  // Before the first page is read: so they come in large pieces, for every process that maps them later. What
-  // is written to is left as it is.
+  // Advises before the first page is read, so the page cache uses large pages, for all later
+  // mappings. Shared mappings stay as they are, since they are written to.
   if (mode != Mode::shared) advise(whole.bytes(), Advice::huge);
   if (ahead) read_ahead(file, start, whole, terms);
   return WholeMapper::of(std::move(whole));
@@ -64,10 +64,10 @@ std::shared_ptr<Mapper> mapper_of(const File& file, std::uint64_t start, Mode mo
   return std::make_shared<WindowMapper>(File::duplicate(file.descriptor(), file.path()), start, mode);
 }
 
-// What h5py says is in a file, or none: then the file says it.
+// h5py's listing of a file. Without it, the file is parsed.
 using Listed = std::optional<Hdf5Listing>;
 
-// What is mapped stays where it is: what is read into private memory, or goes to a device, is read once.
+// Mapped bytes stay in the page cache. Bytes for private memory or a device are read once.
 std::shared_ptr<const Source> source_of(File file, std::uint64_t start, Way strategy, const Terms& terms) {
   if (strategy == Way::direct) return std::make_shared<const DirectSource>(std::move(file), start, terms);
   return std::make_shared<const SparingSource>(std::move(file), start, terms);
@@ -106,7 +106,8 @@ ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const std::s
   return archive_of_file(File::duplicate(descriptor, name), start, mode, how, terms, std::move(listed));
 }
 
-// A buffer cannot be mapped copy-on-write: mode "c" copies each storage, the others share it.
+// A buffer cannot be mapped copy-on-write, so mode "c" copies each storage. Other modes share the
+// buffer.
 ArchivePointer open_buffer(const py::object& buffer, const std::string& letters, const py::object& listing) {
   const Mode mode = mode_of(letters);
   Listed listed = listing_of(listing);
@@ -117,7 +118,7 @@ ArchivePointer open_buffer(const py::object& buffer, const std::string& letters,
                      std::move(listed));
 }
 
-// A file that has archives in it, one behind the other.
+// A file that contains several archives, one after the other.
 class MultiArchiveFile {
  public:
   MultiArchiveFile(const py::bytes& path, const std::string& letters, const std::string& strategy,
@@ -147,8 +148,8 @@ class MultiArchiveFile {
 
 using Pair = std::pair<std::uint64_t, std::uint64_t>;
 
-// A result of the model server: (descriptor, offset, size) of each part, and where the tables (offset, rows)
-// and the pickle (offset, size) are in the first part. The storages keep the lease.
+// Opens a result of the model server from (descriptor, offset, size) of each part. The tables
+// (offset, rows) and the pickle (offset, size) are in the first part. The storages keep the lease.
 ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, std::uint64_t>>& parts,
                               int lease, Pair mappings, Pair storages, Pair pickle) {
   const GilReleased released;

@@ -1,4 +1,4 @@
-// From what Python gives (path, descriptor, buffer) to an Archive, and how its bytes come to memory.
+// Opens an Archive from Python's path, descriptor or buffer, with the chosen read strategy.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,7 +9,7 @@ namespace zerocopy {
 
 using ArchiveClass = pybind11::class_<Archive>;
 
-// Archive.open, open_descriptor, open_buffer, is_direct; MultiArchiveFile.
+// Registers Archive.open, open_descriptor, open_buffer, is_direct, and MultiArchiveFile.
 void register_opening(pybind11::module_& module, ArchiveClass& archive);
 
 }  // namespace zerocopy

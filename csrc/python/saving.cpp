@@ -24,7 +24,7 @@ std::vector<Item> items_of(const py::object& buffer) {
   return items;
 }
 
-// A file that is going to be written by a plan. It does not own the descriptors.
+// A file that a plan writes. It does not own the descriptors.
 class PlannedSave {
  public:
   PlannedSave(const std::tuple<py::object, py::object, py::object, py::object>& plan, int descriptor,

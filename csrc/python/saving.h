@@ -1,4 +1,4 @@
-// Saves that go on while the program does.
+// Registers saves that continue in the background.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,5 @@
-// On what terms Python has bytes read: by so many threads, and stopped by what a signal's handler raises.
+// Transfer options for Python callers: signal handlers run during the transfer, and their
+// exceptions stop it.
 #pragma once
 
 #include <pybind11/pybind11.h>

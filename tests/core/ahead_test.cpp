@@ -58,9 +58,9 @@ TEST_F(AheadTest, PagesThatWereWrittenToAreNoFilesAnyMore) {
   const Region whole = map_file(open(), 0, Mode::copy_on_write);
   const int pagemap = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   ASSERT_GE(pagemap, 0);
-  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to look it up
+  // NOLINTNEXTLINE(*-reinterpret-cast): the address to look up
   const auto begin = reinterpret_cast<std::uintptr_t>(whole.data());
-  EXPECT_EQ(whole.bytes().text(), content_);  // which has read every page
+  EXPECT_EQ(whole.bytes().text(), content_);  // this reads every page
   EXPECT_TRUE(is_unwritten(pagemap, begin, whole.size()));
   whole.data()[9 * kMiB] = std::byte{1};
   EXPECT_FALSE(is_unwritten(pagemap, begin, whole.size()));
@@ -102,13 +102,13 @@ TEST_F(AheadTest, CancelledAndLetGo) {
   for (int round = 0; round < 20; ++round) {
     const auto reading = ahead_of(path_, open());
     reading->cancel();
-    if (round % 2 != 0) continue;  // nobody waits
+    if (round % 2 != 0) continue;  // no thread waits
     EXPECT_TRUE(reading->wait_for(kLong));
     EXPECT_NO_THROW(reading->rethrow());
   }
 }
 
-// Whether the page at an offset is in the page cache.
+// Returns whether the page at an offset is in the page cache.
 bool is_cached(const Region& mapped, std::uint64_t offset) {
   unsigned char resident = 0;
   EXPECT_EQ(::mincore(mapped.data() + offset / 4096 * 4096, 1, &resident), 0);
@@ -208,7 +208,7 @@ TEST(Memory, PagesLieAsTheFileDoes) {
     for (const std::size_t size : {std::size_t{1}, std::size_t{5000}, std::size_t{5} << 20U}) {
       const Region pages = allocate_pages(size, offset);
       EXPECT_EQ(pages.size(), size);
-      // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see where its page begins
+      // NOLINTNEXTLINE(*-reinterpret-cast): the address's offset in its page
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pages.data()) % 4096, offset % 4096);
       pages.data()[size - 1] = std::byte{1};
       EXPECT_EQ(pages.data()[0], size == 1 ? std::byte{1} : std::byte{0});

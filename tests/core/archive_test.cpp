@@ -12,7 +12,7 @@ std::vector<ZipRecord> records(const std::string& version = "3\n") {
   return {{"root/data.pkl", "\x80\2N."}, {"root/version", version}, {"root/data/0", kData}};
 }
 
-// A record whose data begins at a multiple of 64, or `shift` bytes after one.
+// Aligns a record's data to 64 bytes, plus `shift`.
 std::string aligned(std::vector<ZipRecord> list, std::size_t shift = 0) {
   std::size_t at = 0;
   for (ZipRecord& record : list) {
@@ -24,7 +24,7 @@ std::string aligned(std::vector<ZipRecord> list, std::size_t shift = 0) {
   return zip_of(std::move(list));
 }
 
-// An archive whose every local header has been read.
+// An archive whose local headers have been read.
 class Opened {
  public:
   explicit Opened(const std::string& file, Mode mode = Mode::copy_on_write, bool map = true)
@@ -165,8 +165,8 @@ TEST(ZipArchive, RecordsOfSeveralPickles) {
   EXPECT_EQ(archive.content().read(found[0]).bytes().text(), "efghijkl");
   EXPECT_EQ(archive.content().read(found[1]).bytes().text(), "abcd");
   EXPECT_EQ(archive.read(archive.directory().find("constants.pkl").value()).bytes().text(), "\x80\2).");
-  EXPECT_THROW(archive.records_in("data/", wanted), FormatError);  // of other sizes there
-  EXPECT_THROW(archive.records_in("", wanted), FormatError);       // not beside the folder
+  EXPECT_THROW(archive.records_in("data/", wanted), FormatError);  // the sizes differ there
+  EXPECT_THROW(archive.records_in("", wanted), FormatError);       // the records are in the folder
   EXPECT_THROW(archive.records_in("constants", wanted), FormatError);
   EXPECT_THROW(archive.records_in("constants/", std::vector{Wanted{"0", untyped(), 8}}), FormatError);
   EXPECT_THROW(archive.records_in("constants/", std::vector{Wanted{"2", untyped(), 0}}), FormatError);
@@ -183,7 +183,8 @@ TEST(Archive, RefusesEveryCut) {
                                  [](std::string_view file) { Opened{std::string(file)}; });
 }
 
-// Enough records for a thread of its own; one of them is wrong, and the archive may go first.
+// Uses enough records to start a thread. One record is wrong, and the archive may be destroyed
+// first.
 TEST(Archive, ManyRecords) {
   std::vector<ZipRecord> list = records();
   for (int i = 0; i < 3000; ++i) list.emplace_back("root/extra/" + std::to_string(i), "");

@@ -10,7 +10,7 @@ std::string text(std::string_view content) {
   return "\x8c" + std::string(1, static_cast<char>(content.size())) + std::string(content);
 }
 
-// A dict of those items, each a key and a value, as pickles of them.
+// Returns the pickle of a dict, from the pickles of its keys and values.
 std::string dict(const std::vector<std::pair<std::string, std::string>>& items) {
   std::string pickle = "}(";
   for (const auto& [key, value] : items) pickle += key + value;
@@ -71,7 +71,7 @@ TEST(Catalog, WhatHoldsItselfIsEnteredOnce) {
 TEST(Catalog, WhatIsSharedIsNamedEachTime) { EXPECT_EQ(names("](](Neq\0h\0e"s), (Names{"0.0", "1.0"})); }
 
 TEST(Catalog, NamesOutOfProportionAreRefused) {
-  std::string pickle = "](NNNNNNNNNNeq\0"s;  // each list holds ten times the one before
+  std::string pickle = "](NNNNNNNNNNeq\0"s;  // each list is ten times as long as the previous
   for (int i = 1; i < 12; ++i) {
     const std::string before = "h"s + static_cast<char>(i - 1);
     pickle += "](";

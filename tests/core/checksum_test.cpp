@@ -1,4 +1,4 @@
-// CRC-32: the value that every description of it gives, and the same in pieces.
+// CRC-32: the standard check value, also when computed in pieces.
 #include "container/checksum.h"
 
 #include <gtest/gtest.h>

@@ -31,7 +31,7 @@ class Files : public ::testing::Test {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  // The errno of the FileError that a call throws, or 0.
+  // Returns the errno of the FileError that a call throws, or 0.
   template <typename Call>
   static int error_of(const std::string& path, Call call) {
     try {
@@ -49,7 +49,7 @@ class Files : public ::testing::Test {
     return error_of(file.path(), [&] { file.require_unchanged(); });
   }
 
-  // A file that was written long ago: whatever is written to it now has another date.
+  // Writes a file with an old date, so later writes change the date.
   std::string write_old(const std::string& name, const std::string& content) const {
     write(name, content);
     set_date(path(name), 1);
@@ -80,7 +80,7 @@ TEST_F(Files, RefusesWhatIsNoFile) {
   EXPECT_EQ(refusal(path("")), EISDIR);
   EXPECT_EQ(refusal("/dev/zero"), EINVAL);
   ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
-  EXPECT_EQ(refusal(path("fifo")), EINVAL);  // and does not wait for a writer
+  EXPECT_EQ(refusal(path("fifo")), EINVAL);  // does not wait for a writer
   std::filesystem::create_symlink(path("nowhere"), path("dangling"));
   EXPECT_EQ(refusal(path("dangling")), ENOENT);
 }
@@ -152,7 +152,7 @@ TEST_F(Files, ChangedByWhateverWritesToThem) {
 TEST_F(Files, ChangedAlsoWhenTheDateIsSetBack) {
   const std::string name = write_old("file", "0123456789");
   const File file = File::open(name, File::Access::read);
-  // Only the change time is left to tell, and its clock ticks a few times in a hundredth of a second.
+  // Only the change time can differ, and its clock ticks a few times in 10 ms.
   for (int i = 0; i < 100 && change(file) == 0; ++i) {
     ::usleep(1000);
     write("file", "9876543210");
@@ -188,7 +188,7 @@ TEST_F(Files, InPlaceMeansFoundAtItsPathAndWhole) {
   EXPECT_EQ(error_of(name, in_place), 0);
   write("file", "012345678");
   EXPECT_EQ(error_of(name, in_place), ESTALE);
-  write("file", "9876543210");  // as long as before: what is in it is another question
+  write("file", "9876543210");  // of the same length; require_in_place() ignores the content
   EXPECT_EQ(error_of(name, in_place), 0);
   std::filesystem::rename(write("other", "0123456789"), name);
   EXPECT_EQ(error_of(name, in_place), ESTALE);

@@ -1,4 +1,5 @@
-// cuFile's function table, driver, files and batches, over the twin that enforces its rules (tests/gds).
+// Tests cuFile's function table, driver, files and batches with the fake cuFile, which enforces its
+// rules (tests/gds).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr std::uint64_t kBlock = 4096;
 
-// The twin's own numbers.
+// The fake library's counters and settings.
 class Numbers {
  public:
   Numbers() : library_(::dlopen(CUFILE_TWIN, RTLD_NOW | RTLD_LOCAL)) { call<void()>("twin_reset")(); }
@@ -208,7 +209,7 @@ TEST_F(GdsTest, BuffersAreRegisteredOnceAndUsed) {
   file->read({2 * kBlock, at(5 * kBlock, 3 * kBlock)});
   EXPECT_EQ(twin.get("registered_moves"), 1);
   EXPECT_EQ(here(5 * kBlock, 3 * kBlock), there(2 * kBlock, 3 * kBlock));
-  file->read({2 * kBlock, at(62 * kBlock, 3 * kBlock)});  // leaves it
+  file->read({2 * kBlock, at(62 * kBlock, 3 * kBlock)});  // leaves the buffer
   EXPECT_EQ(twin.get("registered_moves"), 1);
   driver.deregister_buffer(at(0, 64 * kBlock));
   EXPECT_EQ(twin.get("buffers"), 1);
@@ -275,7 +276,7 @@ TEST_F(GdsTest, Batches) {
   for (std::uint64_t i = 0; i < 10; ++i) {
     pieces.push_back({i * 4 * kBlock + i % 2 * 100, at(i * 5 * kBlock + i % 2 * 100, 3 * kBlock + i)});
   }
-  pieces.push_back({77, at(60 * kBlock + 1, 20 * kBlock)});  // does not lie alike
+  pieces.push_back({77, at(60 * kBlock + 1, 20 * kBlock)});  // not equally aligned
   pieces.push_back({0, at(90 * kBlock, 0)});
   const auto check = [&] {
     for (const auto& [offset, memory] : pieces) {
@@ -287,10 +288,10 @@ TEST_F(GdsTest, Batches) {
   file->read_all(pieces);
   check();
   EXPECT_EQ(twin.get("batched"), 10);
-  twin.set("most", kBlock);  // each comes in part
+  twin.set("most", kBlock);  // each request is completed only partly
   file->read_all(pieces);
   check();
-  twin.set("fail_after", 3);  // and one of them not at all, nor when it is read by itself
+  twin.set("fail_after", 3);  // one request fails, also when it is repeated alone
   EXPECT_THROW(file->read_all(pieces), FileError);
   twin.set("fail_after", -1);
   twin.set("batch_submit", 5035);
@@ -341,9 +342,10 @@ TEST_F(GdsTest, ReadsInAStream) {
     EXPECT_EQ(twin.get("later"), 1);
     pending.wait();
     EXPECT_EQ(here(100, 20 * kBlock), there(100, 20 * kBlock));
-    pending.wait();  // nothing more
+    pending.wait();  // does nothing more
   }
-  { const RegisteredFile::Pending left(file, {0, at(0, 20 * kBlock)}, stream); }  // waits for it
+  // The destructor waits.
+  { const RegisteredFile::Pending left(file, {0, at(0, 20 * kBlock)}, stream); }
   EXPECT_EQ(twin.get("later"), 0);
   twin.set("most", 5000);
   RegisteredFile::Pending in_part(file, {0, at(0, 20 * kBlock)}, stream);
@@ -411,7 +413,7 @@ TEST_F(GdsTest, LibrariesThatAreNotThere) {
   EXPECT_THROW(Library::open({"/nonexistent/libcuda.so.1"}, {CUFILE_TWIN}), UnsupportedError);
   EXPECT_THROW(Library::open({CUFILE_TWIN}, {"/nonexistent/libcufile.so.0"}), UnsupportedError);
   EXPECT_THROW(Library::open({CUFILE_TWIN}, {}), UnsupportedError);
-  EXPECT_THROW(Library::open({CUFILE_TWIN}, {"libm.so.6"}), UnsupportedError);  // another's
+  EXPECT_THROW(Library::open({CUFILE_TWIN}, {"libm.so.6"}), UnsupportedError);  // another library
   EXPECT_EQ(Library::open({CUFILE_TWIN}, {"/nonexistent", CUFILE_TWIN})->path(), CUFILE_TWIN);
 }
 

@@ -118,7 +118,7 @@ TEST(Memo, KeepsWhatIsPut) {
   EXPECT_EQ(memo.get(999), nullptr);
   EXPECT_TRUE(memo.put(0, 5));
   EXPECT_EQ(*memo.get(0), 5);
-  EXPECT_TRUE(memo.append(6));  // under the number of entries, of which 0 was put twice
+  EXPECT_TRUE(memo.append(6));  // the number of entries; index 0 was put twice
   EXPECT_EQ(*memo.get(4), 6);
 }
 

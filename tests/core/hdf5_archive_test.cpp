@@ -17,9 +17,10 @@ Hdf5Archive over(const std::string& file, Hdf5Listing listing) {
           std::move(listing)};
 }
 
-using Row = std::vector<std::uint64_t>;  // key, offset, size; of an offset 0 the right one is taken
+// key, offset, size; an offset of 0 stands for the right one
+using Row = std::vector<std::uint64_t>;
 
-// What torch.save wrote, with two storages.
+// A torch.save archive with two storages.
 class Saved {
  public:
   Saved& table(const std::vector<Row>& rows) {
@@ -132,7 +133,7 @@ TEST(Hdf5Archive, Pickles) {
   const std::uint64_t group = floats.group({{"data.pkl", floats.dataset(kFloat32, {1}, kPickle)}}).header;
   EXPECT_THROW(opened(floats.file({{"archive", group}}))->pickle(), FormatError);
 
-  // At the root, or deeper than in a group of the root, it is a dataset as others.
+  // At the root, or below a subgroup, it is an ordinary dataset.
   Hdf5File elsewhere;
   const std::uint64_t inner = elsewhere.group({{"data.pkl", elsewhere.bytes(kPickle)}}).header;
   const std::uint64_t outer = elsewhere.group({{"inner", inner}}).header;
@@ -168,7 +169,7 @@ TEST(Hdf5Archive, DatasetsThatOverlap) {
   EXPECT_THROW(opened(file.file({{"first", first}, {"second", second}})), FormatError);
 }
 
-// Not plain is not broken: who has an HDF5 library asks it.
+// A file that is not plain is not broken: an HDF5 library can read it.
 TEST(Hdf5Archive, WhatIsNotPlain) {
   EXPECT_THROW(opened(kHdf5Signature), UnsupportedError);
   refuses_every_cut<Error>(Saved().file(), [](std::string_view file) { opened(std::string(file)); });

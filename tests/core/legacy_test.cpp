@@ -26,7 +26,7 @@ Wanted wanted(std::string_view key, const char* dtype, std::uint64_t nbytes) {
 }
 const std::vector<Wanted> kWanted{wanted("b", "uint8", 3), wanted("a", "float32", 8)};
 
-// The bytes of every record, in order.
+// Returns the bytes of all records, in order.
 std::string contents(const std::string& file, const std::vector<Wanted>& storages = kWanted,
                      std::uint64_t* end = nullptr) {
   const auto archive = Archive::open(source_of(file), nullptr, Mode::copy_on_write);
@@ -66,7 +66,7 @@ TEST(LegacyArchive, EveryProtocol) {
   }
 }
 
-// torch's reader takes the magic number from whatever pickle comes to it.
+// torch's reader takes the magic number from any pickle that evaluates to it.
 TEST(LegacyArchive, KnowsTheMagicInAnyGuise) {
   const std::string number = kMagic.substr(0, kMagic.size() - 1);
   for (const auto& magic : {number + "q\0."s, number + "q\0h\0."s, number.substr(2) + "."s,
@@ -88,8 +88,8 @@ TEST(LegacyArchive, RefusesOtherVersionsAndCode) {
 
 TEST(LegacyArchive, RefusesKeysThatDoNotAgree) {
   const std::string bytes = data(2, "12345678") + data(3, "xyz");
-  EXPECT_THROW(contents(kHead + keys({"a"}) + bytes), FormatError);            // one has no data
-  EXPECT_THROW(contents(kHead + keys({"a", "b", "c"}) + bytes), FormatError);  // one is nobody's
+  EXPECT_THROW(contents(kHead + keys({"a"}) + bytes), FormatError);            // a key without data
+  EXPECT_THROW(contents(kHead + keys({"a", "b", "c"}) + bytes), FormatError);  // data without a key
   EXPECT_THROW(contents(kHead + keys({"a", "a"}) + bytes), FormatError);
   EXPECT_THROW(contents(kHead + "K\1." + bytes), FormatError);
   EXPECT_THROW(contents(kHead + "]K\1a." + bytes), FormatError);

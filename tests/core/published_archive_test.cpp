@@ -20,7 +20,8 @@ std::string mapping(std::uint64_t part, std::uint64_t offset, std::uint64_t size
   return u64(part) + u64(offset) + u64(size);
 }
 
-// Part 0 holds the tables and the pickle, and `others` are the parts behind it. A mapping is a copy here.
+// Part 0 holds the tables and the pickle, and `others` are the further parts. Mappings are copies
+// here.
 std::unique_ptr<PublishedArchive> published(const std::string& mappings, std::uint64_t mapping_rows,
                                             const std::string& storages, std::uint64_t storage_rows,
                                             const std::vector<std::string>& others) {
@@ -37,7 +38,7 @@ std::unique_ptr<PublishedArchive> published(const std::string& mappings, std::ui
   return PublishedArchive::of(region_of(parts[0]), sizes, layout, map);
 }
 
-// Each of the parts behind part 0 is mapped once, as a whole.
+// Maps each of the further parts once, as a whole.
 std::unique_ptr<PublishedArchive> published(const std::string& storages,
                                             const std::vector<std::string>& others, std::uint64_t rows) {
   std::string mappings;
@@ -133,7 +134,7 @@ TEST(Lease, EndsWithTheLastByte) {
     kept = leased(region_of("abc"), lease).slice({1, 1});
   }
   EXPECT_EQ(kept.bytes().text(), "b");
-  // Nothing was ever written, and a reader would wait as long as somebody could.
+  // Nobody wrote to the pipe, so a read would block while a writer exists.
   kept = {};
   char byte = 0;
   EXPECT_EQ(::read(ends[0], &byte, 1), 0);

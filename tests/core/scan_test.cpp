@@ -7,7 +7,7 @@
 namespace zerocopy::test {
 namespace {
 
-// "os.system*2(called) "
+// Formats a scan: "os.system*2(called) "
 std::string scanned(std::string_view bytes) {
   const Region pickle = region_of(bytes);
   std::string text;

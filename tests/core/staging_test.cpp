@@ -1,5 +1,5 @@
-// The way to a device: every byte of every storage arrives at its place, whatever lies where in the file, and
-// nobody writes to a slot that is not lent.
+// Copies to a device: every byte of every storage arrives at its place, and threads write only to
+// lent slots.
 #include "io/staging.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
 
 std::byte pattern(std::uint64_t offset) { return static_cast<std::byte>(offset * 7 + (offset >> 12U)); }
 
-// Each byte is made from its offset. Reads that reach `fails_from` fail.
+// Each byte is computed from its offset. Reads beyond `fails_from` fail.
 class MadeUpSource final : public Source {
  public:
   explicit MadeUpSource(std::uint64_t size) : size_(size) {}
@@ -43,7 +43,7 @@ class MadeUpSource final : public Source {
 
 Terms terms_of(unsigned threads) { return {.threads = threads, .meanwhile = {}}; }
 
-// Slots as a ring has them: at a border, with so much behind each that a byte too many would be seen.
+// Aligned slots with guard bytes behind them, to detect writes past the end.
 class Slots {
  public:
   Slots(std::size_t count, std::uint64_t size) : size_(size) {
@@ -74,7 +74,7 @@ class Slots {
   std::deque<std::byte*> free_;
 };
 
-// What the device has in the end.
+// Returns the content of the device.
 std::vector<std::byte> carry(const Staging& staging, unsigned threads, std::size_t slot_count) {
   std::vector<std::byte> device(staging.size);
   Slots slots(slot_count, staging.slot);
@@ -93,7 +93,7 @@ std::vector<std::byte> carry(const Staging& staging, unsigned threads, std::size
       EXPECT_LE(copy.to + copy.size, staging.size);
       std::memcpy(device.data() + copy.to, lent.front() + copy.from, copy.size);
     }
-    // Whatever is written to it from now on would be seen in the next chunk.
+    // Writes to a returned slot would show up in the next chunk.
     std::memset(lent.front(), 0xEE, staging.slot);
     slots.put_back(lent.front());
     lent.pop_front();
@@ -143,7 +143,7 @@ TEST(Staging, WhatLiesWellIsOneCopyAChunk) {
   for (const Chunk& chunk : staging.chunks) EXPECT_EQ(chunk.copies.size(), 1U);
   EXPECT_LT(staging.chunks.size(), 10U);
   EXPECT_EQ(staging.slot, kLargestSlot);
-  // O_DIRECT takes these.
+  // This alignment suits O_DIRECT.
   const Fill& fill = staging.chunks[3].fills[1];
   EXPECT_EQ(fill.extent.offset % kSlotBorder, fill.at % kSlotBorder);
   EXPECT_EQ(fill.extent.offset % kSlotBorder, 0U);
@@ -201,7 +201,8 @@ TEST(Filling, TheCallerMayEndIt) {
     EXPECT_THROW(
         {
           filling.wait(0);
-          // It was filled before anybody looked; without a slot the next cannot be.
+          // The first chunk was filled before the check. The second has no slot, so it cannot be
+          // filled.
           filling.wait(1);
         },
         Interrupt);

@@ -1,4 +1,4 @@
-// Many bytes at once: every byte is moved once, the first fault wins, and no thread outlives a transfer.
+// Transfers: every byte is moved once, the first error wins, and no thread outlives a transfer.
 #include "io/transfer.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
 
-// How many of the threads that asked this have not ended, the caller among them. A thread that was joined is
-// not counted, which /proc/self/task does not promise; nor is one that a sanitizer starts for itself.
+// Returns the number of live threads that called this function, with the caller. Joined threads are
+// not counted, unlike in /proc/self/task, nor are a sanitizer's own threads.
 std::size_t threads_seen() {
   static std::atomic<std::size_t> alive = 0;
   struct Presence {
@@ -29,8 +29,7 @@ std::size_t threads_seen() {
 
 std::byte pattern(std::uint64_t offset) { return static_cast<std::byte>(offset * 7 + (offset >> 12U)); }
 
-// A source of so many bytes that are not there: each is made from its offset. Reads that reach `fails_from`
-// fail.
+// A source whose bytes are computed from their offsets. Reads beyond `fails_from` fail.
 class MadeUpSource final : public Source {
  public:
   MadeUpSource(std::uint64_t size, Terms terms) : Source(std::move(terms)), size_(size) {}
@@ -156,17 +155,17 @@ TEST(Transfer, ASourceReadsManyRanges) {
 
 TEST(Batch, NeighboursShareMemoryAndKeepTheirAlignment) {
   const MadeUpSource source(64 * kMiB, terms_of(4));
-  const std::vector<Wish> wishes = {{{30 * kMiB, 12 * kMiB}, 4},  // large: apart
+  const std::vector<Wish> wishes = {{{30 * kMiB, 12 * kMiB}, 4},  // large, so it is read alone
                                     {{64, 640}, 4},
                                     {{1024, 64}, 8},
-                                    {{2049, 640}, 4},      // not aligned: apart
-                                    {{4096, 0}, 4},        // nothing
+                                    {{2049, 640}, 4},      // not aligned, so it is read alone
+                                    {{4096, 0}, 4},        // empty
                                     {{8 * kMiB, 64}, 4}};  // too far away
   const std::vector<Region> regions = read_batch(source, wishes);
   ASSERT_EQ(regions.size(), wishes.size());
   for (std::size_t i = 0; i < wishes.size(); ++i) {
     ASSERT_EQ(regions[i].size(), wishes[i].extent.size);
-    // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
+    // NOLINTNEXTLINE(*-reinterpret-cast): the address's alignment
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(regions[i].data()) % wishes[i].alignment, 0U) << i;
   }
   EXPECT_EQ(regions[0].data()[0], pattern(30 * kMiB));

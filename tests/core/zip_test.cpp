@@ -10,7 +10,7 @@ const std::string kContent = "the content";
 
 std::vector<ZipRecord> two() { return {{"root/first", kContent}, {"root/second", "2"}}; }
 
-// Everything that a zip is asked: the directory, and each local header.
+// Reads the directory and each local header.
 std::size_t read_all(std::string_view file) {
   const Zip zip(source_of(file));
   for (std::size_t i = 0; i < zip.count(); ++i) zip.record(i);
@@ -62,7 +62,7 @@ TEST(Zip, RefusesEveryCut) {
   refuses_every_cut<FormatError>(body + zip64 + end.record(), read_all);
 }
 
-// No flip of a byte crashes or hangs; what still reads is read in bounds, which sanitizers watch.
+// Checks that no flipped byte crashes or hangs the reader. Sanitizers check the bounds.
 TEST(Zip, SurvivesEveryFlip) {
   const std::string good = zip_of(two(), "comment");
   std::size_t refused = 0;
@@ -171,7 +171,7 @@ TEST(ZipEntry, Zip64Field) {
   EXPECT_EQ(read_all(with(u16(0x9999) + u16(2) + "xx" + field, kOnes)), 2U);
   EXPECT_REFUSED(with("", kOnes));
   EXPECT_REFUSED(with(field + field, kOnes));
-  EXPECT_REFUSED(with(field, size));  // nothing needs it
+  EXPECT_REFUSED(with(field, size));  // no size needs it
   EXPECT_REFUSED(with(u16(1) + u16(8) + u64(size), kOnes));
   EXPECT_REFUSED(with(u16(1) + u16(16) + u64(size), kOnes));
   EXPECT_REFUSED(with(u16(1) + u16(0), size));
@@ -198,7 +198,7 @@ TEST(ZipEntry, DirectoryThatLies) {
   for (const std::uint64_t method : {1U, 9U, 12U, 14U, 93U, 95U, 99U, 0xFFFFU}) {
     EXPECT_UNSUPPORTED(with([&](Header& h) { h.method = method; }));
   }
-  EXPECT_REFUSED(with([](Header& h) { h.method = 8, h.size = 1'000'000; }));  // the ratio is impossible
+  EXPECT_REFUSED(with([](Header& h) { h.method = 8, h.size = 1'000'000; }));  // an impossible ratio
   for (const std::uint64_t offset : {1U, 30U, 51U, 100'000U, kOnes}) {
     EXPECT_REFUSED(
         changed([&](ZipRecord& record) { record.central.header = offset, record.keep_offset = true; }));
@@ -251,7 +251,7 @@ TEST(ZipEntry, Overlap) {
   std::vector<ZipRecord> records = two();
   records.emplace_back("root/third", "");
   records[2].keep_offset = true;
-  for (std::uint64_t offset = 0; offset < 93; ++offset) {  // at 93 it really is
+  for (std::uint64_t offset = 0; offset < 93; ++offset) {  // 93 is the right offset
     records[2].central.header = offset;
     EXPECT_REFUSED(zip_of(records)) << offset;
   }

@@ -1,5 +1,4 @@
-// The names of a document's leaves: each of them is found, no two are alike, and a few bytes name only so
-// many.
+// The names of a document's leaves: each is found, all differ, and their size is in proportion.
 #include "checkpoint/catalog.h"
 #include "fuzz.h"
 #include "pickle/machine.h"
@@ -7,8 +6,8 @@
 namespace zerocopy::fuzz {
 namespace {
 
-// All names may take Budget::kFixed and 64 times the pickle. The tables of leaves take three times what they
-// are charged.
+// Names may take Budget::kFixed and 64 times the pickle. The tables of leaves take three times
+// their charge.
 constexpr std::uint64_t kBudget = 64;
 
 void run(const Region& pickle) {

@@ -1,4 +1,4 @@
-// The legacy stream: its pickles, the list of keys, the records of the storages behind it.
+// The legacy format: its pickles, the list of keys, and the records of its storages.
 #include "checkpoint/legacy_archive.h"
 #include "document_check.h"
 #include "fuzz.h"

@@ -20,7 +20,7 @@ std::string keys_pickle(const std::vector<std::pair<std::string, Wanted>>& stora
 }  // namespace
 
 std::string mutate_legacy(std::string_view file, Dice& dice) {
-  std::array<std::string, kKeys + 2> parts;  // ... and the data
+  std::array<std::string, kKeys + 2> parts;  // the last part is the data
   std::string_view rest = file;
   try {
     for (std::size_t i = 0; i <= kKeys; ++i) {
@@ -35,7 +35,7 @@ std::string mutate_legacy(std::string_view file, Dice& dice) {
 
   const std::size_t i = dice.one_in(2) ? kObject : dice.below(parts.size());
   parts[i] = i == parts.size() - 1 ? mutate_blindly(parts[i]) : mutate_pickle(parts[i], dice);
-  if (i == kObject && !dice.one_in(3)) {  // keys and data that suit it
+  if (i == kObject && !dice.one_in(3)) {  // with matching keys and data
     const auto storages = small_storages(parts[kObject], PersistentId::storage_with_view);
     parts[kKeys] = keys_pickle(storages);
     parts.back().clear();

@@ -35,7 +35,7 @@ std::string u32(std::size_t value) { return little(static_cast<std::uint32_t>(va
 
 constexpr std::size_t kOnes = 0xFFFFFFFF;
 
-// An archive of these records that agrees with itself, in one of the many ways in which it may.
+// Builds a consistent archive of these records, with random choices of the format.
 std::string build_zip(const std::string& root, const std::vector<Part>& parts, Dice& dice) {
   const bool align = dice.one_in(2);
   const bool descriptors = dice.one_in(4);
@@ -88,7 +88,7 @@ std::vector<Part> parts_of(std::string_view archive, std::string& root) {
   return parts;
 }
 
-// A record for each storage that the pickle wants.
+// Adds a record for each storage that the pickle needs.
 void suit(std::vector<Part>& parts, const std::string& pickle) {
   for (const auto& [key, wanted] : small_storages(pickle, PersistentId::storage)) {
     const std::string name = "data/" + key;
