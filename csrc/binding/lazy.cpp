@@ -175,7 +175,7 @@ py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::spa
   const std::int64_t item_size = whole.dtype->size;
   const auto numel = static_cast<std::int64_t>(storage.nbytes) / item_size;
   const std::string reason = why_not_a_view(numel, item_size, offset, size, stride);
-  if (!reason.empty()) throw FormatError("checkpoint: a part needs " + reason);
+  if (!reason.empty()) throw FormatError("checkpoint: the part needs " + reason);
   const auto reach = static_cast<std::uint64_t>(span_of(size, stride) * item_size);
   const Extent extent{storage.begin + static_cast<std::uint64_t>(offset * item_size), reach};
   const Region bytes = content().part(record_of(root), *root.element, extent);
@@ -250,7 +250,8 @@ std::size_t Lazy::leaf_at(py::handle name) const {
 
 const Value& Lazy::tensor_value(std::size_t i) const {
   if (i >= leaves().tensors.size())
-    throw py::index_error("a checkpoint of " + std::to_string(leaves().tensors.size()) + " tensors");
+    throw py::index_error("index out of range: the checkpoint has " +
+                          std::to_string(leaves().tensors.size()) + " tensors");
   return leaves().catalog.leaves()[leaves().tensors[i]].value;
 }
 
@@ -327,7 +328,7 @@ py::object Lazy::metadata(const py::object& objects) {
 py::object Lazy::part(std::size_t i, std::int64_t offset, const std::vector<std::int64_t>& size,
                       const std::vector<std::int64_t>& stride) {
   const Tensor* tensor = Catalog::dense(tensor_value(i));
-  if (tensor == nullptr) throw py::value_error("not a dense tensor");
+  if (tensor == nullptr) throw py::value_error("expected a dense tensor");
   const std::shared_ptr<Opened> real = opened();
   require_there();
   return real->part(*tensor, offset, size, stride);

@@ -126,9 +126,9 @@ py::list storages(Archive& archive,
   for (const auto& [key, storage_class, numel] : named) {
     const DType* dtype = dtype_by_storage(storage_class);
     std::uint64_t nbytes = 0;
-    if (dtype == nullptr) throw FormatError("checkpoint: no storage class " + quote(storage_class));
+    if (dtype == nullptr) throw FormatError("checkpoint: unknown storage class " + quote(storage_class));
     if (!byte_count(numel, dtype->size, nbytes)) {
-      throw FormatError("checkpoint: a storage of " + std::to_string(numel) + " elements");
+      throw FormatError("checkpoint: a storage cannot have " + std::to_string(numel) + " elements");
     }
     wanted.push_back({key, dtype, nbytes});
   }
@@ -207,7 +207,7 @@ py::object untyped_storage(const py::object& buffer, bool allow_readonly) {
 py::object view(const py::object& storage, const py::object& dtype, std::int64_t offset,
                 const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride) {
   const TorchStorage native = TorchStorage::of(storage.ptr());
-  if (!native.is_cpu()) throw py::value_error("not a CPU storage");
+  if (!native.is_cpu()) throw py::value_error("expected a CPU storage");
   const ScalarType type = scalar_type_of(dtype.ptr());
   const std::int64_t item_size = item_size_of(type);
   const auto numel = static_cast<std::int64_t>(native.nbytes()) / item_size;

@@ -45,7 +45,7 @@ ZerocopyBridgeEntry entry_of(const std::string& path) {
   void* const found = handle == nullptr ? nullptr : ::dlsym(handle, "zerocopy_bridge");
   if (found == nullptr) {
     const char* const fault = ::dlerror();
-    throw UnsupportedError(fault == nullptr ? path + " has no zerocopy_bridge" : fault);
+    throw UnsupportedError(fault == nullptr ? path + " lacks the function zerocopy_bridge" : fault);
   }
   ZerocopyBridgeEntry entry = nullptr;
   static_assert(sizeof found == sizeof entry);
@@ -62,7 +62,7 @@ void load_bridge(const std::string& path, const std::string& stamp) {
   if (loaded == nullptr || loaded->abi != ZEROCOPY_BRIDGE_ABI || loaded->size != sizeof(ZerocopyBridge)) {
     throw UnsupportedError(path + " is for another release of zerocopy: its table of functions differs");
   }
-  if (loaded->stamp != stamp) throw UnsupportedError(path + " says \"" + loaded->stamp + "\" of itself");
+  if (loaded->stamp != stamp) throw UnsupportedError(path + " has another stamp: \"" + loaded->stamp + "\"");
   table = *loaded;
 }
 

@@ -37,7 +37,7 @@ py::object leased_storage(const py::object& whole, const std::vector<int>& lease
 
 std::unique_ptr<const Source> source_over(const py::object& untyped_storage) {
   TorchStorage storage = TorchStorage::of(untyped_storage.ptr());
-  if (!storage.is_cpu()) throw py::value_error("not a CPU storage");
+  if (!storage.is_cpu()) throw py::value_error("expected a CPU storage");
   const ByteSpan bytes = storage.bytes();
   // NOLINTNEXTLINE(*-const-cast): Regions are writable, but a source only reads
   auto* const data = const_cast<std::byte*>(bytes.data());
@@ -85,13 +85,13 @@ py::list TransferPlan::copies(std::size_t chunk) const {
 void TransferPlan::start(unsigned threads) { filling_.emplace(staging_.chunks, terms_of(threads)); }
 
 Filling& TransferPlan::filling() {
-  if (!filling_) throw py::value_error("nothing was started");
+  if (!filling_) throw py::value_error("not started: call start() first");
   return *filling_;
 }
 
 void TransferPlan::lend(const py::object& storage, std::uint64_t offset) {
   const TorchStorage slot = TorchStorage::of(storage.ptr());
-  if (!slot.is_cpu()) throw py::value_error("not a CPU storage");
+  if (!slot.is_cpu()) throw py::value_error("expected a CPU storage");
   const ByteSpan bytes = slot.bytes().subspan({offset, staging_.slot});
   // NOLINTNEXTLINE(*-const-cast): slots are lent for writing
   filling().lend(const_cast<std::byte*>(bytes.data()));

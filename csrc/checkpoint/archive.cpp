@@ -15,7 +15,7 @@ std::unique_ptr<Archive> Archive::open(std::shared_ptr<const Source> source, std
   Content content(std::move(source), std::move(mapping), mode);
   if (hdf5) {
     std::optional<Hdf5Listing> listing = list_plain_hdf5(*content.source());
-    if (!listing) throw UnsupportedError("hdf5: a file that takes an HDF5 library");
+    if (!listing) throw UnsupportedError("hdf5: this file needs an HDF5 library: install h5py");
     return std::make_unique<Hdf5Archive>(std::move(content), *std::move(listing));
   }
   if (safetensors) return std::make_unique<SafetensorsArchive>(std::move(content));

@@ -51,7 +51,7 @@ std::vector<Region> read_batch(const Source& source, std::span<const Wish> wishe
   std::vector<std::size_t> order(wishes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   for (const Wish& wish : wishes) {
-    if (!wish.extent.fits(source.size())) throw FormatError("a record leaves the file");
+    if (!wish.extent.fits(source.size())) throw FormatError("a record exceeds the file");
   }
   std::ranges::sort(order, {}, [&](std::size_t i) { return wishes[i].extent.offset; });
   std::vector<Region> regions(wishes.size());

@@ -100,8 +100,7 @@ Region Content::made(const Record& record, const DType& element) const {
 }
 
 Region Content::part(const Record& record, const DType& element, Extent extent) const {
-  if (!extent.fits(record.size))
-    throw FormatError("checkpoint: a part that leaves record " + quote(record.name));
+  if (!extent.fits(record.size)) throw FormatError("checkpoint: a part exceeds record " + quote(record.name));
   const auto [how, why] = placement(record, element);
   const Extent in_file{record.extent.offset + extent.offset, extent.size};
   if (how == Placement::How::mapped) {
@@ -132,7 +131,7 @@ Region Content::read(const Record& record) const {
   if (record.encoding == Encoding::foreign) {
     Region bytes = record.foreign->read();
     if (bytes.size() == record.size) return bytes;
-    throw FormatError("checkpoint: record " + quote(record.name) + " came as " +
+    throw FormatError("checkpoint: record " + quote(record.name) + " was read as " +
                       std::to_string(bytes.size()) + " bytes");
   }
   return source_->read(record.extent);

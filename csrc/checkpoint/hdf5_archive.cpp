@@ -100,7 +100,7 @@ void Hdf5Archive::find_pickle() {
     storages_ = std::string(group) + "/data/";
   }
   if (pickle_ == nullptr && find(kTable) != nullptr) {
-    throw FormatError("hdf5: there is an " + quote(kTable) + ", and 'archive/data.pkl' is missing");
+    throw FormatError("hdf5: found " + quote(kTable) + ", but 'archive/data.pkl' is missing");
   }
 }
 
@@ -113,7 +113,7 @@ const Hdf5Entry* Hdf5Archive::find(std::string_view path) const {
 bool Hdf5Archive::read_byteorder() const {
   const Hdf5Entry* entry = find(std::string(parent_of(pickle_->path)) + "/byteorder");
   if (entry == nullptr) return false;
-  if (!is_bytes(*entry)) fail(*entry, "is not made of bytes");
+  if (!is_bytes(*entry)) fail(*entry, "does not consist of bytes");
   const Region order = bytes_of(*entry, kMaxText);
   if (order.bytes().text() == "big") return true;
   if (order.bytes().text() == "little") return false;
@@ -123,7 +123,7 @@ bool Hdf5Archive::read_byteorder() const {
 // Checks that the table has one row per storage, and agrees with HDF5.
 void Hdf5Archive::check_table(const Hdf5Entry& table) const {
   if (table.dtype != "int64" || table.shape.size() != 2 || table.shape[1] != 3) {
-    fail(table, "is no table of three columns, of int64");
+    fail(table, "is not an int64 table of three columns");
   }
   const auto storages = static_cast<std::size_t>(std::ranges::count_if(listing_, [&](const Hdf5Entry& entry) {
     return !entry.is_group && entry.path.starts_with(storages_);
@@ -177,8 +177,8 @@ Region Hdf5Archive::bytes_of(const Hdf5Entry& entry, std::uint64_t most) const {
 }
 
 Region Hdf5Archive::pickle() const {
-  if (pickle_ == nullptr) throw UnsupportedError("checkpoint: an HDF5 file that has no pickle");
-  if (!is_bytes(*pickle_)) fail(*pickle_, "is not made of bytes");
+  if (pickle_ == nullptr) throw UnsupportedError("checkpoint: this HDF5 file has no pickle");
+  if (!is_bytes(*pickle_)) fail(*pickle_, "does not consist of bytes");
   return bytes_of(*pickle_, kMaxPickle);
 }
 
@@ -195,7 +195,7 @@ Document Hdf5Archive::tree() const {
     const Hdf5Entry& entry = listing_[i];
     const std::string_view parent = parent_of(entry.path);
     const auto group = groups.find(parent);
-    if (group == groups.end()) throw FormatError("hdf5: " + quote(entry.path) + " lies in no group");
+    if (group == groups.end()) throw FormatError("hdf5: " + quote(entry.path) + " has no group");
     Value value;
     if (entry.is_group) {
       auto& made = document.make<Mapping>(Kind::dict);

@@ -97,7 +97,7 @@ bool LegacyArchive::recognises(const Source& source) {
 
 LegacyArchive::LegacyArchive(Content content) : Archive(std::move(content)) {
   if (!comes_to(next_pickle(), kMagic)) fail("wrong magic number");
-  if (!comes_to(next_pickle(), kVersion)) fail("wrong protocol version, or none");
+  if (!comes_to(next_pickle(), kVersion)) fail("wrong or missing protocol version");
   const Region sys_info = next_pickle();
   for (const auto& [module, name] : list_globals(sys_info.bytes())) {
     throw RefusedError("legacy file: sys_info names " + quote(module) + "." + quote(name));
@@ -116,11 +116,11 @@ std::vector<std::string_view> LegacyArchive::read_keys() {
   keys_ = next_pickle();
   const Document document = read_pickle(keys_);
   if (!document.externals.empty()) throw RefusedError("legacy file: the list of keys names globals");
-  if (!document.root.is(Kind::list)) fail("the list of keys is no list");
+  if (!document.root.is(Kind::list)) fail("the list of keys is not a list");
   // Views: copies of one long key, repeated from the memo, would exhaust memory.
   std::vector<std::string_view> keys;
   for (const Value& key : document.root.as<Sequence>().items) {
-    if (!key.is_text()) fail("a key that is no string");
+    if (!key.is_text()) fail("a key is not a string");
     keys.push_back(key.as<Blob>().bytes.text());
   }
   return keys;
@@ -143,7 +143,7 @@ std::vector<Record> LegacyArchive::records(std::span<const Wanted> storages) {
   for (std::size_t i = 0; i < storages.size(); ++i) {
     // Empty storages of several types share a key.
     const std::size_t first = wanted.find(storages[i].key)->value;
-    if (!found[first]) fail("no data of storage " + quote(storages[i].key));
+    if (!found[first]) fail("missing data of storage " + quote(storages[i].key));
     records[i] = records[first];
   }
   if (ends_like_a_zip(source())) fail("it ends as a zip archive: two checkpoints in one file");

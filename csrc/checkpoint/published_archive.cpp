@@ -65,7 +65,7 @@ constexpr std::uint64_t kStorageFields = 4;
 
 Region table_in(const Region& first, PublishedArchive::Rows rows, std::uint64_t fields) {
   const std::uint64_t size = fields * sizeof(std::uint64_t);
-  if (rows.count > kMaxMapping / size) throw FormatError("published: a table too long");
+  if (rows.count > kMaxMapping / size) throw FormatError("published: a table is too long");
   return first.slice({rows.offset, rows.count * size});
 }
 

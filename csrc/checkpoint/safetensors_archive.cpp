@@ -52,7 +52,7 @@ Value tensor_of(Document& document, const SafetensorsEntry& entry) {
   if (as.packed == 1) return add_tensor(document, storage, entry.shape, "safetensors: tensor");
   if (entry.shape.empty() || entry.shape.back() % as.packed != 0) {
     throw UnsupportedError("safetensors: tensor " + quote(entry.name) +
-                           ": rows that end within an element of " + std::string(as.torch));
+                           ": its rows end within an element of " + std::string(as.torch));
   }
   std::vector<std::int64_t> size(entry.shape.begin(), entry.shape.end());
   size.back() /= as.packed;
@@ -82,7 +82,8 @@ Document SafetensorsArchive::document(bool /*take_modules*/) const {
 
 std::vector<Record> SafetensorsArchive::records(std::span<const Wanted> storages) {
   const auto& entries = header_.entries();
-  if (storages.size() != entries.size()) throw FormatError("safetensors: storages that are not its own");
+  if (storages.size() != entries.size())
+    throw FormatError("safetensors: the storages are not those of its own document");
   std::vector<Record> records;
   records.reserve(entries.size());
   for (const SafetensorsEntry& entry : entries) {

@@ -52,10 +52,10 @@ void ZipArchive::check_version() const {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), version);
   const bool numeric = error != std::errc::invalid_argument && end == digits.data() + digits.size();
   if (digits.size() > kMaxVersionDigits || !numeric || (error == std::errc() && version == 0)) {
-    throw FormatError("checkpoint: version " + quote(digits) + " is no version");
+    throw FormatError("checkpoint: version " + quote(digits) + " is not a number");
   }
   if (error == std::errc::result_out_of_range || version > kMaxVersion) {
-    throw UnsupportedError("checkpoint: file format version " + quote(digits) + ", newer than 10");
+    throw UnsupportedError("checkpoint: file format version " + quote(digits) + ", expected 10 at most");
   }
 }
 

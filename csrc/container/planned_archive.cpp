@@ -46,7 +46,7 @@ void put(std::vector<std::byte>& literals, std::uint64_t place, std::uint32_t cr
 }
 
 void require_within(Extent extent, std::size_t whole) {
-  if (!extent.fits(whole)) throw FormatError("a plan that points outside of its literals");
+  if (!extent.fits(whole)) throw FormatError("save plan: a step refers to bytes outside of the literals");
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ PlannedArchive::PlannedArchive(std::vector<Step> steps, std::vector<std::byte> l
   std::uint64_t last = 0;
   for (const Mention& mention : mentions_) {
     if (mention.position < last || mention.position > text_.size() || mention.step >= steps_.size()) {
-      throw FormatError("a plan that mentions what it does not have");
+      throw FormatError("save plan: a checksum reference is out of range");
     }
     last = mention.position;
   }

@@ -105,8 +105,8 @@ class SafetensorsHeader::Parser {
     }
     std::uint64_t at = begin_;
     for (const SafetensorsEntry& entry : entries) {
-      if (entry.extent.offset < at) fail(entry.name, "its bytes are another tensor's as well");
-      if (entry.extent.offset > at) fail(entry.name, "bytes before it that belong to no tensor");
+      if (entry.extent.offset < at) fail(entry.name, "its bytes overlap another tensor");
+      if (entry.extent.offset > at) fail(entry.name, "the bytes before it do not belong to a tensor");
       at += entry.extent.size;
     }
     if (at != end_) fail(std::to_string(end_ - at) + " bytes after the last tensor");
@@ -115,7 +115,7 @@ class SafetensorsHeader::Parser {
  private:
   static void require(simdjson::error_code error) {
     if (error != simdjson::SUCCESS)
-      fail("no JSON object (" + std::string(simdjson::error_message(error)) + ")");
+      fail("not a JSON object (" + std::string(simdjson::error_message(error)) + ")");
   }
 
   template <typename Item>
@@ -175,7 +175,7 @@ class SafetensorsHeader::Parser {
 
   SafetensorsEntry entry(std::string_view name, json::value value) {
     json::object fields;
-    if (value.get_object().get(fields) != simdjson::SUCCESS) fail(name, "its entry is no object");
+    if (value.get_object().get(fields) != simdjson::SUCCESS) fail(name, "its entry is not an object");
     const Format* format = nullptr;
     SafetensorsEntry entry{.name = name, .dtype = {}, .shape = {}, .extent = {}};
     unsigned found = 0;
@@ -206,22 +206,22 @@ class SafetensorsHeader::Parser {
 
   static const Format& format_of(std::string_view tensor, json::value value) {
     std::string_view name;
-    if (value.get_string().get(name) != simdjson::SUCCESS) fail(tensor, "its dtype is no string");
+    if (value.get_string().get(name) != simdjson::SUCCESS) fail(tensor, "its dtype is not a string");
     const auto* format =
         std::find_if(kFormats.begin(), kFormats.end(), [&](const Format& f) { return f.name == name; });
-    if (format == kFormats.end()) fail(tensor, "no dtype " + quote(name));
+    if (format == kFormats.end()) fail(tensor, "unknown dtype " + quote(name));
     return *format;
   }
 
   std::span<const std::int64_t> shape_of(std::string_view tensor, json::value value) const {
     json::array items;
-    if (value.get_array().get(items) != simdjson::SUCCESS) fail(tensor, "its shape is no array");
+    if (value.get_array().get(items) != simdjson::SUCCESS) fail(tensor, "its shape is not an array");
     std::array<std::int64_t, kMaxDims> sizes;  // NOLINT(*-member-init): as many as are used
     std::size_t n = 0;
     for (auto item : items) {
       if (n == kMaxDims) fail(tensor, "more than " + std::to_string(kMaxDims) + " dimensions");
       if (item.get_int64().get(sizes.at(n)) != simdjson::SUCCESS || sizes.at(n) < 0)
-        fail(tensor, "its shape is of no sizes");
+        fail(tensor, "its shape holds invalid sizes");
       ++n;
     }
     auto* room =
@@ -232,18 +232,18 @@ class SafetensorsHeader::Parser {
 
   Extent extent_of(std::string_view tensor, json::value value) const {
     json::array items;
-    if (value.get_array().get(items) != simdjson::SUCCESS) fail(tensor, "its data_offsets are no pair");
+    if (value.get_array().get(items) != simdjson::SUCCESS) fail(tensor, "its data_offsets are not a pair");
     std::array<std::uint64_t, 2> at{};
     std::size_t n = 0;
     for (auto item : items) {
-      if (n == at.size()) fail(tensor, "its data_offsets are no pair");
+      if (n == at.size()) fail(tensor, "its data_offsets are not a pair");
       if (item.get_uint64().get(at.at(n++)) != simdjson::SUCCESS)
-        fail(tensor, "its data_offsets are no offsets");
+        fail(tensor, "its data_offsets are not offsets");
     }
-    if (n != at.size()) fail(tensor, "its data_offsets are no pair");
-    if (at[0] > at[1]) fail(tensor, "it ends before it begins");
+    if (n != at.size()) fail(tensor, "its data_offsets are not a pair");
+    if (at[0] > at[1]) fail(tensor, "its end is before its begin");
     if (at[1] > end_ - begin_) {
-      fail(tensor, "truncated, or its data_offsets lie: it ends at " + std::to_string(at[1]) + " of " +
+      fail(tensor, "truncated, or its data_offsets are wrong: it ends at " + std::to_string(at[1]) + " of " +
                        std::to_string(end_ - begin_) + " bytes");
     }
     return {begin_ + at[0], at[1] - at[0]};

@@ -80,7 +80,7 @@ Claims read_zip64_end(const Source& source, std::uint64_t locator_at, ByteSpan l
   const auto disk = locator.read<std::uint32_t>();
   const auto record_at = locator.read<std::uint64_t>();
   const auto disks = locator.read<std::uint32_t>();
-  if (disk != 0 || disks > 1) fail("archive of several disks");
+  if (disk != 0 || disks > 1) fail("the archive spans several disks");
   if (!Extent{record_at, kZip64EndSize}.fits(locator_at)) {
     fail("zip64 locator at " + hex(locator_at) + " points to " + hex(record_at));
   }
@@ -130,7 +130,7 @@ Claims read_end(const Source& source, ByteSpan tail, std::uint64_t at) {
     }
   }
   if (deferred(entries) || deferred(size) || deferred(offset)) {
-    fail("the end record needs a zip64 end record and there is none");
+    fail("the end record needs a zip64 end record, which is missing");
   }
   return {tail_start + at, disk, directory_disk, entries_here, entries, {offset, size}};
 }
@@ -159,7 +159,7 @@ ZipEnd find_zip_end(const Source& source) {
   const Claims claims = read_end(source, tail.bytes(), *at);
 
   if (claims.disk != 0 || claims.directory_disk != 0 || claims.entries_here != claims.entries) {
-    fail("archive of several disks");
+    fail("the archive spans several disks");
   }
   if (!claims.directory.fits(source.size())) {
     fail("central directory of " + std::to_string(claims.directory.size) + " bytes at " +

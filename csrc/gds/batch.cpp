@@ -105,12 +105,12 @@ bool Batch::read_window(std::span<Part> parts) {
     const auto now = std::chrono::steady_clock::now();
     if (!ended.empty()) last = now;
     if (now - last > std::chrono::seconds(patience_)) {
-      throw FileError(ETIMEDOUT, file_.path(), "cuFileBatchIOGetStatus: nothing comes to an end");
+      throw FileError(ETIMEDOUT, file_.path(), "cuFileBatchIOGetStatus: no request finished in time");
     }
     for (const abi::Event& event : ended) {
       auto* const part = static_cast<Part*>(event.cookie);
       if (part < parts.data() || part >= parts.data() + parts.size()) {
-        throw FileError(EIO, file_.path(), "cuFileBatchIOGetStatus: an event of nothing that was asked for");
+        throw FileError(EIO, file_.path(), "cuFileBatchIOGetStatus: returned an event of an unknown request");
       }
       part->complete = event.status == abi::kComplete && event.result == part->piece.memory.size;
     }

@@ -36,19 +36,20 @@ std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library,
   std::shared_ptr<Driver> made(new Driver(std::move(library)));
   const abi::Functions& call = made->call();
   if (const abi::CudaStatus status = call.cuInit(0); status != 0) {
-    throw UnsupportedError("cuInit: CUDA's error " + std::to_string(status));
+    throw UnsupportedError("cuInit: CUDA error " + std::to_string(status));
   }
   int devices = 0;
   if (call.cuDeviceGetCount(&devices) != 0 || devices == 0) throw UnsupportedError("CUDA has no device");
   if (call.cuFileGetVersion != nullptr) call.cuFileGetVersion(&made->version_);
   if (::access(kernel_driver.c_str(), F_OK) != 0) {
-    throw UnsupportedError(kernel_driver + " is missing: without it cuFileDriverOpen does not return");
+    throw UnsupportedError(kernel_driver +
+                           " is missing: load the kernel module nvidia-fs, without which cuFile hangs");
   }
   const abi::Status status = call.cuFileDriverOpen();
   if (status.code != kAlreadyOpen) {
     if (status.code != 0) {
       throw UnsupportedError("cuFileDriverOpen: " + name_of_code(status.code) +
-                             (status.cuda != 0 ? ", CUDA's error " + std::to_string(status.cuda) : ""));
+                             (status.cuda != 0 ? ", CUDA error " + std::to_string(status.cuda) : ""));
     }
     made->open_ = true;
   }
@@ -75,7 +76,7 @@ void Driver::register_buffer(DeviceMemory memory) {
     return;
   }
   if (found != buffers_.end()) {
-    throw UnsupportedError("a buffer of another size is registered at this address");
+    throw UnsupportedError("a buffer of another size is registered at this address: deregister it first");
   }
   const abi::Status status = call().cuFileBufRegister(memory.address, memory.size, 0);
   // Other code, such as torch, registered this buffer, so the driver must not deregister it.
@@ -87,7 +88,8 @@ void Driver::register_buffer(DeviceMemory memory) {
 void Driver::deregister_buffer(DeviceMemory memory) {
   const std::lock_guard lock(mutex_);
   const auto found = buffers_.find(memory.address);
-  if (found == buffers_.end()) throw std::invalid_argument("the buffer is not registered");
+  if (found == buffers_.end())
+    throw std::invalid_argument("the buffer is not registered: call register_buffer first");
   if (--found->second.times != 0) return;
   const bool ours = found->second.ours;
   buffers_.erase(found);

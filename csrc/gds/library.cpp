@@ -23,7 +23,7 @@ class Opened {
       const char* fault = ::dlerror();
       if (faults.empty() && fault != nullptr) faults = fault;
     }
-    throw UnsupportedError(std::string(what) + " is not there: " + faults);
+    throw UnsupportedError(std::string(what) + " cannot be loaded: " + faults);
   }
 
   const std::string& name() const noexcept { return name_; }
@@ -31,7 +31,7 @@ class Opened {
   template <typename Function>
   void find(const char* symbol, Function*& function) const {
     find_if_there(symbol, function);
-    if (function == nullptr) throw UnsupportedError(name_ + " has no " + symbol);
+    if (function == nullptr) throw UnsupportedError(name_ + " lacks the function " + symbol);
   }
 
   template <typename Function>

@@ -61,7 +61,7 @@ pid_t run_in_copy(int (*work)(void*) noexcept, void* argument, std::span<const i
   }
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (made < 0) throw FileError(error, "", "the system makes no copy of this process");
+  if (made < 0) throw FileError(error, "", "the system could not copy this process");
   return static_cast<pid_t>(made);
 }
 

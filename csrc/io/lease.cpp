@@ -22,7 +22,7 @@ class Leaseholder final : public Owner {
 }  // namespace
 
 Lease::Lease(int descriptor) : descriptor_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) {
-  if (descriptor_ < 0) throw FileError(errno, "a lease");
+  if (descriptor_ < 0) throw FileError(errno, "lease descriptor");
 }
 
 Lease::~Lease() { ::close(descriptor_); }

@@ -115,7 +115,7 @@ void Filling::wait(std::size_t chunk) {
   std::unique_lock lock(mutex_);
   while (left_.at(chunk) > 0 && !fault_) {
     if (threads_.empty()) {
-      if (!step(lock) && !fault_) throw std::logic_error("a chunk that was lent no slot");
+      if (!step(lock) && !fault_) throw std::logic_error("wait() was called for a chunk without a slot");
     } else {
       filled_.wait_for(lock, kBetweenLooks);
     }

@@ -45,7 +45,7 @@ std::vector<Run> place_all(std::span<const Cargo> cargo, Staging& staging) {
   std::vector<Run> runs;
   for (const std::size_t i : order) {
     const auto& [source, extent] = cargo[i];
-    if (!extent.fits(source->size())) throw FormatError("a record leaves the file");
+    if (!extent.fits(source->size())) throw FormatError("a record exceeds the file");
     if (extent.size == 0) continue;
     if (!runs.empty() && runs.back().source == source) {
       Run& run = runs.back();

@@ -46,7 +46,7 @@ WindowMapper::WindowMapper(File file, std::uint64_t start, Mode mode)
 Extent WindowMapper::in_file(Extent extent) const {
   if (start_ > file_.size() || !extent.fits(file_.size() - start_)) {
     throw FormatError("range of " + std::to_string(extent.size) + " bytes at " + hex(extent.offset) +
-                      " leaves the file");
+                      " exceeds the file");
   }
   return {start_ + extent.offset, extent.size};
 }

@@ -36,7 +36,7 @@ class ByteSpan {
   ByteSpan subspan(Extent extent) const {
     if (!extent.fits(size_)) {
       throw FormatError("range of " + std::to_string(extent.size) + " bytes at " + hex(extent.offset) +
-                        " runs past the " + std::to_string(size_) + " bytes that are there");
+                        " runs past the " + std::to_string(size_) + " bytes available");
     }
     return {data_ + extent.offset, static_cast<std::size_t>(extent.size)};
   }

@@ -45,7 +45,8 @@ class Cursor {
     const void* found =
         remaining() == 0 ? nullptr : std::memchr(bytes_.data() + offset_, static_cast<int>(end), remaining());
     if (found == nullptr) {
-      throw TruncatedError(std::string(what_) + ": truncated at " + hex(offset_) + ": a line does not end");
+      throw TruncatedError(std::string(what_) + ": truncated at " + hex(offset_) +
+                           ": expected the end of a line");
     }
     const auto size =
         static_cast<std::size_t>(static_cast<const std::byte*>(found) - (bytes_.data() + offset_));

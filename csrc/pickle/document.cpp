@@ -53,7 +53,7 @@ void Document::charge_conversion(const Sequence& arguments) {
 
 // Each call inspects a shared tuple again. The visits are bounded as those of keys are.
 void Document::require_countable(const Value& argument, int depth, std::uint64_t& visits) const {
-  if (argument.is(Kind::big_integer)) throw FormatError("pickle: an integer beyond 64 bits in a tensor");
+  if (argument.is(Kind::big_integer)) throw FormatError("pickle: a tensor has an integer beyond 64 bits");
   const bool is_sequence = argument.is(Kind::tuple) || argument.is(Kind::list);
   if (!is_sequence || depth > kDeepest) return;
   const auto& items = argument.as<Sequence>().items;
@@ -67,7 +67,7 @@ void Document::require_countable(const Value& argument, int depth, std::uint64_t
     require_countable(item, depth + 1, visits);
   }
   if (argument.is(Kind::tuple) && integers > kMaxDimensions) {
-    throw FormatError("pickle: a tensor of " + std::to_string(integers) + " dimensions");
+    throw FormatError("pickle: a tensor has " + std::to_string(integers) + " dimensions");
   }
 }
 

@@ -179,12 +179,12 @@ void Machine::step() {
 }
 
 void Machine::memoize(bool stored) const {
-  if (!stored) fail("memo index " + std::to_string(index()) + " is absurd");
+  if (!stored) fail("memo index " + std::to_string(index()) + " is beyond the pickle's length");
 }
 
 void Machine::recall() {
   const Value* value = memo_.get(index());
-  if (value == nullptr) fail("memo entry " + std::to_string(index()) + " was never put");
+  if (value == nullptr) fail("memo entry " + std::to_string(index()) + " is not set");
   push(*value);
 }
 
@@ -225,7 +225,8 @@ void Machine::make_sequence(Kind kind, std::span<const Value> items) {
 }
 
 void Machine::make_global(std::string_view module, std::string_view name) {
-  if (module.size() > kMaxGlobalName || name.size() > kMaxGlobalName) fail("a global of absurd length");
+  if (module.size() > kMaxGlobalName || name.size() > kMaxGlobalName)
+    fail("a global's name is longer than 255 bytes");
   auto& global = document_.make<Global>(Kind::global);
   const Known known = known_global(module, name);
   global.module = module;
@@ -239,7 +240,7 @@ void Machine::make_global(std::string_view module, std::string_view name) {
 void Machine::make_stack_global() {
   const Value name = pop();
   const Value module = pop();
-  if (!name.is_text() || !module.is_text()) fail("a global whose name is no string");
+  if (!name.is_text() || !module.is_text()) fail("a global's name is not a string");
   make_global(module.as<Blob>().bytes.text(), name.as<Blob>().bytes.text());
 }
 
@@ -256,7 +257,7 @@ void Machine::append(std::span<const Value> items) {
     for (const Value& item : items) add_step(target.as<Object>(), Object::Effect::append, item);
     return;
   }
-  if (!target.is(Kind::list)) refuse("items appended to something that is no list");
+  if (!target.is(Kind::list)) refuse("items appended to a value that is not a list");
   auto& list = target.as<Sequence>();
   for (const Value& item : items) {
     list.items.push_back(document_.arena(), item);
@@ -266,7 +267,7 @@ void Machine::append(std::span<const Value> items) {
 
 void Machine::add_items(std::span<const Value> items) {
   const Value target = stack_.top();
-  if (!target.is(Kind::set)) refuse("items added to something that is no set");
+  if (!target.is(Kind::set)) refuse("items added to a value that is not a set");
   for (const Value& item : items) {
     check_key(document_, item, instruction_.offset);
     target.as<Sequence>().items.push_back(document_.arena(), item);
@@ -279,7 +280,7 @@ void Machine::set_items(std::span<const Value> items) {
   if (items.size() % 2 != 0) fail("a key without a value");
   // The class may not even be a dict.
   if (items.empty() && target.is(Kind::object)) refuse("nothing set in an object");
-  if (!target.is_mapping() && !target.is(Kind::object)) refuse("items set on something that is no dict");
+  if (!target.is_mapping() && !target.is(Kind::object)) refuse("items set on a value that is not a dict");
   for (std::size_t i = 0; i < items.size(); i += 2) {
     check_key(document_, items[i], instruction_.offset);
     if (target.is(Kind::object)) {
@@ -300,7 +301,7 @@ void Machine::build(const Value& state) {
     add_step(target.as<Object>(), Object::Effect::state, state);
     return;
   }
-  if (!target.is(Kind::ordered_dict)) refuse("state set on something that takes none");
+  if (!target.is(Kind::ordered_dict)) refuse("state set on a value that has none");
   auto& mapping = target.as<Mapping>();
   if (!state.is(Kind::dict) || !mapping.state.is(Kind::none)) {
     refuse("the state of an OrderedDict is not one dict");
@@ -315,11 +316,11 @@ void Machine::call(Object::Call how) {
   if (bare) make_sequence(Kind::tuple, stack_.take(1));
   const Value arguments = pop();
   const Value callable = pop();
-  if (!callable.is(Kind::global)) refuse("a call of something that is no global");
-  if (!arguments.is(Kind::tuple)) fail("a call whose arguments are no tuple");
+  if (!callable.is(Kind::global)) refuse("a call of a value that is not a global");
+  if (!arguments.is(Kind::tuple)) fail("the arguments of a call are not a tuple");
   const auto& global = callable.as<Global>();
   if (global.action != Action::external) {
-    if (how != Object::Call::reduce) refuse("a new " + quote(global.name) + " that is not called");
+    if (how != Object::Call::reduce) refuse("NEWOBJ of " + quote(global.name) + ", which needs a call");
     push(call_native(document_, global, arguments.as<Sequence>(), instruction_.offset));
     return;
   }

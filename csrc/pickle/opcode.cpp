@@ -124,10 +124,10 @@ void reject(const Instruction& instruction) {
     case Opcode::ext2:
     case Opcode::ext4:
     case Opcode::text_persid:
-      throw RefusedError(what + ", which names or calls code another way" + where);
+      throw RefusedError(what + ", an unsupported way to name or call code" + where);
     case Opcode::next_buffer:
     case Opcode::readonly_buffer:
-      throw FormatError(what + " of an out-of-band buffer, and there are none" + where);
+      throw FormatError(what + " needs an out-of-band buffer, and the file has none" + where);
     default:
       throw UnsupportedError(what + ", which this reader does not know" + where);
   }

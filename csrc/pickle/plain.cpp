@@ -58,14 +58,14 @@ Value make_ordered_dict(Document& document, const Arguments& arguments) {
   arguments.require_count(0, 1);
   auto& mapping = document.make<Mapping>(Kind::ordered_dict);
   if (arguments.count() == 0) return Value::of(mapping);
-  if (!arguments[0].is(Kind::list)) arguments.fail("is no list", 0);
+  if (!arguments[0].is(Kind::list)) arguments.fail("is not a list", 0);
   const auto& pairs = arguments[0].as<Sequence>();
   document.charge(pairs.items.size());
   mapping.depth = static_cast<std::uint16_t>(pairs.depth + 1);
   for (const Value& pair : pairs.items) {  // Python 2 wrote pairs as lists
     const bool is_pair =
         (pair.is(Kind::tuple) || pair.is(Kind::list)) && pair.as<Sequence>().items.size() == 2;
-    if (!is_pair) arguments.fail("holds something else than pairs", 0);
+    if (!is_pair) arguments.fail("holds other items than pairs", 0);
     const auto& items = pair.as<Sequence>().items;
     arguments.require_key(document, items[0]);
     mapping.items.push_back(document.arena(), {items[0], items[1]});
@@ -77,7 +77,7 @@ Value make_counter(Document& document, const Arguments& arguments) {
   arguments.require_count(0, 1);
   auto& mapping = document.make<Mapping>(Kind::counter);
   if (arguments.count() == 0) return Value::of(mapping);
-  if (!arguments[0].is(Kind::dict)) arguments.fail("is no dict", 0);
+  if (!arguments[0].is(Kind::dict)) arguments.fail("is not a dict", 0);
   const auto& counts = arguments[0].as<Mapping>();
   document.charge(counts.items.size());
   mapping.depth = counts.depth;
@@ -88,7 +88,7 @@ Value make_counter(Document& document, const Arguments& arguments) {
 Value make_set(Document& document, const Arguments& arguments) {
   arguments.require_count(0, 1);
   if (arguments.count() == 0) return Value::of(document.make<Sequence>(Kind::set));
-  if (!arguments[0].is(Kind::list)) arguments.fail("is no list", 0);
+  if (!arguments[0].is(Kind::list)) arguments.fail("is not a list", 0);
   const auto& items = arguments[0].as<Sequence>();
   for (const Value& item : items.items) arguments.require_key(document, item);
   return copy_sequence(document, Kind::set, items);

@@ -44,7 +44,7 @@ Way way_of(const std::string& name) {
   if (name == "windows") return Way::windows;
   if (name == "pread") return Way::pread;
   if (name == "direct") return Way::direct;
-  throw py::value_error("no strategy to open a file: '" + name + "'");
+  throw py::value_error("unknown strategy '" + name + "': expected whole, ahead, windows, pread or direct");
 }
 
 std::shared_ptr<Mapper> map_whole(const File& file, std::uint64_t start, Mode mode, bool ahead,
@@ -153,7 +153,7 @@ using Pair = std::pair<std::uint64_t, std::uint64_t>;
 ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, std::uint64_t>>& parts,
                               int lease, Pair mappings, Pair storages, Pair pickle) {
   const GilReleased released;
-  if (parts.empty()) throw FormatError("published: no parts");
+  if (parts.empty()) throw FormatError("published: expected at least one part");
   const auto held = std::make_shared<const Lease>(lease);
   std::vector<std::uint64_t> sizes;
   for (const auto& [descriptor, offset, size] : parts) sizes.push_back(size);

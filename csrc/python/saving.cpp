@@ -18,7 +18,8 @@ template <typename Item>
 std::vector<Item> items_of(const py::object& buffer) {
   const Region region = region_of_buffer(buffer.ptr(), Access::any);
   const ByteSpan bytes = region.bytes();
-  if (bytes.size() % sizeof(Item) != 0) throw FormatError("a plan that ends within an item");
+  if (bytes.size() % sizeof(Item) != 0)
+    throw FormatError("save plan: its size is not a multiple of the item size");
   std::vector<Item> items(bytes.size() / sizeof(Item));
   if (!items.empty()) std::memcpy(items.data(), bytes.data(), bytes.size());
   return items;
@@ -36,7 +37,7 @@ class PlannedSave {
         names_(std::move(names)),
         earlier_(std::move(earlier)),
         report_(region_of_buffer(report.ptr(), Access::writable)) {
-    if (report_.size() < sizeof(SaveReport)) throw FormatError("a report has no room");
+    if (report_.size() < sizeof(SaveReport)) throw FormatError("save plan: the report buffer is too small");
   }
 
   pid_t begin_in_copy() {
