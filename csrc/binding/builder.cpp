@@ -24,10 +24,10 @@ py::object Builder::value(const Value& value) {
 // Makes each node once. A container is stored before it is filled, so it can contain itself.
 py::object Builder::node(const Node& node) {
   py::object& slot = made_[node.slot];
-  if (slot.is(begun_)) throw UnsupportedError("pickle: a value is among its own arguments");
+  if (slot.is(in_progress_)) throw UnsupportedError("pickle: a value is among its own arguments");
   if (slot) return slot;
-  if (++depth_ > Document::kDeepest) throw FormatError(Document::kTooDeep);
-  slot = begun_;
+  if (++depth_ > Document::kMaxNesting) throw FormatError(Document::kNestingMessage);
+  slot = in_progress_;
   slot = make(node);
   finish(node, slot);
   --depth_;

@@ -25,9 +25,9 @@ struct BuildPolicy {
 
 // The object of each node, by its slot. Pages are allocated on use, so a single leaf of a large
 // document needs no full table.
-class MadeObjects {
+class BuiltObjects {
  public:
-  explicit MadeObjects(std::uint32_t slots) : pages_(slots / kPage + 1) {}
+  explicit BuiltObjects(std::uint32_t slots) : pages_(slots / kPage + 1) {}
 
   pybind11::object& operator[](std::uint32_t slot) {
     std::unique_ptr<Page>& page = pages_[slot / kPage];
@@ -70,8 +70,8 @@ class Builder {
 
   Tensors& tensors_;
   const BuildPolicy& policy_;
-  MadeObjects made_;
-  const pybind11::object begun_ =
+  BuiltObjects made_;
+  const pybind11::object in_progress_ =
       pybind11::reinterpret_borrow<pybind11::object>(Py_Ellipsis);  // no pickle makes one
   int depth_ = 0;
 };

@@ -12,12 +12,12 @@
 #include "binding/builder.h"
 #include "binding/tensors.h"
 #include "checkpoint/archive.h"
-#include "checkpoint/catalog.h"
+#include "checkpoint/name_index.h"
 
 namespace zerocopy {
 
 // A document, and the records of its storages by their index.
-struct Reading {
+struct ParsedCheckpoint {
   Document document;
   std::vector<Record> records;
 };
@@ -26,7 +26,7 @@ class Lazy {
  public:
   // `archive` is the Python object of the Archive. `construction` makes real tensors, as for
   // Builder. `name` is for errors.
-  Lazy(pybind11::object archive, Reading reading, pybind11::dict allowed, std::string encoding,
+  Lazy(pybind11::object archive, ParsedCheckpoint parsed, pybind11::dict allowed, std::string encoding,
        Destination destination, pybind11::object construction, std::string name);
   Lazy(const Lazy&) = delete;
   Lazy& operator=(const Lazy&) = delete;
@@ -64,7 +64,7 @@ class Lazy {
   // it.
   pybind11::tuple storage_at(std::size_t index) const;
 
-  // Throws if the file was moved or changed, or if the checkpoint is closed.
+  // Throws if the file was replacement or changed, or if the checkpoint is closed.
   void require_there() const;
   void close();
   bool closed() const noexcept { return !opened_; }
@@ -76,7 +76,7 @@ class Lazy {
   struct Leaves {
     explicit Leaves(const Document& document);
 
-    Catalog catalog;
+    NameIndex name_index;
     std::vector<std::size_t> tensors;
     std::vector<std::size_t> others;
   };
@@ -89,7 +89,7 @@ class Lazy {
   std::size_t leaf_at(pybind11::handle name) const;
   const Value& tensor_value(std::size_t i) const;
 
-  Reading reading_;
+  ParsedCheckpoint parsed_;
   mutable std::optional<Leaves> leaves_;
   pybind11::dict allowed_;
   std::string encoding_;

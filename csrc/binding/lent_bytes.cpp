@@ -53,7 +53,7 @@ void* owner_of_lent_bytes(void* data, const ZerocopyBridgeHost& host) {
   const std::lock_guard lock(living().mutex);
   const auto found = living().by_address.find(data);
   if (found == living().by_address.end()) return nullptr;
-  host.share_owner(found->second);
+  host.retain_owner(found->second);
   return found->second;
 }
 

@@ -4,10 +4,10 @@
 
 #include <map>
 
-#include "binding/ahead.h"
 #include "binding/builder.h"
 #include "binding/gds.h"
 #include "binding/lazy.h"
+#include "binding/read_ahead.h"
 #include "binding/records.h"
 #include "binding/torch_bridge.h"
 #include "binding/torchscript.h"
@@ -15,19 +15,19 @@
 #include "checkpoint/archive.h"
 #include "pickle/geometry.h"
 #include "pickle/machine.h"
+#include "python/archive_opener.h"
 #include "python/buffer.h"
 #include "python/errors.h"
 #include "python/gil.h"
-#include "python/opening.h"
 
 namespace py = pybind11;
 
 namespace zerocopy {
 namespace {
 
-Reading read_document(Archive& archive, bool take_modules = false) {
+ParsedCheckpoint read_document(Archive& archive, bool take_modules = false) {
   Document document = archive.document(take_modules);
-  std::vector<Record> records = archive.records(wanted_by(document));
+  std::vector<Record> records = archive.records(storage_requests(document));
   Content::require_inflatable(records);
   return {std::move(document), std::move(records)};
 }
@@ -65,7 +65,7 @@ py::list foreign_globals(const Document& document) {
 }
 
 struct Allowed {
-  Reading reading;
+  ParsedCheckpoint parsed;
   py::dict globals;  // {(module, name): object}
 };
 
@@ -73,29 +73,29 @@ struct Allowed {
 // returns {(module, name): object} or raises. It is called before errors in the pickle are
 // reported.
 Allowed read_allowed(Archive& archive, const py::object& allow, bool take_modules) {
-  std::optional<Reading> reading;
+  std::optional<ParsedCheckpoint> parsed;
   std::exception_ptr fault;
   Region named;
   {
     const GilReleased released;
     try {
-      reading = read_document(archive, take_modules);
+      parsed = read_document(archive, take_modules);
     } catch (const Error&) {
       fault = std::current_exception();
       if (archive.is_pickled()) named = archive.pickle();
     }
   }
-  py::dict globals = allow(fault ? list_foreign_globals(named.bytes()) : foreign_globals(reading->document));
+  py::dict globals = allow(fault ? list_foreign_globals(named.bytes()) : foreign_globals(parsed->document));
   if (fault) std::rethrow_exception(fault);
-  return {std::move(*reading), std::move(globals)};
+  return {std::move(*parsed), std::move(globals)};
 }
 
 py::object load(Archive& archive, const py::object& allow, const py::object& restore, bool cpu_as_is,
                 const py::object& transfer, const std::string& encoding, const py::module_& construction,
                 bool take_modules) {
-  const auto [reading, globals] = read_allowed(archive, allow, take_modules);
-  const Document& document = reading.document;
-  RealTensors tensors(document, archive.content(), reading.records, {restore, cpu_as_is, transfer},
+  const auto [parsed, globals] = read_allowed(archive, allow, take_modules);
+  const Document& document = parsed.document;
+  RealTensors tensors(document, archive.content(), parsed.records, {restore, cpu_as_is, transfer},
                       construction);
   const BuildPolicy policy{globals, encoding, construction};
   return Builder(document, tensors, policy).value(document.root);
@@ -104,9 +104,9 @@ py::object load(Archive& archive, const py::object& allow, const py::object& res
 // Loads over existing storages: storage_at(i) returns the i-th storage of explain().
 py::object load_over(Archive& archive, const py::object& allow, const py::object& storage_at,
                      const std::string& encoding, const py::module_& construction) {
-  const auto [reading, globals] = read_allowed(archive, allow, false);
-  const Document& document = reading.document;
-  GivenTensors tensors(document, archive.content(), reading.records, storage_at, construction);
+  const auto [parsed, globals] = read_allowed(archive, allow, false);
+  const Document& document = parsed.document;
+  GivenTensors tensors(document, archive.content(), parsed.records, storage_at, construction);
   const BuildPolicy policy{globals, encoding, construction};
   return Builder(document, tensors, policy).value(document.root);
 }
@@ -114,15 +114,15 @@ py::object load_over(Archive& archive, const py::object& allow, const py::object
 std::unique_ptr<Lazy> read_lazily(py::object archive, const py::object& allow, const py::object& restore,
                                   bool cpu_as_is, const py::object& transfer, const std::string& encoding,
                                   const py::object& construction, const std::string& name) {
-  auto [reading, globals] = read_allowed(archive.cast<Archive&>(), allow, false);
-  return std::make_unique<Lazy>(std::move(archive), std::move(reading), std::move(globals), encoding,
+  auto [parsed, globals] = read_allowed(archive.cast<Archive&>(), allow, false);
+  return std::make_unique<Lazy>(std::move(archive), std::move(parsed), std::move(globals), encoding,
                                 Destination{restore, cpu_as_is, transfer}, construction, name);
 }
 
 // For weights_only=False: returns the storages for (key, class name, number of elements), in order.
 py::list storages(Archive& archive,
                   const std::vector<std::tuple<std::string, std::string, std::int64_t>>& named) {
-  std::vector<Wanted> wanted;
+  std::vector<StorageRequest> wanted;
   for (const auto& [key, storage_class, numel] : named) {
     const DType* dtype = dtype_by_storage(storage_class);
     std::uint64_t nbytes = 0;
@@ -165,16 +165,16 @@ const char* name_of(Placement::How how) {
   return "";
 }
 
-// Returns the StoragePlacement of each storage, without building or reading.
+// Returns the StoragePlacement of each storage, without building or parsed.
 py::list explain(Archive& archive) {
-  std::optional<Reading> reading;
+  std::optional<ParsedCheckpoint> parsed;
   {
     const GilReleased released;
-    reading = read_document(archive);
+    parsed = read_document(archive);
   }
   py::list explained;
-  for (const Storage* storage : reading->document.storages) {
-    const Record& record = reading->records[storage->index];
+  for (const Storage* storage : parsed->document.storages) {
+    const Record& record = parsed->records[storage->index];
     const auto [how, why] = archive.content().placement(record, *storage->element);
     explained.append(storage_placement().make(py::str(storage->key.data(), storage->key.size()),
                                               storage->element->name, storage->nbytes,
@@ -256,7 +256,7 @@ PYBIND11_MODULE(_C, module) {
   register_records(module);
 
   ArchiveClass archive(module, "Archive");
-  register_opening(module, archive);
+  register_archive_opener(module, archive);
   archive.def_property_readonly("container", &Archive::container)
       .def_property_readonly("is_torchscript", &Archive::is_torchscript)
       .def_property_readonly("big_endian", [](const Archive& self) { return self.content().big_endian(); })
@@ -302,7 +302,7 @@ PYBIND11_MODULE(_C, module) {
       "load_bridge", [](const py::bytes& path, const std::string& stamp) { load_bridge(path, stamp); },
       py::arg("path"), py::arg("stamp"));
   module.def("add_dtypes_of_release", &add_dtypes_of_release);
-  register_ahead(module);
+  register_read_ahead(module);
   register_transfer_plan(module);
   register_gds(module);
   module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));

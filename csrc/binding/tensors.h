@@ -52,9 +52,9 @@ class DTypes {
 void add_dtypes_of_release();
 
 // A storage that has been made.
-struct Stored {
+struct LoadedStorage {
   TorchStorage native;
-  pybind11::object moved;  // its replacement by map_location, or the root's for a view; else null
+  pybind11::object replacement;  // its replacement by map_location, or the root's for a view; else null
 
   pybind11::object untyped() const;
 };
@@ -114,15 +114,16 @@ class StoredTensors : public Tensors {
   pybind11::object device_of(const Storage& storage) const;
   // Copies storages to a device, in one allocation. Storages that must be inflated or swapped first
   // get further allocations.
-  std::vector<Stored> staged(const pybind11::object& device, std::span<const Storage* const> storages) const;
-  Stored open(const Storage& storage) const;
-  Stored placed(const Region& bytes, const Storage& storage) const;
-  static Stored part_of(const Stored& root, const Storage& view);
-  pybind11::object typed(const Stored& stored, const Storage& storage);
-  pybind11::object over(const Stored& stored, const Tensor& tensor) {
+  std::vector<LoadedStorage> staged(const pybind11::object& device,
+                                    std::span<const Storage* const> storages) const;
+  LoadedStorage open(const Storage& storage) const;
+  LoadedStorage placed(const Region& bytes, const Storage& storage) const;
+  static LoadedStorage part_of(const LoadedStorage& root, const Storage& view);
+  pybind11::object typed(const LoadedStorage& stored, const Storage& storage);
+  pybind11::object over(const LoadedStorage& stored, const Tensor& tensor) {
     return over(stored, tensor, Shape(tensor));
   }
-  pybind11::object over(const Stored& stored, const Tensor& tensor, const Shape& shape);
+  pybind11::object over(const LoadedStorage& stored, const Tensor& tensor, const Shape& shape);
 
   const Content& content() const noexcept { return content_; }
   const Record& record_of(const Storage& storage) const { return records_[storage.index]; }
@@ -131,8 +132,8 @@ class StoredTensors : public Tensors {
   const Content& content_;
   const std::vector<Record>& records_;
   Destination destination_;
-  mutable std::optional<std::string> asked_;  // the last argument of device_of()
-  mutable pybind11::object answer_;
+  mutable std::optional<std::string> last_location_;  // the last argument of device_of()
+  mutable pybind11::object last_device_;
 };
 
 // Opens each storage once and keeps it. The constructor reads all storages that are not mapped, and
@@ -146,13 +147,13 @@ class RealTensors final : public StoredTensors {
   pybind11::object tensor(const Tensor& tensor) override { return over(stored(*tensor.storage), tensor); }
 
  private:
-  const Stored& stored(const Storage& storage);
-  std::vector<const Storage*> carry_all(const Document& document);
+  const LoadedStorage& stored(const Storage& storage);
+  std::vector<const Storage*> copy_to_devices(const Document& document);
 
   const Document& document_;
   std::vector<Region> read_;  // storages that are read and not mapped, until they are opened
-  std::vector<std::optional<Stored>> storages_;
-  std::vector<std::optional<Stored>> views_;
+  std::vector<std::optional<LoadedStorage>> storages_;
+  std::vector<std::optional<LoadedStorage>> views_;
 };
 
 // Makes tensors over existing storages. `storage_at(i)` returns the document's i-th storage.
@@ -168,7 +169,7 @@ class GivenTensors final : public StoredTensors {
   pybind11::object tensor(const Tensor& tensor) override { return over(stored(*tensor.storage), tensor); }
 
  private:
-  Stored stored(const Storage& storage);
+  LoadedStorage stored(const Storage& storage);
 
   pybind11::object storage_at_;
   std::vector<pybind11::object> views_;

@@ -12,13 +12,13 @@
 namespace zerocopy {
 namespace {
 
-void share_owner(void* owner) { Share(static_cast<Owner*>(owner)).release(); }
+void retain_owner(void* owner) { OwnerRef(static_cast<Owner*>(owner)).release(); }
 
 // Runs on any thread, with or without the GIL, perhaps after the interpreter has ended. Owners of
 // mappings need no Python. Owners of Python buffers handle this (buffer.cpp).
-void release_owner(void* owner) { Share::adopt(static_cast<Owner*>(owner)); }
+void release_owner(void* owner) { OwnerRef::adopt(static_cast<Owner*>(owner)); }
 
-constexpr ZerocopyBridgeHost kHost{ZEROCOPY_BRIDGE_ABI, &share_owner, &release_owner};
+constexpr ZerocopyBridgeHost kHost{ZEROCOPY_BRIDGE_ABI, &retain_owner, &release_owner};
 
 // A copy, so that a call loads one address and not two.
 ZerocopyBridge table = *portable_bridge(&kHost);
@@ -83,7 +83,7 @@ bool is_floating_point(ScalarType type) {
 
 TorchStorage TorchStorage::over(const Region& region) {
   return TorchStorage(
-      required(table.storage_over(region.data(), region.size(), Share(region.owner()).release())));
+      required(table.storage_over(region.data(), region.size(), OwnerRef(region.owner()).release())));
 }
 
 TorchStorage TorchStorage::within(PyObject* untyped_storage, Extent extent) {
@@ -95,7 +95,7 @@ TorchStorage TorchStorage::within(PyObject* untyped_storage, Extent extent) {
   return TorchStorage(required(table.storage_within(whole.storage_, extent.offset, extent.size)));
 }
 
-TorchStorage TorchStorage::kept(PyObject* untyped_storage, Share owner) {
+TorchStorage TorchStorage::kept(PyObject* untyped_storage, OwnerRef owner) {
   const TorchStorage whole = of(untyped_storage);
   return TorchStorage(required(table.storage_kept(whole.storage_, owner.release())));
 }
@@ -127,7 +127,7 @@ std::byte* TorchStorage::address() const { return static_cast<std::byte*>(table.
 Region TorchStorage::region() const {
   auto* const owner = static_cast<Owner*>(table.storage_owner(storage_));
   if (owner == nullptr) return {};
-  return {address(), static_cast<std::size_t>(nbytes()), Share::adopt(owner)};
+  return {address(), static_cast<std::size_t>(nbytes()), OwnerRef::adopt(owner)};
 }
 
 PyObject* TorchStorage::wrap() const { return table.wrap(storage_); }

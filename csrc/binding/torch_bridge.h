@@ -57,7 +57,7 @@ class TorchStorage {
 
   // Returns a storage over the bytes of an existing torch.UntypedStorage, on its device. Only the
   // owner keeps these bytes alive.
-  static TorchStorage kept(PyObject* untyped_storage, Share owner);
+  static TorchStorage kept(PyObject* untyped_storage, OwnerRef owner);
 
   // Returns a reference to an existing torch.UntypedStorage.
   static TorchStorage of(PyObject* untyped_storage);

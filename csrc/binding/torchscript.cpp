@@ -23,15 +23,15 @@ Found find(const Archive& archive, const std::string& name) {
   throw FormatError("checkpoint: record " + quote(name) + " is missing");
 }
 
-struct Stored {
+struct LoadedStorage {
   const Storage* storage;
   Region bytes;
 };
 
-std::vector<Stored> storages_in(const ZipArchive& archive, const std::string& folder,
-                                const Document& document) {
-  std::vector<Stored> stored;
-  std::vector<Wanted> wanted;
+std::vector<LoadedStorage> storages_in(const ZipArchive& archive, const std::string& folder,
+                                       const Document& document) {
+  std::vector<LoadedStorage> stored;
+  std::vector<StorageRequest> wanted;
   for (const Storage* storage : document.storages) {
     if (storage->nbytes == 0 || storage->location == "meta") continue;
     stored.push_back({storage, {}});
@@ -72,7 +72,7 @@ py::bytes record_content(const Archive& archive, const std::string& name) {
 py::tuple pickle_with_storages(const Archive& archive, const std::string& name, const std::string& folder) {
   Region pickle;
   std::optional<Document> document;
-  std::vector<Stored> stored;
+  std::vector<LoadedStorage> stored;
   {
     const GilReleased released;
     const auto [zip, record] = find(archive, name);

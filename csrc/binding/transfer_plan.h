@@ -15,15 +15,16 @@ namespace zerocopy {
 
 class TransferPlan {
  public:
-  // The plan owns `sources`. The caller keeps all other sources of `cargo` alive.
-  explicit TransferPlan(std::vector<Cargo> cargo, std::vector<std::unique_ptr<const Source>> sources = {});
+  // The plan owns `sources`. The caller keeps all other sources of `staged_storages` alive.
+  explicit TransferPlan(std::vector<StagedStorage> staged_storages,
+                        std::vector<std::unique_ptr<const Source>> sources = {});
   // Plans a copy of each source as a whole.
   static std::shared_ptr<TransferPlan> of(std::vector<std::unique_ptr<const Source>> sources);
   TransferPlan(const TransferPlan&) = delete;
   TransferPlan& operator=(const TransferPlan&) = delete;
   ~TransferPlan();
 
-  const Staging& staging() const noexcept { return staging_; }
+  const StagingPlan& staging() const noexcept { return staging_; }
 
   // Returns (offset in the slot, offset on the device, size) for each copy of a chunk.
   pybind11::list copies(std::size_t chunk) const;
@@ -35,16 +36,16 @@ class TransferPlan {
   void wait(std::size_t chunk);
   void stop();
 
-  // Returns the storage of cargo `i` within the device allocation.
-  TorchStorage arrived(const pybind11::object& whole, std::size_t i) const;
+  // Returns the storage of staged_storages `i` within the device allocation.
+  TorchStorage copied_storage(const pybind11::object& whole, std::size_t i) const;
 
  private:
-  Filling& filling();
+  SlotReader& reader();
 
-  std::vector<Cargo> cargo_;
+  std::vector<StagedStorage> staged_storages_;
   std::vector<std::unique_ptr<const Source>> sources_;
-  Staging staging_;
-  std::optional<Filling> filling_;
+  StagingPlan staging_;
+  std::optional<SlotReader> reader_;
 };
 
 void register_transfer_plan(pybind11::module_& module);

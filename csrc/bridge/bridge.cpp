@@ -122,7 +122,7 @@ int storage_is_cpu(void* storage) { return impl_of(storage)->device().is_cpu() ?
 void* storage_owner(void* storage) {
   const c10::DataPtr& data = data_of(storage);
   if (data.get_deleter() != host.release_owner) return nullptr;
-  host.share_owner(data.get_context());
+  host.retain_owner(data.get_context());
   return data.get_context();
 }
 

@@ -32,7 +32,7 @@ struct ZerocopyTensorView {
 // Functions of _C that a bridge calls. An owner keeps the bytes of a storage alive.
 struct ZerocopyBridgeHost {
   std::uint32_t abi;
-  void (*share_owner)(void* owner);    // any thread
+  void (*retain_owner)(void* owner);   // any thread
   void (*release_owner)(void* owner);  // any thread, perhaps after the interpreter has ended
 };
 

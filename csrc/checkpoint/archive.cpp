@@ -23,8 +23,8 @@ std::unique_ptr<Archive> Archive::open(std::shared_ptr<const Source> source, std
   return std::make_unique<ZipArchive>(std::move(content));
 }
 
-std::vector<Wanted> wanted_by(const Document& document) {
-  std::vector<Wanted> storages;
+std::vector<StorageRequest> storage_requests(const Document& document) {
+  std::vector<StorageRequest> storages;
   storages.reserve(document.storages.size());
   for (const Storage* storage : document.storages) {
     storages.push_back({storage->key, storage->dtype, storage->nbytes});

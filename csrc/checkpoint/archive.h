@@ -16,7 +16,7 @@
 namespace zerocopy {
 
 // A storage as the pickle describes it, to find its record and check the record's size.
-struct Wanted {
+struct StorageRequest {
   std::string_view key;
   const DType* dtype;
   std::uint64_t nbytes;
@@ -47,7 +47,7 @@ class Archive {
 
   // Returns the record of each storage, after checking that the record exists and has the right
   // size. A legacy file can answer only for all storages at once. Throws FormatError.
-  virtual std::vector<Record> records(std::span<const Wanted> storages) = 0;
+  virtual std::vector<Record> records(std::span<const StorageRequest> storages) = 0;
 
   // Returns the end of the checkpoint in its source. Call this after records().
   virtual std::uint64_t end() const noexcept = 0;
@@ -59,6 +59,6 @@ class Archive {
 };
 
 // Returns the requests for a document's storages, by their index.
-std::vector<Wanted> wanted_by(const Document& document);
+std::vector<StorageRequest> storage_requests(const Document& document);
 
 }  // namespace zerocopy

@@ -15,13 +15,13 @@
 
 namespace zerocopy {
 
-struct Wish {
+struct RecordRead {
   Extent extent;
   std::uint64_t alignment = 1;  // required for the bytes in memory
 };
 
 // Returns the bytes of each record, in private memory without overlaps. Throws FormatError for an
 // extent that exceeds the source, and the source's errors.
-std::vector<Region> read_batch(const Source& source, std::span<const Wish> wishes);
+std::vector<Region> read_batch(const Source& source, std::span<const RecordRead> record_reads);
 
 }  // namespace zerocopy

@@ -46,7 +46,7 @@ std::optional<std::uint64_t> max_inflated() {
 Placement Content::placement(const Record& record, const DType& element) const {
   using enum Placement::How;
   if (record.encoding == Encoding::deflated) return {inflated, "the record is deflated"};
-  if (record.encoding == Encoding::foreign) return {copied, record.foreign->why()};
+  if (record.encoding == Encoding::external) return {copied, record.external->why()};
   if (big_endian_ && element.swap > 1) return {copied, "the file is big-endian"};
   if (!mapping_) return {copied, "the file is read, not mapped"};
   const std::uint64_t alignment = &element == untyped() ? kWidestElement : element.size;
@@ -67,17 +67,17 @@ void Content::require_copies(const Record& record, const char* why) const {
 
 std::vector<Region> Content::read_storages(std::span<const Need> needs) const {
   std::vector<std::size_t> read;
-  std::vector<Wish> wishes;
+  std::vector<RecordRead> record_reads;
   for (std::size_t i = 0; i < needs.size(); ++i) {
     const auto& [record, element] = needs[i];
     const auto [how, why] = placement(*record, *element);
     if (how != Placement::How::copied || record->extent.size == 0) continue;
     require_copies(*record, why);
     read.push_back(i);
-    wishes.push_back({record->extent, element == untyped() ? kWidestElement : element->size});
+    record_reads.push_back({record->extent, element == untyped() ? kWidestElement : element->size});
   }
   std::vector<Region> regions(needs.size());
-  std::vector<Region> found = read_batch(*source_, wishes);
+  std::vector<Region> found = read_batch(*source_, record_reads);
   for (std::size_t i = 0; i < read.size(); ++i) {
     const DType& element = *needs[read[i]].element;
     if (big_endian_ && element.swap > 1) reverse_units(found[i], element.swap);
@@ -128,8 +128,8 @@ void Content::require_inflatable(std::span<const Record> records) {
 Region Content::read(const Record& record) const {
   if (record.encoding != Encoding::stored) require_inflatable({&record, 1});
   if (record.encoding == Encoding::deflated) return inflate(*source_, record.extent, record.size);
-  if (record.encoding == Encoding::foreign) {
-    Region bytes = record.foreign->read();
+  if (record.encoding == Encoding::external) {
+    Region bytes = record.external->read();
     if (bytes.size() == record.size) return bytes;
     throw FormatError("checkpoint: record " + quote(record.name) + " was read as " +
                       std::to_string(bytes.size()) + " bytes");

@@ -162,12 +162,12 @@ Record Hdf5Archive::record_of(const Hdf5Entry& entry) const {
     return {
         .name = entry.path, .extent = {*entry.offset, nbytes}, .encoding = Encoding::stored, .size = nbytes};
   }
-  if (entry.foreign == nullptr) fail(entry, "has no bytes");
+  if (entry.external == nullptr) fail(entry, "has no bytes");
   return {.name = entry.path,
           .extent = {},
-          .encoding = Encoding::foreign,
+          .encoding = Encoding::external,
           .size = nbytes,
-          .foreign = entry.foreign.get()};
+          .external = entry.external.get()};
 }
 
 Region Hdf5Archive::bytes_of(const Hdf5Entry& entry, std::uint64_t most) const {
@@ -214,11 +214,11 @@ Document Hdf5Archive::tree() const {
   return document;
 }
 
-std::vector<Record> Hdf5Archive::records(std::span<const Wanted> storages) {
+std::vector<Record> Hdf5Archive::records(std::span<const StorageRequest> storages) {
   std::vector<Record> records;
   records.reserve(storages.size());
   std::string path = storages_;
-  for (const Wanted& storage : storages) {
+  for (const StorageRequest& storage : storages) {
     path.replace(storages_.size(), std::string::npos, storage.key);
     const Hdf5Entry* entry = find(path);
     if (entry == nullptr) throw FormatError("hdf5: dataset " + quote(path) + " is missing");

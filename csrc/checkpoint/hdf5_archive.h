@@ -27,7 +27,7 @@ class Hdf5Archive final : public Archive {
   Document document(bool take_modules) const override;
   bool is_pickled() const override { return pickle_ != nullptr; }
   Region pickle() const override;
-  std::vector<Record> records(std::span<const Wanted> storages) override;
+  std::vector<Record> records(std::span<const StorageRequest> storages) override;
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
 
  private:

@@ -22,7 +22,7 @@ constexpr Spelling kVersion{"\xe9\x03", "1001"};
 
 constexpr std::uint64_t kFirstWindow = 1024;  // four of the five pickles are shorter
 constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30U;
-constexpr std::uint64_t kLongestMagic = std::uint64_t{1} << 20U;
+constexpr std::uint64_t kMaxMagic = std::uint64_t{1} << 20U;
 
 [[noreturn]] void fail(const std::string& reason) { throw FormatError("legacy file: " + reason); }
 
@@ -92,7 +92,7 @@ bool LegacyArchive::recognises(const Source& source) {
   const Region head = source.read({0, std::min<std::uint64_t>(4, source.size())});
   // A zip signature is also a sequence of opcodes.
   if (head.bytes().text() == "PK\3\4") return false;
-  return comes_to(pickle_at(source, 0, kLongestMagic), kMagic);
+  return comes_to(pickle_at(source, 0, kMaxMagic), kMagic);
 }
 
 LegacyArchive::LegacyArchive(Content content) : Archive(std::move(content)) {
@@ -126,7 +126,7 @@ std::vector<std::string_view> LegacyArchive::read_keys() {
   return keys;
 }
 
-std::vector<Record> LegacyArchive::records(std::span<const Wanted> storages) {
+std::vector<Record> LegacyArchive::records(std::span<const StorageRequest> storages) {
   end_ = keys_at_;
   NameTable<NameHash> wanted;
   for (std::size_t i = 0; i < storages.size(); ++i) wanted.insert(storages[i].key, i);
@@ -150,7 +150,7 @@ std::vector<Record> LegacyArchive::records(std::span<const Wanted> storages) {
   return records;
 }
 
-Record LegacyArchive::next_record(const Wanted& storage) {
+Record LegacyArchive::next_record(const StorageRequest& storage) {
   std::uint64_t count = 0;
   source().read(end_, std::as_writable_bytes(std::span(&count, 1)));
   if (count != storage.nbytes / storage.dtype->size) {

@@ -24,13 +24,13 @@ class LegacyArchive final : public Archive {
   Document document(bool take_modules) const override {
     return read_pickle(object_, {.ids = PersistentId::storage_with_view, .take_modules = take_modules});
   }
-  std::vector<Record> records(std::span<const Wanted> storages) override;
+  std::vector<Record> records(std::span<const StorageRequest> storages) override;
   std::uint64_t end() const noexcept override { return end_; }
 
  private:
   Region next_pickle();
   std::vector<std::string_view> read_keys();
-  Record next_record(const Wanted& storage);
+  Record next_record(const StorageRequest& storage);
 
   const Source& source() const noexcept { return *content_.source(); }
 

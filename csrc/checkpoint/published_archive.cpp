@@ -126,12 +126,12 @@ Document PublishedArchive::document(bool take_modules) const {
   return read_pickle(pickle_, {.take_modules = take_modules});
 }
 
-std::vector<Record> PublishedArchive::records(std::span<const Wanted> storages) {
+std::vector<Record> PublishedArchive::records(std::span<const StorageRequest> storages) {
   std::vector<Record> records;
   records.reserve(storages.size());
   // The first record of each storage, by its first row.
   std::vector<std::optional<std::size_t>> first(rows_.size());
-  for (const Wanted& storage : storages) {
+  for (const StorageRequest& storage : storages) {
     std::uint64_t number = 0;
     const char* end = storage.key.data() + storage.key.size();
     const auto [stop, error] = std::from_chars(storage.key.data(), end, number);

@@ -7,7 +7,7 @@ namespace {
 
 // Reading a local header takes 0.5 us and starting a thread 30 us, while the machine runs in
 // parallel.
-constexpr std::size_t kWorthAThread = 100;
+constexpr std::size_t kMinThreadedRecords = 100;
 
 constexpr std::uint64_t kMaxRead = std::uint64_t{1} << 30U;
 // Bounds for deflated content: this size, plus this multiple of its stored bytes. Pickles deflate
@@ -28,7 +28,7 @@ std::string_view trimmed(std::string_view text) {
 ZipArchive::ZipArchive(Content content) : Archive(std::move(content)), zip_(content_.source()) {
   // With both policies, records() reads the headers itself if no thread can start.
   const auto policy =
-      zip_.count() < kWorthAThread ? std::launch::deferred : std::launch::async | std::launch::deferred;
+      zip_.count() < kMinThreadedRecords ? std::launch::deferred : std::launch::async | std::launch::deferred;
   records_ = std::async(policy, [this] {
                content_.source()->expect(zip_.local_headers(), 0);
                std::vector<Record> records;
@@ -102,10 +102,11 @@ Document ZipArchive::document(bool take_modules) const {
   return read_pickle(pickle(), {.stored = zip_.stored_size(pickle_record()), .take_modules = take_modules});
 }
 
-std::vector<Record> ZipArchive::records_in(std::string_view folder, std::span<const Wanted> storages) const {
+std::vector<Record> ZipArchive::records_in(std::string_view folder,
+                                           std::span<const StorageRequest> storages) const {
   std::vector<std::size_t> found;
   found.reserve(storages.size());
-  for (const Wanted& storage : storages) found.push_back(find_storage(folder, storage));
+  for (const StorageRequest& storage : storages) found.push_back(find_storage(folder, storage));
   const std::vector<Record>& all = all_records();
   std::vector<Record> records;
   records.reserve(found.size());
@@ -113,7 +114,7 @@ std::vector<Record> ZipArchive::records_in(std::string_view folder, std::span<co
   return records;
 }
 
-std::size_t ZipArchive::find_storage(std::string_view folder, const Wanted& storage) const {
+std::size_t ZipArchive::find_storage(std::string_view folder, const StorageRequest& storage) const {
   std::string name(folder);
   name += storage.key;
   const auto record = find(name);

@@ -29,7 +29,7 @@ class ZipArchive final : public Archive {
   bool is_torchscript() const override { return zip_.contains("constants.pkl"); }
   Region pickle() const override;
   Document document(bool take_modules) const override;
-  std::vector<Record> records(std::span<const Wanted> storages) override {
+  std::vector<Record> records(std::span<const StorageRequest> storages) override {
     return records_in("data/", storages);
   }
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
@@ -43,13 +43,13 @@ class ZipArchive final : public Archive {
   // a folder. read() returns a record's content, whose size must be in proportion to its stored
   // bytes. Both throw FormatError.
   const Zip& directory() const noexcept { return zip_; }
-  std::vector<Record> records_in(std::string_view folder, std::span<const Wanted> storages) const;
+  std::vector<Record> records_in(std::string_view folder, std::span<const StorageRequest> storages) const;
   Region read(std::size_t record) const;
 
  private:
   std::optional<std::size_t> find(std::string_view name) const { return zip_.find(name); }
   std::size_t pickle_record() const;
-  std::size_t find_storage(std::string_view folder, const Wanted& storage) const;
+  std::size_t find_storage(std::string_view folder, const StorageRequest& storage) const;
   void check_version() const;
   bool read_byteorder() const;
   std::string read_text(std::size_t record) const;

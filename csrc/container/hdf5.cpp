@@ -18,7 +18,7 @@ using hdf5::Object;
 using namespace std::string_view_literals;
 
 constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n"sv;
-constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
+constexpr std::uint64_t kUndefinedAddress = ~std::uint64_t{0};
 constexpr std::uint64_t kEntry = 40;    // of a name in a leaf
 constexpr std::uint64_t kHeader = 512;  // of an object; h5py writes 272 bytes
 // copies of a path: in the listing, the document, the names, Python
@@ -60,9 +60,9 @@ class PlainReader {
   };
 
   // The last node of a level and its right sibling: libhdf5 also walks along a level.
-  struct Beside {
-    std::uint64_t last = kNowhere;
-    std::uint64_t right = kNowhere;
+  struct Siblings {
+    std::uint64_t last = kUndefinedAddress;
+    std::uint64_t right = kUndefinedAddress;
   };
 
   // A group while its names are read.
@@ -71,7 +71,7 @@ class PlainReader {
     int depth;
     Region heap;
     std::string_view before{};  // the previous name
-    std::array<Beside, kLevels> beside{};
+    std::array<Siblings, kLevels> beside{};
   };
 
   // Reads the bytes of one structure. All structures together cannot exceed the file.
@@ -102,12 +102,12 @@ class PlainReader {
     symbols_ = std::uint64_t{2} * at.read<std::uint16_t>();
     children_ = std::uint64_t{2} * at.read<std::uint16_t>();
     expect(symbols_ != 0 && symbols_ <= kMaxSymbols && children_ != 0);
-    expect(at.read<std::uint32_t>() == 0);         // not open for writing
-    expect(at.read<std::uint64_t>() == 0);         // no user block
-    expect(at.read<std::uint64_t>() == kNowhere);  // free space
+    expect(at.read<std::uint32_t>() == 0);                  // not open for writing
+    expect(at.read<std::uint64_t>() == 0);                  // no user block
+    expect(at.read<std::uint64_t>() == kUndefinedAddress);  // free space
     end_ = at.read<std::uint64_t>();
     expect(end_ <= source_.size());
-    expect(at.read<std::uint64_t>() == kNowhere);  // driver
+    expect(at.read<std::uint64_t>() == kUndefinedAddress);  // driver
     return symbol(at);
   }
 
@@ -139,7 +139,7 @@ class PlainReader {
     expect(symbol.cached == 0 || (symbol.cached == 1 && symbol.tree == tree && symbol.heap == heap_address));
     Members members{.path = path, .depth = depth, .heap = heap_at(heap_address)};
     node(members, tree, std::nullopt, {});
-    for (const Beside& level : members.beside) expect(level.right == kNowhere);
+    for (const Siblings& level : members.beside) expect(level.right == kUndefinedAddress);
   }
 
   Region heap_at(std::uint64_t address) {
@@ -185,8 +185,8 @@ class PlainReader {
     expect(count <= children_ && level < kLevels && (!level_above || level + 1 == *level_above));
     expect(count != 0 || level == 0);  // libhdf5 descends by the first child
     const auto left = at.read<std::uint64_t>();
-    Beside& before = members.beside.at(level);
-    expect(left == before.last && (left == kNowhere || before.right == address));
+    Siblings& before = members.beside.at(level);
+    expect(left == before.last && (left == kUndefinedAddress || before.right == address));
     before = {address, at.read<std::uint64_t>()};
     std::string_view key = name_at(members, at.read<std::uint64_t>());
     for (std::uint16_t i = 0; i < count; ++i) {

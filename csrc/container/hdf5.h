@@ -33,9 +33,9 @@ struct Hdf5Entry {
   std::vector<std::int64_t> shape{};
   // Of its bytes in the file, if they are stored as a tensor needs them.
   std::optional<std::uint64_t> offset{};
-  std::shared_ptr<const Foreign> foreign{};  // else their reader,
-  std::string refusal{};                     // or the reason why they cannot be read
-  std::optional<std::size_t> same_as{};      // an earlier entry of the same dataset under another name
+  std::shared_ptr<const ExternalBytes> external{};  // else their reader,
+  std::string refusal{};                            // or the reason why they cannot be read
+  std::optional<std::size_t> same_as{};             // an earlier entry of the same dataset under another name
 };
 
 // In file order. Each group precedes its members.

@@ -52,11 +52,11 @@ void require_within(Extent extent, std::size_t whole) {
 }  // namespace
 
 PlannedArchive::PlannedArchive(std::vector<Step> steps, std::vector<std::byte> literals,
-                               std::vector<std::byte> text, std::vector<Mention> mentions)
+                               std::vector<std::byte> text, std::vector<ChecksumReference> references)
     : steps_(std::move(steps)),
       literals_(std::move(literals)),
       text_(std::move(text)),
-      mentions_(std::move(mentions)),
+      references_(std::move(references)),
       checksums_(steps_.size()),
       buffer_(kBuffer) {
   for (const Step& step : steps_) {
@@ -68,11 +68,11 @@ PlannedArchive::PlannedArchive(std::vector<Step> steps, std::vector<std::byte> l
     }
   }
   std::uint64_t last = 0;
-  for (const Mention& mention : mentions_) {
-    if (mention.position < last || mention.position > text_.size() || mention.step >= steps_.size()) {
+  for (const ChecksumReference& reference : references_) {
+    if (reference.position < last || reference.position > text_.size() || reference.step >= steps_.size()) {
       throw FormatError("save plan: a checksum reference is out of range");
     }
-    last = mention.position;
+    last = reference.position;
   }
 }
 
@@ -176,12 +176,12 @@ int PlannedArchive::checksum_of_part(const Step& step, Extent extent, std::uint3
 std::uint32_t PlannedArchive::identify(std::uint64_t place) noexcept {
   Sha256 hash;
   std::uint64_t done = 0;
-  for (const Mention& mention : mentions_) {
-    hash.update({text_.data() + done, static_cast<std::size_t>(mention.position - done)});
-    done = mention.position;
+  for (const ChecksumReference& reference : references_) {
+    hash.update({text_.data() + done, static_cast<std::size_t>(reference.position - done)});
+    done = reference.position;
     std::array<char, 10> digits{};  // fits any 32-bit number
     const auto [end, _] =
-        std::to_chars(digits.data(), digits.data() + digits.size(), checksums_[mention.step]);
+        std::to_chars(digits.data(), digits.data() + digits.size(), checksums_[reference.step]);
     hash.update(ByteSpan(std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data()))));
   }
   hash.update({text_.data() + done, static_cast<std::size_t>(text_.size() - done)});

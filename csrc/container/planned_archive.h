@@ -42,11 +42,11 @@ constexpr std::uint32_t kCounts = 4;  // count as bytes of storages
 
 // A place in the text behind the identifier: before the byte at `position`, the checksum of a step
 // in decimal.
-struct Mention {
+struct ChecksumReference {
   std::uint64_t position;
   std::uint64_t step;
 };
-static_assert(sizeof(Mention) == 16);
+static_assert(sizeof(ChecksumReference) == 16);
 
 // Progress in memory that both processes share. Python reads it: see saving/background.py.
 struct SaveReport {
@@ -62,7 +62,7 @@ class PlannedArchive {
  public:
   // Throws FormatError for a plan that refers to bytes outside of its literals.
   PlannedArchive(std::vector<Step> steps, std::vector<std::byte> literals, std::vector<std::byte> text,
-                 std::vector<Mention> mentions);
+                 std::vector<ChecksumReference> references);
 
   // Writes and names the file, and sets the report. Returns whether all succeeded. Call it once
   // only.
@@ -80,7 +80,7 @@ class PlannedArchive {
   std::vector<Step> steps_;
   std::vector<std::byte> literals_;
   std::vector<std::byte> text_;
-  std::vector<Mention> mentions_;
+  std::vector<ChecksumReference> references_;
   std::vector<std::uint32_t> checksums_;  // of the steps
   std::vector<std::byte> buffer_;
 };

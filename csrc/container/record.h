@@ -10,12 +10,12 @@
 namespace zerocopy {
 
 // Bytes in a form that only the container's own library reads.
-class Foreign {
+class ExternalBytes {
  public:
-  explicit Foreign(std::string why) : why_(std::move(why)) {}
-  Foreign(const Foreign&) = delete;
-  Foreign& operator=(const Foreign&) = delete;
-  virtual ~Foreign() = default;
+  explicit ExternalBytes(std::string why) : why_(std::move(why)) {}
+  ExternalBytes(const ExternalBytes&) = delete;
+  ExternalBytes& operator=(const ExternalBytes&) = delete;
+  virtual ~ExternalBytes() = default;
 
   // Returns why the bytes cannot be mapped.
   const char* why() const noexcept { return why_.c_str(); }
@@ -27,14 +27,14 @@ class Foreign {
   std::string why_;
 };
 
-enum class Encoding : std::uint8_t { stored, deflated, foreign };
+enum class Encoding : std::uint8_t { stored, deflated, external };
 
 struct Record {
   std::string_view name;  // without the root folder; a view into the container
   Extent extent;          // the stored bytes in the file
   Encoding encoding = Encoding::stored;
-  std::uint64_t size = 0;            // after inflating; equals extent.size if stored
-  const Foreign* foreign = nullptr;  // set for that encoding; owned by the container
+  std::uint64_t size = 0;                   // after inflating; equals extent.size if stored
+  const ExternalBytes* external = nullptr;  // set for that encoding; owned by the container
   // An earlier record of the list that is the same storage, read with another dtype.
   std::optional<std::size_t> same_as = std::nullopt;
 };

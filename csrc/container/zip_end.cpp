@@ -24,7 +24,7 @@ constexpr std::uint64_t kEntrySize = 46;
 constexpr std::uint64_t kMaxDirectory = std::uint64_t{1} << 30U;
 
 // The fields of an end record, 32-bit or zip64.
-struct Claims {
+struct EndRecord {
   std::uint64_t begins;  // offset of the record itself, where the directory has to end
   std::uint64_t disk;
   std::uint64_t directory_disk;
@@ -74,7 +74,7 @@ Region tail_of(const Source& source) {
   return source.read({source.size() - size, size});
 }
 
-Claims read_zip64_end(const Source& source, std::uint64_t locator_at, ByteSpan locator_bytes) {
+EndRecord read_zip64_end(const Source& source, std::uint64_t locator_at, ByteSpan locator_bytes) {
   Cursor locator(locator_bytes, "zip64 locator");
   locator.skip(4);
   const auto disk = locator.read<std::uint32_t>();
@@ -94,7 +94,7 @@ Claims read_zip64_end(const Source& source, std::uint64_t locator_at, ByteSpan l
     fail("zip64 end record at " + hex(record_at) + " does not end at its locator");
   }
   record.skip(4);  // versions
-  Claims claims{};
+  EndRecord claims{};
   claims.begins = record_at;
   claims.disk = record.read<std::uint32_t>();
   claims.directory_disk = record.read<std::uint32_t>();
@@ -105,7 +105,7 @@ Claims read_zip64_end(const Source& source, std::uint64_t locator_at, ByteSpan l
   return claims;
 }
 
-Claims read_end(const Source& source, ByteSpan tail, std::uint64_t at) {
+EndRecord read_end(const Source& source, ByteSpan tail, std::uint64_t at) {
   const std::uint64_t tail_start = source.size() - tail.size();
   Cursor cursor(tail.subspan({at, kEndSize}), "zip end record");
   cursor.skip(4);
@@ -120,7 +120,7 @@ Claims read_end(const Source& source, ByteSpan tail, std::uint64_t at) {
     const ByteSpan locator = tail.subspan({at - kLocatorSize, kLocatorSize});
     if (Cursor(locator, "zip64 locator").read<std::uint32_t>() == kLocatorSignature) {
       const std::uint64_t locator_at = tail_start + at - kLocatorSize;
-      const Claims claims = read_zip64_end(source, locator_at, locator);
+      const EndRecord claims = read_zip64_end(source, locator_at, locator);
       if (!agrees(disk, claims.disk) || !agrees(directory_disk, claims.directory_disk) ||
           !agrees(entries_here, claims.entries_here) || !agrees(entries, claims.entries) ||
           !agrees(size, claims.directory.size) || !agrees(offset, claims.directory.offset)) {
@@ -156,7 +156,7 @@ ZipEnd find_zip_end(const Source& source) {
     fail("the file is truncated: it begins like a zip archive and the directory at its end is missing (" +
          std::to_string(source.size()) + " bytes are there; incomplete download?)");
   }
-  const Claims claims = read_end(source, tail.bytes(), *at);
+  const EndRecord claims = read_end(source, tail.bytes(), *at);
 
   if (claims.disk != 0 || claims.directory_disk != 0 || claims.entries_here != claims.entries) {
     fail("the archive spans several disks");

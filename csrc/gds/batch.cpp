@@ -10,7 +10,7 @@
 namespace zerocopy {
 namespace {
 
-constexpr unsigned kMostRequests = 128;  // the default limit of cuFile
+constexpr unsigned kMaxRequests = 128;  // the default limit of cuFile
 
 }  // namespace
 
@@ -35,7 +35,7 @@ class Batch::Queue {
     if (handle_ == nullptr) return false;
     requests_.clear();
     for (Part& part : parts) {
-      const auto [base, offset] = file_.driver().place_of(part.piece.memory);
+      const auto [base, offset] = file_.driver().registered_address(part.piece.memory);
       requests_.push_back({.mode = abi::kBatchMode,
                            .batch = {.base = base,
                                      .file_offset = static_cast<off_t>(part.piece.offset),
@@ -83,7 +83,7 @@ void Batch::read(std::span<const RegisteredFile::Piece> pieces) {
     }
   }
   const unsigned told = file_.driver().properties().max_batch_size;
-  const unsigned window = told == 0 ? kMostRequests : std::min(told, kMostRequests);
+  const unsigned window = told == 0 ? kMaxRequests : std::min(told, kMaxRequests);
   bool taken = true;
   for (std::size_t at = 0; at < parts.size(); at += window) {
     const std::span<Part> some =
@@ -104,7 +104,7 @@ bool Batch::read_window(std::span<Part> parts) {
     const std::span<const abi::Event> ended = queue.ended();
     const auto now = std::chrono::steady_clock::now();
     if (!ended.empty()) last = now;
-    if (now - last > std::chrono::seconds(patience_)) {
+    if (now - last > std::chrono::seconds(timeout_seconds_)) {
       throw FileError(ETIMEDOUT, file_.path(), "cuFileBatchIOGetStatus: no request finished in time");
     }
     for (const abi::Event& event : ended) {

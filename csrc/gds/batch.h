@@ -13,7 +13,8 @@ class Batch {
   static constexpr std::uint64_t kRequest = std::uint64_t{16} << 20U;
 
   // Gives up if no request finishes for `timeout_seconds`.
-  Batch(const RegisteredFile& file, unsigned patience) : file_(file), patience_(patience) {}
+  Batch(const RegisteredFile& file, unsigned timeout_seconds)
+      : file_(file), timeout_seconds_(timeout_seconds) {}
 
   // Returns whether the pieces need more than one request.
   static bool is_worth(std::span<const RegisteredFile::Piece> pieces) noexcept {
@@ -34,7 +35,7 @@ class Batch {
   bool read_window(std::span<Part> parts);
 
   const RegisteredFile& file_;
-  unsigned patience_;
+  unsigned timeout_seconds_;
 };
 
 }  // namespace zerocopy

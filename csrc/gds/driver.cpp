@@ -29,7 +29,7 @@ std::byte* address(abi::DevicePointer pointer) {
 
 Driver::Driver(std::shared_ptr<const Library> library) : library_(std::move(library)), process_(::getpid()) {}
 
-bool Driver::is_ours() const noexcept { return process_ == ::getpid(); }
+bool Driver::is_same_process() const noexcept { return process_ == ::getpid(); }
 
 std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library,
                                      const std::string& kernel_driver) {
@@ -60,11 +60,11 @@ std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library,
 }
 
 Driver::~Driver() {
-  if (!is_ours()) return;
+  if (!is_same_process()) return;
   for (const auto& [base, registered] : buffers_) {
-    if (registered.ours) call().cuFileBufDeregister(base);
+    if (registered.is_owner) call().cuFileBufDeregister(base);
   }
-  for (const Allocated& bounce : bounces_) call().cuMemFree_v2(bounce.begin);
+  for (const Allocated& bounce : bounce_buffers_) call().cuMemFree_v2(bounce.begin);
   if (open_) call().cuFileDriverClose();
 }
 
@@ -80,9 +80,9 @@ void Driver::register_buffer(DeviceMemory memory) {
   }
   const abi::Status status = call().cuFileBufRegister(memory.address, memory.size, 0);
   // Other code, such as torch, registered this buffer, so the driver must not deregister it.
-  const bool ours = status.code != kAlreadyRegistered;
-  if (ours) require_success(status, "cuFileBufRegister", path());
-  buffers_.emplace(memory.address, Registered{memory.size, 1, ours});
+  const bool is_owner = status.code != kAlreadyRegistered;
+  if (is_owner) require_success(status, "cuFileBufRegister", path());
+  buffers_.emplace(memory.address, Registered{memory.size, 1, is_owner});
 }
 
 void Driver::deregister_buffer(DeviceMemory memory) {
@@ -91,9 +91,9 @@ void Driver::deregister_buffer(DeviceMemory memory) {
   if (found == buffers_.end())
     throw std::invalid_argument("the buffer is not registered: call register_buffer first");
   if (--found->second.times != 0) return;
-  const bool ours = found->second.ours;
+  const bool is_owner = found->second.is_owner;
   buffers_.erase(found);
-  if (!ours) return;
+  if (!is_owner) return;
   require_success(call().cuFileBufDeregister(memory.address), "cuFileBufDeregister", path());
 }
 
@@ -102,13 +102,13 @@ std::size_t Driver::registered() const {
   return buffers_.size();
 }
 
-BufferPlace Driver::place_of(DeviceMemory memory) const {
+RegisteredAddress Driver::registered_address(DeviceMemory memory) const {
   const std::lock_guard lock(mutex_);
   auto behind = buffers_.upper_bound(memory.address);
   if (behind != buffers_.begin()) {
     const auto& [base, registered] = *--behind;
     const auto offset = static_cast<std::uint64_t>(memory.address - base);
-    if (registered.ours && Extent{offset, memory.size}.fits(registered.size)) {
+    if (registered.is_owner && Extent{offset, memory.size}.fits(registered.size)) {
       return {memory.address - offset, static_cast<off_t>(offset)};
     }
   }
@@ -130,20 +130,20 @@ void Driver::copy(DeviceMemory to, DeviceMemory from) const { copy_raw(to.addres
 DeviceMemory Driver::lend(abi::Context context) {
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::ranges::find(unlent_, context, [](const auto& one) { return one.first; });
-    if (found != unlent_.end()) {
+    const auto found = std::ranges::find(free_buffers_, context, [](const auto& one) { return one.first; });
+    if (found != free_buffers_.end()) {
       const DeviceMemory memory = found->second;
-      unlent_.erase(found);
+      free_buffers_.erase(found);
       return memory;
     }
   }
   abi::DevicePointer begin = 0;
-  require_cuda(call().cuMemAlloc_v2(&begin, kBounce + kDirectBlock), "cuMemAlloc", path());
+  require_cuda(call().cuMemAlloc_v2(&begin, kBounceSize + kDirectBlock), "cuMemAlloc", path());
   const std::uint64_t lead = (kDirectBlock - begin % kDirectBlock) % kDirectBlock;
-  const DeviceMemory memory{address(begin + lead), kBounce};
+  const DeviceMemory memory{address(begin + lead), kBounceSize};
   {
     const std::lock_guard lock(mutex_);
-    bounces_.push_back({context, begin, memory});
+    bounce_buffers_.push_back({context, begin, memory});
   }
   try {
     register_buffer(memory);
@@ -153,14 +153,14 @@ DeviceMemory Driver::lend(abi::Context context) {
   return memory;
 }
 
-Driver::Bounce::Bounce(Driver& driver) : driver_(driver.shared_from_this()) {
+Driver::BounceBuffer::BounceBuffer(Driver& driver) : driver_(driver.shared_from_this()) {
   require_cuda(driver.call().cuCtxGetCurrent(&context_), "cuCtxGetCurrent", driver.path());
   memory_ = driver.lend(context_);
 }
 
-Driver::Bounce::~Bounce() {
+Driver::BounceBuffer::~BounceBuffer() {
   const std::lock_guard lock(driver_->mutex_);
-  driver_->unlent_.emplace_back(context_, memory_);
+  driver_->free_buffers_.emplace_back(context_, memory_);
 }
 
 }  // namespace zerocopy

@@ -25,7 +25,7 @@ struct DeviceMemory {
 };
 
 // An address as cuFile needs it: a registered buffer, and the offset in it.
-struct BufferPlace {
+struct RegisteredAddress {
   std::byte* base;
   off_t offset;
 };
@@ -45,7 +45,7 @@ class Driver : public std::enable_shared_from_this<Driver> {
   const std::string& path() const noexcept { return library_->path(); }
   // Returns false in a forked copy of the process, where no cuFile function may be called, not even
   // to close it.
-  bool is_ours() const noexcept;
+  bool is_same_process() const noexcept;
   int version() const noexcept { return version_; }  // 1140 is 1.14; 0 if the library does not tell
   const abi::Properties& properties() const noexcept { return properties_; }
   bool has_batches() const noexcept {
@@ -61,22 +61,22 @@ class Driver : public std::enable_shared_from_this<Driver> {
   void register_buffer(DeviceMemory memory);
   void deregister_buffer(DeviceMemory memory);
   std::size_t registered() const;
-  BufferPlace place_of(DeviceMemory memory) const;
+  RegisteredAddress registered_address(DeviceMemory memory) const;
 
   // Copies between device and host, or within a device. The copy is complete on return.
   void copy(DeviceMemory to, ByteSpan from) const;
   void copy(std::byte* to, DeviceMemory from) const;
   void copy(DeviceMemory to, DeviceMemory from) const;
 
-  // A page-aligned buffer of kBounce bytes on the current device, registered if possible. The
+  // A page-aligned buffer of kBounceSize bytes on the current device, registered if possible. The
   // driver reuses it afterwards.
-  static constexpr std::uint64_t kBounce = std::uint64_t{4} << 20U;
-  class Bounce {
+  static constexpr std::uint64_t kBounceSize = std::uint64_t{4} << 20U;
+  class BounceBuffer {
    public:
-    explicit Bounce(Driver& driver);
-    Bounce(const Bounce&) = delete;
-    Bounce& operator=(const Bounce&) = delete;
-    ~Bounce();
+    explicit BounceBuffer(Driver& driver);
+    BounceBuffer(const BounceBuffer&) = delete;
+    BounceBuffer& operator=(const BounceBuffer&) = delete;
+    ~BounceBuffer();
 
     DeviceMemory memory() const noexcept { return memory_; }
 
@@ -90,7 +90,7 @@ class Driver : public std::enable_shared_from_this<Driver> {
   struct Registered {
     std::uint64_t size;
     unsigned times;
-    bool ours;  // false if other code of this process registered it
+    bool is_owner;  // false if other code of this process registered it
   };
   struct Allocated {
     abi::Context context = nullptr;
@@ -110,8 +110,8 @@ class Driver : public std::enable_shared_from_this<Driver> {
   abi::Properties properties_{};
   mutable std::mutex mutex_;
   std::map<const std::byte*, Registered> buffers_;
-  std::vector<Allocated> bounces_;                             // all of them
-  std::vector<std::pair<abi::Context, DeviceMemory>> unlent_;  // those that are free
+  std::vector<Allocated> bounce_buffers_;                            // all of them
+  std::vector<std::pair<abi::Context, DeviceMemory>> free_buffers_;  // those that are free
 };
 
 }  // namespace zerocopy

@@ -15,14 +15,14 @@
 namespace zerocopy {
 namespace {
 
-constexpr std::uint64_t kLargestCall = std::uint64_t{1} << 30U;
+constexpr std::uint64_t kMaxCall = std::uint64_t{1} << 30U;
 constexpr std::uint64_t kPlainPiece = std::uint64_t{1} << 20U;
 
 std::uint64_t lead_to_block(std::uint64_t offset) {
   return (kDirectBlock - offset % kDirectBlock) % kDirectBlock;
 }
 
-bool lies_alike(const RegisteredFile::Piece& piece) {
+bool is_equally_aligned(const RegisteredFile::Piece& piece) {
   // NOLINTNEXTLINE(*-reinterpret-cast): the address's offset in its page
   return (reinterpret_cast<std::uintptr_t>(piece.memory.address) - piece.offset) % kDirectBlock == 0;
 }
@@ -67,12 +67,12 @@ std::shared_ptr<RegisteredFile> RegisteredFile::open(std::shared_ptr<Driver> dri
 }
 
 RegisteredFile::~RegisteredFile() {
-  if (handle_ != nullptr && driver_->is_ours()) driver_->call().cuFileHandleDeregister(handle_);
+  if (handle_ != nullptr && driver_->is_same_process()) driver_->call().cuFileHandleDeregister(handle_);
 }
 
 RegisteredFile::Cut RegisteredFile::cut(const Piece& piece) {
   const std::uint64_t head = lead_to_block(piece.offset);
-  if (!lies_alike(piece) || piece.memory.size < head + kDirectBlock) return {};
+  if (!is_equally_aligned(piece) || piece.memory.size < head + kDirectBlock) return {};
   return {head, (piece.memory.size - head) / kDirectBlock * kDirectBlock};
 }
 
@@ -95,7 +95,7 @@ void RegisteredFile::write(const Piece& piece) const {
   write_plainly(from(piece, head + body));
 }
 
-void RegisteredFile::read_all(std::span<const Piece> pieces, unsigned patience) const {
+void RegisteredFile::read_all(std::span<const Piece> pieces, unsigned timeout_seconds) const {
   std::vector<Piece> bodies;
   std::vector<Piece> others;
   for (const Piece& piece : pieces) {
@@ -109,7 +109,7 @@ void RegisteredFile::read_all(std::span<const Piece> pieces, unsigned patience) 
     others.push_back(from(piece, head + body));
   }
   if (driver_->has_batches() && Batch::is_worth(bodies)) {
-    Batch(*this, patience).read(bodies);
+    Batch(*this, timeout_seconds).read(bodies);
   } else {
     for (const Piece& body : bodies) read(body);
   }
@@ -122,8 +122,8 @@ template <typename Call>
 std::uint64_t RegisteredFile::move_blocks(const Piece& piece, const char* name, Call call) const {
   std::uint64_t done = 0;
   while (done < piece.memory.size) {
-    const std::uint64_t size = std::min(piece.memory.size - done, kLargestCall);
-    const auto [base, offset] = driver_->place_of(piece.memory.from(done).first(size));
+    const std::uint64_t size = std::min(piece.memory.size - done, kMaxCall);
+    const auto [base, offset] = driver_->registered_address(piece.memory.from(done).first(size));
     errno = 0;
     const ssize_t result = call(handle_, base, size, static_cast<off_t>(piece.offset + done), offset);
     if (result == -1 && errno == EINTR) continue;
@@ -168,12 +168,12 @@ void RegisteredFile::write_plainly(const Piece& piece) const {
 
 // Reads whole blocks to the bounce buffer, and copies the piece from there.
 void RegisteredFile::read_bounced(const Piece& piece) const {
-  const Driver::Bounce bounce(*driver_);
+  const Driver::BounceBuffer bounce(*driver_);
   std::uint64_t done = 0;
   while (done < piece.memory.size) {
     const std::uint64_t at = piece.offset + done;
     const std::uint64_t skip = at % kDirectBlock;
-    const std::uint64_t size = std::min(piece.memory.size - done, Driver::kBounce - skip);
+    const std::uint64_t size = std::min(piece.memory.size - done, Driver::kBounceSize - skip);
     const std::uint64_t blocks = skip + size + lead_to_block(skip + size);
     const std::uint64_t got = read_blocks({at - skip, bounce.memory().first(blocks)});
     if (got <= skip) return read_plainly(from(piece, done));
@@ -189,11 +189,11 @@ void RegisteredFile::read_bounced(const Piece& piece) const {
 void RegisteredFile::write_bounced(const Piece& piece) const {
   const std::uint64_t head = lead_to_block(piece.offset);
   write_plainly(first(piece, head));
-  const Driver::Bounce bounce(*driver_);
+  const Driver::BounceBuffer bounce(*driver_);
   std::uint64_t done = head;
   while (piece.memory.size - done >= kDirectBlock) {
     const std::uint64_t left = (piece.memory.size - done) / kDirectBlock * kDirectBlock;
-    const DeviceMemory part = piece.memory.from(done).first(std::min(left, Driver::kBounce));
+    const DeviceMemory part = piece.memory.from(done).first(std::min(left, Driver::kBounceSize));
     driver_->copy(bounce.memory(), part);
     write_blocks({piece.offset + done, bounce.memory().first(part.size)});
     done += part.size;
@@ -207,7 +207,7 @@ RegisteredFile::Pending::Pending(std::shared_ptr<const RegisteredFile> file, con
   const auto [head, body] = cut(piece_);
   if (body == 0 || !file_->driver_->has_streams()) return;
   const DeviceMemory blocks = piece_.memory.from(head).first(body);
-  const auto [base, offset] = file_->driver_->place_of(blocks);
+  const auto [base, offset] = file_->driver_->registered_address(blocks);
   size_ = body;
   file_offset_ = static_cast<off_t>(piece_.offset + head);
   base_offset_ = offset;
@@ -219,7 +219,7 @@ RegisteredFile::Pending::Pending(std::shared_ptr<const RegisteredFile> file, con
 }
 
 RegisteredFile::Pending::~Pending() {
-  if (begun_ && file_->driver_->is_ours()) file_->driver_->call().cuStreamSynchronize(stream_);
+  if (begun_ && file_->driver_->is_same_process()) file_->driver_->call().cuStreamSynchronize(stream_);
 }
 
 void RegisteredFile::Pending::wait() {

@@ -42,7 +42,7 @@ class RegisteredFile {
 
   // Reads many pieces, in a batch if the library supports batches. Throws ETIMEDOUT if no request
   // of a batch finishes for `timeout_seconds`.
-  void read_all(std::span<const Piece> pieces, unsigned patience = 120) const;
+  void read_all(std::span<const Piece> pieces, unsigned timeout_seconds = 120) const;
 
   // A read in the order of a stream. `piece` consists of whole, equally aligned blocks.
   class Pending {

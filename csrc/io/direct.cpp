@@ -23,7 +23,7 @@ bool reads_directly(const File& file) {
 }
 
 // Smaller reads are not worth a disk request of their own: the kernel reads around them anyway.
-constexpr std::size_t kWorthPassing = std::size_t{256} << 10U;
+constexpr std::size_t kMinDirectRead = std::size_t{256} << 10U;
 
 std::uint64_t lead_to_block(std::uint64_t offset) {
   return (kDirectBlock - offset % kDirectBlock) % kDirectBlock;
@@ -31,8 +31,8 @@ std::uint64_t lead_to_block(std::uint64_t offset) {
 
 }  // namespace
 
-DirectSource::DirectSource(File file, std::uint64_t start, Terms terms)
-    : Source(std::move(terms)),
+DirectSource::DirectSource(File file, std::uint64_t start, TransferOptions options)
+    : Source(std::move(options)),
       file_(std::move(file)),
       past_cache_(File::reopen_direct(file_)),
       start_(start),
@@ -71,12 +71,12 @@ std::uint64_t DirectSource::fill_directly(std::uint64_t offset, std::span<std::b
   return done;
 }
 
-bool SparingSource::is_at_hand(Extent extent) const {
-  return is_cached(file(), {start() + extent.offset, extent.size});
+bool CacheSparingSource::is_cached(Extent extent) const {
+  return zerocopy::is_cached(file(), {start() + extent.offset, extent.size});
 }
 
-void SparingSource::fill_once(std::uint64_t offset, std::span<std::byte> into) const {
-  if (into.size() < kWorthPassing || is_at_hand({offset, into.size()})) {
+void CacheSparingSource::fill_once(std::uint64_t offset, std::span<std::byte> into) const {
+  if (into.size() < kMinDirectRead || is_cached({offset, into.size()})) {
     return fill(offset, into);
   }
   const Source& direct = past_cache();
@@ -85,10 +85,10 @@ void SparingSource::fill_once(std::uint64_t offset, std::span<std::byte> into) c
   direct.read(offset, into);
 }
 
-const Source& SparingSource::past_cache() const {
+const Source& CacheSparingSource::past_cache() const {
   std::call_once(opening_, [this] {
     past_cache_ = std::make_unique<const DirectSource>(File::duplicate(file().descriptor(), file().path()),
-                                                       start(), Terms{});
+                                                       start(), TransferOptions{});
   });
   return *past_cache_;
 }

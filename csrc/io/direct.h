@@ -21,7 +21,7 @@ class DirectSource final : public Source {
  public:
   // Like FileSource. If the file system refuses O_DIRECT, reads go through the page cache: see
   // is_direct().
-  DirectSource(File file, std::uint64_t start, Terms terms);
+  DirectSource(File file, std::uint64_t start, TransferOptions options);
 
   std::uint64_t size() const noexcept override { return file_.size() - start_; }
   void require_unchanged() const override { file_.require_unchanged(); }
@@ -30,7 +30,7 @@ class DirectSource final : public Source {
     file_.expect(ranges, start_ + start);
   }
   bool is_direct() const noexcept override { return direct_.load(std::memory_order_relaxed); }
-  bool is_at_hand(Extent /*extent*/) const override { return false; }
+  bool is_cached(Extent /*extent*/) const override { return false; }
 
  private:
   void fill(std::uint64_t offset, std::span<std::byte> into) const override;
@@ -43,11 +43,11 @@ class DirectSource final : public Source {
 };
 
 // Reads a file through the page cache. read_once() bypasses the cache for uncached bytes.
-class SparingSource final : public FileSource {
+class CacheSparingSource final : public FileSource {
  public:
   using FileSource::FileSource;
 
-  bool is_at_hand(Extent extent) const override;
+  bool is_cached(Extent extent) const override;
 
  private:
   void fill_once(std::uint64_t offset, std::span<std::byte> into) const override;

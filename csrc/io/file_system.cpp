@@ -11,14 +11,14 @@
 namespace zerocopy {
 namespace {
 
-struct Known {
+struct KnownFileSystem {
   std::uint32_t type;
   const char* name;
   bool network;
 };
 
 // From linux/magic.h, and from file systems outside of the kernel.
-constexpr std::array kKnown = std::to_array<Known>({
+constexpr std::array kKnown = std::to_array<KnownFileSystem>({
     {0x00006969, "NFS", true},
     {0x0000517B, "SMB", true},
     {0xFF534D42, "CIFS", true},
@@ -67,7 +67,7 @@ FileSystem of_status(const struct statfs& status) {
 }  // namespace
 
 FileSystem file_system_of_type(std::uint64_t type) {
-  const auto* const known = std::ranges::find(kKnown, type, &Known::type);
+  const auto* const known = std::ranges::find(kKnown, type, &KnownFileSystem::type);
   if (known == kKnown.end()) return {"type " + hex(type), false};
   return {known->name, known->network};
 }

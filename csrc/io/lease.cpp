@@ -11,12 +11,12 @@ namespace {
 
 class Leaseholder final : public Owner {
  public:
-  Leaseholder(Share bytes, std::shared_ptr<const Lease> lease) noexcept
+  Leaseholder(OwnerRef bytes, std::shared_ptr<const Lease> lease) noexcept
       : lease_(std::move(lease)), bytes_(std::move(bytes)) {}
 
  private:
   std::shared_ptr<const Lease> lease_;
-  Share bytes_;  // destroyed first, so the bytes are unmapped when the lease ends
+  OwnerRef bytes_;  // destroyed first, so the bytes are unmapped when the lease ends
 };
 
 }  // namespace
@@ -28,7 +28,7 @@ Lease::Lease(int descriptor) : descriptor_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 
 Lease::~Lease() { ::close(descriptor_); }
 
 Region leased(const Region& region, std::shared_ptr<const Lease> lease) {
-  return {region.data(), region.size(), Share(new Leaseholder(region.owner(), std::move(lease)))};
+  return {region.data(), region.size(), OwnerRef(new Leaseholder(region.owner(), std::move(lease)))};
 }
 
 }  // namespace zerocopy

@@ -68,7 +68,7 @@ Region map_extent(const File& file, Extent extent, Mode mode) {
       ::mmap(nullptr, length, access, flags, file.descriptor(), static_cast<off_t>(extent.offset - lead));
   if (base == MAP_FAILED) throw FileError(errno, file.path());
   return {static_cast<std::byte*>(base) + lead, static_cast<std::size_t>(extent.size),
-          Share(new Pages(base, length))};
+          OwnerRef(new Pages(base, length))};
 }
 
 Region map_file(const File& file, std::uint64_t offset, Mode mode) {

@@ -18,13 +18,13 @@
 
 namespace zerocopy {
 
-class Filling {
+class SlotReader {
  public:
   // The chunks must outlive this object.
-  Filling(std::span<const Chunk> chunks, Terms terms);
-  Filling(const Filling&) = delete;
-  Filling& operator=(const Filling&) = delete;
-  ~Filling() { stop(); }
+  SlotReader(std::span<const Chunk> chunks, TransferOptions options);
+  SlotReader(const SlotReader&) = delete;
+  SlotReader& operator=(const SlotReader&) = delete;
+  ~SlotReader() { stop(); }
 
   // Lends a slot, aligned to kSlotAlignment. Threads write to it until wait() returns for its
   // chunk, or until stop().
@@ -40,16 +40,16 @@ class Filling {
   // Reads that one thread makes in sequence. Small reads are grouped.
   struct Request {
     std::size_t chunk;
-    std::span<const Fill> fills;
+    std::span<const SlotRead> reads;
   };
 
   void start();
-  bool are_at_hand() const;
+  bool are_cached() const;
   void run() noexcept;
   bool step(std::unique_lock<std::mutex>& lock);
   bool is_ready() const { return next_ < requests_.size() && requests_[next_].chunk < slots_.size(); }
 
-  Terms terms_;
+  TransferOptions options_;
   std::vector<Request> requests_;
   std::vector<std::size_t> left_;  // unfinished requests of each chunk
   std::vector<std::thread> threads_;

@@ -6,7 +6,7 @@
 
 namespace zerocopy {
 
-// Threads that are started meanwhile inherit the mask.
+// Threads that are started on_progress inherit the mask.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -24,7 +24,7 @@ class Source {
  public:
   Source() = default;
   // `options` apply to reads of many bytes.
-  explicit Source(Terms terms) : terms_(std::move(terms)) {}
+  explicit Source(TransferOptions options) : options_(std::move(options)) {}
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
   virtual ~Source() = default;
@@ -43,7 +43,7 @@ class Source {
 
   // Returns whether these bytes are in memory, so reading them does not wait for a disk. May
   // inspect each page, so callers ask about samples only.
-  virtual bool is_at_hand(Extent /*extent*/) const { return true; }
+  virtual bool is_cached(Extent /*extent*/) const { return true; }
 
   // Announces sequential reads of these ranges, counted from `start`.
   virtual void expect(std::span<const Extent> /*ranges*/, std::uint64_t /*start*/) const {}
@@ -77,14 +77,14 @@ class Source {
   // Reads many or large ranges with several threads, for bytes that this process reads once.
   void read(std::span<const Piece> pieces) const {
     for (const Piece& piece : pieces) require(piece.extent);
-    Terms terms = terms_;
-    if (are_at_hand(pieces)) terms.threads = std::min(terms.threads, processors());
+    TransferOptions options = options_;
+    if (are_cached(pieces)) options.threads = std::min(options.threads, processors());
     transfer(
         pieces,
         [this](const Piece& request) {
           fill_once(request.extent.offset, {request.to, static_cast<std::size_t>(request.extent.size)});
         },
-        terms);
+        options);
   }
 
  private:
@@ -92,12 +92,12 @@ class Source {
   virtual void fill_once(std::uint64_t offset, std::span<std::byte> into) const { fill(offset, into); }
 
   // Checks the first, the middle and the last piece.
-  bool are_at_hand(std::span<const Piece> pieces) const {
+  bool are_cached(std::span<const Piece> pieces) const {
     if (pieces.empty()) return true;
     const Extent& last = pieces.back().extent;
     const std::uint64_t end = std::min(last.size, kRequest);
-    return is_at_hand(start_of(pieces.front())) && is_at_hand(start_of(pieces[pieces.size() / 2])) &&
-           is_at_hand({last.offset + last.size - end, end});
+    return is_cached(start_of(pieces.front())) && is_cached(start_of(pieces[pieces.size() / 2])) &&
+           is_cached({last.offset + last.size - end, end});
   }
 
   static Extent start_of(const Piece& piece) {
@@ -110,14 +110,14 @@ class Source {
                       " runs past the end of the file at " + hex(size()));
   }
 
-  Terms terms_;
+  TransferOptions options_;
 };
 
 // A file from `start` to its end.
 class FileSource : public Source {
  public:
-  FileSource(File file, std::uint64_t start, Terms terms = {})
-      : Source(std::move(terms)), file_(std::move(file)), start_(start) {
+  FileSource(File file, std::uint64_t start, TransferOptions options = {})
+      : Source(std::move(options)), file_(std::move(file)), start_(start) {
     if (start_ > file_.size()) throw FormatError("file ends before " + hex(start_));
   }
 

@@ -31,7 +31,8 @@ std::vector<Piece> requests_of(std::span<const Piece> pieces) {
 
 class Work {
  public:
-  Work(std::vector<Piece> requests, const Move& move) : requests_(std::move(requests)), move_(move) {}
+  Work(std::vector<Piece> requests, const TransferFunction& move)
+      : requests_(std::move(requests)), move_(move) {}
 
   std::size_t count() const noexcept { return requests_.size(); }
 
@@ -83,7 +84,7 @@ class Work {
 
  private:
   std::vector<Piece> requests_;
-  const Move& move_;
+  const TransferFunction& move_;
   std::atomic<std::size_t> next_ = 0;
   std::atomic<std::uint64_t> done_ = 0;
   std::atomic<bool> stopped_ = false;
@@ -142,16 +143,16 @@ unsigned processors() {
   return static_cast<unsigned>(CPU_COUNT(&ours));
 }
 
-void transfer(std::span<const Piece> pieces, const Move& move, const Terms& terms) {
+void transfer(std::span<const Piece> pieces, const TransferFunction& move, const TransferOptions& options) {
   std::uint64_t whole = 0;
   for (const Piece& piece : pieces) whole += piece.extent.size;
   Work work(requests_of(pieces), move);
   const auto look = [&] {
-    if (terms.meanwhile) terms.meanwhile(work.done());
+    if (options.on_progress) options.on_progress(work.done());
   };
   Threads threads(work);
-  if (whole > kRequest && terms.threads > 1)
-    threads.start(std::min<std::size_t>(terms.threads, work.count()));
+  if (whole > kRequest && options.threads > 1)
+    threads.start(std::min<std::size_t>(options.threads, work.count()));
   if (threads.empty()) {
     while (work.step()) {
       if (work.count() > 1) look();

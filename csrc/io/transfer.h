@@ -23,13 +23,13 @@ struct Piece {
 };
 
 // Carries out one request. Several threads call it concurrently. An exception ends the transfer.
-using Move = std::function<void(const Piece& request)>;
+using TransferFunction = std::function<void(const Piece& request)>;
 
 // The caller's settings for a transfer.
-struct Terms {
+struct TransferOptions {
   unsigned threads = 1;  // upper bound; the caller's own thread only waits
   // Called regularly on the caller's thread with the bytes done. An exception ends the transfer.
-  std::function<void(std::uint64_t done)> meanwhile;
+  std::function<void(std::uint64_t done)> on_progress;
 };
 
 // A request of this size suits both network file systems and disks. More throughput comes from
@@ -41,6 +41,6 @@ unsigned processors();
 
 // Returns when all pieces are done. Rethrows exceptions of `move` and `on_progress`. Small
 // transfers start no thread.
-void transfer(std::span<const Piece> pieces, const Move& move, const Terms& terms);
+void transfer(std::span<const Piece> pieces, const TransferFunction& move, const TransferOptions& options);
 
 }  // namespace zerocopy

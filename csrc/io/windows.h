@@ -5,7 +5,7 @@
 //   regions    ▒▒ ▒   ▒▒▒▒▒▒▒▒▒▒    ▒
 //   windows  ├────┤├──────────────┤├────┤      a region's window ends at the boundaries around it
 //
-// Neighbouring small regions share a window, so the process stays below the kernel's limit of
+// Neighbouring small regions reference a window, so the process stays below the kernel's limit of
 // mappings (vm.max_map_count).
 #pragma once
 
@@ -31,7 +31,7 @@ class WindowMapper final : public Mapper {
 
   // The existing windows by extent. Windows keep the table alive, since the last window may outlive
   // the mapper.
-  struct Register {
+  struct WindowTable {
     std::mutex mutex;
     std::map<std::pair<std::uint64_t, std::uint64_t>, Window*> windows;
   };
@@ -43,7 +43,7 @@ class WindowMapper final : public Mapper {
   std::uint64_t start_;
   Mode mode_;
   std::uint64_t step_;
-  std::shared_ptr<Register> register_ = std::make_shared<Register>();
+  std::shared_ptr<WindowTable> table_ = std::make_shared<WindowTable>();
 };
 
 }  // namespace zerocopy

@@ -19,8 +19,8 @@ class Budget {
   static constexpr std::uint64_t kTimes = 20;
 
   // The budget throws FormatError with `message` for a file that asks for more.
-  Budget(std::uint64_t file_size, std::string complaint, std::uint64_t times = kTimes)
-      : left_(kFixed + times * std::min(file_size, kMaxSize)), complaint_(std::move(complaint)) {}
+  Budget(std::uint64_t file_size, std::string message, std::uint64_t times = kTimes)
+      : left_(kFixed + times * std::min(file_size, kMaxSize)), message_(std::move(message)) {}
 
   // Takes the bytes from the budget. Returns false, and takes none, if they exceed it.
   bool take(std::uint64_t bytes) noexcept {
@@ -30,14 +30,14 @@ class Budget {
   }
 
   void charge(std::uint64_t bytes) {
-    if (!take(bytes)) throw FormatError(complaint_);
+    if (!take(bytes)) throw FormatError(message_);
   }
 
  private:
   static constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 56U;  // the product fits 64 bits
 
   std::uint64_t left_;
-  std::string complaint_;
+  std::string message_;
 };
 
 }  // namespace zerocopy

@@ -27,7 +27,7 @@ Region allocate_pages(std::size_t size, std::uint64_t offset) {
   const std::size_t length = size + lead + (huge ? kHugePage : 0);
   void* base = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) throw std::bad_alloc();
-  Share pages(new Pages(base, length));
+  OwnerRef pages(new Pages(base, length));
   auto* begin = static_cast<std::byte*>(base);
   if (huge) {
     // NOLINTNEXTLINE(*-reinterpret-cast): an address, to find the next border of a huge page

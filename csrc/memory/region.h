@@ -1,7 +1,7 @@
 // A range of memory and a reference to its owner, which keeps the memory alive.
 //
 // Mapped files, inflated records, read bytes and Python buffers all become Regions. Storages are
-// built only over Regions. Copies of a Region share the owner and the bytes.
+// built only over Regions. Copies of a Region reference the owner and the bytes.
 #pragma once
 
 #include "memory/bytes.h"
@@ -12,7 +12,7 @@ namespace zerocopy {
 class Region {
  public:
   Region() = default;
-  Region(std::byte* data, std::size_t size, Share owner) noexcept
+  Region(std::byte* data, std::size_t size, OwnerRef owner) noexcept
       : data_(data), size_(size), owner_(std::move(owner)) {}
 
   // Allocates uninitialised memory, aligned for any dtype and for AVX-512 loads.
@@ -21,7 +21,7 @@ class Region {
   std::byte* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return size_; }
   ByteSpan bytes() const noexcept { return {data_, size_}; }
-  const Share& owner() const noexcept { return owner_; }
+  const OwnerRef& owner() const noexcept { return owner_; }
 
   // Returns a part with the same owner. Throws FormatError when the extent exceeds the region.
   Region slice(Extent extent) const {
@@ -32,7 +32,7 @@ class Region {
  private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
-  Share owner_;
+  OwnerRef owner_;
 };
 
 }  // namespace zerocopy

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kLooked = 16;
 constexpr int kDepth = 2;
 
-constexpr std::uint64_t kMostOfOne = std::uint64_t{1} << 40U;  // prevents overflow of sums
+constexpr std::uint64_t kMaxCharge = std::uint64_t{1} << 40U;  // prevents overflow of sums
 
 bool exceeds(std::uint64_t charged, std::uint64_t times, std::uint64_t held) {
   return charged / times > held;
@@ -30,7 +30,7 @@ void Document::charge_rebuild(const Global& function, const Sequence& arguments)
 
 void Document::charge_argument(const Value& argument, int depth) {
   if (argument.is(Kind::tensor)) {
-    const std::uint64_t bytes = std::min(argument.as<Tensor>().storage->nbytes, kMostOfOne);
+    const std::uint64_t bytes = std::min(argument.as<Tensor>().storage->nbytes, kMaxCharge);
     walked_ = std::min(walked_ + bytes, std::uint64_t{1} << 62U);
   }
   if (argument.is(Kind::tuple) && depth < kDepth) {
@@ -47,7 +47,7 @@ void Document::charge_conversion(const Sequence& arguments) {
   const Value& to = arguments.items[1];
   const DType* dtype = to.is(Kind::global) ? to.as<Global>().dtype : nullptr;
   if (dtype == nullptr || from.dtype->size == 0) return;
-  const std::uint64_t numel = std::min(from.storage->nbytes, kMostOfOne) / from.dtype->size;
+  const std::uint64_t numel = std::min(from.storage->nbytes, kMaxCharge) / from.dtype->size;
   converted_ = std::min(converted_ + numel * dtype->size, std::uint64_t{1} << 62U);
 }
 
@@ -55,7 +55,7 @@ void Document::charge_conversion(const Sequence& arguments) {
 void Document::require_countable(const Value& argument, int depth, std::uint64_t& visits) const {
   if (argument.is(Kind::big_integer)) throw FormatError("pickle: a tensor has an integer beyond 64 bits");
   const bool is_sequence = argument.is(Kind::tuple) || argument.is(Kind::list);
-  if (!is_sequence || depth > kDeepest) return;
+  if (!is_sequence || depth > kMaxNesting) return;
   const auto& items = argument.as<Sequence>().items;
   visits += items.size();
   constexpr std::uint64_t kVisits = 16;
@@ -75,11 +75,11 @@ void Document::charge_state(const Value& state) {
   if (state.is_mapping()) states_.push_back(&state.as<Mapping>());
 }
 
-void Document::settle() const {
+void Document::check_repeated_work() const {
   constexpr std::uint64_t kWalks = 64;
   constexpr std::uint64_t kAlways = std::uint64_t{64} << 20U;
   std::uint64_t held = 0;
-  for (const Storage* storage : storages) held += std::min(storage->nbytes, kMostOfOne);
+  for (const Storage* storage : storages) held += std::min(storage->nbytes, kMaxCharge);
   if (walked_ > kAlways && exceeds(walked_ - kAlways, kWalks, held)) {
     throw FormatError("pickle: the same tensors are rebuilt too often");
   }

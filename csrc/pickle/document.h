@@ -213,8 +213,8 @@ class Document {
  public:
   // The machine bounds nesting when it makes values, but later appends through the memo can nest
   // deeper. Recursive walks stop at this depth, before they exhaust the C++ stack.
-  static constexpr int kDeepest = 1100;
-  static constexpr const char* kTooDeep = "pickle: values nest deeper than 1000";
+  static constexpr int kMaxNesting = 1100;
+  static constexpr const char* kNestingMessage = "pickle: values nest deeper than 1000";
 
   explicit Document(Region text) : text_(std::move(text)) {}
 
@@ -257,7 +257,7 @@ class Document {
 
   // Call this once all storages and states are complete. Throws FormatError when repeated work is
   // out of proportion.
-  void settle() const;
+  void check_repeated_work() const;
 
   Arena& arena() noexcept { return *arena_; }
 

@@ -29,14 +29,14 @@ std::int64_t span_of(std::span<const std::int64_t> size, std::span<const std::in
 template <typename Call>
 void for_each_run(std::span<const std::int64_t> size, std::span<const std::int64_t> stride,
                   std::int64_t item_size, const Call& call) {
-  constexpr std::int64_t kMostRuns = 4096;
+  constexpr std::int64_t kMaxRuns = 4096;
   if (span_of(size, stride) == 0) return;
   std::int64_t run = 1;
   std::size_t outer = size.size();
   while (outer > 0 && (stride[outer - 1] == run || size[outer - 1] == 1)) run *= size[--outer];
   std::int64_t runs = 1;
   for (const std::int64_t n : size.first(outer)) {
-    if (n > kMostRuns / runs) return;
+    if (n > kMaxRuns / runs) return;
     runs *= n;
   }
   for (std::int64_t n = 0; n < runs; ++n) {

@@ -48,9 +48,9 @@ bool holds_storages(std::string_view module) {
 }
 
 // Tracks the two strings that STACK_GLOBAL takes: the last strings pushed, and the memo's strings.
-class StringTrail {
+class StringTracker {
  public:
-  explicit StringTrail(ByteSpan pickle) : memo_(pickle.size()) {}
+  explicit StringTracker(ByteSpan pickle) : memo_(pickle.size()) {}
 
   void follow(const Instruction& instruction) {
     using enum Opcode;
@@ -131,7 +131,7 @@ class StringTrail {
 
 }  // namespace
 
-Known known_global(std::string_view module, std::string_view name) {
+KnownGlobal known_global(std::string_view module, std::string_view name) {
   for (const Entry& entry : kTable) {
     if (entry.name == name && entry.module == module) return {entry.action, nullptr};
   }
@@ -146,7 +146,7 @@ Known known_global(std::string_view module, std::string_view name) {
 
 std::vector<GlobalName> list_globals(ByteSpan pickle) {
   std::set<GlobalName> found;
-  StringTrail strings(pickle);
+  StringTracker strings(pickle);
   Decoder decoder(pickle);
   try {
     Instruction instruction;

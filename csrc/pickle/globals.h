@@ -35,12 +35,12 @@ enum class Action : std::uint8_t {
   rebuild_parameter_with_state,
 };
 
-struct Known {
+struct KnownGlobal {
   Action action = Action::external;
   const DType* dtype = nullptr;  // of a dtype or a storage class
 };
 
-Known known_global(std::string_view module, std::string_view name);
+KnownGlobal known_global(std::string_view module, std::string_view name);
 
 // The maximum length of a module or name. Real names are shorter, and each use costs its length.
 constexpr std::size_t kMaxGlobalName = 255;

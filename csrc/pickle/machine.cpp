@@ -30,7 +30,7 @@ class Machine {
         step();
       }
       document_.root = pop();
-      document_.settle();
+      document_.check_repeated_work();
     } catch (const StackError& error) {
       fail(error.what());
     }
@@ -228,7 +228,7 @@ void Machine::make_global(std::string_view module, std::string_view name) {
   if (module.size() > kMaxGlobalName || name.size() > kMaxGlobalName)
     fail("a global's name is longer than 255 bytes");
   auto& global = document_.make<Global>(Kind::global);
-  const Known known = known_global(module, name);
+  const KnownGlobal known = known_global(module, name);
   global.module = module;
   global.name = name;
   global.action = known.action;

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "checkpoint/archive.h"
-#include "checkpoint/catalog.h"
 #include "checkpoint/dict_entries.h"
+#include "checkpoint/name_index.h"
 #include "checkpoint/object_tensors.h"
 #include "python/gil.h"
 #include "python/listing.h"
@@ -81,7 +81,7 @@ Scattered scattered_of(const Object& object) {
     for (std::size_t i = 0; i < kMaxItems; ++i) {
       const Value* part = item_of(&argument, i);
       if (part == nullptr) break;
-      if (const Tensor* tensor = Catalog::dense(*part)) {
+      if (const Tensor* tensor = NameIndex::dense(*part)) {
         std::uint64_t numel = 1;
         for (const Value& size : tensor->size->items) numel *= static_cast<std::uint64_t>(size.integer());
         found.nbytes += numel * static_cast<std::uint64_t>(tensor->dtype->size);
@@ -95,18 +95,18 @@ Scattered scattered_of(const Object& object) {
 }
 
 // A tensor of a document, by its dotted name or by its path inside an object.
-struct Named {
+struct NamedTensor {
   std::string_view name;
   const Value* value;
   const Global* inside;
 };
 
-py::object facts_of(const Named& named, const std::vector<Record>& records) {
+py::object facts_of(const NamedTensor& named, const std::vector<Record>& records) {
   const py::object name = text_of(named.name);
   const py::object inside =
       named.inside == nullptr ? py::object(py::none()) : text_of(path_of(*named.inside));
   const Value& value = *named.value;
-  const Tensor* tensor = Catalog::dense(value);
+  const Tensor* tensor = NameIndex::dense(value);
   if (tensor == nullptr) {
     const Value& made = value.is(Kind::parameter) ? value.as<Parameter>().data : value;
     const bool known = made.is(Kind::object);
@@ -231,7 +231,7 @@ py::dict contents(int descriptor, const std::string& name, const py::object& lis
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;
   std::optional<Document> document;
-  std::optional<Catalog> catalog;
+  std::optional<NameIndex> name_index;
   std::optional<ObjectTensors> inside;
   std::vector<Record> records;
   {
@@ -239,17 +239,18 @@ py::dict contents(int descriptor, const std::string& name, const py::object& lis
     auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
     archive = open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
     document = archive->document(archive->is_torchscript());
-    records = archive->records(wanted_by(*document));
-    catalog.emplace(*document);
+    records = archive->records(storage_requests(*document));
+    name_index.emplace(*document);
     inside.emplace(*document);
-    for (const Leaf& leaf : catalog->leaves()) {
-      if (leaf.value.is(Kind::object) && !Catalog::is_tensor(leaf.value)) inside->look(leaf.name, leaf.value);
+    for (const Leaf& leaf : name_index->leaves()) {
+      if (leaf.value.is(Kind::object) && !NameIndex::is_tensor(leaf.value))
+        inside->look(leaf.name, leaf.value);
     }
   }
   py::list tensors;
   py::list others;
-  for (const Leaf& leaf : catalog->leaves()) {
-    if (Catalog::is_tensor(leaf.value)) {
+  for (const Leaf& leaf : name_index->leaves()) {
+    if (NameIndex::is_tensor(leaf.value)) {
       tensors.append(facts_of({leaf.name, &leaf.value, nullptr}, records));
     } else {
       const auto [kind, value] = described(leaf.value);

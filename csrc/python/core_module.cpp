@@ -18,8 +18,8 @@
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/listing.h"
+#include "python/planned_save.h"
 #include "python/record.h"
-#include "python/saving.h"
 
 namespace py = pybind11;
 
@@ -172,7 +172,7 @@ py::dict examine(int descriptor, const std::string& name, std::size_t limit, con
     archive = open_listed(source_of(descriptor, name), nullptr, Mode::copy_on_write, std::move(listed));
     if (!archive->is_torchscript()) {
       document = archive->document();
-      records = archive->records(wanted_by(*document));
+      records = archive->records(storage_requests(*document));
       effects = effects_of(*document);
       for (const Global* global : document->externals) externals.insert({global->module, global->name});
     }
@@ -199,7 +199,7 @@ PYBIND11_MODULE(_core, module) {
            }),
            py::arg("file_size"), py::arg("complaint"))
       .def("charge", &Budget::charge, py::arg("bytes"));
-  register_saving(module);
+  register_planned_save(module);
   module.attr("ZipRecord") = zip_record().type();
   module.attr("StorageRecord") = storage_record().type();
   register_contents(module);

@@ -6,14 +6,14 @@
 #include <optional>
 #include <string_view>
 
-#include "checkpoint/catalog.h"
+#include "checkpoint/name_index.h"
 
 namespace zerocopy {
 
 // Converts a name to str. Names are UTF-8, perhaps with lone surrogates, or bytes of Python 2, of
-// which invalid ones are escaped. place_of() tries both conversions back.
+// which invalid ones are escaped. position_of() tries both conversions back.
 pybind11::str text_of(std::string_view name);
-std::optional<std::size_t> place_of(const Catalog& catalog, pybind11::handle name);
+std::optional<std::size_t> position_of(const NameIndex& name_index, pybind11::handle name);
 
 // Throws KeyError.
 [[noreturn]] void throw_missing(pybind11::handle name);

@@ -37,7 +37,7 @@ class Opened {
   const Archive* operator->() const { return archive_.get(); }
 
   Record record(std::string_view key, std::uint64_t nbytes) const {
-    return archive_->records(std::vector{Wanted{key, untyped(), nbytes}}).at(0);
+    return archive_->records(std::vector{StorageRequest{key, untyped(), nbytes}}).at(0);
   }
   Placement placement(const char* dtype) const {
     return archive_->content().placement(record("0", kData.size()), *dtype_by_name(dtype));
@@ -159,7 +159,7 @@ TEST(ZipArchive, RecordsOfSeveralPickles) {
   list.emplace_back("root/constants/1", "efghijkl");
   ZipArchive archive(
       Content(std::make_shared<const MemorySource>(region_of(zip_of(list))), nullptr, Mode::copy_on_write));
-  const std::vector wanted{Wanted{"1", untyped(), 8}, Wanted{"0", untyped(), 4}};
+  const std::vector wanted{StorageRequest{"1", untyped(), 8}, StorageRequest{"0", untyped(), 4}};
   const std::vector<Record> found = archive.records_in("constants/", wanted);
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(archive.content().read(found[0]).bytes().text(), "efghijkl");
@@ -168,8 +168,8 @@ TEST(ZipArchive, RecordsOfSeveralPickles) {
   EXPECT_THROW(archive.records_in("data/", wanted), FormatError);  // the sizes differ there
   EXPECT_THROW(archive.records_in("", wanted), FormatError);       // the records are in the folder
   EXPECT_THROW(archive.records_in("constants", wanted), FormatError);
-  EXPECT_THROW(archive.records_in("constants/", std::vector{Wanted{"0", untyped(), 8}}), FormatError);
-  EXPECT_THROW(archive.records_in("constants/", std::vector{Wanted{"2", untyped(), 0}}), FormatError);
+  EXPECT_THROW(archive.records_in("constants/", std::vector{StorageRequest{"0", untyped(), 8}}), FormatError);
+  EXPECT_THROW(archive.records_in("constants/", std::vector{StorageRequest{"2", untyped(), 0}}), FormatError);
 }
 
 TEST(Archive, NoPickle) {

@@ -380,7 +380,8 @@ TEST_F(GdsTest, RefusalsNameTheirReason) {
   EXPECT_EQ(reason(), "CUDA has no device");
   twin.set("devices", 1);
   kernel_driver_ = "/proc/driver/none";
-  EXPECT_EQ(reason(), "/proc/driver/none is missing: load the kernel module nvidia-fs, without which cuFile hangs");
+  EXPECT_EQ(reason(),
+            "/proc/driver/none is missing: load the kernel module nvidia-fs, without which cuFile hangs");
   kernel_driver_ = "/proc";
   twin.set("driver_open", 5033);
   EXPECT_EQ(reason(), "cuFileDriverOpen: CU_FILE_NVFS_SETUP_ERROR (5033)");

@@ -60,7 +60,7 @@ const Row kFirst{0, 0, 16};
 const Row kSecond{1, 0, 8};
 
 std::string storage(Archive& archive, std::string_view key, std::uint64_t nbytes) {
-  const Record record = archive.records(std::vector{Wanted{key, untyped(), nbytes}}).at(0);
+  const Record record = archive.records(std::vector{StorageRequest{key, untyped(), nbytes}}).at(0);
   return std::string(archive.content().storage(record, *dtype_by_name("uint8")).bytes().text());
 }
 
@@ -82,7 +82,7 @@ TEST(Hdf5Archive, WhatTorchSaved) {
 TEST(Hdf5Archive, StorageRecords) {
   const auto archive = opened(Saved().file());
   const auto record = [&](std::string_view key, std::uint64_t nbytes) {
-    archive->records(std::vector{Wanted{key, untyped(), nbytes}});
+    archive->records(std::vector{StorageRequest{key, untyped(), nbytes}});
   };
   for (const std::uint64_t nbytes : {0U, 15U, 17U}) EXPECT_THROW(record("0", nbytes), FormatError);
   for (const auto key : {""sv, "2"sv, " 0"sv, "../data.pkl"sv, "/archive/data/0"sv, "0\0"sv}) {
@@ -155,7 +155,7 @@ TEST(Hdf5Archive, GroupsAreDicts) {
   EXPECT_EQ(document.storages[0]->key, "model/weight");
   EXPECT_EQ(document.storages[0]->nbytes, 16U);
   EXPECT_EQ(document.storages[1]->key, "step");
-  const std::vector<Record> records = archive->records(wanted_by(document));
+  const std::vector<Record> records = archive->records(storage_requests(document));
   EXPECT_EQ(records[0].extent.offset, file.data_of(weight));
   EXPECT_EQ(records[0].extent.size, 16U);
 }
@@ -177,21 +177,21 @@ TEST(Hdf5Archive, WhatIsNotPlain) {
 
 // ---------------------------------------------------------------- listings of another library
 
-class Read final : public Foreign {
+class Read final : public ExternalBytes {
  public:
-  Read() : Foreign("it is packed") {}
+  Read() : ExternalBytes("it is packed") {}
   Region read() const override { return region_of(kData); }
 };
 
 TEST(Hdf5Archive, ForeignDatasets) {
-  const Hdf5Entry packed{.path = "x", .dtype = "uint8", .shape = {16}, .foreign = std::make_shared<Read>()};
+  const Hdf5Entry packed{.path = "x", .dtype = "uint8", .shape = {16}, .external = std::make_shared<Read>()};
   Hdf5Entry tied = packed;
   tied.path = "y";
   tied.same_as = 0;
   Hdf5Archive archive = over("", {packed, tied});
   const Document document = archive.document(false);
   ASSERT_EQ(document.storages.size(), 1U) << "one storage of two names";
-  const Record record = archive.records(wanted_by(document)).at(0);
+  const Record record = archive.records(storage_requests(document)).at(0);
   EXPECT_STREQ(archive.content().placement(record, *dtype_by_name("uint8")).why, "it is packed");
   EXPECT_EQ(archive.content().storage(record, *dtype_by_name("uint8")).bytes().text(), kData);
 }
@@ -213,7 +213,7 @@ TEST(Hdf5Archive, ListingsThatContradict) {
   Hdf5Entry virtual_one{.path = "x", .dtype = "uint8", .shape = {8}, .refusal = "is virtual"};
   Hdf5Archive archive = over(file, {virtual_one});
   const Document document = archive.document(false);
-  EXPECT_THROW(archive.records(wanted_by(document)), UnsupportedError);
+  EXPECT_THROW(archive.records(storage_requests(document)), UnsupportedError);
 }
 
 }  // namespace

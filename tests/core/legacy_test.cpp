@@ -21,13 +21,13 @@ std::string data(std::uint64_t count, const std::string& bytes) { return u64(cou
 const std::string kHead = kMagic + kVersion + kSysInfo + kObject;
 const std::string kFile = kHead + keys({"a", "b"}) + data(2, "12345678") + data(3, "xyz");
 
-Wanted wanted(std::string_view key, const char* dtype, std::uint64_t nbytes) {
+StorageRequest wanted(std::string_view key, const char* dtype, std::uint64_t nbytes) {
   return {key, dtype_by_name(dtype), nbytes};
 }
-const std::vector<Wanted> kWanted{wanted("b", "uint8", 3), wanted("a", "float32", 8)};
+const std::vector<StorageRequest> kWanted{wanted("b", "uint8", 3), wanted("a", "float32", 8)};
 
 // Returns the bytes of all records, in order.
-std::string contents(const std::string& file, const std::vector<Wanted>& storages = kWanted,
+std::string contents(const std::string& file, const std::vector<StorageRequest>& storages = kWanted,
                      std::uint64_t* end = nullptr) {
   const auto archive = Archive::open(source_of(file), nullptr, Mode::copy_on_write);
   std::string all;
@@ -96,7 +96,7 @@ TEST(LegacyArchive, RefusesKeysThatDoNotAgree) {
 }
 
 TEST(LegacyArchive, EmptyStoragesMayShareAKey) {
-  const std::vector<Wanted> wanted_twice{wanted("a", "float32", 0), wanted("a", "float64", 0)};
+  const std::vector<StorageRequest> wanted_twice{wanted("a", "float32", 0), wanted("a", "float64", 0)};
   EXPECT_EQ(contents(kHead + keys({"a"}) + data(0, ""), wanted_twice), "");
 }
 

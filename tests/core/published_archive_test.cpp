@@ -47,7 +47,7 @@ std::unique_ptr<PublishedArchive> published(const std::string& storages,
 }
 
 std::string text_of(Archive& archive, std::string_view key, std::uint64_t size) {
-  const Wanted wanted{key, dtype_by_name("uint8"), size};
+  const StorageRequest wanted{key, dtype_by_name("uint8"), size};
   const std::vector<Record> records = archive.records(std::span(&wanted, 1));
   return std::string(archive.content().storage(records[0], *dtype_by_name("uint8")).bytes().text());
 }
@@ -63,7 +63,7 @@ TEST(PublishedArchive, StoragesLieInTheirMappings) {
 TEST(PublishedArchive, TwoMappingsOfTheSameBytesAreTwoMemories) {
   const auto archive = published(mapping(1, 1, 3) + mapping(1, 0, 6), 2,
                                  row(0, 0, 3, 0) + row(1, 1, 3, 1) + row(1, 1, 3, 1), 3, {"abcdef"});
-  const std::vector<Wanted> wanted{
+  const std::vector<StorageRequest> wanted{
       {"0", dtype_by_name("uint8"), 3}, {"1", dtype_by_name("uint8"), 3}, {"2", dtype_by_name("int8"), 3}};
   const std::vector<Record> records = archive->records(wanted);
   const Region first = archive->content().storage(records[0], *wanted[0].dtype);
@@ -90,7 +90,7 @@ TEST(PublishedArchive, RefusesRowsThatAreNotTheSame) {
 
 TEST(PublishedArchive, WhatIsNotAlignedIsCopied) {
   const auto archive = published(row(0, 1, 8, 0), {"-12345678"}, 1);
-  const Wanted wanted{"0", dtype_by_name("int64"), 8};
+  const StorageRequest wanted{"0", dtype_by_name("int64"), 8};
   const std::vector<Record> records = archive->records(std::span(&wanted, 1));
   EXPECT_EQ(archive->content().placement(records[0], *wanted.dtype).how, Placement::How::copied);
   EXPECT_EQ(archive->content().storage(records[0], *wanted.dtype).bytes().text(), "12345678");

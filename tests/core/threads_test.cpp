@@ -44,7 +44,7 @@ std::string checkpoint(int more_records = 200) {
 }
 
 std::vector<Record> records_of(Archive& archive) {
-  return archive.records(std::vector{Wanted{"0", &kBytes, kData.size()}});
+  return archive.records(std::vector{StorageRequest{"0", &kBytes, kData.size()}});
 }
 
 void read_whole(const std::shared_ptr<const Source>& source, const Region& mapping) {
@@ -119,7 +119,7 @@ TEST(Threads, RegionsOfOneOwner) {
   for (int round = 0; round < kRounds; ++round) {
     std::atomic<int> destroyed = 0;
     auto* owner = new Watched(destroyed);
-    std::vector<Region> parts(kThreads, Region(owner->data(), 64, Share(owner)));
+    std::vector<Region> parts(kThreads, Region(owner->data(), 64, OwnerRef(owner)));
     on_threads([&](int i) {
       Region part = std::move(parts[static_cast<std::size_t>(i)]);
       for (int again = 0; again < 100; ++again) part = Region(part).slice({0, 64});

@@ -48,7 +48,7 @@ void run(const Region& file, bool mapped) {
     const auto archive = Archive::open(source, mapped ? WholeMapper::of(file) : nullptr, Mode::copy_on_write);
     const Document document = archive->document();
     check_document(document);
-    const std::vector<Wanted> wanted = wanted_by(document);
+    const std::vector<StorageRequest> wanted = storage_requests(document);
     const std::vector<Record> records = archive->records(wanted);
     check_records(records, wanted, archive->end());
     check(archive->end() <= file.size(), "the checkpoint ends inside the file");

@@ -21,7 +21,7 @@ void check_listing(const Hdf5Listing& listing, std::uint64_t size) {
     if (entry.is_group) continue;
     check(dtype_by_name(entry.dtype) != nullptr, "a dataset has a type of torch's");
     check(entry.offset && *entry.offset < size, "a plain dataset lies in the file");
-    check(!entry.foreign && entry.refusal.empty() && !entry.same_as, "and nowhere else");
+    check(!entry.external && entry.refusal.empty() && !entry.same_as, "and nowhere else");
   }
 }
 

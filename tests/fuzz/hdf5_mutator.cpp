@@ -12,7 +12,7 @@ namespace {
 using namespace std::string_view_literals;  // NOLINT(google-build-using-namespace): NUL inside
 
 constexpr std::size_t kSymbol = 40;
-constexpr std::size_t kMost = 200;  // objects visited at most
+constexpr std::size_t kMaxObjects = 200;  // objects visited at most
 constexpr std::size_t kEndOfFile = 40;
 constexpr std::size_t kTypeSize = 24;
 
@@ -76,7 +76,7 @@ class Map {
 
   // Returns whether the position is valid and new.
   bool enter(std::uint64_t at) {
-    if (at >= file_.size() || places.size() == kMost || !seen_.insert(at).second) return false;
+    if (at >= file_.size() || places.size() == kMaxObjects || !seen_.insert(at).second) return false;
     places.push_back(at);
     return true;
   }

@@ -19,7 +19,7 @@ void run(const std::shared_ptr<const Source>& source) {
     succeeds([&] { archive.records({}); });
     const Document document = archive.document(false);
     check_document(document);
-    const std::vector<Wanted> wanted = wanted_by(document);
+    const std::vector<StorageRequest> wanted = storage_requests(document);
     const std::vector<Record> records = archive.records(wanted);
     check_records(records, wanted, archive.end());
     check(archive.end() <= source->size(), "the checkpoint ends inside the file");

@@ -54,7 +54,8 @@ std::string mutate_stream(std::string_view input, Dice& dice);  // for inflate
 
 // Returns small storages for the object's pickle. Empty if the pickle is refused or needs large
 // ones.
-std::vector<std::pair<std::string, Wanted>> small_storages(std::string_view pickle, PersistentId form);
+std::vector<std::pair<std::string, StorageRequest>> small_storages(std::string_view pickle,
+                                                                   PersistentId form);
 
 // Implements LLVMFuzzerCustomMutator. One mutation in eight is blind, to break the format too.
 template <typename Mutate>

@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kObject = 3;  // magic, version, sys_info, the object, keys
 constexpr std::size_t kKeys = 4;
 
-std::string keys_pickle(const std::vector<std::pair<std::string, Wanted>>& storages) {
+std::string keys_pickle(const std::vector<std::pair<std::string, StorageRequest>>& storages) {
   std::string pickle = "\x80\2](";
   for (const auto& [key, wanted] : storages) {
     pickle += "X" + little(static_cast<std::uint32_t>(key.size())) + key;

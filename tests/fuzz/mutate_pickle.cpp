@@ -152,13 +152,14 @@ std::string mutate_pickle(std::string_view pickle, Dice& dice) {
   return changed;
 }
 
-std::vector<std::pair<std::string, Wanted>> small_storages(std::string_view pickle, PersistentId form) {
+std::vector<std::pair<std::string, StorageRequest>> small_storages(std::string_view pickle,
+                                                                   PersistentId form) {
   constexpr std::uint64_t kSmall = 4096;
-  std::vector<std::pair<std::string, Wanted>> storages;
+  std::vector<std::pair<std::string, StorageRequest>> storages;
   try {
     const Document document = read_pickle(copy_of(pickle), {.ids = form});
     std::uint64_t total = 0;
-    for (const Wanted& wanted : wanted_by(document)) {
+    for (const StorageRequest& wanted : storage_requests(document)) {
       if (wanted.nbytes > kSmall || (total += wanted.nbytes) > kSmall) return {};
       storages.emplace_back(wanted.key, wanted);
     }

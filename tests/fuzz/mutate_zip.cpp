@@ -157,8 +157,8 @@ std::string mutate_stream(std::string_view input, Dice& dice) {
   data = mutate_blindly(std::move(data));
   if (dice.one_in(4)) data += data;
   if (dice.one_in(8)) data.append(dice.below(100'000), 'z');
-  constexpr std::size_t kMost = 1'000'000;
-  if (data.size() > kMost) data.resize(kMost);
+  constexpr std::size_t kMaxObjects = 1'000'000;
+  if (data.size() > kMaxObjects) data.resize(kMaxObjects);
   const std::string stream = deflate(data, static_cast<int>(dice.below(10)), static_cast<int>(dice.below(5)));
   return u32(data.size() + (dice.one_in(8) ? 1 : 0)) + stream;
 }

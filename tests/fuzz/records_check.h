@@ -22,7 +22,7 @@ inline void check_disjoint(std::vector<Extent> extents, std::uint64_t end) {
   }
 }
 
-inline void check_records(const std::vector<Record>& records, const std::vector<Wanted>& wanted,
+inline void check_records(const std::vector<Record>& records, const std::vector<StorageRequest>& wanted,
                           std::uint64_t end) {
   check(records.size() == wanted.size(), "a record for each storage");
   std::vector<Extent> extents;
@@ -49,7 +49,7 @@ inline Region check_storage(const Content& content, const Storage& storage, cons
 inline void check_tensors(Archive& archive, std::uint64_t size) {
   const Document document = archive.document();
   check_document(document);
-  const std::vector<Wanted> wanted = wanted_by(document);
+  const std::vector<StorageRequest> wanted = storage_requests(document);
   const std::vector<Record> records = archive.records(wanted);
   check_records(records, wanted, size);
   for (const Storage* storage : document.storages) {

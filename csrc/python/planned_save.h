@@ -6,6 +6,6 @@
 namespace zerocopy {
 
 // PlannedSave.
-void register_saving(pybind11::module_& module);
+void register_planned_save(pybind11::module_& module);
 
 }  // namespace zerocopy

@@ -9,8 +9,8 @@
 
 namespace zerocopy {
 
-inline Terms terms_of(unsigned threads) {
-  return {.threads = threads, .meanwhile = [](std::uint64_t) {
+inline TransferOptions transfer_options(unsigned threads) {
+  return {.threads = threads, .on_progress = [](std::uint64_t) {
             const GilTaken gil;
             if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
           }};

@@ -25,7 +25,7 @@ struct MappedPart {
 
 // Reads the pages of mapped bytes into memory. `offset` is their offset in the file. Throws
 // FileError for pages that cannot be read.
-void read_ahead(const File& file, std::uint64_t offset, const Region& mapped, const Terms& terms);
+void read_ahead(const File& file, std::uint64_t offset, const Region& mapped, const TransferOptions& options);
 
 // Reads several parts in order, on its own threads, while the program continues. The object lives
 // until the reading has ended and no caller holds it. Process exit does not wait for it.

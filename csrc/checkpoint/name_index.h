@@ -25,9 +25,9 @@ struct Leaf {
 };
 
 // The branches on the current path. A branch that contains itself is not entered again.
-class Path {
+class BranchPath {
  public:
-  explicit Path(const Document& document) : entered_(document.slots()) {}
+  explicit BranchPath(const Document& document) : entered_(document.slots()) {}
 
   static bool is_branch(const Value& value);
 
@@ -42,11 +42,11 @@ class Path {
   int depth_ = 0;
 };
 
-class Catalog {
+class NameIndex {
  public:
   // Throws FormatError when the names are out of proportion to the pickle: a few bytes can nest one
   // list in another repeatedly.
-  explicit Catalog(const Document& document);
+  explicit NameIndex(const Document& document);
 
   // In the order of the walk through the document.
   const std::vector<Leaf>& leaves() const noexcept { return leaves_; }
@@ -65,7 +65,7 @@ class Catalog {
   std::string_view keep(std::string name);
 
   Budget budget_;
-  Path path_;
+  BranchPath branch_path_;
   std::vector<Leaf> leaves_;
   std::deque<std::string> kept_;
   NameTable<NameHash> by_name_;

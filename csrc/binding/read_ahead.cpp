@@ -1,13 +1,13 @@
-#include "binding/ahead.h"
+#include "binding/read_ahead.h"
 
 #include <pybind11/stl.h>
 
 #include <algorithm>
 
 #include "binding/torch_bridge.h"
-#include "io/ahead.h"
 #include "io/file_system.h"
 #include "io/maps.h"
+#include "io/read_ahead.h"
 #include "python/gil.h"
 
 namespace py = pybind11;
@@ -15,7 +15,7 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-constexpr std::uint64_t kLargestGap = std::uint64_t{64} << 10U;
+constexpr std::uint64_t kMaxGap = std::uint64_t{64} << 10U;
 
 class BackgroundReading {
  public:
@@ -63,7 +63,7 @@ std::vector<Region> joined(std::vector<Region> regions) {
     if (!runs.empty() && runs.back().owner() == region.owner()) {
       Region& run = runs.back();
       const auto end = static_cast<std::size_t>(region.data() - run.data()) + region.size();
-      if (region.data() <= run.data() + run.size() + kLargestGap) {
+      if (region.data() <= run.data() + run.size() + kMaxGap) {
         run = Region(run.data(), std::max(run.size(), end), run.owner());
         continue;
       }
@@ -99,7 +99,7 @@ py::tuple as_tuple(const FileSystem& found) { return py::make_tuple(found.name, 
 
 }  // namespace
 
-void register_ahead(py::module_& module) {
+void register_read_ahead(py::module_& module) {
   py::class_<BackgroundReading>(module, "BackgroundReading")
       .def_property_readonly("size", &BackgroundReading::size)
       .def_property_readonly("done", &BackgroundReading::done)

@@ -6,6 +6,6 @@
 namespace zerocopy {
 
 // BackgroundReading, read_path_ahead, read_storages_ahead, file_system_of_path, file_system_of_descriptor.
-void register_ahead(pybind11::module_& module);
+void register_read_ahead(pybind11::module_& module);
 
 }  // namespace zerocopy

@@ -1,5 +1,5 @@
 // Reading a mapped file ahead, reading past the page cache, and which file systems are far away.
-#include "io/ahead.h"
+#include "io/read_ahead.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -10,9 +10,9 @@
 #include <tuple>
 
 #include "io/direct.h"
+#include "io/file_part.h"
 #include "io/file_system.h"
 #include "io/maps.h"
-#include "io/part.h"
 #include "support.h"
 
 namespace zerocopy::test {
@@ -50,7 +50,7 @@ std::shared_ptr<ReadAhead> ahead_of(const std::string& path, File file) {
 TEST_F(AheadTest, FillsAMapping) {
   const File file = open();
   const Region part = map_extent(file, {4097, 9 * kMiB}, Mode::copy_on_write);
-  read_ahead(file, 4097, part, {.threads = 4, .meanwhile = {}});
+  read_ahead(file, 4097, part, {.threads = 4, .on_progress = {}});
   EXPECT_EQ(part.bytes().text(), from(4097, 9 * kMiB));
 }
 
@@ -76,7 +76,7 @@ TEST_F(AheadTest, AFileThatWasCutIsAnErrorAndNoSignal) {
   const File file = open();
   const Region whole = map_file(file, 0, Mode::read_only);
   cut(5 * kMiB);
-  EXPECT_THROW(read_ahead(file, 0, whole, {.threads = 4, .meanwhile = {}}), FileError);
+  EXPECT_THROW(read_ahead(file, 0, whole, {.threads = 4, .on_progress = {}}), FileError);
 }
 
 TEST_F(AheadTest, InTheBackground) {
@@ -156,7 +156,7 @@ TEST_F(AheadTest, PartsOfAFile) {
 
 TEST_F(AheadTest, PastThePageCache) {
   for (const std::uint64_t start : {0U, 4096U, 100U}) {
-    const DirectSource source(open(), start, {.threads = 4, .meanwhile = {}});
+    const DirectSource source(open(), start, {.threads = 4, .on_progress = {}});
     for (const Extent extent : {Extent{0, 10}, Extent{0, 8192}, Extent{64, 9 * kMiB}, Extent{4095, 4098},
                                 Extent{77, 5 * kMiB}, Extent{12 * kMiB, kMiB / 2}}) {
       EXPECT_EQ(source.read(extent).bytes().text(), from(start + extent.offset, extent.size))
@@ -168,7 +168,7 @@ TEST_F(AheadTest, PastThePageCache) {
 }
 
 TEST_F(AheadTest, PastThePageCacheOfAFileThatWasCut) {
-  const DirectSource source(open(), 0, {.threads = 4, .meanwhile = {}});
+  const DirectSource source(open(), 0, {.threads = 4, .on_progress = {}});
   cut(5 * kMiB + 5);
   EXPECT_THROW(source.read(Extent{0, 13 * kMiB}), FileError);
 }

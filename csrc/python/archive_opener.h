@@ -10,6 +10,6 @@ namespace zerocopy {
 using ArchiveClass = pybind11::class_<Archive>;
 
 // Registers Archive.open, open_descriptor, open_buffer, is_direct, and MultiArchiveFile.
-void register_opening(pybind11::module_& module, ArchiveClass& archive);
+void register_archive_opener(pybind11::module_& module, ArchiveClass& archive);
 
 }  // namespace zerocopy

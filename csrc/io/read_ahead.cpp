@@ -1,4 +1,4 @@
-#include "io/ahead.h"
+#include "io/read_ahead.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -28,18 +28,20 @@ void read_through(const File& file, Extent extent) {
 
 // Calls `unfilled` with the extents of the file that the kernel did not populate.
 template <typename Unfilled>
-void fill_pages(std::uint64_t offset, const Region& mapped, const Terms& terms, Unfilled unfilled) {
+void fill_pages(std::uint64_t offset, const Region& mapped, const TransferOptions& options,
+                Unfilled unfilled) {
   const Piece whole{{offset, mapped.size()}, mapped.data()};
   const auto move = [&](const Piece& request) {
     if (!populate({request.to, static_cast<std::size_t>(request.extent.size)})) unfilled(request.extent);
   };
-  transfer(std::span(&whole, 1), move, terms);
+  transfer(std::span(&whole, 1), move, options);
 }
 
 }  // namespace
 
-void read_ahead(const File& file, std::uint64_t offset, const Region& mapped, const Terms& terms) {
-  fill_pages(offset, mapped, terms, [&](Extent extent) { read_through(file, extent); });
+void read_ahead(const File& file, std::uint64_t offset, const Region& mapped,
+                const TransferOptions& options) {
+  fill_pages(offset, mapped, options, [&](Extent extent) { read_through(file, extent); });
 }
 
 ReadAhead::ReadAhead(std::vector<MappedPart> parts, unsigned threads)
@@ -76,10 +78,10 @@ void ReadAhead::read_parts() {
     done_.store(before + done, std::memory_order_relaxed);
     if (cancelled()) throw Cancelled();
   };
-  const Terms terms{.threads = threads_, .meanwhile = look};
+  const TransferOptions options{.threads = threads_, .on_progress = look};
   for (const MappedPart& part : parts_) {
     look(0);
-    fill_pages(part.offset, part.region, terms, [&](Extent extent) {
+    fill_pages(part.offset, part.region, options, [&](Extent extent) {
       if (!part.file) throw FileError(EIO, part.name);
       read_through(*part.file, extent);
     });

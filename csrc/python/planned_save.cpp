@@ -1,4 +1,4 @@
-#include "python/saving.h"
+#include "python/planned_save.h"
 
 #include <pybind11/stl.h>
 
@@ -32,7 +32,7 @@ class PlannedSave {
               std::tuple<std::string, std::string, std::string, bool> names, std::vector<int> earlier,
               const py::object& report)
       : archive_(items_of<Step>(std::get<0>(plan)), items_of<std::byte>(std::get<1>(plan)),
-                 items_of<std::byte>(std::get<2>(plan)), items_of<Mention>(std::get<3>(plan))),
+                 items_of<std::byte>(std::get<2>(plan)), items_of<ChecksumReference>(std::get<3>(plan))),
         descriptor_(descriptor),
         names_(std::move(names)),
         earlier_(std::move(earlier)),
@@ -74,7 +74,7 @@ class PlannedSave {
 
 }  // namespace
 
-void register_saving(py::module_& module) {
+void register_planned_save(py::module_& module) {
   using Plan = std::tuple<py::object, py::object, py::object, py::object>;
   using Names = std::tuple<std::string, std::string, std::string, bool>;
   py::class_<PlannedSave>(module, "PlannedSave")
