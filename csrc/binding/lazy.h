@@ -64,7 +64,7 @@ class Lazy {
   // it.
   pybind11::tuple storage_at(std::size_t index) const;
 
-  // Throws if the file was replacement or changed, or if the checkpoint is closed.
+  // Throws if the file was moved or changed, or if the checkpoint is closed.
   void require_there() const;
   void close();
   bool closed() const noexcept { return !opened_; }

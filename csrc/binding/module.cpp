@@ -165,7 +165,7 @@ const char* name_of(Placement::How how) {
   return "";
 }
 
-// Returns the StoragePlacement of each storage, without building or parsed.
+// Returns the StoragePlacement of each storage, without building or reading.
 py::list explain(Archive& archive) {
   std::optional<ParsedCheckpoint> parsed;
   {

@@ -36,7 +36,7 @@ class TransferPlan {
   void wait(std::size_t chunk);
   void stop();
 
-  // Returns the storage of staged_storages `i` within the device allocation.
+  // Returns the copy of staged storage `i` within the device allocation.
   TorchStorage copied_storage(const pybind11::object& whole, std::size_t i) const;
 
  private:

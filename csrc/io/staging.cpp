@@ -17,7 +17,7 @@ constexpr std::uint64_t kMaxGap = 4096;  // a header and its padding are copied 
 
 constexpr std::size_t kMaxCopies = 8;  // per chunk
 
-// Extra room in a slot_size: each part keeps its offset within a page of the file.
+// Extra room in a slot: each part keeps its offset within a page of the file.
 constexpr std::uint64_t kSlack = (kMaxCopies + 1) * kSlotAlignment;
 
 // Use at least this many slots' worth of chunks, so that reading and copying overlap.

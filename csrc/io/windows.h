@@ -5,7 +5,7 @@
 //   regions    ▒▒ ▒   ▒▒▒▒▒▒▒▒▒▒    ▒
 //   windows  ├────┤├──────────────┤├────┤      a region's window ends at the boundaries around it
 //
-// Neighbouring small regions reference a window, so the process stays below the kernel's limit of
+// Neighbouring small regions share a window, so the process stays below the kernel's limit of
 // mappings (vm.max_map_count).
 #pragma once
 

@@ -1,7 +1,7 @@
 // A range of memory and a reference to its owner, which keeps the memory alive.
 //
 // Mapped files, inflated records, read bytes and Python buffers all become Regions. Storages are
-// built only over Regions. Copies of a Region reference the owner and the bytes.
+// built only over Regions. Copies of a Region share the owner and the bytes.
 #pragma once
 
 #include "memory/bytes.h"

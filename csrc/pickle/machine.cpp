@@ -225,8 +225,7 @@ void Machine::make_sequence(Kind kind, std::span<const Value> items) {
 }
 
 void Machine::make_global(std::string_view module, std::string_view name) {
-  if (module.size() > kMaxGlobalName || name.size() > kMaxGlobalName)
-    fail("a global's name is longer than 255 bytes");
+  if (module.size() > kMaxGlobalName || name.size() > kMaxGlobalName) fail("a name longer than 255 bytes");
   auto& global = document_.make<Global>(Kind::global);
   const KnownGlobal known = known_global(module, name);
   global.module = module;
