@@ -66,7 +66,7 @@ TEST(Archive, MapsStorages) {
   EXPECT_FALSE(archive->is_torchscript());
 }
 
-TEST(Archive, CopiesWhatIsMisaligned) {
+TEST(Archive, CopiesMisalignedStorages) {
   for (const std::size_t shift : {1U, 2U, 4U, 8U}) {
     const Opened archive(aligned(records(), shift));
     EXPECT_EQ(archive.placement("uint8").how, How::mapped);
@@ -91,7 +91,7 @@ TEST(Archive, Inflates) {
   EXPECT_EQ(archive.storage("uint8").bytes().text(), kData);
 }
 
-TEST(Archive, SharedModeWritesInPlaceOrNotAtAll) {
+TEST(Archive, SharedModeMapsOrRefuses) {
   EXPECT_TRUE(Opened(aligned(records()), Mode::shared).storage("float32").size() != 0);
   EXPECT_THROW(Opened(aligned(records(), 1), Mode::shared).storage("float32"), UnsupportedError);
 }

@@ -75,7 +75,7 @@ TEST_F(Files, OpensAndReads) {
   EXPECT_NE(::fcntl(file.descriptor(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
-TEST_F(Files, RefusesWhatIsNoFile) {
+TEST_F(Files, RefusesOtherThanRegularFiles) {
   EXPECT_EQ(refusal(path("missing")), ENOENT);
   EXPECT_EQ(refusal(path("")), EISDIR);
   EXPECT_EQ(refusal("/dev/zero"), EINVAL);
@@ -136,7 +136,7 @@ TEST_F(Files, UnchangedByReadingAndMapping) {
   EXPECT_EQ(change(File::duplicate(file.descriptor(), name)), 0);
 }
 
-TEST_F(Files, ChangedByWhateverWritesToThem) {
+TEST_F(Files, ChangedByEveryWrite) {
   const auto changed_by = [this](auto change_file) {
     const std::string name = write_old("file", "0123456789");
     const File file = File::open(name, File::Access::read);
@@ -149,7 +149,7 @@ TEST_F(Files, ChangedByWhateverWritesToThem) {
   EXPECT_EQ(changed_by([this](const auto& /*name*/) { write("file", "9876543210"); }), ESTALE);
 }
 
-TEST_F(Files, ChangedAlsoWhenTheDateIsSetBack) {
+TEST_F(Files, ChangedEvenIfTheDateIsSetBack) {
   const std::string name = write_old("file", "0123456789");
   const File file = File::open(name, File::Access::read);
   // Only the change time can differ, and its clock ticks a few times in 10 ms.
@@ -172,7 +172,7 @@ TEST_F(Files, UnchangedWhenReplacedUnlinkedOrLinked) {
   EXPECT_EQ(FileSource(File::open(name, File::Access::read), 0).size(), 5U);
 }
 
-TEST_F(Files, SourcesSayWhetherTheyChanged) {
+TEST_F(Files, SourcesDetectChanges) {
   const std::string name = write_old("file", "0123456789");
   const FileSource source(File::open(name, File::Access::read), 3);
   source.require_unchanged();

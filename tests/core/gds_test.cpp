@@ -1,5 +1,5 @@
-// Tests cuFile's function table, driver, files and batches with the fake cuFile, which enforces its
-// rules (tests/gds).
+// Tests cuFile's function table, driver, files and batches with the test double of cuFile, which
+// enforces its rules (tests/gds).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::uint64_t kBlock = 4096;
 
-// The fake library's counters and settings.
+// The counters and settings of the test double.
 class Numbers {
  public:
   Numbers() : library_(::dlopen(CUFILE_TWIN, RTLD_NOW | RTLD_LOCAL)) { call<void()>("twin_reset")(); }
@@ -108,7 +108,7 @@ TEST_F(GdsTest, AnyOffsetAnySizeAnyAddress) {
   }
 }
 
-TEST_F(GdsTest, WritesTouchNothingElse) {
+TEST_F(GdsTest, WritesKeepOtherBytes) {
   const auto file = open();
   for (const std::uint64_t offset : {0UL, 100UL, kBlock, 3 * kBlock + 512}) {
     for (const std::uint64_t size : {1UL, kBlock, kBlock + 1, 9 * kBlock + 77}) {
@@ -123,14 +123,14 @@ TEST_F(GdsTest, WritesTouchNothingElse) {
   }
 }
 
-TEST_F(GdsTest, WritingBehindTheEndMakesTheFileLonger) {
+TEST_F(GdsTest, WritingPastTheEndExtendsTheFile) {
   const auto file = open();
   std::memset(memory_, 'x', 3 * kBlock);
   file->write({50 * kBlock, at(0, 2 * kBlock + 10)});
   EXPECT_EQ(on_disk().size(), 52 * kBlock + 10);
 }
 
-TEST_F(GdsTest, ShortReadsAreGoneOnWith) {
+TEST_F(GdsTest, ShortReadsContinue) {
   for (const long most : {4096L, 8192L, 5000L, 100L}) {
     const auto file = open(O_RDONLY);
     twin.set("most", most);
@@ -141,7 +141,7 @@ TEST_F(GdsTest, ShortReadsAreGoneOnWith) {
   }
 }
 
-TEST_F(GdsTest, ShortWritesAreGoneOnWith) {
+TEST_F(GdsTest, ShortWritesContinue) {
   const auto file = open();
   twin.set("most", 5000);
   std::memset(memory_, 'x', 20 * kBlock);
@@ -150,7 +150,7 @@ TEST_F(GdsTest, ShortWritesAreGoneOnWith) {
   EXPECT_EQ(on_disk(), content_);
 }
 
-TEST_F(GdsTest, AFileThatEndsIsSeen) {
+TEST_F(GdsTest, EndOfFileThrows) {
   const auto file = open(O_RDONLY);
   for (const std::uint64_t place : {0UL, 512UL}) {
     EXPECT_THROW(file->read({0, at(place, 50 * kBlock)}), FormatError);
@@ -218,7 +218,7 @@ TEST_F(GdsTest, BuffersAreRegisteredOnceAndUsed) {
   EXPECT_THROW(driver.deregister_buffer(at(0, 64 * kBlock)), std::invalid_argument);
 }
 
-TEST_F(GdsTest, BuffersOfOthersStayTheirs) {
+TEST_F(GdsTest, BuffersOfOtherCodeStayRegistered) {
   const auto file = open(O_RDONLY);
   Driver& driver = file->driver();
   twin.set("buf_register", 5023);
@@ -262,7 +262,7 @@ TEST_F(GdsTest, SeveralThreadsReadOneFile) {
   }
 }
 
-TEST_F(GdsTest, ABufferThatCannotBeRegisteredServesToo) {
+TEST_F(GdsTest, UnregisteredBuffersWork) {
   const auto file = open(O_RDONLY);
   twin.set("buf_register", 5036);
   EXPECT_THROW(file->driver().register_buffer(at(0, kBlock)), UnsupportedError);
@@ -398,7 +398,7 @@ TEST_F(GdsTest, RefusalsNameTheirReason) {
   EXPECT_THROW(open(), FileError);
 }
 
-TEST_F(GdsTest, ADriverThatSomebodyElseOpenedStaysOpen) {
+TEST_F(GdsTest, DriverOpenedByOtherCodeStaysOpen) {
   twin.set("drivers", 1);
   twin.set("driver_open", 5026);
   {
@@ -410,7 +410,7 @@ TEST_F(GdsTest, ADriverThatSomebodyElseOpenedStaysOpen) {
   twin.set("drivers", 0);
 }
 
-TEST_F(GdsTest, LibrariesThatAreNotThere) {
+TEST_F(GdsTest, MissingLibraries) {
   EXPECT_THROW(Library::open({"/nonexistent/libcuda.so.1"}, {CUFILE_TWIN}), UnsupportedError);
   EXPECT_THROW(Library::open({CUFILE_TWIN}, {"/nonexistent/libcufile.so.0"}), UnsupportedError);
   EXPECT_THROW(Library::open({CUFILE_TWIN}, {}), UnsupportedError);

@@ -64,7 +64,7 @@ std::string storage(Archive& archive, std::string_view key, std::uint64_t nbytes
   return std::string(archive.content().storage(record, *dtype_by_name("uint8")).bytes().text());
 }
 
-TEST(Hdf5Archive, WhatTorchSaved) {
+TEST(Hdf5Archive, TorchSaveLayout) {
   for (const std::string& file : {Saved().file(), Saved().table({kFirst, kSecond}).file(),
                                   Saved().table({kSecond, kFirst}).byteorder("little").file()}) {
     const auto archive = opened(file);
@@ -91,7 +91,7 @@ TEST(Hdf5Archive, StorageRecords) {
   EXPECT_LT(message_of<FormatError>([&] { record(std::string(70'000, 'k'), 16); }).size(), 400U);
 }
 
-TEST(Hdf5Archive, TablesThatLie) {
+TEST(Hdf5Archive, RefusesWrongTables) {
   const std::vector<std::vector<Row>> lies{
       {},
       {kFirst},
@@ -160,7 +160,7 @@ TEST(Hdf5Archive, GroupsAreDicts) {
   EXPECT_EQ(records[0].extent.size, 16U);
 }
 
-TEST(Hdf5Archive, DatasetsThatOverlap) {
+TEST(Hdf5Archive, RefusesOverlappingDatasets) {
   Hdf5File file;
   const std::uint64_t first = file.dataset(kFloat32, {4}, kData);
   const std::uint64_t second = file.append(Hdf5Header{
@@ -170,7 +170,7 @@ TEST(Hdf5Archive, DatasetsThatOverlap) {
 }
 
 // A file that is not plain is not broken: an HDF5 library can read it.
-TEST(Hdf5Archive, WhatIsNotPlain) {
+TEST(Hdf5Archive, FilesThatNeedAnHdf5Library) {
   EXPECT_THROW(opened(kHdf5Signature), UnsupportedError);
   refuses_every_cut<Error>(Saved().file(), [](std::string_view file) { opened(std::string(file)); });
 }
@@ -183,7 +183,7 @@ class Read final : public ExternalBytes {
   Region read() const override { return region_of(kData); }
 };
 
-TEST(Hdf5Archive, ForeignDatasets) {
+TEST(Hdf5Archive, ExternalDatasets) {
   const Hdf5Entry packed{.path = "x", .dtype = "uint8", .shape = {16}, .external = std::make_shared<Read>()};
   Hdf5Entry tied = packed;
   tied.path = "y";
@@ -196,7 +196,7 @@ TEST(Hdf5Archive, ForeignDatasets) {
   EXPECT_EQ(archive.content().storage(record, *dtype_by_name("uint8")).bytes().text(), kData);
 }
 
-TEST(Hdf5Archive, ListingsThatContradict) {
+TEST(Hdf5Archive, RefusesContradictoryListings) {
   const auto entry = [](const std::string& path, std::int64_t size, std::uint64_t offset) {
     return Hdf5Entry{.path = path, .dtype = "uint8", .shape = {size}, .offset = offset};
   };

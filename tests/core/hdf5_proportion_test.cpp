@@ -24,7 +24,7 @@ class CountingSource final : public Source {
 };
 
 // Many groups share a heap of a megabyte. In an honest file each group has its own.
-TEST(Hdf5Proportion, HeapsAreNotReadAgain) {
+TEST(Hdf5Proportion, SharedHeapsAreReadOnce) {
   Hdf5File file;
   const std::uint64_t names = file.append(std::string(8, '\0') + "g" + std::string(1 << 20, '\0'));
   std::uint64_t inner = file.group({}).header;

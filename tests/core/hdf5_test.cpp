@@ -295,7 +295,7 @@ TEST(Hdf5, EmptyGroups) {
   EXPECT_EQ(list(file.file(root)), kNotPlain) << "of two levels";
 }
 
-TEST(Hdf5, OneNameLeadsToAnObject) {
+TEST(Hdf5, RefusesHardLinks) {
   Hdf5File twice;
   const std::uint64_t data = twice.bytes("x");
   EXPECT_EQ(list(twice.file({{"a", data}, {"b", data}})), kNotPlain);

@@ -45,7 +45,7 @@ TEST(LegacyArchive, FindsStorages) {
   EXPECT_EQ(end, kFile.size());
 }
 
-TEST(LegacyArchive, TellsWhatItIs) {
+TEST(LegacyArchive, Recognises) {
   const auto archive = Archive::open(source_of(kFile), nullptr, Mode::copy_on_write);
   EXPECT_EQ(archive->container(), "legacy"sv);
   EXPECT_EQ(archive->pickle().bytes().text(), kObject);
@@ -67,7 +67,7 @@ TEST(LegacyArchive, EveryProtocol) {
 }
 
 // torch's reader takes the magic number from any pickle that evaluates to it.
-TEST(LegacyArchive, KnowsTheMagicInAnyGuise) {
+TEST(LegacyArchive, RecognisesEveryEncodingOfTheMagic) {
   const std::string number = kMagic.substr(0, kMagic.size() - 1);
   for (const auto& magic : {number + "q\0."s, number + "q\0h\0."s, number.substr(2) + "."s,
                             "\x80\2X" + u32(5000) + std::string(5000, 'x') + number.substr(2) + "."s}) {
@@ -100,7 +100,7 @@ TEST(LegacyArchive, EmptyStoragesMayShareAKey) {
   EXPECT_EQ(contents(kHead + keys({"a"}) + data(0, ""), wanted_twice), "");
 }
 
-TEST(LegacyArchive, TellsTheSameTwice) {
+TEST(LegacyArchive, RecordsCanBeReadTwice) {
   const auto archive = Archive::open(source_of(kFile), nullptr, Mode::copy_on_write);
   const auto first = archive->records(kWanted);
   const auto second = archive->records(kWanted);
@@ -115,7 +115,7 @@ TEST(LegacyArchive, RefusesOtherCounts) {
   }
 }
 
-TEST(LegacyArchive, RefusesAZipArchiveBehindIt) {
+TEST(LegacyArchive, RefusesAZipArchiveAfterIt) {
   EXPECT_THROW(contents(kFile + zip_of({{"root/data.pkl", kObject}})), FormatError);
 }
 

@@ -132,7 +132,7 @@ TEST(Machine, StackUnderflow) {
   }
 }
 
-TEST(Machine, TorchEqualBecauseHarmless) {
+TEST(Machine, AcceptsHarmlessOddities) {
   EXPECT_EQ(kind_of("\x80\xff]."), Kind::list);  // the protocol number is ignored
   EXPECT_EQ(kind_of("(((]."), Kind::list);
   EXPECT_EQ(kind_of("NNN]."), Kind::list);
@@ -255,7 +255,7 @@ TEST(MachineLimits, Keys) {
 }
 
 // Each use of a long tuple as a key hashes all of it, and a few bytes can repeat that.
-TEST(MachineLimits, KeysAgainAndAgain) {
+TEST(MachineLimits, RepeatedKeys) {
   const std::string tuple = "(" + times(1000, "K\1") + "tq\0"s;
   EXPECT_NO_THROW(read("](" + tuple + "e}(h\0Nua."s));
   EXPECT_FORMAT("](" + tuple + "e" + "}(" + times(5000, "h\0N"s) + "ua.");

@@ -39,36 +39,36 @@ TEST(NameIndex, NamesAreDotted) {
   EXPECT_EQ(names("K\1](NNe\x86"), (Names{"0", "1.0", "1.1"}));
 }
 
-TEST(NameIndex, ALeafAloneHasAnEmptyName) {
+TEST(NameIndex, RootLeafHasAnEmptyName) {
   EXPECT_EQ(names("K\1"), Names{""});
   EXPECT_EQ(names("}"), Names{});
 }
 
-TEST(NameIndex, KeysThatAreNoStringsAreSpelled) {
+TEST(NameIndex, OtherKeysAreConvertedToText) {
   EXPECT_EQ(
       names(
           dict({{"K\7", "N"}, {"N", "N"}, {"\x88", "N"}, {"G\x3f\xf8\0\0\0\0\0\0"s, "N"}, {"K\1\x85", "N"}})),
       (Names{"7", "None", "True", "1.5", "#4"}));
 }
 
-TEST(NameIndex, NamesThatMeetAreToldApart) {
+TEST(NameIndex, DuplicateNamesGetASuffix) {
   const std::string inner = dict({{text("b"), "N"}});
   EXPECT_EQ(names(dict({{text("a.b"), "N"}, {text("a"), inner}})), (Names{"a.b", "a.b~2"}));
   EXPECT_EQ(names(dict({{text("1"), "N"}, {"K\1", "N"}, {text("1~2"), "N"}})), (Names{"1", "1~2", "1~2~2"}));
 }
 
-TEST(NameIndex, EqualKeysAreOneEntryAtThePlaceOfTheFirst) {
+TEST(NameIndex, EqualKeysKeepTheFirstPosition) {
   const std::string inner = dict({{text("x"), "N"}});
   EXPECT_EQ(names(dict({{text("a"), "N"}, {text("b"), "N"}, {text("a"), inner}})), (Names{"a.x", "b"}));
   EXPECT_EQ(names(dict({{"K\1", "N"}, {"\x88", "N"}, {"G\x3f\xf0\0\0\0\0\0\0"s, inner}})), Names{"1.x"});
   EXPECT_EQ(names(dict({{"K\1\x85", "N"}, {"\x88\x85", "N"}, {"K\2\x85", "N"}})), (Names{"#0", "#1"}));
 }
 
-TEST(NameIndex, WhatHoldsItselfIsEnteredOnce) {
+TEST(NameIndex, CyclesAreEnteredOnce) {
   EXPECT_EQ(names("]q\0(K\1h\0e"s), Names{"0"});  // l = [1, l]
 }
 
-TEST(NameIndex, WhatIsSharedIsNamedEachTime) { EXPECT_EQ(names("](](Neq\0h\0e"s), (Names{"0.0", "1.0"})); }
+TEST(NameIndex, SharedValuesAreNamedEachTime) { EXPECT_EQ(names("](](Neq\0h\0e"s), (Names{"0.0", "1.0"})); }
 
 TEST(NameIndex, NamesOutOfProportionAreRefused) {
   std::string pickle = "](NNNNNNNNNNeq\0"s;  // each list is ten times as long as the previous
@@ -82,7 +82,7 @@ TEST(NameIndex, NamesOutOfProportionAreRefused) {
   EXPECT_THROW(NameIndex name_index(document), FormatError);
 }
 
-TEST(NameIndex, TellsTensorsFromOthers) {
+TEST(NameIndex, RecognisesTensors) {
   const std::string sparse = "ctorch._utils\n_rebuild_sparse_tensor\n)R";
   const std::string other = "ctorch._utils\nsomething\n)R";
   const Document document =

@@ -60,7 +60,7 @@ TEST(PublishedArchive, StoragesLieInTheirMappings) {
   EXPECT_TRUE(archive->document(false).root.is(Kind::none));
 }
 
-TEST(PublishedArchive, TwoMappingsOfTheSameBytesAreTwoMemories) {
+TEST(PublishedArchive, MappingsOfTheSameBytesAreIndependent) {
   const auto archive = published(mapping(1, 1, 3) + mapping(1, 0, 6), 2,
                                  row(0, 0, 3, 0) + row(1, 1, 3, 1) + row(1, 1, 3, 1), 3, {"abcdef"});
   const std::vector<StorageRequest> wanted{
@@ -75,20 +75,20 @@ TEST(PublishedArchive, TwoMappingsOfTheSameBytesAreTwoMemories) {
   EXPECT_EQ(records[2].same_as, 1U);
 }
 
-TEST(PublishedArchive, RefusesMappingsThatLeaveTheirPart) {
+TEST(PublishedArchive, RefusesMappingsBeyondTheirPart) {
   for (const std::string& wrong : {mapping(2, 0, 0), mapping(1, 0, 7), mapping(1, 7, 0), mapping(1, kMax, 1),
                                    mapping(1, 1, kMax), mapping(kMax, 0, 0)}) {
     EXPECT_THROW(published(wrong, 1, "", 0, {"abcdef"}), FormatError);
   }
 }
 
-TEST(PublishedArchive, RefusesRowsThatAreNotTheSame) {
+TEST(PublishedArchive, RefusesWrongSharedRows) {
   for (const std::string& wrong : {row(0, 0, 2, 0), row(0, 1, 3, 0), row(0, 0, 3, 2), row(0, 0, 3, kMax)}) {
     EXPECT_THROW(published(row(0, 0, 3, 0) + wrong, {"abcdef"}, 2), FormatError);
   }
 }
 
-TEST(PublishedArchive, WhatIsNotAlignedIsCopied) {
+TEST(PublishedArchive, CopiesUnalignedStorages) {
   const auto archive = published(row(0, 1, 8, 0), {"-12345678"}, 1);
   const StorageRequest wanted{"0", dtype_by_name("int64"), 8};
   const std::vector<Record> records = archive->records(std::span(&wanted, 1));
@@ -96,14 +96,14 @@ TEST(PublishedArchive, WhatIsNotAlignedIsCopied) {
   EXPECT_EQ(archive->content().storage(records[0], *wanted.dtype).bytes().text(), "12345678");
 }
 
-TEST(PublishedArchive, RefusesRowsThatLeaveTheirMapping) {
+TEST(PublishedArchive, RefusesStoragesBeyondTheirMapping) {
   for (const std::string& wrong : {row(0, 0, 7, 0), row(0, 7, 0, 0), row(1, 0, 0, 0), row(0, 1, kMax, 0),
                                    row(0, kMax, 1, 0), row(0, kMax, kMax, 0), row(kMax, 0, 0, 0)}) {
     EXPECT_THROW(published(wrong, {"abcdef"}, 1), FormatError);
   }
 }
 
-TEST(PublishedArchive, RefusesLayoutsThatLeaveTheFirstPart) {
+TEST(PublishedArchive, RefusesTablesBeyondTheFirstPart) {
   const Region first = region_of(kPickle);
   const std::vector<std::uint64_t> sizes{first.size()};
   const auto map = [&](std::size_t, Extent extent) { return first.slice(extent); };

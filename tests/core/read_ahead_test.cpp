@@ -54,7 +54,7 @@ TEST_F(AheadTest, FillsAMapping) {
   EXPECT_EQ(part.bytes().text(), from(4097, 9 * kMiB));
 }
 
-TEST_F(AheadTest, PagesThatWereWrittenToAreNoFilesAnyMore) {
+TEST_F(AheadTest, WrittenPagesDoNotBelongToTheFile) {
   const Region whole = map_file(open(), 0, Mode::copy_on_write);
   const int pagemap = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   ASSERT_GE(pagemap, 0);
@@ -72,7 +72,7 @@ TEST_F(AheadTest, PagesThatWereWrittenToAreNoFilesAnyMore) {
   ::close(pagemap);
 }
 
-TEST_F(AheadTest, AFileThatWasCutIsAnErrorAndNoSignal) {
+TEST_F(AheadTest, TruncatedFileThrows) {
   const File file = open();
   const Region whole = map_file(file, 0, Mode::read_only);
   cut(5 * kMiB);
@@ -87,7 +87,7 @@ TEST_F(AheadTest, InTheBackground) {
   EXPECT_EQ(reading->done(), content_.size());
 }
 
-TEST_F(AheadTest, InTheBackgroundOfAFileThatWasCut) {
+TEST_F(AheadTest, TruncatedFileInTheBackground) {
   File file = open();
   const Region whole = map_file(file, 0, Mode::read_only);
   cut(5 * kMiB);
@@ -98,7 +98,7 @@ TEST_F(AheadTest, InTheBackgroundOfAFileThatWasCut) {
   EXPECT_THROW(reading->rethrow(), FileError);
 }
 
-TEST_F(AheadTest, CancelledAndLetGo) {
+TEST_F(AheadTest, CancelAndRelease) {
   for (int round = 0; round < 20; ++round) {
     const auto reading = ahead_of(path_, open());
     reading->cancel();
@@ -115,7 +115,7 @@ bool is_cached(const Region& mapped, std::uint64_t offset) {
   return (resident & 1U) != 0;
 }
 
-TEST_F(AheadTest, WhatIsExpectedIsReadByTheKernel) {
+TEST_F(AheadTest, KernelReadsExpectedRanges) {
   const File file = open();
   ASSERT_EQ(::fsync(file.descriptor()), 0);
   ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
@@ -167,13 +167,13 @@ TEST_F(AheadTest, PastThePageCache) {
   }
 }
 
-TEST_F(AheadTest, PastThePageCacheOfAFileThatWasCut) {
+TEST_F(AheadTest, TruncatedFilePastThePageCache) {
   const DirectSource source(open(), 0, {.threads = 4, .on_progress = {}});
   cut(5 * kMiB + 5);
   EXPECT_THROW(source.read(Extent{0, 13 * kMiB}), FileError);
 }
 
-TEST_F(AheadTest, WhichFileIsMappedWhere) {
+TEST_F(AheadTest, FindsTheMappedFile) {
   const File file = open();
   const Region mapped = map_extent(file, {2 * kMiB, kMiB}, Mode::read_only);
   const std::vector<FileMapping> mappings = file_mappings();
@@ -203,7 +203,7 @@ TEST(Maps, Lines) {
   }
 }
 
-TEST(Memory, PagesLieAsTheFileDoes) {
+TEST(Memory, PagesAlignWithTheFile) {
   for (const std::uint64_t offset : {0U, 64U, 4096U, 5000U}) {
     for (const std::size_t size : {std::size_t{1}, std::size_t{5000}, std::size_t{5} << 20U}) {
       const Region pages = allocate_pages(size, offset);
@@ -216,7 +216,7 @@ TEST(Memory, PagesLieAsTheFileDoes) {
   }
 }
 
-TEST(FileSystems, WhichAreFarAway) {
+TEST(FileSystems, NetworkTypes) {
   const std::vector<std::tuple<std::uint64_t, std::string, bool>> table = {
       {0x6969, "NFS", true},        {0xFF534D42, "CIFS", true},
       {0xFE534D42, "SMB2", true},   {0x517B, "SMB", true},

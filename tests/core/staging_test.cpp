@@ -115,7 +115,7 @@ void expect_all_there(std::span<const StagedStorage> staged_storages, const Stag
   }
 }
 
-TEST(StagingPlan, BringsEveryByteToItsPlace) {
+TEST(StagingPlan, CopiesEveryByte) {
   std::mt19937 random(7);
   for (const std::uint64_t unit : {1U, 2U, 8U, 64U, 4096U}) {
     const MadeUpSource source(64 * kMiB);
@@ -135,7 +135,7 @@ TEST(StagingPlan, BringsEveryByteToItsPlace) {
   }
 }
 
-TEST(StagingPlan, WhatLiesWellIsOneCopyAChunk) {
+TEST(StagingPlan, AlignedStoragesNeedOneCopyPerChunk) {
   const MadeUpSource source(256 * kMiB);
   std::vector<StagedStorage> staged_storages;
   for (std::uint64_t i = 0; i < 5000; ++i) staged_storages.push_back({&source, {64 + i * 20'480, 20'000}});
@@ -150,7 +150,7 @@ TEST(StagingPlan, WhatLiesWellIsOneCopyAChunk) {
   EXPECT_EQ(fill.extent.size, kRequest);
 }
 
-TEST(StagingPlan, NothingAndEmptyThings) {
+TEST(StagingPlan, EmptyStorages) {
   const MadeUpSource source(10);
   EXPECT_TRUE(plan_staging({}).chunks.empty());
   const std::vector<StagedStorage> staged_storages = {
@@ -162,7 +162,7 @@ TEST(StagingPlan, NothingAndEmptyThings) {
   EXPECT_THROW(plan_staging(outside), FormatError);
 }
 
-TEST(SlotReader, TheFirstFaultIsThrownAndNothingIsBegunBehindIt) {
+TEST(SlotReader, FirstErrorStopsReading) {
   for (const unsigned threads : {1U, 4U}) {
     MadeUpSource source(64 * kMiB);
     source.fails_from = 20 * kMiB;
@@ -174,7 +174,7 @@ TEST(SlotReader, TheFirstFaultIsThrownAndNothingIsBegunBehindIt) {
   }
 }
 
-TEST(SlotReader, ASlotIsNotTouchedBeforeItIsLentAndAfterAStop) {
+TEST(SlotReader, WritesOnlyToLentSlots) {
   const MadeUpSource source(32 * kMiB);
   const std::vector<StagedStorage> staged_storages = {{&source, {0, 32 * kMiB}}};
   const StagingPlan staging = plan_staging(staged_storages);
@@ -188,7 +188,7 @@ TEST(SlotReader, ASlotIsNotTouchedBeforeItIsLentAndAfterAStop) {
   EXPECT_EQ(source.reads, reads) << "of other chunks, which were lent nothing, nothing is read";
 }
 
-TEST(SlotReader, TheCallerMayEndIt) {
+TEST(SlotReader, CallerCanStop) {
   struct Interrupt {};
   const MadeUpSource source(32 * kMiB);
   const std::vector<StagedStorage> staged_storages = {{&source, {0, 32 * kMiB}}};

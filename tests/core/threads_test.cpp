@@ -92,7 +92,7 @@ TEST(Threads, OneArchive) {
 }
 
 // Destroys archives while their thread reads headers, or after an unreported error.
-TEST(Threads, ArchivesThatGoAtOnce) {
+TEST(Threads, ArchivesDestroyedAtOnce) {
   const auto good = source_of(checkpoint(2000));
   std::string broken = checkpoint(2000);
   broken[broken.find("root/data/x1999")] = 'R';  // in the local header, which comes first

@@ -76,7 +76,7 @@ TEST(Transfer, MovesEachByteOnce) {
   }
 }
 
-TEST(Transfer, StartsNoMoreThreadsThanItMay) {
+TEST(Transfer, LimitsThreads) {
   const std::size_t before = threads_seen();
   std::atomic<std::size_t> most = 0;
   const Piece whole{{0, 64 * kMiB}, nullptr};
@@ -96,7 +96,7 @@ TEST(Transfer, StartsNoMoreThreadsThanItMay) {
   EXPECT_EQ(most, before);
 }
 
-TEST(Transfer, SmallOnesStartNone) {
+TEST(Transfer, SmallTransfersStartNoThread) {
   const auto caller = std::this_thread::get_id();
   const Piece small{{0, kMiB}, nullptr};
   transfer(
@@ -104,7 +104,7 @@ TEST(Transfer, SmallOnesStartNone) {
       transfer_options(16));
 }
 
-TEST(Transfer, TheFirstFaultEndsIt) {
+TEST(Transfer, FirstErrorStopsIt) {
   for (const unsigned threads : {1U, 4U}) {
     const std::size_t before = threads_seen();
     std::atomic<int> moved = 0;
@@ -121,7 +121,7 @@ TEST(Transfer, TheFirstFaultEndsIt) {
   }
 }
 
-TEST(Transfer, TheCallerMayEndIt) {
+TEST(Transfer, CallerCanStop) {
   struct Interrupt {};
   for (const unsigned threads : {1U, 4U}) {
     const std::size_t before = threads_seen();
@@ -175,7 +175,7 @@ TEST(Batch, NeighboursShareMemoryAndKeepTheirAlignment) {
   EXPECT_FALSE(regions[1].owner() == regions[5].owner());
 }
 
-TEST(Batch, AFaultInTheMiddle) {
+TEST(Batch, ErrorInTheMiddle) {
   MadeUpSource source(64 * kMiB, transfer_options(4));
   source.fails_from = 40 * kMiB;
   const std::vector<RecordRead> good = {{{0, 20 * kMiB}, 4}};

@@ -103,7 +103,7 @@ TEST_F(Windows, RefuseWhatLeavesTheFile) {
   EXPECT_EQ(windows.region({kSize, 0}).size(), 0U);
 }
 
-TEST_F(Windows, SayWhatTheSystemRefuses) {
+TEST_F(Windows, ReportSystemErrors) {
   WindowMapper windows = mapper(0, Mode::shared);  // on a file opened for reading
   EXPECT_THROW(windows.region({0, 1}), FileError);
   EXPECT_THROW(windows.region({0, 1}), FileError);
