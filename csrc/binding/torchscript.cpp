@@ -11,12 +11,12 @@ namespace zerocopy {
 namespace {
 
 // A record by name. Archives that are not zip have none, so the error is the same.
-struct Found {
+struct NamedRecord {
   const ZipArchive& archive;
   std::size_t record;
 };
 
-Found find(const Archive& archive, const std::string& name) {
+NamedRecord find(const Archive& archive, const std::string& name) {
   if (const auto* zip = dynamic_cast<const ZipArchive*>(&archive)) {
     if (const auto record = zip->directory().find(name)) return {*zip, *record};
   }

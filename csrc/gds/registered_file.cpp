@@ -57,10 +57,10 @@ std::shared_ptr<RegisteredFile> RegisteredFile::open(std::shared_ptr<Driver> dri
   if (!direct.is_direct()) throw UnsupportedError("its file system refuses O_DIRECT");
   std::shared_ptr<RegisteredFile> made(
       new RegisteredFile(std::move(driver), std::move(plain), std::move(direct)));
-  abi::Descriptor told{.type = abi::kLinuxDescriptor, .file = {}, .operations = nullptr};
-  told.file.descriptor = made->direct_.descriptor();  // NOLINT(*-union-access): a union of cuFile's
+  abi::Descriptor description{.type = abi::kLinuxDescriptor, .file = {}, .operations = nullptr};
+  description.file.descriptor = made->direct_.descriptor();  // NOLINT(*-union-access): a union of cuFile's
   abi::FileHandle handle = nullptr;
-  require_success(made->driver_->call().cuFileHandleRegister(&handle, &told), "cuFileHandleRegister",
+  require_success(made->driver_->call().cuFileHandleRegister(&handle, &description), "cuFileHandleRegister",
                   made->path());
   made->handle_ = handle;
   return made;

@@ -10,8 +10,8 @@ namespace {
 
 // Alignments of storages on the device: the preferred alignment, and the alignment that suffices if
 // the file has it.
-constexpr std::uint64_t kChosenAlignment = 256;
-constexpr std::uint64_t kKeptAlignment = 64;
+constexpr std::uint64_t kPreferredAlignment = 256;
+constexpr std::uint64_t kMinAlignment = 64;
 
 constexpr std::uint64_t kMaxGap = 4096;  // a header and its padding are copied along
 
@@ -21,7 +21,7 @@ constexpr std::size_t kMaxCopies = 8;  // per chunk
 constexpr std::uint64_t kSlack = (kMaxCopies + 1) * kSlotAlignment;
 
 // Use at least this many slots' worth of chunks, so that reading and copying overlap.
-constexpr std::uint64_t kParts = 8;
+constexpr std::uint64_t kMinSlots = 8;
 
 // Bytes with the same layout on the device as in the file.
 struct Run {
@@ -51,14 +51,14 @@ std::vector<Run> place_all(std::span<const StagedStorage> staged_storages, Stagi
       Run& run = runs.back();
       const std::uint64_t end = run.offset + run.size;
       const std::uint64_t place = run.place + (extent.offset - run.offset);
-      if (extent.offset >= end && extent.offset - end <= kMaxGap && place % kKeptAlignment == 0) {
+      if (extent.offset >= end && extent.offset - end <= kMaxGap && place % kMinAlignment == 0) {
         staging.device_offsets[i] = place;
         run.size = extent.offset - run.offset + extent.size;
         staging.size = run.place + run.size;
         continue;
       }
     }
-    staging.device_offsets[i] = round_up(staging.size, kChosenAlignment);
+    staging.device_offsets[i] = round_up(staging.size, kPreferredAlignment);
     runs.push_back({source, extent.offset, staging.device_offsets[i], extent.size});
     staging.size = staging.device_offsets[i] + extent.size;
   }
@@ -66,7 +66,7 @@ std::vector<Run> place_all(std::span<const StagedStorage> staged_storages, Stagi
 }
 
 // Splits reads at request boundaries of the file.
-void append_fills(std::vector<SlotRead>& reads, const Run& part, std::uint64_t at) {
+void append_reads(std::vector<SlotRead>& reads, const Run& part, std::uint64_t at) {
   for (std::uint64_t done = 0; done < part.size;) {
     std::uint64_t size = std::min(kRequest, part.size - done);
     if (size < part.size - done) size -= (part.offset + done + size) % kSlotAlignment;
@@ -79,14 +79,14 @@ Chunk chunk_of(std::span<const Run> parts) {
   Chunk chunk;
   const std::uint64_t begin = parts.front().place;
   if (parts.size() > kMaxCopies) {
-    for (const Run& part : parts) append_fills(chunk.reads, part, part.place - begin);
+    for (const Run& part : parts) append_reads(chunk.reads, part, part.place - begin);
     chunk.copies.push_back({0, begin, parts.back().place + parts.back().size - begin});
     return chunk;
   }
   std::uint64_t at = 0;
   for (const Run& part : parts) {
     at += (part.offset % kSlotAlignment + kSlotAlignment - at % kSlotAlignment) % kSlotAlignment;
-    append_fills(chunk.reads, part, at);
+    append_reads(chunk.reads, part, at);
     chunk.copies.push_back({at, part.place, part.size});
     at += part.size;
   }
@@ -134,7 +134,7 @@ StagingPlan plan_staging(std::span<const StagedStorage> staged_storages) {
   StagingPlan staging;
   staging.device_offsets.resize(staged_storages.size());
   std::vector<Run> runs = place_all(staged_storages, staging);
-  staging.slot_size = std::clamp(std::bit_ceil(staging.size / kParts), kMinSlot, kMaxSlot);
+  staging.slot_size = std::clamp(std::bit_ceil(staging.size / kMinSlots), kMinSlot, kMaxSlot);
   for (Cutter cutter(std::move(runs), staging.slot_size - kSlack); !cutter.done();) {
     staging.chunks.push_back(chunk_of(cutter.take()));
   }

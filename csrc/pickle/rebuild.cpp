@@ -16,11 +16,11 @@ Value untagged(const Value& value) {
 
 // {'conj': bool, 'neg': bool}: the lazy bits of a complex view.
 void set_metadata(const Arguments& arguments, std::size_t i, Tensor& tensor) {
-  const Value said = untagged(arguments[i]);
-  if (said.is(Kind::none)) return;
-  if (!said.is_mapping()) arguments.fail("is not a dict", i);
-  if (said.as<Mapping>().items.size() > 2) arguments.fail("metadata of more than two items");
-  for (const auto& [key, value] : said.as<Mapping>().items) {
+  const Value metadata = untagged(arguments[i]);
+  if (metadata.is(Kind::none)) return;
+  if (!metadata.is_mapping()) arguments.fail("is not a dict", i);
+  if (metadata.as<Mapping>().items.size() > 2) arguments.fail("metadata of more than two items");
+  for (const auto& [key, value] : metadata.as<Mapping>().items) {
     const std::string_view name = key.is_text() ? key.as<Blob>().bytes.text() : std::string_view();
     if (name != "conj" && name != "neg") arguments.unsupported("metadata other than conj and neg");
     if (!value.is(Kind::boolean)) arguments.fail("metadata " + quote(name) + " is not a bool");
