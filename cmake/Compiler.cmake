@@ -1,4 +1,4 @@
-# How our own code is compiled. Targets take it by linking zerocopy_options.
+# Compiler options of zerocopy. Targets link zerocopy_options to use them.
 set(CMAKE_CXX_STANDARD 20)  # torch 2.13's headers need it, 1.13's accept it
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -14,7 +14,7 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
-  # Paths count from the checkout: another build folder, or another checkout, finds the same objects.
+  # Paths are relative to the checkout, so other build folders and checkouts share cached objects.
   set(CMAKE_CXX_COMPILER_LAUNCHER
     "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CCACHE_PROGRAM}")
 endif()
@@ -22,7 +22,7 @@ endif()
 add_library(zerocopy_warnings INTERFACE)
 
 # -Wconversion and -Wsign-conversion: sizes and offsets come from hostile files, so no number may
-# change its value on the way without a cast that says so.
+# change its value without an explicit cast.
 target_compile_options(zerocopy_warnings INTERFACE
   -Wall -Wextra -Wpedantic
   -Wshadow
@@ -42,7 +42,7 @@ if(ZEROCOPY_SANITIZE)
   target_link_options(zerocopy_options INTERFACE ${sanitize})
 endif()
 
-# The standard library's own range checks cost little and turn an overrun into an abort with a line.
+# The standard library's range checks are cheap, and abort with a line number on an overrun.
 if(ZEROCOPY_SANITIZE OR ZEROCOPY_BUILD_TESTS)
   target_compile_definitions(zerocopy_options INTERFACE _GLIBCXX_ASSERTIONS)
 endif()

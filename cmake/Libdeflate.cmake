@@ -1,4 +1,4 @@
-# libdeflate as an imported target. Debian 12's package brings no configuration of its own for CMake.
+# libdeflate as an imported target. Debian 12's package has no CMake configuration.
 find_path(LIBDEFLATE_INCLUDE_DIR libdeflate.h REQUIRED)
 if(ZEROCOPY_STATIC)
   find_library(LIBDEFLATE_LIBRARY libdeflate.a REQUIRED)

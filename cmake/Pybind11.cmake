@@ -1,7 +1,7 @@
 # Finds pybind11's headers (after Torch.cmake) and sets pybind11_parent, the folder to include: the installed
 # pybind11 (Debian's), else the copy that a torch ships (the package index's).
 #
-# Only that folder is linked into the build: pybind11 must not bring torch's headers along.
+# Only that folder is linked into the build, so that pybind11 does not add torch's headers.
 set(pybind11_parent "${CMAKE_CURRENT_BINARY_DIR}/pybind11_parent")
 file(MAKE_DIRECTORY "${pybind11_parent}")
 ask_torch("${Python_EXECUTABLE}" torch)

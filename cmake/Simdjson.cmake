@@ -1,5 +1,5 @@
-# simdjson::simdjson: the installed library, or its source compiled in. Debian has no static library of it, as wheels
-# need one.
+# simdjson::simdjson: the installed library, or its source compiled in. Wheels need a static
+# library, which Debian does not have.
 if(ZEROCOPY_SIMDJSON_SOURCE)
   add_library(simdjson STATIC "${ZEROCOPY_SIMDJSON_SOURCE}/singleheader/simdjson.cpp")
   target_include_directories(simdjson SYSTEM PUBLIC "${ZEROCOPY_SIMDJSON_SOURCE}/singleheader")

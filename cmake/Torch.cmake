@@ -1,7 +1,7 @@
 # Bridges to torch: csrc/bridge compiled against the headers of one release.
 #
-# find_package(Torch) is left alone: it drags in torch's compiler flags and CUDA search, and on Debian
-# finds the system's torch whichever Python was asked for.
+# find_package(Torch) is not used: it adds torch's compiler flags and CUDA search, and on Debian finds
+# the system's torch for every Python.
 
 # ask_torch(<python> <prefix>) asks a Python where its torch is, and sets
 #   <prefix>_VERSION (empty without a torch), <prefix>_CXX11_ABI (0 or 1), <prefix>_INCLUDES, <prefix>_LIBRARIES,
@@ -43,14 +43,14 @@ print("\ntorch-facts|" + "|".join(facts) + "|")
 
   set(includes "")
   foreach(folder IN LISTS folders)
-    if(IS_DIRECTORY "${folder}")  # torch names folders of old layouts that need not be there
+    if(IS_DIRECTORY "${folder}")  # torch lists folders of old layouts, which may be missing
       list(APPEND includes "${folder}")
     endif()
   endforeach()
   set(libraries "")
   if(version)
     foreach(name IN ITEMS torch_python torch_cpu torch c10)
-      # Not cached: another Python means another file.
+      # Not cached, since each Python has another file.
       find_library(library ${name} PATHS ${library_folders} NO_DEFAULT_PATH NO_CACHE REQUIRED)
       list(APPEND libraries "${library}")
       unset(library)
@@ -64,7 +64,7 @@ print("\ntorch-facts|" + "|".join(facts) + "|")
 endfunction()
 
 # add_bridge(<python> <source>) builds bridges/libzerocopy_bridge-<release>-<C++ ABI>.so for the torch of a Python. Python finds
-# that name by zerocopy/_native/stamp.py: the release is the minor one, of a pre-release the whole version.
+# that name by zerocopy/_native/stamp.py. <release> is the minor release, or the whole version of a pre-release.
 function(add_bridge python source)
   ask_torch("${python}" torch)
   if(NOT torch_VERSION)
@@ -97,7 +97,7 @@ function(add_bridge python source)
     ZEROCOPY_BRIDGE_TORCH="${torch_VERSION}"
     ZEROCOPY_BRIDGE_PYTHON="${torch_PYTHON}")
   target_link_libraries("${name}" PRIVATE zerocopy_options Python::Module ${torch_LIBRARIES})
-  # `import torch` comes first and has loaded these libraries, so no path to them is burnt in.
+  # `import torch` comes first and has loaded these libraries, so the bridge needs no path to them.
   set_target_properties("${name}" PROPERTIES SKIP_BUILD_RPATH ON
     LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/bridges")
   add_dependencies(bridges "${name}")

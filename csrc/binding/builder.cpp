@@ -21,13 +21,13 @@ py::object Builder::value(const Value& value) {
   }
 }
 
-// Each node is made once. A container is known before it is filled, so it can hold itself.
+// Makes each node once. A container is stored before it is filled, so it can contain itself.
 py::object Builder::node(const Node& node) {
   py::object& slot = made_[node.slot];
-  if (slot.is(begun_)) throw UnsupportedError("pickle: a value that is needed to make itself");
+  if (slot.is(in_progress_)) throw UnsupportedError("pickle: a value is among its own arguments");
   if (slot) return slot;
-  if (++depth_ > Document::kDeepest) throw FormatError(Document::kTooDeep);
-  slot = begun_;
+  if (++depth_ > Document::kMaxNesting) throw FormatError(Document::kNestingMessage);
+  slot = in_progress_;
   slot = make(node);
   finish(node, slot);
   --depth_;
@@ -83,7 +83,7 @@ py::object Builder::make(const Node& node) {
     case Kind::object:
       return object(static_cast<const Object&>(node));
     default:
-      throw FormatError("pickle: a value of no kind");
+      throw FormatError("pickle: a value of unknown kind");
   }
 }
 

@@ -13,20 +13,21 @@
 
 namespace zerocopy {
 
-// What the Python side decides.
+// Settings from the Python side.
 struct BuildPolicy {
-  // {(module, name): object}, names as bytes, for every global of the document that is not native.
+  // {(module, name): object} for each global that is not native. Names are bytes.
   pybind11::dict allowed;
-  // How Python 2's str is decoded; "bytes" leaves it alone.
+  // The encoding of Python 2's str. "bytes" keeps bytes.
   std::string encoding;
-  // zerocopy.loading.objects.builder, or what stands in for it: the calls that need torch's Python side.
+  // zerocopy.loading.objects.builder or a replacement: calls that need torch's Python side.
   pybind11::object construction;
 };
 
-// The object of each node, by its slot. In pages, so that one leaf of a large document costs no table of all.
-class MadeObjects {
+// The object of each node, by its slot. Pages are allocated on use, so a single leaf of a large
+// document needs no full table.
+class BuiltObjects {
  public:
-  explicit MadeObjects(std::uint32_t slots) : pages_(slots / kPage + 1) {}
+  explicit BuiltObjects(std::uint32_t slots) : pages_(slots / kPage + 1) {}
 
   pybind11::object& operator[](std::uint32_t slot) {
     std::unique_ptr<Page>& page = pages_[slot / kPage];
@@ -69,8 +70,8 @@ class Builder {
 
   Tensors& tensors_;
   const BuildPolicy& policy_;
-  MadeObjects made_;
-  const pybind11::object begun_ =
+  BuiltObjects made_;
+  const pybind11::object in_progress_ =
       pybind11::reinterpret_borrow<pybind11::object>(Py_Ellipsis);  // no pickle makes one
   int depth_ = 0;
 };

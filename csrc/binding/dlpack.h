@@ -1,4 +1,4 @@
-// The structures of DLPack, by which torch takes over memory from others: a C interface that does not change.
+// The structures of DLPack, by which torch takes over foreign memory: a stable C interface.
 // https://dmlc.github.io/dlpack/latest/c_api.html
 #pragma once
 

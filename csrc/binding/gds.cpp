@@ -64,7 +64,7 @@ void move(const RegisteredFile& file, const py::object& storage, std::uint64_t o
   write ? file.write(piece) : file.read(piece);
 }
 
-// Each part: the offset in the file, the storage, and which of its bytes, by offset and size.
+// The offset in the file, the storage, and the offset and size within the storage.
 using Part = std::tuple<std::uint64_t, py::object, std::uint64_t, std::uint64_t>;
 
 void read_all(const RegisteredFile& file, const std::vector<Part>& parts) {
@@ -79,17 +79,17 @@ void read_all(const RegisteredFile& file, const std::vector<Part>& parts) {
 }
 
 // A read in a stream, and the storage that it fills.
-class Reading {
+class StreamRead {
  public:
-  Reading(std::shared_ptr<const RegisteredFile> file, TorchStorage storage, std::uint64_t offset,
-          abi::Stream stream)
+  StreamRead(std::shared_ptr<const RegisteredFile> file, TorchStorage storage, std::uint64_t offset,
+             abi::Stream stream)
       : storage_(std::move(storage)) {
     const GilReleased released;
     pending_.emplace(std::move(file), RegisteredFile::Piece{offset, memory_of(storage_)}, stream);
   }
-  Reading(const Reading&) = delete;
-  Reading& operator=(const Reading&) = delete;
-  ~Reading() {
+  StreamRead(const StreamRead&) = delete;
+  StreamRead& operator=(const StreamRead&) = delete;
+  ~StreamRead() {
     const GilReleased released;
     pending_.reset();
   }
@@ -104,14 +104,14 @@ class Reading {
   std::optional<RegisteredFile::Pending> pending_;
 };
 
-std::unique_ptr<Reading> begin_read(const std::shared_ptr<RegisteredFile>& file, const py::object& storage,
-                                    std::uint64_t offset, const py::object& stream) {
+std::unique_ptr<StreamRead> begin_read(const std::shared_ptr<RegisteredFile>& file, const py::object& storage,
+                                       std::uint64_t offset, const py::object& stream) {
   abi::Stream native = nullptr;
   if (!stream.is_none()) {
     native = PyLong_AsVoidPtr(stream.attr("cuda_stream").ptr());
     if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   }
-  return std::make_unique<Reading>(file, TorchStorage::of(storage.ptr()), offset, native);
+  return std::make_unique<StreamRead>(file, TorchStorage::of(storage.ptr()), offset, native);
 }
 
 }  // namespace
@@ -145,7 +145,7 @@ void register_gds(py::module_& module) {
       .def("read_all", &read_all, py::arg("parts"))
       .def("begin_read", &begin_read, py::arg("storage"), py::arg("offset"), py::arg("stream"));
 
-  py::class_<Reading>(module, "GdsRead").def("wait", &Reading::wait);
+  py::class_<StreamRead>(module, "GdsRead").def("wait", &StreamRead::wait);
 }
 
 }  // namespace zerocopy

@@ -1,4 +1,4 @@
-// GPUDirect Storage, for Python: cuFile's driver, and files that go straight to the memory of storages.
+// GPUDirect Storage for Python: cuFile's driver, and direct transfers between files and storages.
 #pragma once
 
 #include <pybind11/pybind11.h>

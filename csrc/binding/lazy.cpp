@@ -15,14 +15,13 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-// Storages are known as long as somebody has a tensor over them, so that ties are ties and nothing is read
-// twice.
-struct Remembered {
+// Remembers storages while tensors use them, so tensors share storages and nothing is read twice.
+struct CachedStorage {
   WeakTorchStorage storage;
-  bool moved = false;
+  bool replacement = false;
 };
 
-// Stands where a tensor would be: an object of a Python class, which knows its source and its number there.
+// Makes placeholders: objects of a Python class that store their source and the tensor's number.
 class Placeholders final : public Tensors {
  public:
   Placeholders(const py::object& objects, Tensors& real)
@@ -32,7 +31,7 @@ class Placeholders final : public Tensors {
         source_(objects.attr("source")),
         as_is_(!objects.attr("converts").cast<bool>()) {}
 
-  // No placeholder: where a storage can be mapped, nothing is read.
+  // Returns a real storage, since storages have no placeholders. A mapped storage reads nothing.
   py::object storage(const Storage& storage) override { return real_.storage(storage); }
 
   py::object tensor(const Tensor& tensor) override {
@@ -50,7 +49,7 @@ class Placeholders final : public Tensors {
                                          .conjugate = false,
                                          .negative = false},
                                         reinterpret_cast<PyTypeObject*>(type_.ptr())));
-    // Past the class's own __setattr__, which is for the real tensor.
+    // Bypasses the class's own __setattr__, which sets attributes of the real tensor.
     const py::tuple recipe = py::make_tuple(source_, tensor.index);
     require(PyObject_GenericSetAttr(made.ptr(), recipe_name_.ptr(), recipe.ptr()));
     return made;
@@ -64,11 +63,12 @@ class Placeholders final : public Tensors {
   py::str recipe_name_{"_recipe"};
 };
 
-// The document without the leaves that were not chosen: dicts lack them, and the branches that they leave
-// empty; in lists and tuples, where places count, None stands.
-class Pruning {
+// Builds the document without the leaves that were not chosen. Dicts omit these and the branches
+// left empty. Lists and tuples, whose positions matter, hold None.
+class DocumentPruner {
  public:
-  Pruning(const Document& document, Builder& builder, const std::vector<bool>& keep, py::object construction)
+  DocumentPruner(const Document& document, Builder& builder, const std::vector<bool>& keep,
+                 py::object construction)
       : path_(document), builder_(builder), keep_(keep), construction_(std::move(construction)) {}
 
   py::object root(const Value& root) {
@@ -80,9 +80,9 @@ class Pruning {
   }
 
  private:
-  // Null if nothing of it was chosen. Visits as Catalog does.
+  // Returns null if no leaf of the value was chosen. Visits the leaves in the order of NameIndex.
   py::object value(const Value& value) {
-    if (!Path::is_branch(value)) return keep_[next_++] ? builder_.value(value) : py::object();
+    if (!BranchPath::is_branch(value)) return keep_[next_++] ? builder_.value(value) : py::object();
     if (!path_.enter(value.node())) return {};
     py::object made = value.is_mapping() ? mapping(value.as<Mapping>()) : sequence(value.as<Sequence>());
     path_.leave(value.node());
@@ -116,7 +116,7 @@ class Pruning {
     return sequence.kind == Kind::tuple ? py::object(py::tuple(made)) : py::object(made);
   }
 
-  Path path_;
+  BranchPath path_;
   Builder& builder_;
   const std::vector<bool>& keep_;
   py::object construction_;
@@ -125,15 +125,15 @@ class Pruning {
 
 }  // namespace
 
-// The file and its real storages, as long as the checkpoint is open.
+// The open file and its real storages.
 class Lazy::Opened final : public StoredTensors {
  public:
-  Opened(py::object archive, const Reading& reading, Destination destination, py::object construction)
-      : StoredTensors(archive.cast<Archive&>().content(), reading.records, std::move(destination),
+  Opened(py::object archive, const ParsedCheckpoint& parsed, Destination destination, py::object construction)
+      : StoredTensors(archive.cast<Archive&>().content(), parsed.records, std::move(destination),
                       std::move(construction)),
         archive_(std::move(archive)),
-        storages_(reading.document.storages.size()),
-        views_(reading.document.views.size()) {}
+        storages_(parsed.document.storages.size()),
+        views_(parsed.document.views.size()) {}
 
   const Archive& archive() const { return archive_.cast<const Archive&>(); }
 
@@ -144,31 +144,31 @@ class Lazy::Opened final : public StoredTensors {
                   std::span<const std::int64_t> stride);
 
  private:
-  Stored stored(const Storage& storage) {
-    Remembered& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
-    if (std::optional<Stored> there = remembered(known)) return *std::move(there);
-    Stored made = storage.root == nullptr ? open(storage) : part_of(stored(*storage.root), storage);
-    // Where Python was asked another thread may have come first.
-    if (std::optional<Stored> there = remembered(known)) return *std::move(there);
-    known.moved = static_cast<bool>(made.moved);
-    known.storage =
-        known.moved ? WeakTorchStorage(TorchStorage::of(made.moved.ptr())) : WeakTorchStorage(made.native);
+  LoadedStorage stored(const Storage& storage) {
+    CachedStorage& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
+    if (std::optional<LoadedStorage> there = cached_storage(known)) return *std::move(there);
+    LoadedStorage made = storage.root == nullptr ? open(storage) : part_of(stored(*storage.root), storage);
+    // The call into Python may have let another thread make this storage first.
+    if (std::optional<LoadedStorage> there = cached_storage(known)) return *std::move(there);
+    known.replacement = static_cast<bool>(made.replacement);
+    known.storage = known.replacement ? WeakTorchStorage(TorchStorage::of(made.replacement.ptr()))
+                                      : WeakTorchStorage(made.native);
     return made;
   }
 
-  static std::optional<Stored> remembered(const Remembered& known) {
+  static std::optional<LoadedStorage> cached_storage(const CachedStorage& known) {
     TorchStorage native = known.storage.lock();
     if (!native) return std::nullopt;
-    py::object moved = known.moved ? steal(native.wrap()) : py::object();
-    return Stored{std::move(native), std::move(moved)};
+    py::object replacement = known.replacement ? steal(native.wrap()) : py::object();
+    return LoadedStorage{std::move(native), std::move(replacement)};
   }
 
   py::object archive_;
-  std::vector<Remembered> storages_;
-  std::vector<Remembered> views_;
+  std::vector<CachedStorage> storages_;
+  std::vector<CachedStorage> views_;
 };
 
-// A tensor over the bytes between its first element and its last, wherever the whole lies.
+// Makes a tensor over the bytes from its first to its last element only.
 py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::span<const std::int64_t> size,
                               std::span<const std::int64_t> stride) {
   const Storage& storage = *whole.storage;
@@ -176,7 +176,7 @@ py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::spa
   const std::int64_t item_size = whole.dtype->size;
   const auto numel = static_cast<std::int64_t>(storage.nbytes) / item_size;
   const std::string reason = why_not_a_view(numel, item_size, offset, size, stride);
-  if (!reason.empty()) throw FormatError("checkpoint: a part needs " + reason);
+  if (!reason.empty()) throw FormatError("checkpoint: the part needs " + reason);
   const auto reach = static_cast<std::uint64_t>(span_of(size, stride) * item_size);
   const Extent extent{storage.begin + static_cast<std::uint64_t>(offset * item_size), reach};
   const Region bytes = content().part(record_of(root), *root.element, extent);
@@ -188,25 +188,25 @@ py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::spa
   return over(placed(bytes, root), tensor, {size, stride});
 }
 
-Lazy::Lazy(py::object archive, Reading reading, py::dict allowed, std::string encoding,
+Lazy::Lazy(py::object archive, ParsedCheckpoint parsed, py::dict allowed, std::string encoding,
            Destination destination, py::object construction, std::string name)
-    : reading_(std::move(reading)),
+    : parsed_(std::move(parsed)),
       allowed_(std::move(allowed)),
       encoding_(std::move(encoding)),
       name_(std::move(name)),
-      opened_(std::make_shared<Opened>(std::move(archive), reading_, std::move(destination),
+      opened_(std::make_shared<Opened>(std::move(archive), parsed_, std::move(destination),
                                        std::move(construction))) {}
 
 Lazy::~Lazy() = default;
 
-Lazy::Leaves::Leaves(const Document& document) : catalog(document) {
-  for (std::size_t i = 0; i < catalog.leaves().size(); ++i) {
-    (Catalog::is_tensor(catalog.leaves()[i].value) ? tensors : others).push_back(i);
+Lazy::Leaves::Leaves(const Document& document) : name_index(document) {
+  for (std::size_t i = 0; i < name_index.leaves().size(); ++i) {
+    (NameIndex::is_tensor(name_index.leaves()[i].value) ? tensors : others).push_back(i);
   }
 }
 
 const Lazy::Leaves& Lazy::leaves() const {
-  if (!leaves_) leaves_.emplace(reading_.document);
+  if (!leaves_) leaves_.emplace(parsed_.document);
   return *leaves_;
 }
 
@@ -219,7 +219,7 @@ std::shared_ptr<Lazy::Opened> Lazy::opened() const {
   return opened_;
 }
 
-// Python runs when what is let go goes: this is closed by then.
+// Releasing may run Python code, so the checkpoint is marked as closed first.
 void Lazy::close() { std::exchange(opened_, nullptr).reset(); }
 
 const char* Lazy::container() const { return opened()->archive().container(); }
@@ -231,37 +231,38 @@ void Lazy::require_there() const { opened()->archive().content().require_in_plac
 py::list Lazy::names_of(const std::vector<std::size_t>& chosen) const {
   py::list names(chosen.size());
   for (std::size_t i = 0; i < chosen.size(); ++i) {
-    names[i] = text_of(leaves().catalog.leaves()[chosen[i]].name);
+    names[i] = text_of(leaves().name_index.leaves()[chosen[i]].name);
   }
   return names;
 }
 
 std::int64_t Lazy::find(const py::str& name) const {
-  const auto leaf = place_of(leaves().catalog, name);
+  const auto leaf = position_of(leaves().name_index, name);
   if (!leaf) return -1;
   const auto found = std::ranges::lower_bound(leaves().tensors, *leaf);
   return found != leaves().tensors.end() && *found == *leaf ? found - leaves().tensors.begin() : -1;
 }
 
 std::size_t Lazy::leaf_at(py::handle name) const {
-  const auto leaf = place_of(leaves().catalog, name);
+  const auto leaf = position_of(leaves().name_index, name);
   if (!leaf) throw_missing(name);
   return *leaf;
 }
 
 const Value& Lazy::tensor_value(std::size_t i) const {
   if (i >= leaves().tensors.size())
-    throw py::index_error("a checkpoint of " + std::to_string(leaves().tensors.size()) + " tensors");
-  return leaves().catalog.leaves()[leaves().tensors[i]].value;
+    throw py::index_error("index out of range: the checkpoint has " +
+                          std::to_string(leaves().tensors.size()) + " tensors");
+  return leaves().name_index.leaves()[leaves().tensors[i]].value;
 }
 
 py::object Lazy::entry(std::size_t i) const {
   const Value& value = tensor_value(i);
-  const Tensor* tensor = Catalog::dense(value);
+  const Tensor* tensor = NameIndex::dense(value);
   if (tensor == nullptr) return scattered_entry(py::tuple(), py::str());
   const Storage& storage = *tensor->storage;
   const Storage& root = storage.whole();
-  const Record& record = reading_.records[root.index];
+  const Record& record = parsed_.records[root.index];
   const Shape shape(*tensor);
   std::int64_t numel = 1;
   for (const std::int64_t n : shape.size()) numel *= n;
@@ -292,15 +293,15 @@ py::object Lazy::build(const py::object& objects, const py::object& chosen) {
   const std::shared_ptr<Opened> real = opened();
   Placeholders placeholders(objects, *real);
   const BuildPolicy policy{allowed_, encoding_, objects};
-  Builder builder(reading_.document, placeholders, policy);
-  if (chosen.is_none()) return builder.value(reading_.document.root);
-  std::vector<bool> keep(leaves().catalog.leaves().size());
+  Builder builder(parsed_.document, placeholders, policy);
+  if (chosen.is_none()) return builder.value(parsed_.document.root);
+  std::vector<bool> keep(leaves().name_index.leaves().size());
   for (const py::handle name : chosen) keep[leaf_at(name)] = true;
-  return Pruning(reading_.document, builder, keep, objects).root(reading_.document.root);
+  return DocumentPruner(parsed_.document, builder, keep, objects).root(parsed_.document.root);
 }
 
 py::object Lazy::leaf(const py::str& name, const py::object& objects) {
-  const Value& value = leaves().catalog.leaves()[leaf_at(name)].value;
+  const Value& value = leaves().name_index.leaves()[leaf_at(name)].value;
   if (!value.is(Kind::tensor)) return leaves_named(py::list(py::make_tuple(name)), objects)[0];
   const std::shared_ptr<Opened> real = opened();
   return Placeholders(objects, *real).tensor(value.as<Tensor>());
@@ -310,32 +311,32 @@ py::list Lazy::leaves_named(const py::list& names, const py::object& objects) {
   const std::shared_ptr<Opened> real = opened();
   Placeholders placeholders(objects, *real);
   const BuildPolicy policy{allowed_, encoding_, objects};
-  Builder builder(reading_.document, placeholders, policy);
+  Builder builder(parsed_.document, placeholders, policy);
   py::list made;
   for (const py::handle name : names)
-    made.append(builder.value(leaves().catalog.leaves()[leaf_at(name)].value));
+    made.append(builder.value(leaves().name_index.leaves()[leaf_at(name)].value));
   return made;
 }
 
 py::object Lazy::metadata(const py::object& objects) {
   Placeholders placeholders(objects, *opened());
   const BuildPolicy policy{allowed_, encoding_, objects};
-  return Builder(reading_.document, placeholders, policy).value(reading_.document.metadata);
+  return Builder(parsed_.document, placeholders, policy).value(parsed_.document.metadata);
 }
 
 // ------------------------------------------------------------------------------------- tensors
 
 py::object Lazy::part(std::size_t i, std::int64_t offset, const std::vector<std::int64_t>& size,
                       const std::vector<std::int64_t>& stride) {
-  const Tensor* tensor = Catalog::dense(tensor_value(i));
-  if (tensor == nullptr) throw py::value_error("not a dense tensor");
+  const Tensor* tensor = NameIndex::dense(tensor_value(i));
+  if (tensor == nullptr) throw py::value_error("expected a dense tensor");
   const std::shared_ptr<Opened> real = opened();
   require_there();
   return real->part(*tensor, offset, size, stride);
 }
 
 py::tuple Lazy::storage_at(std::size_t index) const {
-  const Tensor& tensor = *reading_.document.tensors.at(index);
+  const Tensor& tensor = *parsed_.document.tensors.at(index);
   const Storage& storage = *tensor.storage;
   return py::make_tuple(tensor.dtype->name, storage.whole().index, storage.begin, storage.nbytes);
 }
@@ -343,7 +344,7 @@ py::tuple Lazy::storage_at(std::size_t index) const {
 py::object Lazy::tensor_at(std::size_t index) {
   const std::shared_ptr<Opened> real = opened();
   require_there();
-  return real->tensor(*reading_.document.tensors.at(index));
+  return real->tensor(*parsed_.document.tensors.at(index));
 }
 
 }  // namespace zerocopy

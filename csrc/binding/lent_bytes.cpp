@@ -6,14 +6,14 @@
 namespace zerocopy {
 namespace {
 
-// By the address of their bytes, since Python cannot ask a storage for its owner. An owner is here as long as
-// its storage has a share in it.
+// The owners by the address of their bytes, since Python cannot ask a storage for its owner. An
+// entry lives as long as its storage holds a reference.
 struct Owners {
   std::mutex mutex;
   std::unordered_multimap<void*, void*> by_address;
 };
 
-// Never destroyed: static destructors release storages too.
+// Never destroyed, because static destructors release storages too.
 Owners& living() {
   static auto* const owners = new Owners();
   return *owners;
@@ -53,7 +53,7 @@ void* owner_of_lent_bytes(void* data, const ZerocopyBridgeHost& host) {
   const std::lock_guard lock(living().mutex);
   const auto found = living().by_address.find(data);
   if (found == living().by_address.end()) return nullptr;
-  host.share_owner(found->second);
+  host.retain_owner(found->second);
   return found->second;
 }
 

@@ -8,11 +8,11 @@
 
 namespace zerocopy {
 
-// Keeps a share of an owner until torch calls the deleter, on any thread, perhaps after the interpreter is
-// gone. The deleter destroys this.
+// Holds a reference to an owner until torch calls the deleter, on any thread, perhaps after the
+// interpreter has ended. The deleter destroys this object.
 class LentBytes {
  public:
-  // Takes the share.
+  // Takes over the caller's reference to the owner.
   LentBytes(void* data, std::uint64_t size, dlpack::Device device, void* owner,
             const ZerocopyBridgeHost& host);
   LentBytes(const LentBytes&) = delete;
@@ -29,7 +29,7 @@ class LentBytes {
   const ZerocopyBridgeHost& host_;
 };
 
-// Returns a new share in the owner of lent bytes that begin at this address; null if none do.
+// Returns a new reference to the owner of lent bytes that begin at this address, or null.
 void* owner_of_lent_bytes(void* data, const ZerocopyBridgeHost& host);
 
 }  // namespace zerocopy

@@ -1,13 +1,13 @@
-// zerocopy._C: the names that the Python side sees.
+// zerocopy._C: the names that Python sees.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <map>
 
-#include "binding/ahead.h"
 #include "binding/builder.h"
 #include "binding/gds.h"
 #include "binding/lazy.h"
+#include "binding/read_ahead.h"
 #include "binding/records.h"
 #include "binding/torch_bridge.h"
 #include "binding/torchscript.h"
@@ -15,25 +15,25 @@
 #include "checkpoint/archive.h"
 #include "pickle/geometry.h"
 #include "pickle/machine.h"
+#include "python/archive_opener.h"
 #include "python/buffer.h"
 #include "python/errors.h"
 #include "python/gil.h"
-#include "python/opening.h"
 
 namespace py = pybind11;
 
 namespace zerocopy {
 namespace {
 
-Reading read_document(Archive& archive, bool take_modules = false) {
+ParsedCheckpoint read_document(Archive& archive, bool take_modules = false) {
   Document document = archive.document(take_modules);
-  std::vector<Record> records = archive.records(wanted_by(document));
+  std::vector<Record> records = archive.records(storage_requests(document));
   Content::require_inflatable(records);
   return {std::move(document), std::move(records)};
 }
 
-// Pairs (module, name) of a pickle for Python. They need not be text, so they cross as bytes; a few bytes of
-// the pickle pair the same long names again and again, so each of those crosses once.
+// Passes pairs (module, name) of a pickle to Python, as bytes since they may not be text. A few
+// bytes of the pickle can repeat long names, so each name is converted once.
 class NameList {
  public:
   void append(std::string_view module, std::string_view name) {
@@ -47,7 +47,7 @@ class NameList {
   }
 
   py::list pairs_;
-  std::map<std::pair<const char*, std::size_t>, py::bytes> made_;  // by where they lie in the pickle
+  std::map<std::pair<const char*, std::size_t>, py::bytes> made_;  // by position in the pickle
 };
 
 py::list list_foreign_globals(ByteSpan pickle) {
@@ -65,49 +65,48 @@ py::list foreign_globals(const Document& document) {
 }
 
 struct Allowed {
-  Reading reading;
+  ParsedCheckpoint parsed;
   py::dict globals;  // {(module, name): object}
 };
 
-// The part of the safe load that builds nothing. `allow` gets every global that is not native and returns
-// {(module, name): object}, or raises; it is asked before anything is built, and before a fault of the stream
-// is reported.
+// The part of the safe load before building. `allow` gets every global that is not native, and
+// returns {(module, name): object} or raises. It is called before errors in the pickle are
+// reported.
 Allowed read_allowed(Archive& archive, const py::object& allow, bool take_modules) {
-  std::optional<Reading> reading;
+  std::optional<ParsedCheckpoint> parsed;
   std::exception_ptr fault;
   Region named;
   {
     const GilReleased released;
     try {
-      reading = read_document(archive, take_modules);
+      parsed = read_document(archive, take_modules);
     } catch (const Error&) {
       fault = std::current_exception();
       if (archive.is_pickled()) named = archive.pickle();
     }
   }
-  py::dict globals = allow(fault ? list_foreign_globals(named.bytes()) : foreign_globals(reading->document));
+  py::dict globals = allow(fault ? list_foreign_globals(named.bytes()) : foreign_globals(parsed->document));
   if (fault) std::rethrow_exception(fault);
-  return {std::move(*reading), std::move(globals)};
+  return {std::move(*parsed), std::move(globals)};
 }
 
 py::object load(Archive& archive, const py::object& allow, const py::object& restore, bool cpu_as_is,
                 const py::object& transfer, const std::string& encoding, const py::module_& construction,
                 bool take_modules) {
-  const auto [reading, globals] = read_allowed(archive, allow, take_modules);
-  const Document& document = reading.document;
-  RealTensors tensors(document, archive.content(), reading.records, {restore, cpu_as_is, transfer},
+  const auto [parsed, globals] = read_allowed(archive, allow, take_modules);
+  const Document& document = parsed.document;
+  RealTensors tensors(document, archive.content(), parsed.records, {restore, cpu_as_is, transfer},
                       construction);
   const BuildPolicy policy{globals, encoding, construction};
   return Builder(document, tensors, policy).value(document.root);
 }
 
-// The same over storages that are elsewhere already: storage_at(i) gives that of the i-th that explain()
-// lists.
+// Loads over existing storages: storage_at(i) returns the i-th storage of explain().
 py::object load_over(Archive& archive, const py::object& allow, const py::object& storage_at,
                      const std::string& encoding, const py::module_& construction) {
-  const auto [reading, globals] = read_allowed(archive, allow, false);
-  const Document& document = reading.document;
-  GivenTensors tensors(document, archive.content(), reading.records, storage_at, construction);
+  const auto [parsed, globals] = read_allowed(archive, allow, false);
+  const Document& document = parsed.document;
+  GivenTensors tensors(document, archive.content(), parsed.records, storage_at, construction);
   const BuildPolicy policy{globals, encoding, construction};
   return Builder(document, tensors, policy).value(document.root);
 }
@@ -115,21 +114,21 @@ py::object load_over(Archive& archive, const py::object& allow, const py::object
 std::unique_ptr<Lazy> read_lazily(py::object archive, const py::object& allow, const py::object& restore,
                                   bool cpu_as_is, const py::object& transfer, const std::string& encoding,
                                   const py::object& construction, const std::string& name) {
-  auto [reading, globals] = read_allowed(archive.cast<Archive&>(), allow, false);
-  return std::make_unique<Lazy>(std::move(archive), std::move(reading), std::move(globals), encoding,
+  auto [parsed, globals] = read_allowed(archive.cast<Archive&>(), allow, false);
+  return std::make_unique<Lazy>(std::move(archive), std::move(parsed), std::move(globals), encoding,
                                 Destination{restore, cpu_as_is, transfer}, construction, name);
 }
 
-// For weights_only=False: the storages of (key, class name, number of elements), in that order.
+// For weights_only=False: returns the storages for (key, class name, number of elements), in order.
 py::list storages(Archive& archive,
                   const std::vector<std::tuple<std::string, std::string, std::int64_t>>& named) {
-  std::vector<Wanted> wanted;
+  std::vector<StorageRequest> wanted;
   for (const auto& [key, storage_class, numel] : named) {
     const DType* dtype = dtype_by_storage(storage_class);
     std::uint64_t nbytes = 0;
-    if (dtype == nullptr) throw FormatError("checkpoint: no storage class " + quote(storage_class));
+    if (dtype == nullptr) throw FormatError("checkpoint: unknown storage class " + quote(storage_class));
     if (!byte_count(numel, dtype->size, nbytes)) {
-      throw FormatError("checkpoint: a storage of " + std::to_string(numel) + " elements");
+      throw FormatError("checkpoint: a storage cannot have " + std::to_string(numel) + " elements");
     }
     wanted.push_back({key, dtype, nbytes});
   }
@@ -166,16 +165,16 @@ const char* name_of(Placement::How how) {
   return "";
 }
 
-// The StoragePlacement of each storage. Nothing is built or read.
+// Returns the StoragePlacement of each storage, without building or reading.
 py::list explain(Archive& archive) {
-  std::optional<Reading> reading;
+  std::optional<ParsedCheckpoint> parsed;
   {
     const GilReleased released;
-    reading = read_document(archive);
+    parsed = read_document(archive);
   }
   py::list explained;
-  for (const Storage* storage : reading->document.storages) {
-    const Record& record = reading->records[storage->index];
+  for (const Storage* storage : parsed->document.storages) {
+    const Record& record = parsed->records[storage->index];
     const auto [how, why] = archive.content().placement(record, *storage->element);
     explained.append(storage_placement().make(py::str(storage->key.data(), storage->key.size()),
                                               storage->element->name, storage->nbytes,
@@ -195,7 +194,7 @@ py::bytes pickle_of(const Archive& archive) {
 }
 
 void require_unchanged(const Archive& archive) {
-  const GilReleased released;  // on a network file system it may take a while
+  const GilReleased released;  // may block on a network file system
   archive.content().require_unchanged();
 }
 
@@ -204,11 +203,11 @@ py::object untyped_storage(const py::object& buffer, bool allow_readonly) {
   return py::reinterpret_steal<py::object>(TorchStorage::over(region).wrap());
 }
 
-// A tensor over an existing CPU storage, checked as the safe machine checks its own.
+// Makes a tensor over an existing CPU storage, with the checks of the safe machine.
 py::object view(const py::object& storage, const py::object& dtype, std::int64_t offset,
                 const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride) {
   const TorchStorage native = TorchStorage::of(storage.ptr());
-  if (!native.is_cpu()) throw py::value_error("not a CPU storage");
+  if (!native.is_cpu()) throw py::value_error("expected a CPU storage");
   const ScalarType type = scalar_type_of(dtype.ptr());
   const std::int64_t item_size = item_size_of(type);
   const auto numel = static_cast<std::int64_t>(native.nbytes()) / item_size;
@@ -229,8 +228,8 @@ Advice advice_of(const std::string& name) {
   return Advice::soon;
 }
 
-// For what a view of a storage holds; how it is read from now on, for the pages from its first element to its
-// last: run by run each would become a mapping of the kernel's own.
+// Advises the pages from a view's first to its last element. Advice for each run would split the
+// mapping into many.
 void advise_view(const py::object& storage, const py::object& dtype, std::int64_t offset,
                  const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride,
                  const std::string& advice) {
@@ -257,7 +256,7 @@ PYBIND11_MODULE(_C, module) {
   register_records(module);
 
   ArchiveClass archive(module, "Archive");
-  register_opening(module, archive);
+  register_archive_opener(module, archive);
   archive.def_property_readonly("container", &Archive::container)
       .def_property_readonly("is_torchscript", &Archive::is_torchscript)
       .def_property_readonly("big_endian", [](const Archive& self) { return self.content().big_endian(); })
@@ -303,7 +302,7 @@ PYBIND11_MODULE(_C, module) {
       "load_bridge", [](const py::bytes& path, const std::string& stamp) { load_bridge(path, stamp); },
       py::arg("path"), py::arg("stamp"));
   module.def("add_dtypes_of_release", &add_dtypes_of_release);
-  register_ahead(module);
+  register_read_ahead(module);
   register_transfer_plan(module);
   register_gds(module);
   module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));

@@ -16,8 +16,8 @@ namespace {
 
 ZerocopyBridgeHost host;
 
-// The functions of zerocopy._torch.portable. They live to the end of the process: storages may outlive the
-// interpreter's own clean-up.
+// The functions of zerocopy._torch.portable. Never released, since storages may outlive the
+// interpreter's clean-up.
 struct Functions {
   Functions()
       : dtype(named("dtype")),
@@ -52,8 +52,8 @@ struct Functions {
   }
 };
 
-// Not a static of the function: an import lets other threads run, which would wait for the static with the
-// GIL held.
+// Not a function-local static: an import lets other threads run, and these would wait for the
+// static while holding the GIL.
 const Functions& functions() {
   static const Functions* known = nullptr;
   if (known == nullptr) {
@@ -63,7 +63,7 @@ const Functions& functions() {
   return *known;
 }
 
-// No exception of C++ leaves the table: it becomes Python's.
+// Turns C++ exceptions into Python's, since none may leave the table.
 template <typename Make>
 auto guarded(Make make) noexcept -> decltype(make()) {
   try {
@@ -85,7 +85,7 @@ struct KnownDtype {
   bool floating_point;
 };
 
-// A dtype's number is its place here. Changed with the GIL held; dtypes live as long as torch.
+// A dtype's number is its index here. Callers hold the GIL, and dtypes live as long as torch.
 std::vector<KnownDtype>& dtypes() {
   static auto* const known = new std::vector<KnownDtype>();
   return *known;
@@ -115,7 +115,7 @@ int is_floating_point(std::int32_t dtype) { return dtype_at(dtype).floating_poin
 
 // ------------------------------------------------------------------------------------- storages
 
-// The facts are asked once, since callers read them without the GIL.
+// The facts are read once, since callers use them without the GIL.
 struct Handle {
   PyObject* storage;
   void* data;
@@ -125,7 +125,7 @@ struct Handle {
 
 Handle& handle_of(void* storage) { return *static_cast<Handle*>(storage); }
 
-// Takes the reference.
+// Takes over the reference.
 Handle* with_facts(py::object storage) {
   const auto [address, nbytes, is_cpu] =
       functions().storage_facts(storage).cast<std::tuple<std::uintptr_t, std::uint64_t, bool>>();
@@ -134,7 +134,7 @@ Handle* with_facts(py::object storage) {
   return new Handle{storage.release().ptr(), data, nbytes, is_cpu};
 }
 
-// torch renames a capsule that it has taken the bytes of.
+// torch renames a capsule after taking over its bytes.
 void drop_capsule(PyObject* capsule) {
   if (PyCapsule_IsValid(capsule, dlpack::kCapsule) == 0) return;
   auto* const managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, dlpack::kCapsule));
@@ -142,7 +142,7 @@ void drop_capsule(PyObject* capsule) {
 }
 
 Handle* lend(void* data, std::uint64_t size, dlpack::Device device, void* owner) {
-  // torch forgets the deleter of bytes at address null, of which there are none.
+  // torch drops the deleter of empty bytes at address null, so they get another address.
   static std::byte nowhere{};
   if (data == nullptr) data = &nowhere;
   auto lent = std::make_unique<LentBytes>(data, size, device, owner, host);

@@ -1,5 +1,5 @@
-// A bridge to any release of torch: by DLPack and the functions of zerocopy/_torch/portable.py, without
-// torch's headers. A tensor costs some microseconds more than by a compiled bridge.
+// A bridge to any release of torch, by DLPack and the functions of zerocopy/_torch/portable.py,
+// without torch's headers. Each tensor takes a few microseconds more than with a compiled bridge.
 #pragma once
 
 #include "bridge/table.h"

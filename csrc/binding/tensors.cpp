@@ -12,8 +12,9 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-// Of storages that are inflated, or swapped, on their way to a device so much is in memory at a time, or one.
-constexpr std::uint64_t kMostMade = std::uint64_t{16} << 20U;
+// The memory used at a time for storages that are inflated or swapped on their way to a device,
+// unless a single storage needs more.
+constexpr std::uint64_t kMaxConverted = std::uint64_t{16} << 20U;
 
 }  // namespace
 
@@ -48,49 +49,49 @@ ScalarType DTypes::number(const DType& dtype) {
 void add_dtypes_of_release() {
   for (const auto& [_, value] : py::dict(py::module_::import("torch").attr("__dict__"))) {
     if (!is_dtype(value.ptr())) continue;
-    const auto name = py::str(value).cast<std::string>();  // "torch.float32", of torch.float too
+    const auto name = py::str(value).cast<std::string>();  // "torch.float32", also for torch.float
     const ScalarType type = scalar_type_of(value.ptr());
     add_dtype(name.substr(name.find('.') + 1), static_cast<std::uint8_t>(item_size_of(type)),
               is_complex(type), is_complex(type) || is_floating_point(type));
   }
 }
 
-py::object Stored::untyped() const { return moved ? moved : steal(native.wrap()); }
+py::object LoadedStorage::untyped() const { return replacement ? replacement : steal(native.wrap()); }
 
 py::object StoredTensors::device_of(const Storage& storage) const {
   if (destination_.transfer.is_none()) return py::none();
-  if (!asked_ || *asked_ != storage.location) {  // most files have one for all
-    answer_ =
+  if (!last_location_ || *last_location_ != storage.location) {  // most files use one location
+    last_device_ =
         destination_.transfer.attr("device_of")(py::str(storage.location.data(), storage.location.size()));
-    asked_ = std::string(storage.location);
+    last_location_ = std::string(storage.location);
   }
-  return answer_;
+  return last_device_;
 }
 
-std::vector<Stored> StoredTensors::staged(const py::object& device,
-                                          std::span<const Storage* const> storages) const {
-  std::vector<Stored> made(storages.size());
+std::vector<LoadedStorage> StoredTensors::staged(const py::object& device,
+                                                 std::span<const Storage* const> storages) const {
+  std::vector<LoadedStorage> made(storages.size());
   std::vector<std::size_t> plain;
   std::vector<std::size_t> others;
-  std::vector<Cargo> cargo;
+  std::vector<StagedStorage> staged_storages;
   for (std::size_t i = 0; i < storages.size(); ++i) {
     const Record& record = record_of(*storages[i]);
     const bool is_plain = content_.is_plain(record, *storages[i]->element);
     (is_plain ? plain : others).push_back(i);
-    if (is_plain) cargo.push_back({content_.source().get(), record.extent});
+    if (is_plain) staged_storages.push_back({content_.source().get(), record.extent});
   }
   const auto take = [&](const std::shared_ptr<TransferPlan>& plan, std::span<const std::size_t> which) {
     const py::object whole = destination_.transfer.attr("copy")(device, plan);
-    for (std::size_t i = 0; i < which.size(); ++i) made[which[i]].native = plan->arrived(whole, i);
+    for (std::size_t i = 0; i < which.size(); ++i) made[which[i]].native = plan->copied_storage(whole, i);
   };
-  if (!plain.empty()) take(std::make_shared<TransferPlan>(std::move(cargo)), plain);
+  if (!plain.empty()) take(std::make_shared<TransferPlan>(std::move(staged_storages)), plain);
   for (std::size_t first = 0; first < others.size();) {
     std::vector<std::unique_ptr<const Source>> sources;
     std::uint64_t size = 0;
     std::size_t end = first;
     {
       const GilReleased released;
-      for (; end < others.size() && size < kMostMade; ++end) {
+      for (; end < others.size() && size < kMaxConverted; ++end) {
         const Storage& storage = *storages[others[end]];
         Region bytes = content_.made(record_of(storage), *storage.element);
         size += bytes.size();
@@ -103,7 +104,7 @@ std::vector<Stored> StoredTensors::staged(const py::object& device,
   return made;
 }
 
-Stored StoredTensors::open(const Storage& storage) const {
+LoadedStorage StoredTensors::open(const Storage& storage) const {
   if (const py::object device = device_of(storage); !device.is_none()) {
     const Storage* const one = &storage;
     return std::move(staged(device, std::span(&one, 1)).front());
@@ -120,30 +121,30 @@ Stored StoredTensors::open(const Storage& storage) const {
   return placed(bytes, storage);
 }
 
-Stored StoredTensors::placed(const Region& bytes, const Storage& storage) const {
-  Stored stored{TorchStorage::over(bytes), py::object()};
+LoadedStorage StoredTensors::placed(const Region& bytes, const Storage& storage) const {
+  LoadedStorage stored{TorchStorage::over(bytes), py::object()};
   if (destination_.takes(storage)) {
     const py::object here = steal(stored.native.wrap());
     py::object there = destination_.restore(here, py::str(storage.location.data(), storage.location.size()));
-    if (!there.is(here)) stored.moved = std::move(there);
+    if (!there.is(here)) stored.replacement = std::move(there);
   }
   return stored;
 }
 
-Stored StoredTensors::part_of(const Stored& root, const Storage& view) {
+LoadedStorage StoredTensors::part_of(const LoadedStorage& root, const Storage& view) {
   const py::slice bytes(static_cast<py::ssize_t>(view.begin),
                         static_cast<py::ssize_t>(view.begin + view.nbytes), 1);
   return {TorchStorage(), root.untyped()[bytes]};
 }
 
-py::object StoredTensors::typed(const Stored& stored, const Storage& storage) {
+py::object StoredTensors::typed(const LoadedStorage& stored, const Storage& storage) {
   return construction().attr("typed_storage")(stored.untyped(), dtypes().object(*storage.dtype));
 }
 
-py::object StoredTensors::over(const Stored& stored, const Tensor& tensor, const Shape& shape) {
-  if (stored.moved) {  // on another device, or over memory that is not ours
-    return construction().attr("tensor_over")(stored.moved, dtypes().object(*tensor.dtype), tensor.offset,
-                                              tuple_of(shape.size()), tuple_of(shape.stride()),
+py::object StoredTensors::over(const LoadedStorage& stored, const Tensor& tensor, const Shape& shape) {
+  if (stored.replacement) {  // on another device, or over memory of another owner
+    return construction().attr("tensor_over")(stored.replacement, dtypes().object(*tensor.dtype),
+                                              tensor.offset, tuple_of(shape.size()), tuple_of(shape.stride()),
                                               tensor.requires_grad, tensor.conjugate, tensor.negative);
   }
   return steal(stored.native.tensor({.dtype = dtypes().number(*tensor.dtype),
@@ -161,7 +162,7 @@ RealTensors::RealTensors(const Document& document, const Content& content, const
       document_(document),
       storages_(document.storages.size()),
       views_(document.views.size()) {
-  const std::vector<const Storage*> staying = carry_all(document);
+  const std::vector<const Storage*> staying = copy_to_devices(document);
   std::vector<Content::Need> needs;
   needs.reserve(staying.size());
   for (const Storage* storage : staying) needs.push_back({&record_of(*storage), storage->element});
@@ -171,8 +172,8 @@ RealTensors::RealTensors(const Document& document, const Content& content, const
   for (std::size_t i = 0; i < staying.size(); ++i) read_[staying[i]->index] = std::move(read[i]);
 }
 
-// Returns those that stay on the CPU, or go by restore.
-std::vector<const Storage*> RealTensors::carry_all(const Document& document) {
+// Returns the storages that stay on the CPU, or that `restore` moves.
+std::vector<const Storage*> RealTensors::copy_to_devices(const Document& document) {
   std::vector<const Storage*> staying;
   std::vector<std::pair<py::object, std::vector<const Storage*>>> going;
   for (const Storage* storage : document.storages) {
@@ -187,17 +188,17 @@ std::vector<const Storage*> RealTensors::carry_all(const Document& document) {
     found->second.push_back(storage);
   }
   for (const auto& [device, storages] : going) {
-    std::vector<Stored> made = staged(device, storages);
+    std::vector<LoadedStorage> made = staged(device, storages);
     for (std::size_t i = 0; i < storages.size(); ++i) storages_[storages[i]->index] = std::move(made[i]);
   }
   return staying;
 }
 
-const Stored& RealTensors::stored(const Storage& storage) {
+const LoadedStorage& RealTensors::stored(const Storage& storage) {
   if (storage.root == nullptr) {
     if (const auto same = record_of(storage).same_as) return stored(*document_.storages[*same]);
   }
-  std::optional<Stored>& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
+  std::optional<LoadedStorage>& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
   if (known) return *known;
   if (storage.root != nullptr) {
     known = part_of(stored(*storage.root), storage);
@@ -209,10 +210,10 @@ const Stored& RealTensors::stored(const Storage& storage) {
   return *known;
 }
 
-Stored GivenTensors::stored(const Storage& storage) {
+LoadedStorage GivenTensors::stored(const Storage& storage) {
   if (storage.root == nullptr) return {TorchStorage(), storage_at_(storage.index)};
   py::object& known = views_[storage.index];
-  if (!known) known = part_of(stored(*storage.root), storage).moved;
+  if (!known) known = part_of(stored(*storage.root), storage).replacement;
   return {TorchStorage(), known};
 }
 

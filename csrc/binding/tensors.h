@@ -1,8 +1,8 @@
-// What a document says about storages and tensors, as torch's objects.
+// Makes torch's storages and tensors for a document.
 //
-//   Tensors ─┬─ StoredTensors ─┬─ RealTensors     at once: what load returns
-//            │                 └─ Lazy::Opened    when they are asked for (lazy.cpp)
-//            └─ Placeholders                      what asks for them (lazy.cpp)
+//   Tensors ─┬─ StoredTensors ─┬─ RealTensors     made at once, for load
+//            │                 └─ Lazy::Opened    made on request (lazy.cpp)
+//            └─ Placeholders                      stand-ins that make the request (lazy.cpp)
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -19,7 +19,7 @@
 
 namespace zerocopy {
 
-// A tensor's sizes and strides as torch takes them.
+// A tensor's sizes and strides in torch's types.
 struct Shape {
   explicit Shape(const Tensor& tensor);
   Shape(std::span<const std::int64_t> size, std::span<const std::int64_t> stride);
@@ -35,7 +35,7 @@ struct Shape {
 
 pybind11::tuple tuple_of(std::span<const std::int64_t> integers);
 
-// torch.dtype objects and their numbers by the names of the core.
+// torch.dtype objects and their numbers, by the core's names.
 class DTypes {
  public:
   explicit DTypes(pybind11::object construction) : construction_(std::move(construction)) {}
@@ -48,26 +48,27 @@ class DTypes {
   std::vector<std::pair<const DType*, ScalarType>> known_;
 };
 
-// Has the core know the element types that only the running release has.
+// Tells the core about element types that only the running release has.
 void add_dtypes_of_release();
 
-// A storage that is there.
-struct Stored {
+// A storage that has been made.
+struct LoadedStorage {
   TorchStorage native;
-  pybind11::object moved;  // what is used instead of it, from map_location or a part of another; else null
+  pybind11::object replacement;  // its replacement by map_location, or the root's for a view; else null
 
   pybind11::object untyped() const;
 };
 
-// Where storages go: zerocopy._torch.restore_function, and zerocopy.loading.device.staging.
+// The target of storages: zerocopy._torch.restore_function, and zerocopy.loading.device.staging.
 struct Destination {
-  // Called once per storage with (UntypedStorage, location), as torch.load calls map_location;
-  // None leaves every storage where it is, on the CPU.
+  // Called once per storage with (UntypedStorage, location), as torch.load calls map_location. None
+  // leaves every storage on the CPU.
   pybind11::object restore;
-  // Storages tagged "cpu" need not be asked about.
+  // Skips the call for storages tagged "cpu".
   bool cpu_as_is;
-  // A zerocopy.loading.device.staging.DeviceTransfer, which is asked first. device_of(location) returns the
-  // device of a staged storage, and copy(device, plan) copies to it. None if no storage is staged.
+  // A zerocopy.loading.device.staging.DeviceTransfer, which is asked first. device_of(location)
+  // returns the device of a staged storage, and copy(device, plan) copies to it. None if no storage
+  // is staged.
   pybind11::object transfer = pybind11::none();
 
   bool takes(const Storage& storage) const {
@@ -75,8 +76,8 @@ struct Destination {
   }
 };
 
-// Makes the Python objects for the storages and tensors of a document. `construction` is
-// zerocopy.loading.objects.builder, or what stands in for it.
+// Makes the Python objects of a document's storages and tensors. `construction` is
+// zerocopy.loading.objects.builder or a replacement.
 class Tensors {
  public:
   explicit Tensors(pybind11::object construction)
@@ -98,7 +99,7 @@ class Tensors {
   DTypes dtypes_;
 };
 
-// Those of a file: TypedStorages, and Tensors over them. `records` are those of the document's storages.
+// Makes TypedStorages and Tensors from a file. `records` are those of the document's storages.
 class StoredTensors : public Tensors {
  public:
   StoredTensors(const Content& content, const std::vector<Record>& records, Destination destination,
@@ -109,18 +110,20 @@ class StoredTensors : public Tensors {
         destination_(std::move(destination)) {}
 
  protected:
-  // The device that a storage is staged to, or None.
+  // Returns the device that a storage is staged to, or None.
   pybind11::object device_of(const Storage& storage) const;
-  // Storages on a device, in one allocation; those that have to be inflated or swapped first in others.
-  std::vector<Stored> staged(const pybind11::object& device, std::span<const Storage* const> storages) const;
-  Stored open(const Storage& storage) const;
-  Stored placed(const Region& bytes, const Storage& storage) const;
-  static Stored part_of(const Stored& root, const Storage& view);
-  pybind11::object typed(const Stored& stored, const Storage& storage);
-  pybind11::object over(const Stored& stored, const Tensor& tensor) {
+  // Copies storages to a device, in one allocation. Storages that must be inflated or swapped first
+  // get further allocations.
+  std::vector<LoadedStorage> staged(const pybind11::object& device,
+                                    std::span<const Storage* const> storages) const;
+  LoadedStorage open(const Storage& storage) const;
+  LoadedStorage placed(const Region& bytes, const Storage& storage) const;
+  static LoadedStorage part_of(const LoadedStorage& root, const Storage& view);
+  pybind11::object typed(const LoadedStorage& stored, const Storage& storage);
+  pybind11::object over(const LoadedStorage& stored, const Tensor& tensor) {
     return over(stored, tensor, Shape(tensor));
   }
-  pybind11::object over(const Stored& stored, const Tensor& tensor, const Shape& shape);
+  pybind11::object over(const LoadedStorage& stored, const Tensor& tensor, const Shape& shape);
 
   const Content& content() const noexcept { return content_; }
   const Record& record_of(const Storage& storage) const { return records_[storage.index]; }
@@ -129,12 +132,12 @@ class StoredTensors : public Tensors {
   const Content& content_;
   const std::vector<Record>& records_;
   Destination destination_;
-  mutable std::optional<std::string> asked_;  // what device_of() was asked last
-  mutable pybind11::object answer_;
+  mutable std::optional<std::string> last_location_;  // the last argument of device_of()
+  mutable pybind11::object last_device_;
 };
 
-// Each storage is opened once, and kept as long as this. Those that have to be read are read at once, here
-// and now, and so are those that go to a device.
+// Opens each storage once and keeps it. The constructor reads all storages that are not mapped, and
+// copies storages to their device.
 class RealTensors final : public StoredTensors {
  public:
   RealTensors(const Document& document, const Content& content, const std::vector<Record>& records,
@@ -144,17 +147,16 @@ class RealTensors final : public StoredTensors {
   pybind11::object tensor(const Tensor& tensor) override { return over(stored(*tensor.storage), tensor); }
 
  private:
-  const Stored& stored(const Storage& storage);
-  std::vector<const Storage*> carry_all(const Document& document);
+  const LoadedStorage& stored(const Storage& storage);
+  std::vector<const Storage*> copy_to_devices(const Document& document);
 
   const Document& document_;
-  std::vector<Region> read_;  // those that are read and not mapped, until they are opened
-  std::vector<std::optional<Stored>> storages_;
-  std::vector<std::optional<Stored>> views_;
+  std::vector<Region> read_;  // storages that are read and not mapped, until they are opened
+  std::vector<std::optional<LoadedStorage>> storages_;
+  std::vector<std::optional<LoadedStorage>> views_;
 };
 
-// Over storages that are elsewhere already: `storage_at` gives that of a number, by the order of the
-// document's.
+// Makes tensors over existing storages. `storage_at(i)` returns the document's i-th storage.
 class GivenTensors final : public StoredTensors {
  public:
   GivenTensors(const Document& document, const Content& content, const std::vector<Record>& records,
@@ -167,7 +169,7 @@ class GivenTensors final : public StoredTensors {
   pybind11::object tensor(const Tensor& tensor) override { return over(stored(*tensor.storage), tensor); }
 
  private:
-  Stored stored(const Storage& storage);
+  LoadedStorage stored(const Storage& storage);
 
   pybind11::object storage_at_;
   std::vector<pybind11::object> views_;

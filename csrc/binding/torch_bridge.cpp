@@ -12,13 +12,13 @@
 namespace zerocopy {
 namespace {
 
-void share_owner(void* owner) { Share(static_cast<Owner*>(owner)).release(); }
+void retain_owner(void* owner) { OwnerRef(static_cast<Owner*>(owner)).release(); }
 
-// Runs on any thread, with or without the GIL, perhaps after the interpreter is gone. The owner of
-// a mapping needs no Python; the owner of a Python buffer looks after itself (buffer.cpp).
-void release_owner(void* owner) { Share::adopt(static_cast<Owner*>(owner)); }
+// Runs on any thread, with or without the GIL, perhaps after the interpreter has ended. Owners of
+// mappings need no Python. Owners of Python buffers handle this (buffer.cpp).
+void release_owner(void* owner) { OwnerRef::adopt(static_cast<Owner*>(owner)); }
 
-constexpr ZerocopyBridgeHost kHost{ZEROCOPY_BRIDGE_ABI, &share_owner, &release_owner};
+constexpr ZerocopyBridgeHost kHost{ZEROCOPY_BRIDGE_ABI, &retain_owner, &release_owner};
 
 // A copy, so that a call loads one address and not two.
 ZerocopyBridge table = *portable_bridge(&kHost);
@@ -39,13 +39,13 @@ ZerocopyTensorView plain(const View& view) {
           .stride = view.stride.data()};
 }
 
-// The handle is never closed: torch keeps the functions of storages that live to the end of the process.
+// The handle is never closed: torch keeps function pointers in storages until the process ends.
 ZerocopyBridgeEntry entry_of(const std::string& path) {
   void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* const found = handle == nullptr ? nullptr : ::dlsym(handle, "zerocopy_bridge");
   if (found == nullptr) {
     const char* const fault = ::dlerror();
-    throw UnsupportedError(fault == nullptr ? path + " has no zerocopy_bridge" : fault);
+    throw UnsupportedError(fault == nullptr ? path + " lacks the function zerocopy_bridge" : fault);
   }
   ZerocopyBridgeEntry entry = nullptr;
   static_assert(sizeof found == sizeof entry);
@@ -62,7 +62,7 @@ void load_bridge(const std::string& path, const std::string& stamp) {
   if (loaded == nullptr || loaded->abi != ZEROCOPY_BRIDGE_ABI || loaded->size != sizeof(ZerocopyBridge)) {
     throw UnsupportedError(path + " is for another release of zerocopy: its table of functions differs");
   }
-  if (loaded->stamp != stamp) throw UnsupportedError(path + " says \"" + loaded->stamp + "\" of itself");
+  if (loaded->stamp != stamp) throw UnsupportedError(path + " has another stamp: \"" + loaded->stamp + "\"");
   table = *loaded;
 }
 
@@ -83,7 +83,7 @@ bool is_floating_point(ScalarType type) {
 
 TorchStorage TorchStorage::over(const Region& region) {
   return TorchStorage(
-      required(table.storage_over(region.data(), region.size(), Share(region.owner()).release())));
+      required(table.storage_over(region.data(), region.size(), OwnerRef(region.owner()).release())));
 }
 
 TorchStorage TorchStorage::within(PyObject* untyped_storage, Extent extent) {
@@ -95,7 +95,7 @@ TorchStorage TorchStorage::within(PyObject* untyped_storage, Extent extent) {
   return TorchStorage(required(table.storage_within(whole.storage_, extent.offset, extent.size)));
 }
 
-TorchStorage TorchStorage::kept(PyObject* untyped_storage, Share owner) {
+TorchStorage TorchStorage::kept(PyObject* untyped_storage, OwnerRef owner) {
   const TorchStorage whole = of(untyped_storage);
   return TorchStorage(required(table.storage_kept(whole.storage_, owner.release())));
 }
@@ -127,7 +127,7 @@ std::byte* TorchStorage::address() const { return static_cast<std::byte*>(table.
 Region TorchStorage::region() const {
   auto* const owner = static_cast<Owner*>(table.storage_owner(storage_));
   if (owner == nullptr) return {};
-  return {address(), static_cast<std::size_t>(nbytes()), Share::adopt(owner)};
+  return {address(), static_cast<std::size_t>(nbytes()), OwnerRef::adopt(owner)};
 }
 
 PyObject* TorchStorage::wrap() const { return table.wrap(storage_); }

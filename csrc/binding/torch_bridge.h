@@ -1,7 +1,7 @@
-// Storages and tensors of torch, by the table of functions that a bridge to the running release fills.
+// torch's storages and tensors, through the table of functions of a bridge to the running release.
 //
-// Two things fill the table of bridge/table.h: a shared object that was compiled for a release, and
-// binding/portable_bridge.cpp, which needs nothing of torch but Python.
+// The table of bridge/table.h is filled by a shared object compiled for the release, or by
+// binding/portable_bridge.cpp, which uses only torch's Python API.
 #pragma once
 
 #include <Python.h>
@@ -15,15 +15,15 @@
 
 namespace zerocopy {
 
-// The bridge in use: portable_bridge() until load_bridge() succeeds.
+// Returns the bridge in use: portable_bridge() until load_bridge() succeeds.
 const ZerocopyBridge& bridge() noexcept;
 
-// Loads the shared object of a bridge, whose stamp the caller has read in the file. Throws UnsupportedError
-// if it cannot be used; the bridge in use stays. Storages of two bridges must not meet, so it is called
-// before the first storage is made.
+// Loads the shared object of a bridge, whose stamp the caller has read from the file. Throws
+// UnsupportedError and keeps the current bridge if the new one is unusable. Call this before the
+// first storage is made, since storages of two bridges must not mix.
 void load_bridge(const std::string& path, const std::string& stamp);
 
-// c10::ScalarType behind a bridge; the portable bridge has numbers of its own.
+// c10::ScalarType for a compiled bridge. The portable bridge uses its own numbers.
 enum class ScalarType : std::int32_t {};
 
 bool is_dtype(PyObject* object);
@@ -35,7 +35,7 @@ bool is_floating_point(ScalarType type);
 
 struct View {
   ScalarType dtype;
-  std::int64_t offset;  // in elements, as the two below
+  std::int64_t offset;  // in elements, as the sizes and strides
   std::span<const std::int64_t> size;
   std::span<const std::int64_t> stride;
   bool requires_grad;
@@ -43,21 +43,21 @@ struct View {
   bool negative;
 };
 
-// One reference to a storage of torch.
+// A reference to a storage of torch.
 class TorchStorage {
  public:
-  // Returns a CPU storage over the region and keeps the region alive. The storage cannot be resized, as the
-  // storages of torch.load cannot.
+  // Returns a CPU storage over the region, which it keeps alive. Like storages of torch.load, it
+  // cannot be resized.
   static TorchStorage over(const Region& region);
 
-  // Returns a storage over some bytes of an existing torch.UntypedStorage, on its device, and keeps that
-  // storage alive. Throws FormatError when the bytes leave it. Tensors over the result are for the CPU and
-  // CUDA.
+  // Returns a storage over a part of an existing torch.UntypedStorage, on its device, and keeps
+  // that storage alive. Throws FormatError when the part exceeds the storage. Tensors over it
+  // support the CPU and CUDA.
   static TorchStorage within(PyObject* untyped_storage, Extent extent);
 
-  // Returns a storage over the bytes of an existing torch.UntypedStorage, on its device. The owner alone
-  // keeps these bytes alive.
-  static TorchStorage kept(PyObject* untyped_storage, Share owner);
+  // Returns a storage over the bytes of an existing torch.UntypedStorage, on its device. Only the
+  // owner keeps these bytes alive.
+  static TorchStorage kept(PyObject* untyped_storage, OwnerRef owner);
 
   // Returns a reference to an existing torch.UntypedStorage.
   static TorchStorage of(PyObject* untyped_storage);
@@ -72,12 +72,12 @@ class TorchStorage {
   explicit operator bool() const noexcept { return storage_ != nullptr; }
   std::uint64_t nbytes() const;
   bool is_cpu() const;
-  ByteSpan bytes() const;      // of a storage on the CPU
-  std::byte* address() const;  // on any device: not to be read through
-  Region region() const;       // the argument of over(); empty for a storage that others made
+  ByteSpan bytes() const;      // CPU storages only
+  std::byte* address() const;  // on any device; do not read through this pointer
+  Region region() const;       // the argument of over(); empty for storages that other code made
 
-  // New references: wrap() returns a torch.UntypedStorage, tensor() a torch.Tensor. The view is not checked
-  // against the storage: pickle/geometry.h has done that.
+  // Both return new references: wrap() a torch.UntypedStorage, tensor() a torch.Tensor. The view
+  // must have passed the checks of pickle/geometry.h.
   PyObject* wrap() const;
   PyObject* tensor(const View& view) const;
 
@@ -86,10 +86,10 @@ class TorchStorage {
 
   explicit TorchStorage(void* storage) noexcept : storage_(storage) {}
 
-  void* storage_ = nullptr;  // of the bridge
+  void* storage_ = nullptr;  // owned through the bridge
 };
 
-// Knows a storage as long as others keep it.
+// A weak reference to a storage.
 class WeakTorchStorage {
  public:
   WeakTorchStorage() = default;
@@ -104,11 +104,11 @@ class WeakTorchStorage {
   TorchStorage lock() const;
 
  private:
-  void* weak_ = nullptr;  // of the bridge
+  void* weak_ = nullptr;  // owned through the bridge
 };
 
-// Returns a new reference to an object of `type`, a Python subclass of torch.Tensor that adds nothing to its
-// layout: a tensor of that shape without a storage, whose operations all come to the class's
+// Returns a new reference to an object of `type`, a Python subclass of torch.Tensor with the same
+// layout. It is a tensor of that shape without a storage. All its operations go to the class's
 // __torch_dispatch__.
 PyObject* placeholder(const View& view, PyTypeObject* type);
 

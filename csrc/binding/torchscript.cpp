@@ -10,28 +10,28 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-// A record that is missing is missing, also from what is no zip archive.
-struct Found {
+// A record by name. Archives that are not zip have none, so the error is the same.
+struct NamedRecord {
   const ZipArchive& archive;
   std::size_t record;
 };
 
-Found find(const Archive& archive, const std::string& name) {
+NamedRecord find(const Archive& archive, const std::string& name) {
   if (const auto* zip = dynamic_cast<const ZipArchive*>(&archive)) {
     if (const auto record = zip->directory().find(name)) return {*zip, *record};
   }
   throw FormatError("checkpoint: record " + quote(name) + " is missing");
 }
 
-struct Stored {
+struct LoadedStorage {
   const Storage* storage;
   Region bytes;
 };
 
-std::vector<Stored> storages_in(const ZipArchive& archive, const std::string& folder,
-                                const Document& document) {
-  std::vector<Stored> stored;
-  std::vector<Wanted> wanted;
+std::vector<LoadedStorage> storages_in(const ZipArchive& archive, const std::string& folder,
+                                       const Document& document) {
+  std::vector<LoadedStorage> stored;
+  std::vector<StorageRequest> wanted;
   for (const Storage* storage : document.storages) {
     if (storage->nbytes == 0 || storage->location == "meta") continue;
     stored.push_back({storage, {}});
@@ -72,7 +72,7 @@ py::bytes record_content(const Archive& archive, const std::string& name) {
 py::tuple pickle_with_storages(const Archive& archive, const std::string& name, const std::string& folder) {
   Region pickle;
   std::optional<Document> document;
-  std::vector<Stored> stored;
+  std::vector<LoadedStorage> stored;
   {
     const GilReleased released;
     const auto [zip, record] = find(archive, name);

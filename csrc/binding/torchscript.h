@@ -1,5 +1,5 @@
-// A zip archive that has more to it than one pickle, as TorchScript's: its records by name, and the storages
-// of each of its pickles.
+// Zip archives with more than one pickle, such as TorchScript's: their records by name, and the
+// storages of each pickle.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,15 +10,16 @@
 
 namespace zerocopy {
 
-// Within the root folder, as bytes, in the order of the directory. No names of an archive that is no zip.
+// Returns the names within the root folder, as bytes, in directory order. Empty for other
+// containers.
 pybind11::list record_names(const Archive& archive);
 
-// A record's content. Throws FormatError if there is no such record.
+// Returns a record's content. Throws FormatError if the record is missing.
 pybind11::bytes record_content(const Archive& archive, const std::string& name);
 
-// A pickle, and [(key, location, torch.UntypedStorage)] of the storages it names, which lie in `folder`. It
-// has been read to its end: each tensor lies in its storage, and each storage in its record. Storages without
-// elements are left out; torch does not look for their records either.
+// Returns a pickle, and [(key, location, torch.UntypedStorage)] of its storages, which lie in
+// `folder`. The pickle is fully checked: each tensor fits its storage, and each storage its record.
+// Storages without elements are omitted, since torch does not read their records either.
 pybind11::tuple pickle_with_storages(const Archive& archive, const std::string& name,
                                      const std::string& folder);
 

@@ -1,4 +1,4 @@
-// The table of table.h, filled over the C++ headers of one release of torch. The same source compiles
+// Fills the table of table.h with the C++ classes of one release of torch. The same source compiles
 // from 1.13 to 2.14.
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
@@ -18,7 +18,7 @@ namespace {
 using Impl = c10::intrusive_ptr<c10::StorageImpl>;
 using WeakImpl = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
-// Python reads this text in the file before the file is loaded: zerocopy/_native/stamp.py.
+// Python reads this text before it loads the file: zerocopy/_native/stamp.py.
 constexpr char kStamp[] = "zerocopy-bridge-stamp: abi=" ZEROCOPY_TEXT(ZEROCOPY_BRIDGE_ABI)  //
     " torch=" ZEROCOPY_BRIDGE_TORCH " cxx11abi=" ZEROCOPY_TEXT(_GLIBCXX_USE_CXX11_ABI)      //
     " python=" ZEROCOPY_BRIDGE_PYTHON ";";
@@ -39,12 +39,12 @@ c10::DispatchKeySet keys_of(c10::Device device) {
   return c10::DispatchKeySet(device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
 }
 
-// torch may have set Python's exception before it threw its own.
+// torch may have set a Python exception before it threw its own.
 void set_error(const char* message) {
   if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, message);
 }
 
-// No exception of C++ leaves the table: it becomes Python's.
+// Turns C++ exceptions into Python's, since none may leave the table.
 template <typename Make>
 auto guarded(Make make) noexcept -> decltype(make()) {
   try {
@@ -57,7 +57,7 @@ auto guarded(Make make) noexcept -> decltype(make()) {
   return nullptr;
 }
 
-// A storage that cannot be resized, as the storages of torch.load cannot.
+// Makes a storage that cannot be resized, like those of torch.load.
 void* made(c10::DataPtr data, std::uint64_t size) {
   auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                     static_cast<std::int64_t>(size), std::move(data),
@@ -122,7 +122,7 @@ int storage_is_cpu(void* storage) { return impl_of(storage)->device().is_cpu() ?
 void* storage_owner(void* storage) {
   const c10::DataPtr& data = data_of(storage);
   if (data.get_deleter() != host.release_owner) return nullptr;
-  host.share_owner(data.get_context());
+  host.retain_owner(data.get_context());
   return data.get_context();
 }
 
@@ -158,7 +158,7 @@ void weak_release(void* weak) { WeakImpl::reclaim(impl_of(weak)); }
 void* weak_lock(void* weak) {
   WeakImpl known = WeakImpl::reclaim(impl_of(weak));
   void* const locked = known.lock().release();
-  known.release();  // the caller goes on holding it
+  known.release();  // the caller keeps its weak reference
   return locked;
 }
 
@@ -173,13 +173,14 @@ PyObject* placeholder(const ZerocopyTensorView* view, PyTypeObject* type) {
     PyObject* object = THPVariable_Wrap(std::move(tensor));
     if (object == nullptr) return nullptr;
 #if PY_VERSION_HEX >= 0x030E0000
-    // The tensor's attributes may lie within it. Only Python knows how to move them.
+    // The tensor's attributes may be stored inside it, and only Python can move them.
     if (PyObject_SetAttrString(object, "__class__", reinterpret_cast<PyObject*>(type)) != 0) {
       Py_DECREF(object);
       return nullptr;
     }
 #else
-    // `object.__class__ = type` does the same after comparing the layouts, and takes ten times as long.
+    // `object.__class__ = type` does the same after comparing the layouts, and takes ten times as
+    // long.
     Py_INCREF(type);
     PyTypeObject* const before = Py_TYPE(object);
     Py_SET_TYPE(object, type);

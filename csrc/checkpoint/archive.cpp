@@ -15,7 +15,7 @@ std::unique_ptr<Archive> Archive::open(std::shared_ptr<const Source> source, std
   Content content(std::move(source), std::move(mapping), mode);
   if (hdf5) {
     std::optional<Hdf5Listing> listing = list_plain_hdf5(*content.source());
-    if (!listing) throw UnsupportedError("hdf5: a file that takes an HDF5 library");
+    if (!listing) throw UnsupportedError("hdf5: this file needs an HDF5 library: install h5py");
     return std::make_unique<Hdf5Archive>(std::move(content), *std::move(listing));
   }
   if (safetensors) return std::make_unique<SafetensorsArchive>(std::move(content));
@@ -23,8 +23,8 @@ std::unique_ptr<Archive> Archive::open(std::shared_ptr<const Source> source, std
   return std::make_unique<ZipArchive>(std::move(content));
 }
 
-std::vector<Wanted> wanted_by(const Document& document) {
-  std::vector<Wanted> storages;
+std::vector<StorageRequest> storage_requests(const Document& document) {
+  std::vector<StorageRequest> storages;
   storages.reserve(document.storages.size());
   for (const Storage* storage : document.storages) {
     storages.push_back({storage->key, storage->dtype, storage->nbytes});

@@ -1,9 +1,9 @@
-// A checkpoint: what it says of an object, and the records that its storages lie in.
+// A checkpoint: its pickled object, and the records of its storages.
 //
 //   Archive ─┬─ ZipArchive           torch.save since 1.6, TorchScript
-//            ├─ LegacyArchive        torch.save before, and since with _use_new_zipfile_serialization=False
-//            ├─ SafetensorsArchive   .safetensors: a dict of tensors, and no pickle
-//            └─ Hdf5Archive          .h5: either of both
+//            ├─ LegacyArchive        torch.save before 1.6, or with _use_new_zipfile_serialization=False
+//            ├─ SafetensorsArchive   .safetensors: a dict of tensors, without a pickle
+//            └─ Hdf5Archive          .h5: with or without a pickle
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@
 
 namespace zerocopy {
 
-// What a pickle says about one of its storages: enough to find it and to check its record.
-struct Wanted {
+// A storage as the pickle describes it, to find its record and check the record's size.
+struct StorageRequest {
   std::string_view key;
   const DType* dtype;
   std::uint64_t nbytes;
@@ -24,7 +24,7 @@ struct Wanted {
 
 class Archive {
  public:
-  // Tells the container by its first bytes. Throws FormatError or UnsupportedError.
+  // Detects the container by its first bytes. Throws FormatError or UnsupportedError.
   static std::unique_ptr<Archive> open(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping,
                                        Mode mode);
 
@@ -37,19 +37,19 @@ class Archive {
   virtual const char* container() const noexcept = 0;
   virtual bool is_torchscript() const { return false; }
 
-  // Read by the safe machine, where it is a pickle; with `take_modules` as PickleForm has it. Throws what
-  // read_pickle throws.
+  // Reads the document, with the safe machine if the archive has a pickle. `take_modules` is that
+  // of PickleForm. Throws what read_pickle throws.
   virtual Document document(bool take_modules = false) const = 0;
 
-  // Whether it is a pickle that says it: that names globals, and is a program to whoever trusts it.
+  // Returns whether the archive has a pickle, which names globals and could run code in torch.load.
   virtual bool is_pickled() const { return true; }
   virtual Region pickle() const = 0;
 
-  // The record of each storage: it is there and has its size. A legacy file can only tell when it is
-  // asked for all storages at once. Throws FormatError.
-  virtual std::vector<Record> records(std::span<const Wanted> storages) = 0;
+  // Returns the record of each storage, after checking that the record exists and has the right
+  // size. A legacy file can answer only for all storages at once. Throws FormatError.
+  virtual std::vector<Record> records(std::span<const StorageRequest> storages) = 0;
 
-  // Where the checkpoint ends in its source, once its records are known.
+  // Returns the end of the checkpoint in its source. Call this after records().
   virtual std::uint64_t end() const noexcept = 0;
 
  protected:
@@ -58,7 +58,7 @@ class Archive {
   Content content_;
 };
 
-// The storages that a document needs records of, by their index.
-std::vector<Wanted> wanted_by(const Document& document);
+// Returns the requests for a document's storages, by their index.
+std::vector<StorageRequest> storage_requests(const Document& document);
 
 }  // namespace zerocopy

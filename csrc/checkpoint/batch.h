@@ -1,12 +1,11 @@
-// The records of many storages, read at once: small neighbours come together, large ones in parts, all by
-// several threads.
+// Reads the records of many storages at once: small neighbours together, large records in pieces,
+// with several threads.
 //
 //   file      │ 0 │1│  2  │        3        │ 4 │5│      records, with headers between them
-//   memory    ├─────────────┤├───────────────┤├─────┤      neighbours up to a size share a piece; each slices
-//   it
+//   memory    ├─────────────┤├───────────────┤├─────┤      small neighbours share one allocation
 //
-// So no latency is waited for record by record, and memory still goes back piece by piece with the tensors in
-// it.
+// So records do not wait for each other's latency, and memory is still freed in pieces with the
+// tensors.
 #pragma once
 
 #include <span>
@@ -16,13 +15,13 @@
 
 namespace zerocopy {
 
-struct Wish {
+struct RecordRead {
   Extent extent;
-  std::uint64_t alignment = 1;  // of its bytes in memory
+  std::uint64_t alignment = 1;  // required for the bytes in memory
 };
 
-// The bytes of each wish, in private memory that no two of them share. Throws FormatError for one that leaves
-// the source, and what reading throws.
-std::vector<Region> read_batch(const Source& source, std::span<const Wish> wishes);
+// Returns the bytes of each record, in private memory without overlaps. Throws FormatError for an
+// extent that exceeds the source, and the source's errors.
+std::vector<Region> read_batch(const Source& source, std::span<const RecordRead> record_reads);
 
 }  // namespace zerocopy

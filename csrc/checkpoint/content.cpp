@@ -13,7 +13,7 @@
 namespace zerocopy {
 namespace {
 
-// A typed pointer into bytes of unknown type has to suit the widest element.
+// Untyped bytes may be read as the widest element.
 constexpr std::uint64_t kWidestElement = 16;
 
 void reverse_units(const Region& bytes, std::size_t unit) {
@@ -22,7 +22,7 @@ void reverse_units(const Region& bytes, std::size_t unit) {
   }
 }
 
-constexpr std::uint64_t kMaxRecord = std::uint64_t{1} << 44U;  // so that no sum of them overflows
+constexpr std::uint64_t kMaxRecord = std::uint64_t{1} << 44U;  // prevents overflow of sums
 
 std::optional<std::uint64_t> max_inflated() {
   const char* const text = std::getenv("ZEROCOPY_MAX_INFLATED");
@@ -46,7 +46,7 @@ std::optional<std::uint64_t> max_inflated() {
 Placement Content::placement(const Record& record, const DType& element) const {
   using enum Placement::How;
   if (record.encoding == Encoding::deflated) return {inflated, "the record is deflated"};
-  if (record.encoding == Encoding::foreign) return {copied, record.foreign->why()};
+  if (record.encoding == Encoding::external) return {copied, record.external->why()};
   if (big_endian_ && element.swap > 1) return {copied, "the file is big-endian"};
   if (!mapping_) return {copied, "the file is read, not mapped"};
   const std::uint64_t alignment = &element == untyped() ? kWidestElement : element.size;
@@ -67,17 +67,17 @@ void Content::require_copies(const Record& record, const char* why) const {
 
 std::vector<Region> Content::read_storages(std::span<const Need> needs) const {
   std::vector<std::size_t> read;
-  std::vector<Wish> wishes;
+  std::vector<RecordRead> record_reads;
   for (std::size_t i = 0; i < needs.size(); ++i) {
     const auto& [record, element] = needs[i];
     const auto [how, why] = placement(*record, *element);
     if (how != Placement::How::copied || record->extent.size == 0) continue;
     require_copies(*record, why);
     read.push_back(i);
-    wishes.push_back({record->extent, element == untyped() ? kWidestElement : element->size});
+    record_reads.push_back({record->extent, element == untyped() ? kWidestElement : element->size});
   }
   std::vector<Region> regions(needs.size());
-  std::vector<Region> found = read_batch(*source_, wishes);
+  std::vector<Region> found = read_batch(*source_, record_reads);
   for (std::size_t i = 0; i < read.size(); ++i) {
     const DType& element = *needs[read[i]].element;
     if (big_endian_ && element.swap > 1) reverse_units(found[i], element.swap);
@@ -100,8 +100,7 @@ Region Content::made(const Record& record, const DType& element) const {
 }
 
 Region Content::part(const Record& record, const DType& element, Extent extent) const {
-  if (!extent.fits(record.size))
-    throw FormatError("checkpoint: a part that leaves record " + quote(record.name));
+  if (!extent.fits(record.size)) throw FormatError("checkpoint: a part exceeds record " + quote(record.name));
   const auto [how, why] = placement(record, element);
   const Extent in_file{record.extent.offset + extent.offset, extent.size};
   if (how == Placement::How::mapped) {
@@ -129,10 +128,10 @@ void Content::require_inflatable(std::span<const Record> records) {
 Region Content::read(const Record& record) const {
   if (record.encoding != Encoding::stored) require_inflatable({&record, 1});
   if (record.encoding == Encoding::deflated) return inflate(*source_, record.extent, record.size);
-  if (record.encoding == Encoding::foreign) {
-    Region bytes = record.foreign->read();
+  if (record.encoding == Encoding::external) {
+    Region bytes = record.external->read();
     if (bytes.size() == record.size) return bytes;
-    throw FormatError("checkpoint: record " + quote(record.name) + " came as " +
+    throw FormatError("checkpoint: record " + quote(record.name) + " was read as " +
                       std::to_string(bytes.size()) + " bytes");
   }
   return source_->read(record.extent);

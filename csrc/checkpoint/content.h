@@ -1,7 +1,7 @@
-// The bytes of a checkpoint in memory: where each storage's record becomes a Region.
+// Turns the records of storages into Regions in memory.
 //
 //   Record (extent in the file)  ──┬─ stored, aligned, native byte order, mapped ─→ slice of the mapping
-//                                  └─ anything else ─→ fresh memory, read, inflated, swapped as needed
+//                                  └─ otherwise ─→ fresh memory: read, inflated, swapped as needed
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace zerocopy {
 
-// How a storage's bytes get into memory, and why not by mapping.
+// The method by which a storage's bytes reach memory, and the reason if they are not mapped.
 struct Placement {
   enum class How : std::uint8_t { mapped, copied, inflated };
   How how;
@@ -24,7 +24,7 @@ struct Placement {
 
 class Content {
  public:
-  // `mapping` is `source` in memory, or null: then every record is read.
+  // `mapping` maps `source`. If it is null, every record is read.
   Content(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping, Mode mode)
       : source_(std::move(source)), mapping_(std::move(mapping)), mode_(mode) {}
 
@@ -35,31 +35,32 @@ class Content {
 
   Placement placement(const Record& record, const DType& element) const;
 
-  // Whether a storage's bytes lie in the source as they are wanted.
+  // Returns whether the source holds the storage's bytes in their final form.
   bool is_plain(const Record& record, const DType& element) const;
 
-  // What a storage is built over. Throws UnsupportedError when it cannot be where `mode` wants it.
+  // Returns the region for a storage. Throws UnsupportedError if `mode` demands a mapping that is
+  // impossible.
   Region storage(const Record& record, const DType& element) const;
 
-  // One of many, and what it is made of.
+  // A record, and the element type of its storage.
   struct Need {
     const Record* record;
     const DType* element;
   };
 
-  // Its bytes as they are wanted, in fresh memory.
+  // Returns the storage's bytes in fresh memory.
   Region made(const Record& record, const DType& element) const;
 
-  // The same for all that are read from the file as they are, at once; none for those that are mapped or
-  // inflated.
+  // Returns the same for all storages whose bytes can be read directly, in one batch. The regions
+  // of mapped or inflated storages stay empty.
   std::vector<Region> read_storages(std::span<const Need> needs) const;
 
-  // Some bytes of a storage, by their offset in its record, on pages of their own where they are mapped: what
-  // is read of the file is the pages that are touched. Never UnsupportedError: it is not there to be written
+  // Returns a part of a storage, by its offset in the record. Mapped parts lie on separate pages,
+  // so only touched pages are read. Never throws UnsupportedError, since the part is not written
   // to.
   Region part(const Record& record, const DType& element, Extent extent) const;
 
-  // As Source's. In mode "r+" the file is there to be changed, by us and by others: nothing is asked.
+  // Like the functions of Source. Mode "r+" allows changes by any process, so nothing is checked.
   void require_unchanged() const {
     if (mode_ != Mode::shared) source_->require_unchanged();
   }
@@ -68,11 +69,12 @@ class Content {
     require_unchanged();
   }
 
-  // Throws UnsupportedError where records inflate to more than the environment variable ZEROCOPY_MAX_INFLATED
-  // allows: bytes, or with K, M, G or T behind the number. Without the variable any ratio will do.
+  // Throws UnsupportedError if records inflate to more than the environment variable
+  // ZEROCOPY_MAX_INFLATED allows: a number of bytes, optionally with K, M, G or T. Without the
+  // variable any size is allowed.
   static void require_inflatable(std::span<const Record> records);
 
-  // The bytes of a record, inflated where need be, in fresh memory.
+  // Reads the content of a record into fresh memory, inflated if needed.
   Region read(const Record& record) const;
 
  private:

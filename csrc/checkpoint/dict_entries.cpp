@@ -12,14 +12,14 @@
 namespace zerocopy {
 namespace {
 
-// Longer texts within tuples are told by their length and a keyed hash.
+// Longer texts in tuples are compared by length and keyed hash.
 constexpr std::size_t kLongText = 64;
 
 std::string identity(const Value& key);
 
 std::string number(double real, const Value& key) {
   constexpr double kLimit = 9223372036854775808.0;                        // 2^63
-  if (std::isnan(real)) return "nan " + std::to_string(key.node().slot);  // equal to itself alone
+  if (std::isnan(real)) return "nan " + std::to_string(key.node().slot);  // NaN equals only itself
   if (real >= -kLimit && real < kLimit && std::trunc(real) == real)
     return "integer " + std::to_string(static_cast<std::int64_t>(real));
   return "real " + std::to_string(std::bit_cast<std::uint64_t>(real));
@@ -40,7 +40,7 @@ std::string parts(const Sequence& sequence, bool sorted) {
   return joined;
 }
 
-// The same for keys that are equal in Python. check_key bounds how much a key may hold.
+// Returns equal strings for keys that are equal in Python. check_key bounds a key's size.
 std::string identity(const Value& key) {
   switch (key.kind()) {
     case Kind::none:
@@ -74,7 +74,7 @@ std::string identity(const Value& key) {
       if (const DType* dtype = key.as<Global>().dtype; dtype != nullptr)
         return "dtype " + std::string(dtype->name);
       return "global " + text(key.as<Global>().module) + text(key.as<Global>().name);
-    default:  // what only its class could compare
+    default:  // only the class could compare
       return "object " + std::to_string(key.node().slot);
   }
 }

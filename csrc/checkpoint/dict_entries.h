@@ -1,4 +1,5 @@
-// The entries of a dict as Python has them: of equal keys (1, True, 1.0) the first and the value of the last.
+// Returns the entries of a dict as Python keeps them: of equal keys (1, True, 1.0), the first key
+// and the last value.
 #pragma once
 
 #include <vector>

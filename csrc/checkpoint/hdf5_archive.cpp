@@ -42,7 +42,7 @@ std::string_view parent_of(std::string_view path) {
   return slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
 }
 
-// All names: what is made of them is in proportion to that.
+// Concatenates all names, so the document's budget is in proportion to them.
 Region text_of(const Hdf5Listing& listing) {
   std::size_t size = 0;
   for (const Hdf5Entry& entry : listing) size += entry.path.size();
@@ -72,7 +72,7 @@ Hdf5Archive::Hdf5Archive(Content content, Hdf5Listing listing)
   if (const Hdf5Entry* table = find(kTable)) check_table(*table);
 }
 
-// HDF5 gives each dataset bytes of its own.
+// Checks that datasets do not overlap: HDF5 gives each dataset its own bytes.
 void Hdf5Archive::require_apart() const {
   std::vector<std::pair<Extent, const Hdf5Entry*>> extents;
   for (const Hdf5Entry& entry : listing_) {
@@ -100,7 +100,7 @@ void Hdf5Archive::find_pickle() {
     storages_ = std::string(group) + "/data/";
   }
   if (pickle_ == nullptr && find(kTable) != nullptr) {
-    throw FormatError("hdf5: there is an " + quote(kTable) + ", and 'archive/data.pkl' is missing");
+    throw FormatError("hdf5: found " + quote(kTable) + ", but 'archive/data.pkl' is missing");
   }
 }
 
@@ -113,17 +113,17 @@ const Hdf5Entry* Hdf5Archive::find(std::string_view path) const {
 bool Hdf5Archive::read_byteorder() const {
   const Hdf5Entry* entry = find(std::string(parent_of(pickle_->path)) + "/byteorder");
   if (entry == nullptr) return false;
-  if (!is_bytes(*entry)) fail(*entry, "is not made of bytes");
+  if (!is_bytes(*entry)) fail(*entry, "does not consist of bytes");
   const Region order = bytes_of(*entry, kMaxText);
   if (order.bytes().text() == "big") return true;
   if (order.bytes().text() == "little") return false;
   throw FormatError("checkpoint: byte order " + quote(order.bytes().text()));
 }
 
-// One row for each storage, and it says what HDF5 says.
+// Checks that the table has one row per storage, and agrees with HDF5.
 void Hdf5Archive::check_table(const Hdf5Entry& table) const {
   if (table.dtype != "int64" || table.shape.size() != 2 || table.shape[1] != 3) {
-    fail(table, "is no table of three columns, of int64");
+    fail(table, "is not an int64 table of three columns");
   }
   const auto storages = static_cast<std::size_t>(std::ranges::count_if(listing_, [&](const Hdf5Entry& entry) {
     return !entry.is_group && entry.path.starts_with(storages_);
@@ -162,12 +162,12 @@ Record Hdf5Archive::record_of(const Hdf5Entry& entry) const {
     return {
         .name = entry.path, .extent = {*entry.offset, nbytes}, .encoding = Encoding::stored, .size = nbytes};
   }
-  if (entry.foreign == nullptr) fail(entry, "has no bytes");
+  if (entry.external == nullptr) fail(entry, "has no bytes");
   return {.name = entry.path,
           .extent = {},
-          .encoding = Encoding::foreign,
+          .encoding = Encoding::external,
           .size = nbytes,
-          .foreign = entry.foreign.get()};
+          .external = entry.external.get()};
 }
 
 Region Hdf5Archive::bytes_of(const Hdf5Entry& entry, std::uint64_t most) const {
@@ -177,8 +177,8 @@ Region Hdf5Archive::bytes_of(const Hdf5Entry& entry, std::uint64_t most) const {
 }
 
 Region Hdf5Archive::pickle() const {
-  if (pickle_ == nullptr) throw UnsupportedError("checkpoint: an HDF5 file that has no pickle");
-  if (!is_bytes(*pickle_)) fail(*pickle_, "is not made of bytes");
+  if (pickle_ == nullptr) throw UnsupportedError("checkpoint: this HDF5 file has no pickle");
+  if (!is_bytes(*pickle_)) fail(*pickle_, "does not consist of bytes");
   return bytes_of(*pickle_, kMaxPickle);
 }
 
@@ -190,12 +190,12 @@ Document Hdf5Archive::tree() const {
   Document document(text_of(listing_));
   std::map<std::string_view, Mapping*> groups{{"", &document.make<Mapping>(Kind::dict)}};
   document.root = Value::of(*groups[""]);
-  std::vector<const Storage*> storages(listing_.size());  // of each entry, if it is a dataset
+  std::vector<const Storage*> storages(listing_.size());  // of each entry that is a dataset
   for (std::size_t i = 0; i < listing_.size(); ++i) {
     const Hdf5Entry& entry = listing_[i];
     const std::string_view parent = parent_of(entry.path);
     const auto group = groups.find(parent);
-    if (group == groups.end()) throw FormatError("hdf5: " + quote(entry.path) + " lies in no group");
+    if (group == groups.end()) throw FormatError("hdf5: " + quote(entry.path) + " has no group");
     Value value;
     if (entry.is_group) {
       auto& made = document.make<Mapping>(Kind::dict);
@@ -214,11 +214,11 @@ Document Hdf5Archive::tree() const {
   return document;
 }
 
-std::vector<Record> Hdf5Archive::records(std::span<const Wanted> storages) {
+std::vector<Record> Hdf5Archive::records(std::span<const StorageRequest> storages) {
   std::vector<Record> records;
   records.reserve(storages.size());
   std::string path = storages_;
-  for (const Wanted& storage : storages) {
+  for (const StorageRequest& storage : storages) {
     path.replace(storages_.size(), std::string::npos, storage.key);
     const Hdf5Entry* entry = find(path);
     if (entry == nullptr) throw FormatError("hdf5: dataset " + quote(path) + " is missing");

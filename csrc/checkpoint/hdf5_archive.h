@@ -1,15 +1,15 @@
-// An HDF5 file as a checkpoint: either of two layouts.
+// An HDF5 file as a checkpoint, in one of two layouts.
 //
-//   what torch.save wrote, record by record         anything else
+//   records of a torch.save archive                any other file
 //
 //     /archive/data.pkl        the pickle             /group/sub/name      a dataset: a tensor
 //     /archive/data/<key>      one storage each
 //     /archive/byteorder       as in a zip            groups are nested dicts
 //     /offsets_table           key, offset, size
 //
-// The first is what zerocopy.convert writes, and made known by the HDF5 notebook. Its table exists for
-// readers that do not look at each dataset. Here all are looked at, and a table that says otherwise is
-// refused.
+// zerocopy.convert writes the first layout, which the HDF5 notebook introduced. Its table serves
+// readers that skip the datasets. This reader inspects every dataset, and refuses a table that
+// disagrees.
 #pragma once
 
 #include "checkpoint/archive.h"
@@ -27,7 +27,7 @@ class Hdf5Archive final : public Archive {
   Document document(bool take_modules) const override;
   bool is_pickled() const override { return pickle_ != nullptr; }
   Region pickle() const override;
-  std::vector<Record> records(std::span<const Wanted> storages) override;
+  std::vector<Record> records(std::span<const StorageRequest> storages) override;
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
 
  private:
@@ -43,7 +43,7 @@ class Hdf5Archive final : public Archive {
   Hdf5Listing listing_;
   NameTable<NameHash> by_path_;
   const Hdf5Entry* pickle_ = nullptr;
-  std::string storages_;  // what the paths of storages begin with
+  std::string storages_;  // the common start of the storages' paths
 };
 
 }  // namespace zerocopy

@@ -12,7 +12,7 @@
 namespace zerocopy {
 namespace {
 
-// How a pickle spells an integer: the bytes of LONG1, or decimal digits.
+// The encodings of an integer in a pickle: the bytes of LONG1, or decimal digits.
 struct Spelling {
   std::string_view bytes;
   std::string_view digits;
@@ -22,7 +22,7 @@ constexpr Spelling kVersion{"\xe9\x03", "1001"};
 
 constexpr std::uint64_t kFirstWindow = 1024;  // four of the five pickles are shorter
 constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30U;
-constexpr std::uint64_t kLongestMagic = std::uint64_t{1} << 20U;
+constexpr std::uint64_t kMaxMagic = std::uint64_t{1} << 20U;
 
 [[noreturn]] void fail(const std::string& reason) { throw FormatError("legacy file: " + reason); }
 
@@ -44,7 +44,7 @@ bool spells(const Instruction& instruction, const Spelling& wanted) {
   }
 }
 
-// Whether a pickle is that integer and nothing else.
+// Returns whether a pickle is just that integer.
 bool is_integer(ByteSpan pickle, const Spelling& wanted) {
   Decoder decoder(pickle);
   Instruction instruction;
@@ -56,8 +56,8 @@ bool is_integer(ByteSpan pickle, const Spelling& wanted) {
   return instruction.opcode == Opcode::stop;
 }
 
-// ... or comes to it in some other way. torch takes any: a file must not pass here for something
-// unknown that is a checkpoint to torch.
+// Returns whether a pickle evaluates to that integer in any way. torch accepts all, so this reader
+// must recognise every file that is a checkpoint to torch.
 bool comes_to(const Region& pickle, const Spelling& wanted) {
   try {
     if (is_integer(pickle.bytes(), wanted)) return true;
@@ -70,8 +70,8 @@ bool comes_to(const Region& pickle, const Spelling& wanted) {
   }
 }
 
-// The pickle at `offset`. One that has no end is given as far as it goes: who reads it will say so,
-// and knows by then what it names.
+// Returns the pickle at `offset`. An unterminated pickle is returned as far as it goes: the caller
+// reports the error, after listing its globals.
 Region pickle_at(const Source& source, std::uint64_t offset, std::uint64_t longest) {
   const std::uint64_t left = std::min(source.size() - offset, longest);
   for (std::uint64_t window = kFirstWindow;; window *= 4) {
@@ -90,13 +90,14 @@ Region pickle_at(const Source& source, std::uint64_t offset, std::uint64_t longe
 
 bool LegacyArchive::recognises(const Source& source) {
   const Region head = source.read({0, std::min<std::uint64_t>(4, source.size())});
-  if (head.bytes().text() == "PK\3\4") return false;  // these are opcodes as well
-  return comes_to(pickle_at(source, 0, kLongestMagic), kMagic);
+  // A zip signature is also a sequence of opcodes.
+  if (head.bytes().text() == "PK\3\4") return false;
+  return comes_to(pickle_at(source, 0, kMaxMagic), kMagic);
 }
 
 LegacyArchive::LegacyArchive(Content content) : Archive(std::move(content)) {
   if (!comes_to(next_pickle(), kMagic)) fail("wrong magic number");
-  if (!comes_to(next_pickle(), kVersion)) fail("wrong protocol version, or none");
+  if (!comes_to(next_pickle(), kVersion)) fail("wrong or missing protocol version");
   const Region sys_info = next_pickle();
   for (const auto& [module, name] : list_globals(sys_info.bytes())) {
     throw RefusedError("legacy file: sys_info names " + quote(module) + "." + quote(name));
@@ -115,16 +116,17 @@ std::vector<std::string_view> LegacyArchive::read_keys() {
   keys_ = next_pickle();
   const Document document = read_pickle(keys_);
   if (!document.externals.empty()) throw RefusedError("legacy file: the list of keys names globals");
-  if (!document.root.is(Kind::list)) fail("the list of keys is no list");
-  std::vector<std::string_view> keys;  // copies would let one long key, repeated from the memo, fill memory
+  if (!document.root.is(Kind::list)) fail("the list of keys is not a list");
+  // Views: copies of one long key, repeated from the memo, would exhaust memory.
+  std::vector<std::string_view> keys;
   for (const Value& key : document.root.as<Sequence>().items) {
-    if (!key.is_text()) fail("a key that is no string");
+    if (!key.is_text()) fail("a key is not a string");
     keys.push_back(key.as<Blob>().bytes.text());
   }
   return keys;
 }
 
-std::vector<Record> LegacyArchive::records(std::span<const Wanted> storages) {
+std::vector<Record> LegacyArchive::records(std::span<const StorageRequest> storages) {
   end_ = keys_at_;
   NameTable<NameHash> wanted;
   for (std::size_t i = 0; i < storages.size(); ++i) wanted.insert(storages[i].key, i);
@@ -139,15 +141,16 @@ std::vector<Record> LegacyArchive::records(std::span<const Wanted> storages) {
     records[entry->value].name = key;
   }
   for (std::size_t i = 0; i < storages.size(); ++i) {
-    const std::size_t first = wanted.find(storages[i].key)->value;  // empty ones of several types share a key
-    if (!found[first]) fail("no data of storage " + quote(storages[i].key));
+    // Empty storages of several types share a key.
+    const std::size_t first = wanted.find(storages[i].key)->value;
+    if (!found[first]) fail("missing data of storage " + quote(storages[i].key));
     records[i] = records[first];
   }
   if (ends_like_a_zip(source())) fail("it ends as a zip archive: two checkpoints in one file");
   return records;
 }
 
-Record LegacyArchive::next_record(const Wanted& storage) {
+Record LegacyArchive::next_record(const StorageRequest& storage) {
   std::uint64_t count = 0;
   source().read(end_, std::as_writable_bytes(std::span(&count, 1)));
   if (count != storage.nbytes / storage.dtype->size) {

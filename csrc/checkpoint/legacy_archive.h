@@ -1,10 +1,10 @@
-// A checkpoint of before PyTorch 1.6: pickles back to back, then the storages' bytes.
+// A checkpoint from before PyTorch 1.6: consecutive pickles, then the storages' bytes.
 //
 //   magic │ 1001 │ {sys_info} │ the object │ [keys] │ count │ bytes │ count │ bytes │ …
 //
-// `count` is a little-endian int64, of elements: only the object's pickle tells their size, so where
-// a storage lies is known when all of them are. Data are little-endian whatever sys_info says.
-// Written by torch.serialization._legacy_save.
+// `count` is a little-endian int64 that counts elements. Only the object's pickle tells the element
+// size, so storages are located all at once. Data are little-endian whatever sys_info says. Written
+// by torch.serialization._legacy_save.
 #pragma once
 
 #include "checkpoint/archive.h"
@@ -13,10 +13,10 @@ namespace zerocopy {
 
 class LegacyArchive final : public Archive {
  public:
-  // By the magic number, which is the first pickle of the file.
+  // Checks the magic number, which is the first pickle of the file.
   static bool recognises(const Source& source);
 
-  // Reads the first three pickles. They are compared and walked, never run.
+  // Reads the first three pickles. They are compared and walked, never executed.
   explicit LegacyArchive(Content content);
 
   const char* container() const noexcept override { return "legacy"; }
@@ -24,20 +24,20 @@ class LegacyArchive final : public Archive {
   Document document(bool take_modules) const override {
     return read_pickle(object_, {.ids = PersistentId::storage_with_view, .take_modules = take_modules});
   }
-  std::vector<Record> records(std::span<const Wanted> storages) override;
+  std::vector<Record> records(std::span<const StorageRequest> storages) override;
   std::uint64_t end() const noexcept override { return end_; }
 
  private:
   Region next_pickle();
   std::vector<std::string_view> read_keys();
-  Record next_record(const Wanted& storage);
+  Record next_record(const StorageRequest& storage);
 
   const Source& source() const noexcept { return *content_.source(); }
 
   Region object_;
   std::uint64_t keys_at_ = 0;
-  Region keys_;            // their pickle: the records' names point into it
-  std::uint64_t end_ = 0;  // of what has been read
+  Region keys_;            // their pickle, which the records' names point into
+  std::uint64_t end_ = 0;  // of the bytes read so far
 };
 
 }  // namespace zerocopy

@@ -2,13 +2,13 @@
 
 #include <utility>
 
-#include "checkpoint/catalog.h"
 #include "checkpoint/dict_entries.h"
+#include "checkpoint/name_index.h"
 
 namespace zerocopy {
 namespace {
 
-constexpr std::uint64_t kTimes = 64;  // as the catalog has it
+constexpr std::uint64_t kTimes = 64;  // as for the name index
 constexpr std::uint64_t kEntryCost = 64;
 
 }  // namespace
@@ -23,15 +23,15 @@ void ObjectTensors::look(std::string_view name, const Value& value) {
 }
 
 void ObjectTensors::walk(const std::string& name, const Value& value, int depth) {
-  if (Catalog::is_tensor(value)) {
+  if (NameIndex::is_tensor(value)) {
     if (owner_ == nullptr) return;
     budget_.charge(name.size() + kEntryCost);
     found_.push_back({name, owner_, value});
     return;
   }
-  if (depth > Document::kDeepest) return;
+  if (depth > Document::kMaxNesting) return;
   const bool is_object = value.is(Kind::object);
-  if (!is_object && !Path::is_branch(value)) return;
+  if (!is_object && !BranchPath::is_branch(value)) return;
   if (entered_[value.node().slot]) return;
   entered_[value.node().slot] = true;
   std::size_t place = 0;

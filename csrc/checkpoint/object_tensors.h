@@ -1,4 +1,4 @@
-// The tensors inside objects of classes that are not native: a whole module has its tensors there.
+// Finds the tensors inside objects of classes that are not native, such as whole modules.
 #pragma once
 
 #include <string>
@@ -15,12 +15,12 @@ struct ObjectTensor {
   Value value;
 };
 
-// Enters each container once, so that a few bytes cannot make it walk without end.
+// Visits each container once, so a few bytes cannot cause an endless walk.
 class ObjectTensors {
  public:
   explicit ObjectTensors(const Document& document);
 
-  // Looks into an object that has this name. Throws FormatError when the names are out of proportion.
+  // Searches an object of this name. Throws FormatError when the names are out of proportion.
   void look(std::string_view name, const Value& value);
 
   const std::vector<ObjectTensor>& found() const noexcept { return found_; }

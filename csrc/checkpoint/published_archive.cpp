@@ -13,7 +13,7 @@ constexpr std::uint64_t kMaxMapping = std::uint64_t{1} << kMappingShift;
 
 using Mappings = std::shared_ptr<const std::vector<Region>>;
 
-// The bytes of an extent of the archive.
+// Returns the bytes of an extent of the archive.
 Region slice_of(const Mappings& mappings, Extent extent) {
   const std::uint64_t number = extent.offset >> kMappingShift;
   if (number >= mappings->size()) throw FormatError("published: no mapping " + std::to_string(number));
@@ -25,7 +25,7 @@ class MappingsSource final : public Source {
   explicit MappingsSource(Mappings mappings) : mappings_(std::move(mappings)) {}
 
   std::uint64_t size() const noexcept override { return mappings_->size() << kMappingShift; }
-  void require_unchanged() const override {}  // the server has asked the files
+  void require_unchanged() const override {}  // the server has checked the files
   void require_in_place() const override {}
 
  private:
@@ -44,7 +44,7 @@ class MappingsMapper final : public Mapper {
 
   Region region(Extent extent) override { return slice_of(mappings_, extent); }
   bool is_aligned(std::uint64_t offset, std::uint64_t alignment) const override {
-    // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
+    // NOLINTNEXTLINE(*-reinterpret-cast): the address's alignment
     return reinterpret_cast<std::uintptr_t>(slice_of(mappings_, {offset, 0}).data()) % alignment == 0;
   }
 
@@ -52,7 +52,7 @@ class MappingsMapper final : public Mapper {
   Mappings mappings_;
 };
 
-// The fields of a row of `Size` numbers.
+// Returns the fields of a row.
 template <std::size_t Size>
 std::array<std::uint64_t, Size> row_at(ByteSpan table, std::uint64_t number) {
   std::array<std::uint64_t, Size> fields{};
@@ -65,7 +65,7 @@ constexpr std::uint64_t kStorageFields = 4;
 
 Region table_in(const Region& first, PublishedArchive::Rows rows, std::uint64_t fields) {
   const std::uint64_t size = fields * sizeof(std::uint64_t);
-  if (rows.count > kMaxMapping / size) throw FormatError("published: a table too long");
+  if (rows.count > kMaxMapping / size) throw FormatError("published: a table is too long");
   return first.slice({rows.offset, rows.count * size});
 }
 
@@ -126,11 +126,12 @@ Document PublishedArchive::document(bool take_modules) const {
   return read_pickle(pickle_, {.take_modules = take_modules});
 }
 
-std::vector<Record> PublishedArchive::records(std::span<const Wanted> storages) {
+std::vector<Record> PublishedArchive::records(std::span<const StorageRequest> storages) {
   std::vector<Record> records;
   records.reserve(storages.size());
-  std::vector<std::optional<std::size_t>> first(rows_.size());  // record of each storage, by its first row
-  for (const Wanted& storage : storages) {
+  // The first record of each storage, by its first row.
+  std::vector<std::optional<std::size_t>> first(rows_.size());
+  for (const StorageRequest& storage : storages) {
     std::uint64_t number = 0;
     const char* end = storage.key.data() + storage.key.size();
     const auto [stop, error] = std::from_chars(storage.key.data(), end, number);

@@ -1,16 +1,16 @@
-// A result of the model server: a pickle and two tables in sealed memory, and storages in that memory, in
-// other sealed memory and in the files they came from.
+// A result of the model server. Part 0, in sealed memory, holds a pickle and two tables. Storages
+// lie in part 0, in other sealed memory, or in the files that they came from.
 //
-//   part 0   ├─ … ─┼─ mappings ─┼─ storages ─┼─ pickle ─┼─ … ─┼─ storage ─┼─ storage ─┤      sealed memory
-//   part 1                           ├─ storage ─┤      ├─ storage ─┤                         a file, say
+//   part 0   ├─ … ─┼─ mappings ─┼─ storages ─┼─ pickle ─┼─ … ─┼─ storage ─┼─ storage ─┤  sealed memory
+//   part 1                           ├─ storage ─┤      ├─ storage ─┤                     e.g. a file
 //
-//   mappings   one row a mapping: part (u64), offset in the part (u64), size (u64)
-//   storages   one row a storage, by its number in the pickle: mapping (u64), offset in the mapping (u64),
-//              size (u64), number of the first row that is the same storage (u64)
+//   mappings   one row per mapping: part (u64), offset in the part (u64), size (u64)
+//   storages   one row per storage, by its number in the pickle: mapping (u64), offset in the mapping
+//              (u64), size (u64), number of the first row of the same storage (u64)
 //
-// Each mapping is copy-on-write. Two storages over the same bytes that are independent of each other lie in
-// two mappings, so that a write to one leaves the other as it is. The archive knows a mapping by its number,
-// which is in the upper 16 bits of an offset, so that no search leads from an offset to its mapping.
+// Each mapping is copy-on-write. Independent storages over the same bytes use separate mappings, so
+// a write to one does not change the other. The upper 16 bits of an archive offset are the
+// mapping's number, so finding the mapping needs no search.
 #pragma once
 
 #include <functional>
@@ -38,20 +38,21 @@ class PublishedArchive final : public Archive {
   // Maps an extent of a part, by the part's number.
   using Map = std::function<Region(std::size_t part, Extent extent)>;
 
-  // `first` is part 0. Throws FormatError when the layout leaves it, a mapping its part or a row its mapping.
+  // `first` is part 0. Throws FormatError if a table exceeds part 0, a mapping its part, or a
+  // storage its mapping.
   static std::unique_ptr<PublishedArchive> of(const Region& first, std::span<const std::uint64_t> part_sizes,
                                               const Layout& layout, const Map& map);
 
   const char* container() const noexcept override { return "published"; }
   Document document(bool take_modules) const override;
   Region pickle() const override { return pickle_; }
-  std::vector<Record> records(std::span<const Wanted> storages) override;
+  std::vector<Record> records(std::span<const StorageRequest> storages) override;
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
 
  private:
   struct Row {
     Extent extent;        // in the archive
-    std::uint64_t first;  // number of the first row that is the same storage
+    std::uint64_t first;  // number of the first row of the same storage
   };
 
   PublishedArchive(Content content, Region pickle, std::vector<Row> rows)

@@ -8,51 +8,51 @@
 namespace zerocopy {
 namespace {
 
-// The format's names of torch's dtypes. F4 is packed: torch has two numbers in each element. Of F6 torch has
-// none.
-struct Named {
+// torch's dtypes for the format's names. F4 is packed: torch stores two numbers per element. torch
+// has no dtype for F6.
+struct FormatDtype {
   std::string_view format;
   std::string_view torch;
   std::int64_t packed = 1;
 };
 constexpr std::array kNamed{
-    Named{"BOOL", "bool"},
-    Named{"U8", "uint8"},
-    Named{"I8", "int8"},
-    Named{"F8_E5M2", "float8_e5m2"},
-    Named{"F8_E4M3", "float8_e4m3fn"},
-    Named{"F8_E8M0", "float8_e8m0fnu"},
-    Named{"F8_E4M3FNUZ", "float8_e4m3fnuz"},
-    Named{"F8_E5M2FNUZ", "float8_e5m2fnuz"},
-    Named{"I16", "int16"},
-    Named{"U16", "uint16"},
-    Named{"F16", "float16"},
-    Named{"BF16", "bfloat16"},
-    Named{"I32", "int32"},
-    Named{"U32", "uint32"},
-    Named{"F32", "float32"},
-    Named{"C64", "complex64"},
-    Named{"F64", "float64"},
-    Named{"I64", "int64"},
-    Named{"U64", "uint64"},
-    Named{"F4", "float4_e2m1fn_x2", 2},
+    FormatDtype{"BOOL", "bool"},
+    FormatDtype{"U8", "uint8"},
+    FormatDtype{"I8", "int8"},
+    FormatDtype{"F8_E5M2", "float8_e5m2"},
+    FormatDtype{"F8_E4M3", "float8_e4m3fn"},
+    FormatDtype{"F8_E8M0", "float8_e8m0fnu"},
+    FormatDtype{"F8_E4M3FNUZ", "float8_e4m3fnuz"},
+    FormatDtype{"F8_E5M2FNUZ", "float8_e5m2fnuz"},
+    FormatDtype{"I16", "int16"},
+    FormatDtype{"U16", "uint16"},
+    FormatDtype{"F16", "float16"},
+    FormatDtype{"BF16", "bfloat16"},
+    FormatDtype{"I32", "int32"},
+    FormatDtype{"U32", "uint32"},
+    FormatDtype{"F32", "float32"},
+    FormatDtype{"C64", "complex64"},
+    FormatDtype{"F64", "float64"},
+    FormatDtype{"I64", "int64"},
+    FormatDtype{"U64", "uint64"},
+    FormatDtype{"F4", "float4_e2m1fn_x2", 2},
 };
 
-const Named& named(const SafetensorsEntry& entry) {
+const FormatDtype& named(const SafetensorsEntry& entry) {
   const auto* found = std::find_if(kNamed.begin(), kNamed.end(),
-                                   [&](const Named& dtype) { return dtype.format == entry.dtype; });
+                                   [&](const FormatDtype& dtype) { return dtype.format == entry.dtype; });
   if (found != kNamed.end()) return *found;
   throw UnsupportedError("safetensors: tensor " + quote(entry.name) + " is of dtype " + quote(entry.dtype) +
                          ", which torch does not have");
 }
 
 Value tensor_of(Document& document, const SafetensorsEntry& entry) {
-  const Named& as = named(entry);
+  const FormatDtype& as = named(entry);
   const Storage& storage = add_storage(document, entry.name, *dtype_by_name(as.torch), entry.extent.size);
   if (as.packed == 1) return add_tensor(document, storage, entry.shape, "safetensors: tensor");
   if (entry.shape.empty() || entry.shape.back() % as.packed != 0) {
     throw UnsupportedError("safetensors: tensor " + quote(entry.name) +
-                           ": rows that end within an element of " + std::string(as.torch));
+                           ": its rows end within an element of " + std::string(as.torch));
   }
   std::vector<std::int64_t> size(entry.shape.begin(), entry.shape.end());
   size.back() /= as.packed;
@@ -80,9 +80,10 @@ Document SafetensorsArchive::document(bool /*take_modules*/) const {
   return document;
 }
 
-std::vector<Record> SafetensorsArchive::records(std::span<const Wanted> storages) {
+std::vector<Record> SafetensorsArchive::records(std::span<const StorageRequest> storages) {
   const auto& entries = header_.entries();
-  if (storages.size() != entries.size()) throw FormatError("safetensors: storages that are not its own");
+  if (storages.size() != entries.size())
+    throw FormatError("safetensors: the storages are not those of its own document");
   std::vector<Record> records;
   records.reserve(entries.size());
   for (const SafetensorsEntry& entry : entries) {

@@ -1,4 +1,4 @@
-// A .safetensors file as a checkpoint: a dict of names to tensors, each with a storage of its own.
+// A .safetensors file as a checkpoint: a dict from names to tensors, each with its own storage.
 #pragma once
 
 #include "checkpoint/archive.h"
@@ -14,7 +14,7 @@ class SafetensorsArchive final : public Archive {
   Document document(bool take_modules) const override;
   bool is_pickled() const override { return false; }
   Region pickle() const override;
-  std::vector<Record> records(std::span<const Wanted> storages) override;
+  std::vector<Record> records(std::span<const StorageRequest> storages) override;
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
 
  private:

@@ -25,7 +25,8 @@ Value tuple(Document& document, std::span<const std::int64_t> numbers) {
   return Value::of(node);
 }
 
-// Row by row, as torch counts it: of what is empty too. False where a stride is no int64.
+// Computes contiguous strides as torch does, also for empty tensors. Returns false on overflow of
+// int64.
 bool contiguous(std::span<const std::int64_t> size, std::span<std::int64_t> stride) {
   std::int64_t step = 1;
   for (std::size_t i = size.size(); i-- > 0;) {

@@ -1,4 +1,4 @@
-// A document that comes of no pickle: texts, and tensors that are a storage each, row by row.
+// Builds documents for formats without a pickle: texts, and contiguous tensors with a storage each.
 #pragma once
 
 #include <span>
@@ -8,12 +8,12 @@
 
 namespace zerocopy {
 
-// Both copy what they are given, unless it is a view of the document's own text.
+// Both functions copy their arguments, except views of the document's own text.
 Value add_text(Document& document, std::string_view text);
 const Storage& add_storage(Document& document, std::string_view key, const DType& dtype,
                            std::uint64_t nbytes);
 
-// Throws FormatError, which begins with `what` and the storage's key, where the storage does not hold it.
+// Throws FormatError if the tensor exceeds the storage. The message begins with `what` and the key.
 Value add_tensor(Document& document, const Storage& storage, std::span<const std::int64_t> size,
                  std::string_view what);
 

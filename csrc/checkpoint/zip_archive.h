@@ -1,11 +1,11 @@
-// A torch.save zip archive: its records, and which of them each storage is.
+// A torch.save zip archive: its records, and the record of each storage.
 //
 //   <root>/data.pkl        the pickle
 //   <root>/data/<key>      one storage each, raw
 //   <root>/version         "3\n"; torch reads 1 to 10
 //   <root>/byteorder       "little" or "big"; absent before torch 2.1, which means little
 //   <root>/constants.pkl   only in TorchScript archives, which are programs: torch runs them
-//   <root>/constants/<key> storages of that pickle, whose keys have nothing to do with those of data.pkl
+//   <root>/constants/<key> storages of that pickle, with keys independent of those of data.pkl
 //   <root>/code/...        its source
 //
 // Written by torch/csrc/serialization and caffe2/serialize/inline_container.cc.
@@ -29,32 +29,34 @@ class ZipArchive final : public Archive {
   bool is_torchscript() const override { return zip_.contains("constants.pkl"); }
   Region pickle() const override;
   Document document(bool take_modules) const override;
-  std::vector<Record> records(std::span<const Wanted> storages) override {
+  std::vector<Record> records(std::span<const StorageRequest> storages) override {
     return records_in("data/", storages);
   }
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
 
-  // Every record, its local header read and checked, so that no byte of the file is left
-  // unexplained. Where there are many a thread of its own reads them meanwhile, and this waits for
-  // it. Throws what Zip::record throws.
+  // Returns every record, with its local header read and checked, so every byte of the file is
+  // accounted for. If records are many, a thread reads the headers in the background, and this call
+  // waits for it. Throws what Zip::record throws.
   const std::vector<Record>& all_records() const { return records_.get(); }
 
-  // For what has more than one pickle. The records of storages in a folder, checked as records() checks them;
-  // a record's whole content, which has to be in proportion to what is stored. Throws FormatError.
+  // For archives with more than one pickle. records_in() returns the checked records of storages in
+  // a folder. read() returns a record's content, whose size must be in proportion to its stored
+  // bytes. Both throw FormatError.
   const Zip& directory() const noexcept { return zip_; }
-  std::vector<Record> records_in(std::string_view folder, std::span<const Wanted> storages) const;
+  std::vector<Record> records_in(std::string_view folder, std::span<const StorageRequest> storages) const;
   Region read(std::size_t record) const;
 
  private:
   std::optional<std::size_t> find(std::string_view name) const { return zip_.find(name); }
   std::size_t pickle_record() const;
-  std::size_t find_storage(std::string_view folder, const Wanted& storage) const;
+  std::size_t find_storage(std::string_view folder, const StorageRequest& storage) const;
   void check_version() const;
   bool read_byteorder() const;
   std::string read_text(std::size_t record) const;
 
   Zip zip_;
-  std::shared_future<std::vector<Record>> records_;  // its thread reads zip_: an Archive stays put
+  // Its thread reads zip_, so an Archive never moves.
+  std::shared_future<std::vector<Record>> records_;
 };
 
 }  // namespace zerocopy

@@ -1,5 +1,5 @@
-// The number that torch logs for an archive, told from its content: the SHA-256 (FIPS 180-4) of a text about
-// its records, modulo 10^40. Nothing here allocates or throws.
+// The number that torch logs for an archive, computed from its content: the SHA-256 (FIPS 180-4) of
+// a text about its records, modulo 10^40. These functions do not allocate or throw.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ class Sha256 {
 
 constexpr std::size_t kIdentifierDigits = 40;
 
-// The last decimal digits of a digest, read as a number whose lowest byte comes first.
+// Returns the last decimal digits of a digest, read as a little-endian number.
 std::array<char, kIdentifierDigits> digits_of(std::array<std::uint8_t, 32> digest) noexcept;
 
 }  // namespace zerocopy

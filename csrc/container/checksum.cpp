@@ -5,7 +5,7 @@
 namespace zerocopy {
 
 std::uint32_t crc32(std::uint32_t crc, ByteSpan bytes) {
-  // Of no data at all it returns what a CRC begins with.
+  // libdeflate returns the initial CRC for null data, whatever `crc` is.
   return bytes.empty() ? crc : libdeflate_crc32(crc, bytes.data(), bytes.size());
 }
 

@@ -1,14 +1,14 @@
-// CRC-32 as zip has it (ISO 3309), by libdeflate: the only place that knows it.
+// CRC-32 as in zip (ISO 3309), by libdeflate. No other file uses libdeflate.
 //
-// zlib's own takes a second for a gigabyte, longer than the disk takes to write it; libdeflate multiplies
-// without carries where the processor can, and waits for memory.
+// zlib takes a second per gigabyte, longer than the disk takes to write it. libdeflate uses
+// carry-less multiplication and is limited by memory.
 #pragma once
 
 #include "memory/bytes.h"
 
 namespace zerocopy {
 
-// Of what gave `crc`, and of `bytes` behind it.
+// Continues `crc` with `bytes`.
 std::uint32_t crc32(std::uint32_t crc, ByteSpan bytes);
 
 }  // namespace zerocopy

@@ -18,13 +18,14 @@ using hdf5::Object;
 using namespace std::string_view_literals;
 
 constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n"sv;
-constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
-constexpr std::uint64_t kEntry = 40;    // a name in a leaf
-constexpr std::uint64_t kHeader = 512;  // of an object, as h5py writes it: 272
-constexpr std::uint64_t kCopies = 4;    // of a path: in the listing, the document, the names, Python
+constexpr std::uint64_t kUndefinedAddress = ~std::uint64_t{0};
+constexpr std::uint64_t kEntry = 40;    // of a name in a leaf
+constexpr std::uint64_t kHeader = 512;  // of an object; h5py writes 272 bytes
+// copies of a path: in the listing, the document, the names, Python
+constexpr std::uint64_t kCopies = 4;
 constexpr std::uint64_t kMaxHeap = 1U << 26U;
 constexpr int kMaxDepth = 64;
-constexpr std::size_t kLevels = 16;  // of a tree
+constexpr std::size_t kLevels = 16;  // levels of a tree
 constexpr std::uint16_t kMaxSymbols = 512;
 
 class PlainReader {
@@ -47,21 +48,21 @@ class PlainReader {
   struct Symbol {
     std::uint64_t name;
     std::uint64_t header;
-    std::uint32_t cached;  // what else is in the entry: nothing, a group's tables, a soft link
+    std::uint32_t cached;  // kind of the cached data: none, a group's tables, a soft link
     std::uint64_t tree;
     std::uint64_t heap;
   };
 
-  // What the names of one group lie between: behind the first, up to the second.
+  // The bounds of the names in a group: above `after`, up to `last`.
   struct Range {
     std::string_view after{};
     std::optional<std::string_view> to{};
   };
 
-  // The last node of a level, and which comes next: libhdf5 walks a level, too.
-  struct Beside {
-    std::uint64_t last = kNowhere;
-    std::uint64_t right = kNowhere;
+  // The last node of a level and its right sibling: libhdf5 also walks along a level.
+  struct Siblings {
+    std::uint64_t last = kUndefinedAddress;
+    std::uint64_t right = kUndefinedAddress;
   };
 
   // A group while its names are read.
@@ -69,11 +70,11 @@ class PlainReader {
     const std::string& path;
     int depth;
     Region heap;
-    std::string_view before{};  // the last name
-    std::array<Beside, kLevels> beside{};
+    std::string_view before{};  // the previous name
+    std::array<Siblings, kLevels> beside{};
   };
 
-  // What a structure has for itself: all of them together are no more than the file.
+  // Reads the bytes of one structure. All structures together cannot exceed the file.
   Region own(std::uint64_t address, std::uint64_t size) {
     expect(Extent{address, size}.fits(end_) && size <= unread_);
     unread_ -= size;
@@ -81,7 +82,7 @@ class PlainReader {
     return source_.read({address, size});
   }
 
-  // Two structures in the same bytes are none to libhdf5.
+  // Refuses overlapping structures, which libhdf5 refuses too.
   void require_apart() {
     std::ranges::sort(taken_, {}, &Extent::offset);
     std::uint64_t from = 0;
@@ -91,21 +92,22 @@ class PlainReader {
     }
   }
 
-  // Returns the root group.
+  // Reads the superblock and returns the root group.
   Symbol superblock() {
     const Region region = own(0, kSuperblock);
     Cursor at(region.bytes(), "hdf5");
     expect(at.take(kSignature.size()).text() == kSignature);
-    expect(at.take(8).text() == "\0\0\0\0\0\x08\x08\0"sv);  // versions; sizes of addresses and lengths
+    // Versions, sizes of addresses and lengths.
+    expect(at.take(8).text() == "\0\0\0\0\0\x08\x08\0"sv);
     symbols_ = std::uint64_t{2} * at.read<std::uint16_t>();
     children_ = std::uint64_t{2} * at.read<std::uint16_t>();
     expect(symbols_ != 0 && symbols_ <= kMaxSymbols && children_ != 0);
-    expect(at.read<std::uint32_t>() == 0);         // nobody writes to it
-    expect(at.read<std::uint64_t>() == 0);         // no user block
-    expect(at.read<std::uint64_t>() == kNowhere);  // free space
+    expect(at.read<std::uint32_t>() == 0);                  // not open for writing
+    expect(at.read<std::uint64_t>() == 0);                  // no user block
+    expect(at.read<std::uint64_t>() == kUndefinedAddress);  // free space
     end_ = at.read<std::uint64_t>();
     expect(end_ <= source_.size());
-    expect(at.read<std::uint64_t>() == kNowhere);  // driver
+    expect(at.read<std::uint64_t>() == kUndefinedAddress);  // driver
     return symbol(at);
   }
 
@@ -137,7 +139,7 @@ class PlainReader {
     expect(symbol.cached == 0 || (symbol.cached == 1 && symbol.tree == tree && symbol.heap == heap_address));
     Members members{.path = path, .depth = depth, .heap = heap_at(heap_address)};
     node(members, tree, std::nullopt, {});
-    for (const Beside& level : members.beside) expect(level.right == kNowhere);
+    for (const Siblings& level : members.beside) expect(level.right == kUndefinedAddress);
   }
 
   Region heap_at(std::uint64_t address) {
@@ -152,7 +154,7 @@ class PlainReader {
     return names;
   }
 
-  // Where names were deleted: a chain of blocks, each the place of the next and its own size.
+  // The free list of deleted names: blocks with the next block's position and their own size.
   static void free_list(ByteSpan names, std::uint64_t free) {
     for (std::size_t left = names.size() / 16; free != 1; --left) {
       expect(left != 0 && free != 0);
@@ -171,8 +173,8 @@ class PlainReader {
     return name;
   }
 
-  // A node of the tree, or at level -1 a leaf of names. libhdf5 looks a name up by halving, at each level:
-  // only between the right keys, and in order, is it found.
+  // Reads a node of the tree, or at level -1 a leaf of names. libhdf5 finds names by binary search
+  // at each level, so the keys must enclose the names, and names must be sorted.
   void node(Members& members, std::uint64_t address, std::optional<std::uint8_t> level_above, Range range) {
     if (level_above == 0) return leaf(members, address, range);
     const Region region = own(address, 24 + 16 * children_ + 8);
@@ -181,10 +183,10 @@ class PlainReader {
     const auto level = at.read<std::uint8_t>();
     const auto count = at.read<std::uint16_t>();
     expect(count <= children_ && level < kLevels && (!level_above || level + 1 == *level_above));
-    expect(count != 0 || level == 0);  // libhdf5 goes down by the first child
+    expect(count != 0 || level == 0);  // libhdf5 descends by the first child
     const auto left = at.read<std::uint64_t>();
-    Beside& before = members.beside.at(level);
-    expect(left == before.last && (left == kNowhere || before.right == address));
+    Siblings& before = members.beside.at(level);
+    expect(left == before.last && (left == kUndefinedAddress || before.right == address));
     before = {address, at.read<std::uint64_t>()};
     std::string_view key = name_at(members, at.read<std::uint64_t>());
     for (std::uint16_t i = 0; i < count; ++i) {
@@ -230,14 +232,14 @@ class PlainReader {
   }
 
   const Source& source_;
-  std::uint64_t left_;    // names and nodes: there cannot be more than fit
-  std::uint64_t unread_;  // of what structures have for themselves
+  std::uint64_t left_;    // bounds the names and nodes by the file's size
+  std::uint64_t unread_;  // bytes not yet claimed by structures
   std::uint64_t end_;
-  Budget text_;                 // names may overlap, and a path repeats those of its groups
-  std::uint64_t symbols_ = 0;   // of a leaf, at most
-  std::uint64_t children_ = 0;  // of a node
+  Budget text_;                 // names may overlap, and a path repeats the names of its groups
+  std::uint64_t symbols_ = 0;   // per leaf, at most
+  std::uint64_t children_ = 0;  // per node
   std::vector<Extent> taken_;
-  std::set<std::uint64_t> headers_;  // of objects: one name leads to each
+  std::set<std::uint64_t> headers_;  // of objects; each may have one name only
   Hdf5Listing listing_;
 };
 
@@ -252,7 +254,7 @@ std::optional<Hdf5Listing> list_plain_hdf5(const Source& source) {
   try {
     return PlainReader(source).read();
   } catch (const hdf5::NotPlain&) {
-  } catch (const FormatError&) {  // a structure that ends too soon
+  } catch (const FormatError&) {  // a structure ends too soon
   }
   return std::nullopt;
 }

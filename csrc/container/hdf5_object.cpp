@@ -12,7 +12,7 @@ using namespace std::string_view_literals;
 
 constexpr std::size_t kMaxDims = 32;  // H5S_MAX_RANK
 
-// Types as they are in the file, little-endian, without the padding behind them.
+// Types as stored in the file, little-endian, without trailing padding.
 struct Type {
   std::string_view torch;
   std::int64_t size;
@@ -43,7 +43,8 @@ enum class Message : std::uint16_t {
   modified = 0x12,
 };
 
-// What elements are that nobody wrote: here all have been written, but it has to make sense to libhdf5.
+// Checks the fill value. Its content is unused, since all elements are written, but libhdf5 must
+// accept it.
 void fill(ByteSpan body) {
   Cursor at(body, "hdf5");
   expect(at.read<std::uint8_t>() == 2 && at.read<std::uint8_t>() <= 3 && at.read<std::uint8_t>() <= 2);
@@ -61,7 +62,7 @@ void message(Cursor& at, Object& object) {
   const auto type = static_cast<Message>(at.read<std::uint16_t>());
   const auto size = at.read<std::uint16_t>();
   expect(size % 8 == 0);
-  expect((at.read<std::uint8_t>() & ~1U) == 0);  // flags: may be constant, and nothing else
+  expect((at.read<std::uint8_t>() & ~1U) == 0);  // only "may be constant" is allowed
   at.skip(3);
   const ByteSpan body = at.take(size);
   const auto once = [&](std::optional<ByteSpan>& place) {
@@ -93,7 +94,7 @@ std::vector<std::int64_t> shape_of(ByteSpan dataspace) {
   Cursor at(dataspace, "hdf5");
   expect(at.read<std::uint8_t>() == 1);
   const auto rank = at.read<std::uint8_t>();
-  const auto flags = at.read<std::uint8_t>();  // 1: how far it may grow is there too
+  const auto flags = at.read<std::uint8_t>();  // 1: the maximum sizes follow
   expect(rank <= kMaxDims && flags <= 1);
   at.skip(5);
   std::vector<std::int64_t> shape;
@@ -123,7 +124,7 @@ Object read_object(Region bytes) {
   Cursor at(bytes.bytes(), "hdf5");
   expect(at.read<std::uint16_t>() == 1);
   const auto count = at.read<std::uint16_t>();
-  expect(at.read<std::uint32_t>() == 1);  // one name leads to it
+  expect(at.read<std::uint32_t>() == 1);  // exactly one name
   const auto size = at.read<std::uint32_t>();
   at.skip(4);
   Cursor messages(at.take(size), "hdf5");

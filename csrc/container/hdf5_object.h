@@ -1,4 +1,4 @@
-// An object header of a plain HDF5 file, version 1: what makes an object a group or a dataset.
+// The object header (version 1) of a plain HDF5 file, which describes a group or a dataset.
 //
 // HDF5 File Format Specification, version 3: IV.A.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace zerocopy::hdf5 {
 
-// Leaves at the first thing that is not plain.
+// Thrown at the first structure that is not plain.
 struct NotPlain {};
 
 inline void expect(bool plain) {
@@ -24,17 +24,18 @@ inline ByteSpan required(const std::optional<ByteSpan>& message) {
 
 constexpr std::uint64_t kSuperblock = 96;
 
-// Its messages, as they are in the file.
+// The messages of an object header, unparsed.
 struct Object {
   Region bytes{};
   std::uint64_t size = 0;  // of the header
   std::optional<ByteSpan> dataspace{}, datatype{}, layout{}, symbol_table{};
 };
 
-// The one that bytes begin with. Throws NotPlain, or FormatError where it ends too soon.
+// Reads the header at the start of `bytes`. Throws NotPlain, or FormatError if the bytes end too
+// soon.
 Object read_object(Region bytes);
 
-// A dataset, in a file that ends at `end`. Throws the same.
+// Reads a dataset of a file that ends at `end`. Throws the same errors.
 Hdf5Entry read_dataset(const Object& object, std::uint64_t end);
 
 }  // namespace zerocopy::hdf5

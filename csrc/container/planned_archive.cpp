@@ -13,7 +13,7 @@
 namespace zerocopy {
 namespace {
 
-// What is written at once, and has its checksum computed while the processor's cache still has it.
+// Bytes per write. Their checksum is computed while they are in the processor's cache.
 constexpr std::uint64_t kPiece = std::uint64_t{4} << 20U;
 constexpr std::size_t kBuffer = std::size_t{1} << 20U;
 
@@ -23,11 +23,11 @@ void count(SaveReport& report, const Step& step, std::uint64_t size) noexcept {
   }
 }
 
-// Bytes are written before this process reads them for the checksum: of memory that is not there, a mapped
-// file that was cut, the system then returns an error and sends no signal.
+// Writes bytes before this process reads them for the checksum. For missing memory (a mapped file
+// that was cut), write() returns an error, while a read would raise a signal.
 int write_memory(NewFile& file, const Step& step, ByteSpan header, std::uint32_t& crc,
                  SaveReport& report) noexcept {
-  // NOLINTNEXTLINE(*-reinterpret-cast,performance-no-int-to-ptr): torch tells Python its addresses as numbers
+  // NOLINTNEXTLINE(*-reinterpret-cast,performance-no-int-to-ptr): a number from Python
   const auto* begin = reinterpret_cast<const std::byte*>(step.begin);
   for (std::uint64_t at = 0; at < step.size; at += kPiece) {
     const ByteSpan piece(begin + at, static_cast<std::size_t>(std::min(kPiece, step.size - at)));
@@ -46,17 +46,17 @@ void put(std::vector<std::byte>& literals, std::uint64_t place, std::uint32_t cr
 }
 
 void require_within(Extent extent, std::size_t whole) {
-  if (!extent.fits(whole)) throw FormatError("a plan that points outside of its literals");
+  if (!extent.fits(whole)) throw FormatError("save plan: a step refers to bytes outside of the literals");
 }
 
 }  // namespace
 
 PlannedArchive::PlannedArchive(std::vector<Step> steps, std::vector<std::byte> literals,
-                               std::vector<std::byte> text, std::vector<Mention> mentions)
+                               std::vector<std::byte> text, std::vector<ChecksumReference> references)
     : steps_(std::move(steps)),
       literals_(std::move(literals)),
       text_(std::move(text)),
-      mentions_(std::move(mentions)),
+      references_(std::move(references)),
       checksums_(steps_.size()),
       buffer_(kBuffer) {
   for (const Step& step : steps_) {
@@ -68,11 +68,11 @@ PlannedArchive::PlannedArchive(std::vector<Step> steps, std::vector<std::byte> l
     }
   }
   std::uint64_t last = 0;
-  for (const Mention& mention : mentions_) {
-    if (mention.position < last || mention.position > text_.size() || mention.step >= steps_.size()) {
-      throw FormatError("a plan that mentions what it does not have");
+  for (const ChecksumReference& reference : references_) {
+    if (reference.position < last || reference.position > text_.size() || reference.step >= steps_.size()) {
+      throw FormatError("save plan: a checksum reference is out of range");
     }
-    last = mention.position;
+    last = reference.position;
   }
 }
 
@@ -98,7 +98,7 @@ std::vector<int> PlannedArchive::sources() const {
 }
 
 int PlannedArchive::write_all(NewFile& file, SaveReport& report) noexcept {
-  ByteSpan header;  // of what comes next: both are written at once
+  ByteSpan header;  // of the next storage; both are written in one call
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     std::uint32_t crc = 0;
@@ -172,16 +172,16 @@ int PlannedArchive::checksum_of_part(const Step& step, Extent extent, std::uint3
   return 0;
 }
 
-// Puts the digits there, and returns their checksum.
+// Writes the identifier's digits to the literals, and returns their checksum.
 std::uint32_t PlannedArchive::identify(std::uint64_t place) noexcept {
   Sha256 hash;
   std::uint64_t done = 0;
-  for (const Mention& mention : mentions_) {
-    hash.update({text_.data() + done, static_cast<std::size_t>(mention.position - done)});
-    done = mention.position;
-    std::array<char, 10> digits{};  // of the largest number of 32 bits
+  for (const ChecksumReference& reference : references_) {
+    hash.update({text_.data() + done, static_cast<std::size_t>(reference.position - done)});
+    done = reference.position;
+    std::array<char, 10> digits{};  // fits any 32-bit number
     const auto [end, _] =
-        std::to_chars(digits.data(), digits.data() + digits.size(), checksums_[mention.step]);
+        std::to_chars(digits.data(), digits.data() + digits.size(), checksums_[reference.step]);
     hash.update(ByteSpan(std::string_view(digits.data(), static_cast<std::size_t>(end - digits.data()))));
   }
   hash.update({text_.data() + done, static_cast<std::size_t>(text_.size() - done)});

@@ -1,11 +1,11 @@
-// An archive laid out before its storages are written: steps that write it, and where checksums belong that
-// are not known until then.
+// An archive whose layout is fixed before its storages are written. Checksums are filled in while
+// it is written.
 //
 //   steps     header │ storage 0 │ descriptor, header │ storage 1 │ ... │ identifier │ directory
 //   literals  ▒▒▒▒▒▒               ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒                                   ▒▒▒▒▒▒▒▒▒
-//                                  ↑ the checksum of storage 0, put there when it is written, and there ↑
+//                                  ↑ both hold the checksum of storage 0, once it is written ↑
 //
-// write() allocates, locks and throws nothing: a child of fork calls it.
+// write() does not allocate, lock or throw, because a child of fork calls it.
 #pragma once
 
 #include <vector>
@@ -15,39 +15,40 @@
 namespace zerocopy {
 
 enum class StepKind : std::uint32_t {
-  literal,     // `size` bytes of the literals from `begin`
-  hole,        // zeros
-  memory,      // of this process from the address `begin`
-  part,        // of the open file `source` from `begin`
-  identifier,  // puts the archive's identifier into the literals at `begin`; writes nothing
+  literal,  // `size` bytes of the literals from `begin`
+  hole,     // zeros
+  memory,   // of this process, from the address `begin`
+  part,     // of the open file `source` from `begin`
+  // Writes the archive's identifier into the literals at `begin`, and nothing to the file.
+  identifier,
 };
 
-// Python packs these, see saving/plan.py.
+// Python packs these structures: see saving/plan.py.
 struct Step {
   StepKind kind;
   std::uint32_t flags;
   std::uint64_t begin;
   std::uint64_t size;
   std::int32_t source;
-  std::uint32_t known;        // a checksum of these bytes that the source has
-  std::uint64_t first_place;  // in the literals: where the checksum belongs
+  std::uint32_t known;        // the checksum of these bytes, if kKnowsChecksum is set
+  std::uint64_t first_place;  // where the checksum belongs in the literals
   std::uint64_t second_place;
 };
 static_assert(sizeof(Step) == 48);
 
-constexpr std::uint32_t kHasChecksum = 1;  // and it belongs to both places
+constexpr std::uint32_t kHasChecksum = 1;  // the checksum belongs in both places
 constexpr std::uint32_t kKnowsChecksum = 2;
-constexpr std::uint32_t kCounts = 4;  // as bytes of storages
+constexpr std::uint32_t kCounts = 4;  // count as bytes of storages
 
-// In the text that the identifier is made of, before the byte at `position`: the checksum of a step, in
-// decimal.
-struct Mention {
+// A place in the text behind the identifier: before the byte at `position`, the checksum of a step
+// in decimal.
+struct ChecksumReference {
   std::uint64_t position;
   std::uint64_t step;
 };
-static_assert(sizeof(Mention) == 16);
+static_assert(sizeof(ChecksumReference) == 16);
 
-// In memory that both processes see. Python reads it, see saving/background.py.
+// Progress in memory that both processes share. Python reads it: see saving/background.py.
 struct SaveReport {
   enum State : std::int32_t { running, finished, failed };
 
@@ -59,14 +60,15 @@ static_assert(sizeof(SaveReport) == 16);
 
 class PlannedArchive {
  public:
-  // Throws FormatError for a plan that points outside of its parts.
+  // Throws FormatError for a plan that refers to bytes outside of its literals.
   PlannedArchive(std::vector<Step> steps, std::vector<std::byte> literals, std::vector<std::byte> text,
-                 std::vector<Mention> mentions);
+                 std::vector<ChecksumReference> references);
 
-  // Writes the file, names it, and says in the report how it went. Returns whether all is well. Once only.
+  // Writes and names the file, and sets the report. Returns whether all succeeded. Call it once
+  // only.
   bool write(NewFile file, const FileNaming& naming, SaveReport& report) noexcept;
 
-  // Descriptors that the steps read from.
+  // Returns the descriptors that the steps read.
   std::vector<int> sources() const;
 
  private:
@@ -78,7 +80,7 @@ class PlannedArchive {
   std::vector<Step> steps_;
   std::vector<std::byte> literals_;
   std::vector<std::byte> text_;
-  std::vector<Mention> mentions_;
+  std::vector<ChecksumReference> references_;
   std::vector<std::uint32_t> checksums_;  // of the steps
   std::vector<std::byte> buffer_;
 };

@@ -1,4 +1,4 @@
-// A named piece of a file: what every container format is turned into.
+// A named range of a file. Each container format is parsed into records.
 #pragma once
 
 #include <optional>
@@ -9,33 +9,33 @@
 
 namespace zerocopy {
 
-// Bytes that lie in the file in a form of the container's own, which its own library reads.
-class Foreign {
+// Bytes in a form that only the container's own library reads.
+class ExternalBytes {
  public:
-  explicit Foreign(std::string why) : why_(std::move(why)) {}
-  Foreign(const Foreign&) = delete;
-  Foreign& operator=(const Foreign&) = delete;
-  virtual ~Foreign() = default;
+  explicit ExternalBytes(std::string why) : why_(std::move(why)) {}
+  ExternalBytes(const ExternalBytes&) = delete;
+  ExternalBytes& operator=(const ExternalBytes&) = delete;
+  virtual ~ExternalBytes() = default;
 
-  // Why they cannot be had as they are.
+  // Returns why the bytes cannot be mapped.
   const char* why() const noexcept { return why_.c_str(); }
 
-  // In fresh memory.
+  // Reads the bytes into fresh memory.
   virtual Region read() const = 0;
 
  private:
   std::string why_;
 };
 
-enum class Encoding : std::uint8_t { stored, deflated, foreign };
+enum class Encoding : std::uint8_t { stored, deflated, external };
 
 struct Record {
-  std::string_view name;  // without the root folder; lives as long as its container
-  Extent extent;          // the bytes as they are in the file
+  std::string_view name;  // without the root folder; a view into the container
+  Extent extent;          // the stored bytes in the file
   Encoding encoding = Encoding::stored;
-  std::uint64_t size = 0;            // after inflating; equal to extent.size when stored
-  const Foreign* foreign = nullptr;  // of that encoding; lives as long as its container
-  // The earlier record of the same list that is the same storage, read with another dtype.
+  std::uint64_t size = 0;                   // after inflating; equals extent.size if stored
+  const ExternalBytes* external = nullptr;  // set for that encoding; owned by the container
+  // An earlier record of the list that is the same storage, read with another dtype.
   std::optional<std::size_t> same_as = std::nullopt;
 };
 

@@ -16,9 +16,9 @@ namespace {
 namespace json = simdjson::ondemand;
 
 constexpr std::uint64_t kLengthSize = 8;
-constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference reader's
-constexpr std::size_t kMaxDims = 64;               // torch's
-constexpr std::size_t kUsualEntry = 96;  // bytes of JSON: a guess, to have room for all entries at once
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // the limit of the reference reader
+constexpr std::size_t kMaxDims = 64;               // the limit of torch
+constexpr std::size_t kUsualEntry = 96;            // bytes of JSON per entry, a guess to reserve memory
 
 struct Format {
   std::string_view name;
@@ -49,20 +49,22 @@ std::uint64_t length_of(const Source& source) {
 }  // namespace
 
 bool SafetensorsHeader::recognises(const Source& source) {
-  constexpr std::uint64_t kAbsurd = std::uint64_t{1} << 48U;  // what other formats begin with is more
+  // Other formats begin with larger numbers.
+  constexpr std::uint64_t kAbsurd = std::uint64_t{1} << 48U;
   if (source.size() <= kLengthSize) return false;
   const Region head = source.read({0, kLengthSize + 1});
   return head.bytes().text().back() == '{' && length_of(source) < kAbsurd;
 }
 
-// Turns JSON into entries, in one pass and without a tree of it. Names are views of the header, unless JSON
-// has escaped them; every other string is copied: simdjson's own live no longer than its parser.
+// Parses JSON into entries in one pass, without building a tree. Names are views of the header
+// unless JSON escapes them. Other strings are copied, because simdjson's strings die with its
+// parser.
 class SafetensorsHeader::Parser {
  public:
   Parser(SafetensorsHeader& header, std::uint64_t begin, std::uint64_t end)
       : header_(header), begin_(begin), end_(end) {}
 
-  // `text` is followed by as many bytes as simdjson may read too far.
+  // `text` must be followed by the padding that simdjson may read.
   void parse(ByteSpan text) {
     end_of_text_ = text.text().data() + text.size();
     json::parser parser;
@@ -92,7 +94,7 @@ class SafetensorsHeader::Parser {
     if (!unknown_.empty()) throw UnsupportedError("safetensors header: " + unknown_);
   }
 
-  // Each byte of the file belongs to one tensor.
+  // Checks that each byte of the file belongs to one tensor.
   void lay_out() {
     auto& entries = header_.entries_;
     const auto by_place = [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
@@ -103,8 +105,8 @@ class SafetensorsHeader::Parser {
     }
     std::uint64_t at = begin_;
     for (const SafetensorsEntry& entry : entries) {
-      if (entry.extent.offset < at) fail(entry.name, "its bytes are another tensor's as well");
-      if (entry.extent.offset > at) fail(entry.name, "bytes before it that belong to no tensor");
+      if (entry.extent.offset < at) fail(entry.name, "its bytes overlap another tensor");
+      if (entry.extent.offset > at) fail(entry.name, "the bytes before it do not belong to a tensor");
       at += entry.extent.size;
     }
     if (at != end_) fail(std::to_string(end_ - at) + " bytes after the last tensor");
@@ -113,7 +115,7 @@ class SafetensorsHeader::Parser {
  private:
   static void require(simdjson::error_code error) {
     if (error != simdjson::SUCCESS)
-      fail("no JSON object (" + std::string(simdjson::error_message(error)) + ")");
+      fail("not a JSON object (" + std::string(simdjson::error_message(error)) + ")");
   }
 
   template <typename Item>
@@ -163,7 +165,7 @@ class SafetensorsHeader::Parser {
     return null;
   }
 
-  // What the format does not have today, in a header that may yet turn out to be none.
+  // Notes an unknown field. The header may still turn out to be invalid, which is reported first.
   void note_unknown(std::string_view tensor, std::string_view key) {
     if (unknown_.empty()) {
       unknown_ =
@@ -173,7 +175,7 @@ class SafetensorsHeader::Parser {
 
   SafetensorsEntry entry(std::string_view name, json::value value) {
     json::object fields;
-    if (value.get_object().get(fields) != simdjson::SUCCESS) fail(name, "its entry is no object");
+    if (value.get_object().get(fields) != simdjson::SUCCESS) fail(name, "its entry is not an object");
     const Format* format = nullptr;
     SafetensorsEntry entry{.name = name, .dtype = {}, .shape = {}, .extent = {}};
     unsigned found = 0;
@@ -204,22 +206,22 @@ class SafetensorsHeader::Parser {
 
   static const Format& format_of(std::string_view tensor, json::value value) {
     std::string_view name;
-    if (value.get_string().get(name) != simdjson::SUCCESS) fail(tensor, "its dtype is no string");
+    if (value.get_string().get(name) != simdjson::SUCCESS) fail(tensor, "its dtype is not a string");
     const auto* format =
         std::find_if(kFormats.begin(), kFormats.end(), [&](const Format& f) { return f.name == name; });
-    if (format == kFormats.end()) fail(tensor, "no dtype " + quote(name));
+    if (format == kFormats.end()) fail(tensor, "unknown dtype " + quote(name));
     return *format;
   }
 
   std::span<const std::int64_t> shape_of(std::string_view tensor, json::value value) const {
     json::array items;
-    if (value.get_array().get(items) != simdjson::SUCCESS) fail(tensor, "its shape is no array");
+    if (value.get_array().get(items) != simdjson::SUCCESS) fail(tensor, "its shape is not an array");
     std::array<std::int64_t, kMaxDims> sizes;  // NOLINT(*-member-init): as many as are used
     std::size_t n = 0;
     for (auto item : items) {
       if (n == kMaxDims) fail(tensor, "more than " + std::to_string(kMaxDims) + " dimensions");
       if (item.get_int64().get(sizes.at(n)) != simdjson::SUCCESS || sizes.at(n) < 0)
-        fail(tensor, "its shape is of no sizes");
+        fail(tensor, "its shape holds invalid sizes");
       ++n;
     }
     auto* room =
@@ -230,18 +232,18 @@ class SafetensorsHeader::Parser {
 
   Extent extent_of(std::string_view tensor, json::value value) const {
     json::array items;
-    if (value.get_array().get(items) != simdjson::SUCCESS) fail(tensor, "its data_offsets are no pair");
+    if (value.get_array().get(items) != simdjson::SUCCESS) fail(tensor, "its data_offsets are not a pair");
     std::array<std::uint64_t, 2> at{};
     std::size_t n = 0;
     for (auto item : items) {
-      if (n == at.size()) fail(tensor, "its data_offsets are no pair");
+      if (n == at.size()) fail(tensor, "its data_offsets are not a pair");
       if (item.get_uint64().get(at.at(n++)) != simdjson::SUCCESS)
-        fail(tensor, "its data_offsets are no offsets");
+        fail(tensor, "its data_offsets are not offsets");
     }
-    if (n != at.size()) fail(tensor, "its data_offsets are no pair");
-    if (at[0] > at[1]) fail(tensor, "it ends before it begins");
+    if (n != at.size()) fail(tensor, "its data_offsets are not a pair");
+    if (at[0] > at[1]) fail(tensor, "its end is before its begin");
     if (at[1] > end_ - begin_) {
-      fail(tensor, "truncated, or its data_offsets lie: it ends at " + std::to_string(at[1]) + " of " +
+      fail(tensor, "truncated, or its data_offsets are wrong: it ends at " + std::to_string(at[1]) + " of " +
                        std::to_string(end_ - begin_) + " bytes");
     }
     return {begin_ + at[0], at[1] - at[0]};
@@ -267,7 +269,7 @@ class SafetensorsHeader::Parser {
   SafetensorsHeader& header_;
   const char* end_of_text_ = nullptr;
   std::string unknown_;
-  std::uint64_t begin_;  // of the tensors' bytes, and their end
+  std::uint64_t begin_;  // start and end of the tensors' bytes
   std::uint64_t end_;
 };
 

@@ -1,12 +1,13 @@
-// The safetensors container: what its header says, checked whole.
+// The safetensors container: its header, fully checked.
 //
 //   uint64 n, little-endian │ n bytes of JSON │ the tensors' bytes, without a gap
 //
 //   {"__metadata__": {"format": "pt"},
 //    "weight": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, …}
 //
-// https://github.com/huggingface/safetensors#format; the checks are those of its reader, and a few that
-// parsers disagree on: a name twice, a field unknown, a header that does not begin with "{".
+// https://github.com/huggingface/safetensors#format. The checks are those of the reference reader.
+// They also refuse headers that parsers read differently: duplicate names, unknown fields, and
+// headers that do not begin with "{".
 #pragma once
 
 #include <span>
@@ -18,20 +19,20 @@
 
 namespace zerocopy {
 
-// One tensor. Texts and shapes live as long as the header; most names are views of its text.
+// One tensor. Strings and shapes live as long as the header; most names are views of its text.
 struct SafetensorsEntry {
   std::string_view name;
-  std::string_view dtype;  // one of the format's: "F32"
+  std::string_view dtype;  // as the format spells it: "F32"
   std::span<const std::int64_t> shape;
   Extent extent;  // in the file
 };
 
 class SafetensorsHeader {
  public:
-  // By its first bytes: a length, if not always one that a header could have, and the header's first sign.
+  // Checks the first bytes: the header's length and its first character.
   static bool recognises(const Source& source);
 
-  // Throws FormatError, or UnsupportedError for a field of an entry that the format does not have today.
+  // Throws FormatError, or UnsupportedError for an unknown field of an entry.
   explicit SafetensorsHeader(const Source& source);
 
   const Region& text() const noexcept { return text_; }

@@ -37,7 +37,7 @@ bool deferred(T narrow) {
   return narrow == std::numeric_limits<T>::max();
 }
 
-// "zip: entry 3 'archive/data/0' at 0x1f40: "
+// Example: "zip: entry 3 'archive/data/0' at 0x1f40: "
 [[noreturn]] void fail(std::string_view name, std::uint64_t offset, const std::string& reason) {
   throw FormatError("zip: entry " + quote(name) + " at " + hex(offset) + ": " + reason);
 }
@@ -52,13 +52,13 @@ ByteSpan find_zip64_field(std::string_view name, std::uint64_t offset, ByteSpan 
     const auto id = cursor.read<std::uint16_t>();
     const auto size = cursor.read<std::uint16_t>();
     const ByteSpan content = cursor.take(size);
-    if (id == kUnicodePathField) fail(name, offset, "a second name, in a Unicode path field (0x7075)");
+    if (id == kUnicodePathField) fail(name, offset, "has a second name, in a Unicode path field (0x7075)");
     if (id != kZip64Field) continue;
-    if (seen) fail(name, offset, "two zip64 fields");
+    if (seen) fail(name, offset, "has two zip64 fields");
     seen = true;
     found = content;
   }
-  if (seen && found.empty()) fail(name, offset, "empty zip64 field");
+  if (seen && found.empty()) fail(name, offset, "has an empty zip64 field");
   return found;
 }
 
@@ -76,7 +76,7 @@ Zip::Zip(std::shared_ptr<const Source> source) : source_(std::move(source)) {
   }
   if (cursor.remaining() != 0) {
     throw FormatError("zip: " + std::to_string(cursor.remaining()) +
-                      " bytes of the central directory belong to no entry");
+                      " bytes of the central directory do not belong to an entry");
   }
   if (entries_.empty()) throw FormatError("zip: the archive is empty");
   check_layout(end.directory.offset);
@@ -114,7 +114,7 @@ Zip::Entry Zip::read_entry(Cursor& cursor, std::uint64_t directory_offset) {
   entry.stored_size = deferred(stored_size) ? zip64.read<std::uint64_t>() : stored_size;
   entry.header = deferred(header) ? zip64.read<std::uint64_t>() : header;
   const std::uint32_t on_disk = deferred(disk) ? zip64.read<std::uint32_t>() : disk;
-  if (!wide.empty() && zip64.offset() == 0) fail(entry.name, at, "a zip64 field that nothing needs");
+  if (!wide.empty() && zip64.offset() == 0) fail(entry.name, at, "has an unneeded zip64 field");
 
   if (on_disk != 0) fail(entry.name, at, "lies on another disk");
   if ((entry.flags & ~kFlagsKnown) != 0) {
@@ -126,7 +126,7 @@ Zip::Entry Zip::read_entry(Cursor& cursor, std::uint64_t directory_offset) {
                            std::to_string(entry.method));
   }
   if (entry.method == kMethodStored && entry.size != entry.stored_size) {
-    fail(entry.name, at, "stored, yet of two sizes");
+    fail(entry.name, at, "is stored, but has two sizes");
   }
   if (entry.method == kMethodDeflated && !inflated_size_is_possible(entry.stored_size, entry.size)) {
     fail(entry.name, at,
@@ -134,7 +134,7 @@ Zip::Entry Zip::read_entry(Cursor& cursor, std::uint64_t directory_offset) {
   }
   if (entry.name.empty()) fail(entry.name, at, "has no name");
   if (is_folder(entry.name) ? entry.size != 0 : (attributes & kDosDirectory) != 0) {
-    fail(entry.name, at, "is marked as a folder and holds bytes");
+    fail(entry.name, at, "is marked as a folder, but holds bytes");
   }
   const std::uint64_t head = kLocalSize + entry.name.size();
   if (!Extent{entry.header, head}.fits(directory_offset) ||
@@ -146,9 +146,9 @@ Zip::Entry Zip::read_entry(Cursor& cursor, std::uint64_t directory_offset) {
   return entry;
 }
 
-// Records lie back to back. How long a local extra field is, only the local header tells, so
-// what is checked here without touching the records is that they cannot overlap and that no more
-// room is left than such a field and a descriptor can fill; record() checks the rest.
+// Checks what the directory alone can show: records do not overlap, and gaps hold at most an
+// extra field and a descriptor. Only a local header tells its extra field's length, so record()
+// checks the rest.
 void Zip::check_layout(std::uint64_t directory_offset) {
   std::vector<Entry*> in_file_order;
   in_file_order.reserve(entries_.size());
@@ -165,9 +165,9 @@ void Zip::check_layout(std::uint64_t directory_offset) {
     Entry& entry = *in_file_order[i];
     entry.end = i + 1 < in_file_order.size() ? in_file_order[i + 1]->header : directory_offset;
     const std::uint64_t least = entry.header + kLocalSize + entry.name.size() + entry.stored_size;
-    if (least > entry.end) fail(entry.name, entry.header, "overlaps what follows at " + hex(entry.end));
+    if (least > entry.end) fail(entry.name, entry.header, "overlaps the next structure at " + hex(entry.end));
     if (entry.end - least > kMaxExtra + kMaxDescriptor) {
-      fail(entry.name, entry.header, "is followed by bytes that no record owns");
+      fail(entry.name, entry.header, "is followed by bytes that do not belong to a record");
     }
   }
 }
@@ -182,13 +182,13 @@ void Zip::check_names() {
         root_.empty()) {
       fail(name, entry.header, "is not in the folder " + quote(root_) + " of the first record");
     }
-    // Other readers end names at a NUL and split them at a backslash.
+    // Other readers end names at NUL and split them at a backslash.
     if (name.find('\0') != std::string_view::npos || name.find('\\') != std::string_view::npos ||
         !is_utf8(ByteSpan(name), Surrogates::refuse)) {
       fail(name, entry.header, "has a name with NUL, backslash or bytes that are not UTF-8");
     }
     if (!by_name_.insert(relative(entry), i).second) {
-      fail(name, entry.header, "has a name that is there twice (names are compared without case)");
+      fail(name, entry.header, "has the name of another record (names are compared without case)");
     }
   }
 }
@@ -214,7 +214,7 @@ std::vector<Extent> Zip::local_headers() const {
 
 Record Zip::record(std::size_t i) const {
   const Entry& entry = entries_[i];
-  // Header and name in one read; the array serves every name that torch writes.
+  // Reads header and name together. The array suffices for every name that torch writes.
   std::array<std::byte, 256> near;  // NOLINT(*-member-init): read() fills what is used
   std::vector<std::byte> far;
   std::span<std::byte> head(near);
@@ -228,7 +228,7 @@ Record Zip::record(std::size_t i) const {
 
   Cursor cursor({head.data(), head.size()}, "zip local header");
   if (cursor.read<std::uint32_t>() != kLocalSignature) {
-    fail(entry.name, entry.header, "no local header there");
+    fail(entry.name, entry.header, "has no local header at that offset");
   }
   cursor.skip(2);  // version
   const auto flags = cursor.read<std::uint16_t>();
@@ -244,13 +244,14 @@ Record Zip::record(std::size_t i) const {
   }
   const std::uint64_t data = entry.header + head_size + extra_size;
   if (data > entry.end || entry.stored_size > entry.end - data) {
-    fail(entry.name, entry.header, "overlaps what follows at " + hex(entry.end));
+    fail(entry.name, entry.header, "overlaps the next structure at " + hex(entry.end));
   }
   check_local_sizes(entry, stored_size, size, extra_size);
   const std::uint64_t left = entry.end - data - entry.stored_size;
   const bool descriptor = (entry.flags & kFlagDescriptor) != 0;
   if (left != 0 && !(descriptor && (left == 12 || left == 16 || left == 20 || left == 24))) {
-    fail(entry.name, entry.header, "is followed by " + std::to_string(left) + " bytes that no record owns");
+    fail(entry.name, entry.header,
+         "is followed by " + std::to_string(left) + " bytes that do not belong to a record");
   }
   return {relative(entry),
           {data, entry.stored_size},
@@ -258,7 +259,7 @@ Record Zip::record(std::size_t i) const {
           entry.size};
 }
 
-// A local header repeats the sizes, leaves them to the descriptor (0, with flag bit 3) or to its
+// A local header repeats the sizes, or leaves them to the descriptor (0, with flag bit 3) or to its
 // zip64 field (all ones).
 void Zip::check_local_sizes(const Entry& entry, std::uint32_t stored_size, std::uint32_t size,
                             std::uint16_t extra_size) const {

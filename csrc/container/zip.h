@@ -1,16 +1,16 @@
-// The zip container as torch.save writes it, read strictly.
+// A strict reader of zip archives as torch.save writes them.
 //
 //   ┌ local header │ data ┐ ┌ local header │ data │ descriptor ┐ …  records, back to back from 0
 //   ┌ central entry ┐ ┌ central entry ┐ …                           the central directory
 //   [zip64 end record] [zip64 locator] end of central directory │ comment, to the last byte
 //
-// Sizes, method and flags come from the central directory (torch's local headers hold no sizes:
-// they stand in data descriptors); where the data starts comes from the local header (its extra
-// field, torch's padding, differs from the central one). Format: PKWARE APPNOTE 6.3.10, §4.3-4.5.
+// Sizes, method and flags come from the central directory, since torch's local headers leave sizes
+// to data descriptors. The start of the data comes from the local header: its extra field, torch's
+// padding, differs from the central one. Format: PKWARE APPNOTE 6.3.10, §4.3-4.5.
 //
-// Stricter than torch's reader (miniz): every byte of the file belongs to exactly one record or
-// structure, names are unique also when case is ignored, and local headers must agree with the
-// directory. So there is one way to read an archive, and nothing can hide in it.
+// The reader is stricter than torch's (miniz). Every byte belongs to exactly one record or
+// structure, names are unique without case, and local headers agree with the directory. So an
+// archive has one reading, and hides nothing.
 #pragma once
 
 #include <optional>
@@ -28,27 +28,27 @@ class Zip {
   // Reads the directory. Throws FormatError or UnsupportedError.
   explicit Zip(std::shared_ptr<const Source> source);
 
-  // The folder that holds every record: the first name up to its first '/'.
+  // The folder of all records: the first name up to its first '/'.
   std::string_view root() const noexcept { return root_; }
 
   std::size_t count() const noexcept { return entries_.size(); }
   std::string_view name(std::size_t i) const noexcept { return relative(entries_[i]); }
 
-  // Of the record's content, and of its bytes in the file, as the directory gives them.
+  // The content size and the stored size of a record, from the directory.
   std::uint64_t size(std::size_t i) const noexcept { return entries_[i].size; }
   std::uint64_t stored_size(std::size_t i) const noexcept { return entries_[i].stored_size; }
 
-  // CRC-32 of the record's content, as the directory gives it. Nothing here compares it.
+  // The CRC-32 of the record's content, from the directory. This class does not verify it.
   std::uint32_t crc(std::size_t i) const noexcept { return entries_[i].crc; }
 
-  // Whether there is a record of that name within the root folder, in that case.
+  // Returns whether the root folder has a record of exactly this name.
   bool contains(std::string_view name) const;
 
-  // By name within the root folder. Throws FormatError for a record of that name in another case: torch reads
-  // it.
+  // Finds a record by its name in the root folder. Throws FormatError if only the case differs:
+  // torch would read that record.
   std::optional<std::size_t> find(std::string_view name) const;
 
-  // Where they are, without extra fields.
+  // The extents of the local headers, without extra fields.
   std::vector<Extent> local_headers() const;
 
   // Reads and checks the local header.
@@ -60,7 +60,7 @@ class Zip {
     std::uint64_t header = 0;  // offset of the local header
     std::uint64_t stored_size = 0;
     std::uint64_t size = 0;
-    std::uint64_t end = 0;  // where the next record or the directory begins
+    std::uint64_t end = 0;  // the start of the next record or of the directory
     std::uint32_t crc = 0;
     std::uint16_t flags = 0;
     std::uint16_t method = 0;
@@ -75,7 +75,7 @@ class Zip {
   std::string_view relative(const Entry& entry) const noexcept { return entry.name.substr(root_.size() + 1); }
 
   std::shared_ptr<const Source> source_;
-  Region directory_bytes_;  // every Entry's name points into this
+  Region directory_bytes_;  // each Entry's name is a view of this
   std::string_view root_;
   std::vector<Entry> entries_;
   NameTable<FoldedHash, FoldedEqual> by_name_;

@@ -16,15 +16,16 @@ constexpr std::uint32_t kZip64EndSignature = 0x06064b50;
 constexpr std::uint64_t kEndSize = 22;
 constexpr std::uint64_t kLocatorSize = 20;
 constexpr std::uint64_t kZip64EndSize = 56;
-constexpr std::uint64_t kZip64EndPreamble = 12;  // signature and size, which size does not count
+// signature and size, which the size field does not count
+constexpr std::uint64_t kZip64EndPreamble = 12;
 constexpr std::uint64_t kMaxComment = 65535;
 constexpr std::uint64_t kEntrySize = 46;
-// Some ten million records. A sparse file can claim any size at no cost; memory is not sparse.
+// About ten million records. A sparse file can claim any size at no cost, but memory is not sparse.
 constexpr std::uint64_t kMaxDirectory = std::uint64_t{1} << 30U;
 
-// What an end record says, 32-bit or zip64.
-struct Claims {
-  std::uint64_t begins;  // where the record itself is: the directory has to end there
+// The fields of an end record, 32-bit or zip64.
+struct EndRecord {
+  std::uint64_t begins;  // offset of the record itself, where the directory has to end
   std::uint64_t disk;
   std::uint64_t directory_disk;
   std::uint64_t entries_here;
@@ -34,7 +35,7 @@ struct Claims {
 
 [[noreturn]] void fail(const std::string& reason) { throw FormatError("zip: " + reason); }
 
-// All-ones means "look in the zip64 record".
+// All-ones means "see the zip64 record".
 template <typename T>
 bool agrees(T narrow, std::uint64_t wide) {
   return narrow == std::numeric_limits<T>::max() || narrow == wide;
@@ -45,13 +46,12 @@ bool deferred(T narrow) {
   return narrow == std::numeric_limits<T>::max();
 }
 
-// The end record is found from behind, by its signature and by a comment that ends with the file. Another one
-// behind it, or a second of that kind before it, would mean two archives to choose from: some readers take
-// the last signature, whatever its comment.
+// Searches backwards for the signature and a comment that ends with the file. Further signatures
+// would make the archive ambiguous: some readers take the last one, whatever its comment.
 std::optional<std::uint64_t> find_end_record(ByteSpan tail) {
   std::optional<std::uint64_t> found;
   bool others = false;
-  // The signature's last byte is rarer than its first, and memrchr passes 30 bytes a cycle.
+  // The signature's last byte is rarer than its first, and memrchr scans 30 bytes a cycle.
   constexpr std::size_t kLast = sizeof(kEndSignature) - 1;
   const std::byte* const begin = tail.data() + kLast;
   std::size_t left = tail.size() - kEndSize + 1;
@@ -68,19 +68,19 @@ std::optional<std::uint64_t> find_end_record(ByteSpan tail) {
   return found;
 }
 
-// Where an end record can be, with the longest comment and the locator before it.
+// Reads the range that can hold an end record with the longest comment, and the locator before it.
 Region tail_of(const Source& source) {
   const std::uint64_t size = std::min(source.size(), kEndSize + kMaxComment + kLocatorSize);
   return source.read({source.size() - size, size});
 }
 
-Claims read_zip64_end(const Source& source, std::uint64_t locator_at, ByteSpan locator_bytes) {
+EndRecord read_zip64_end(const Source& source, std::uint64_t locator_at, ByteSpan locator_bytes) {
   Cursor locator(locator_bytes, "zip64 locator");
   locator.skip(4);
   const auto disk = locator.read<std::uint32_t>();
   const auto record_at = locator.read<std::uint64_t>();
   const auto disks = locator.read<std::uint32_t>();
-  if (disk != 0 || disks > 1) fail("archive of several disks");
+  if (disk != 0 || disks > 1) fail("the archive spans several disks");
   if (!Extent{record_at, kZip64EndSize}.fits(locator_at)) {
     fail("zip64 locator at " + hex(locator_at) + " points to " + hex(record_at));
   }
@@ -94,7 +94,7 @@ Claims read_zip64_end(const Source& source, std::uint64_t locator_at, ByteSpan l
     fail("zip64 end record at " + hex(record_at) + " does not end at its locator");
   }
   record.skip(4);  // versions
-  Claims claims{};
+  EndRecord claims{};
   claims.begins = record_at;
   claims.disk = record.read<std::uint32_t>();
   claims.directory_disk = record.read<std::uint32_t>();
@@ -105,7 +105,7 @@ Claims read_zip64_end(const Source& source, std::uint64_t locator_at, ByteSpan l
   return claims;
 }
 
-Claims read_end(const Source& source, ByteSpan tail, std::uint64_t at) {
+EndRecord read_end(const Source& source, ByteSpan tail, std::uint64_t at) {
   const std::uint64_t tail_start = source.size() - tail.size();
   Cursor cursor(tail.subspan({at, kEndSize}), "zip end record");
   cursor.skip(4);
@@ -120,7 +120,7 @@ Claims read_end(const Source& source, ByteSpan tail, std::uint64_t at) {
     const ByteSpan locator = tail.subspan({at - kLocatorSize, kLocatorSize});
     if (Cursor(locator, "zip64 locator").read<std::uint32_t>() == kLocatorSignature) {
       const std::uint64_t locator_at = tail_start + at - kLocatorSize;
-      const Claims claims = read_zip64_end(source, locator_at, locator);
+      const EndRecord claims = read_zip64_end(source, locator_at, locator);
       if (!agrees(disk, claims.disk) || !agrees(directory_disk, claims.directory_disk) ||
           !agrees(entries_here, claims.entries_here) || !agrees(entries, claims.entries) ||
           !agrees(size, claims.directory.size) || !agrees(offset, claims.directory.offset)) {
@@ -130,7 +130,7 @@ Claims read_end(const Source& source, ByteSpan tail, std::uint64_t at) {
     }
   }
   if (deferred(entries) || deferred(size) || deferred(offset)) {
-    fail("the end record needs a zip64 end record and there is none");
+    fail("the end record needs a zip64 end record, which is missing");
   }
   return {tail_start + at, disk, directory_disk, entries_here, entries, {offset, size}};
 }
@@ -141,7 +141,7 @@ bool ends_like_a_zip(const Source& source) {
   if (source.size() < kEndSize) return false;
   try {
     return find_end_record(tail_of(source).bytes()).has_value();
-  } catch (const FormatError&) {  // two of them
+  } catch (const FormatError&) {  // two end records
     return true;
   }
 }
@@ -156,10 +156,10 @@ ZipEnd find_zip_end(const Source& source) {
     fail("the file is truncated: it begins like a zip archive and the directory at its end is missing (" +
          std::to_string(source.size()) + " bytes are there; incomplete download?)");
   }
-  const Claims claims = read_end(source, tail.bytes(), *at);
+  const EndRecord claims = read_end(source, tail.bytes(), *at);
 
   if (claims.disk != 0 || claims.directory_disk != 0 || claims.entries_here != claims.entries) {
-    fail("archive of several disks");
+    fail("the archive spans several disks");
   }
   if (!claims.directory.fits(source.size())) {
     fail("central directory of " + std::to_string(claims.directory.size) + " bytes at " +

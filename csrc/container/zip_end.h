@@ -1,4 +1,4 @@
-// The last bytes of a zip archive: where its central directory is and how many entries it has.
+// The end of a zip archive, which locates the central directory and counts its entries.
 #pragma once
 
 #include "io/source.h"
@@ -6,15 +6,15 @@
 namespace zerocopy {
 
 struct ZipEnd {
-  Extent directory;           // inside the source, checked
-  std::uint64_t entries = 0;  // at least 46 bytes of directory each, checked
+  Extent directory;           // checked to lie in the source
+  std::uint64_t entries = 0;  // checked against the directory's size: 46 bytes each at least
 };
 
-// Throws FormatError when there is no end record, when there are two, or when the records at the
-// end do not follow one another to the last byte.
+// Throws FormatError if the end record is missing or ambiguous, or if the records at the end are
+// not adjacent up to the last byte.
 ZipEnd find_zip_end(const Source& source);
 
-// Whether something that looks for a zip archive from behind, as scanners do, would find one.
+// Returns whether a reader that searches from the end, such as a scanner, would find an archive.
 bool ends_like_a_zip(const Source& source);
 
 }  // namespace zerocopy

@@ -1,6 +1,5 @@
-// What cuFile and the CUDA driver take and give, as their binary interface has it: nothing here asks for a
-// header of CUDA's. The sizes and offsets are those of cuFile 1.14 and of 1.20, on x86-64 and aarch64 alike;
-// no release between them moved one.
+// The binary interface of cuFile and the CUDA driver, declared without CUDA's headers. Sizes and
+// offsets match cuFile 1.14 to 1.20 on x86-64 and aarch64: no release between them moved a field.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +12,7 @@ namespace zerocopy::abi {
 
 using CudaStatus = int;               // CUresult; 0 is success
 using DevicePointer = std::uint64_t;  // CUdeviceptr
-using Stream = void*;                 // CUstream; null is the device's default one
+using Stream = void*;                 // CUstream; null is the device's default stream
 using Context = void*;                // CUcontext
 using FileHandle = void*;             // CUfileHandle_t
 using BatchHandle = void*;            // CUfileBatchHandle_t
@@ -21,7 +20,7 @@ using BatchHandle = void*;            // CUfileBatchHandle_t
 // CUfileError_t
 struct Status {
   int code;  // CUfileOpError: 0, or 5001 and more
-  int cuda;  // where code is 5011
+  int cuda;  // valid if code is 5011
 };
 static_assert(sizeof(Status) == 8);
 
@@ -32,7 +31,8 @@ struct Descriptor {
     int descriptor;
     void* handle;
   } file;
-  const void* operations;  // CUfileFSOps_t of a file system in user space; null for one of the kernel's
+  // CUfileFSOps_t of a file system in user space; null for kernel file systems
+  const void* operations;
 };
 static_assert(sizeof(Descriptor) == 24 && offsetof(Descriptor, file) == 8 &&
               offsetof(Descriptor, operations) == 16);
@@ -42,7 +42,7 @@ constexpr int kLinuxDescriptor = 1;
 // CUfileDrvProps_t
 struct Properties {
   struct {
-    unsigned major;  // of the kernel module nvidia-fs; 0.0 where it is not loaded
+    unsigned major;  // of the kernel module nvidia-fs; 0.0 if it is not loaded
     unsigned minor;
     std::size_t poll_threshold;      // KiB
     std::size_t max_direct_io_size;  // KiB
@@ -70,7 +70,7 @@ constexpr unsigned kAllowsCompatibility = 1U << 1U;
 constexpr unsigned kBatches = 1U << 1U;
 constexpr unsigned kStreams = 1U << 2U;
 constexpr unsigned kPeerToPeer = 1U << 4U;
-// Of Properties::nvfs.status: what said the same before there was kPeerToPeer.
+// A bit of Properties::nvfs.status, which older releases set in place of kPeerToPeer.
 constexpr unsigned kNvmePeerToPeer = 1U << 11U;
 
 // CUfileIOParams_t
@@ -92,7 +92,7 @@ static_assert(sizeof(Request) == 64 && offsetof(Request, batch.base) == 8 &&
               offsetof(Request, operation) == 48 && offsetof(Request, cookie) == 56);
 
 constexpr int kBatchMode = 1;
-constexpr int kComplete = 0x10;  // CUfileStatus_t of an event whose bytes are there
+constexpr int kComplete = 0x10;  // CUfileStatus_t of a finished request
 
 // CUfileIOEvents_t
 struct Event {
@@ -102,8 +102,8 @@ struct Event {
 };
 static_assert(sizeof(Event) == 24 && offsetof(Event, status) == 8 && offsetof(Event, result) == 16);
 
-// The functions that zerocopy calls, by the names they are exported under. An asterisk: null where the
-// library is older than the function.
+// The functions that zerocopy calls, by their exported names. Those marked with an asterisk are
+// null if the library is too old.
 struct Functions {
   // libcuda
   CudaStatus (*cuInit)(unsigned flags);

@@ -10,12 +10,12 @@
 namespace zerocopy {
 namespace {
 
-constexpr unsigned kMostRequests = 128;  // what cuFile takes unless it is configured otherwise
+constexpr unsigned kMaxRequests = 128;  // the default limit of cuFile
 
 }  // namespace
 
-// A batch of the library's. What is under way when it ends is cancelled, and waited for: it writes to memory
-// that somebody else may have next.
+// A batch of the library. The destructor cancels running requests and waits for them, since they
+// write to memory that may be reused.
 class Batch::Queue {
  public:
   Queue(const RegisteredFile& file, unsigned size) : file_(file), call_(file.driver().call()) {
@@ -30,12 +30,12 @@ class Batch::Queue {
     call_.cuFileBatchIODestroy(handle_);
   }
 
-  // Whether the library takes them.
+  // Returns whether the library accepted the requests.
   bool submit(std::span<Part> parts) {
     if (handle_ == nullptr) return false;
     requests_.clear();
     for (Part& part : parts) {
-      const auto [base, offset] = file_.driver().place_of(part.piece.memory);
+      const auto [base, offset] = file_.driver().registered_address(part.piece.memory);
       requests_.push_back({.mode = abi::kBatchMode,
                            .batch = {.base = base,
                                      .file_offset = static_cast<off_t>(part.piece.offset),
@@ -53,7 +53,7 @@ class Batch::Queue {
 
   unsigned under_way() const noexcept { return under_way_; }
 
-  // Those that have come to an end since the last call, after a second at most.
+  // Returns the requests that finished since the last call. Waits at most a second.
   std::span<const abi::Event> ended() {
     events_.resize(requests_.size());
     unsigned count = under_way_;
@@ -83,19 +83,19 @@ void Batch::read(std::span<const RegisteredFile::Piece> pieces) {
     }
   }
   const unsigned told = file_.driver().properties().max_batch_size;
-  const unsigned window = told == 0 ? kMostRequests : std::min(told, kMostRequests);
+  const unsigned window = told == 0 ? kMaxRequests : std::min(told, kMaxRequests);
   bool taken = true;
   for (std::size_t at = 0; at < parts.size(); at += window) {
     const std::span<Part> some =
         std::span(parts).subspan(at, std::min<std::size_t>(window, parts.size() - at));
     taken = taken && read_window(some);
     for (const Part& part : some) {
-      if (!part.complete) file_.read(part.piece);  // which says what is wrong
+      if (!part.complete) file_.read(part.piece);  // this read reports the error
     }
   }
 }
 
-// Whether the library took them.
+// Returns whether the library accepted the requests.
 bool Batch::read_window(std::span<Part> parts) {
   Queue queue(file_, static_cast<unsigned>(parts.size()));
   if (!queue.submit(parts)) return false;
@@ -104,13 +104,13 @@ bool Batch::read_window(std::span<Part> parts) {
     const std::span<const abi::Event> ended = queue.ended();
     const auto now = std::chrono::steady_clock::now();
     if (!ended.empty()) last = now;
-    if (now - last > std::chrono::seconds(patience_)) {
-      throw FileError(ETIMEDOUT, file_.path(), "cuFileBatchIOGetStatus: nothing comes to an end");
+    if (now - last > std::chrono::seconds(timeout_seconds_)) {
+      throw FileError(ETIMEDOUT, file_.path(), "cuFileBatchIOGetStatus: no request finished in time");
     }
     for (const abi::Event& event : ended) {
       auto* const part = static_cast<Part*>(event.cookie);
       if (part < parts.data() || part >= parts.data() + parts.size()) {
-        throw FileError(EIO, file_.path(), "cuFileBatchIOGetStatus: an event of nothing that was asked for");
+        throw FileError(EIO, file_.path(), "cuFileBatchIOGetStatus: returned an event of an unknown request");
       }
       part->complete = event.status == abi::kComplete && event.result == part->piece.memory.size;
     }

@@ -1,4 +1,4 @@
-// Many reads under way at once, by cuFileBatchIO*: requests of 16 MiB at most, as many as the driver takes.
+// Many parallel reads by cuFileBatchIO*: requests of at most 16 MiB, as many as the driver accepts.
 #pragma once
 
 #include <span>
@@ -12,16 +12,17 @@ class Batch {
  public:
   static constexpr std::uint64_t kRequest = std::uint64_t{16} << 20U;
 
-  // Gives up where nothing comes to an end for `patience` seconds.
-  Batch(const RegisteredFile& file, unsigned patience) : file_(file), patience_(patience) {}
+  // Gives up if no request finishes for `timeout_seconds`.
+  Batch(const RegisteredFile& file, unsigned timeout_seconds)
+      : file_(file), timeout_seconds_(timeout_seconds) {}
 
-  // Whether there is more than one request in them.
+  // Returns whether the pieces need more than one request.
   static bool is_worth(std::span<const RegisteredFile::Piece> pieces) noexcept {
     return pieces.size() > 1 || (pieces.size() == 1 && pieces.front().memory.size > kRequest);
   }
 
-  // Pieces of whole blocks that lie alike. What a batch brings only in part, or the library does not take in
-  // one, is read by itself.
+  // Reads pieces of whole, equally aligned blocks. Requests that the batch completes only partly,
+  // or that the library rejects, are read one by one.
   void read(std::span<const RegisteredFile::Piece> pieces);
 
  private:
@@ -34,7 +35,7 @@ class Batch {
   bool read_window(std::span<Part> parts);
 
   const RegisteredFile& file_;
-  unsigned patience_;
+  unsigned timeout_seconds_;
 };
 
 }  // namespace zerocopy

@@ -11,10 +11,10 @@
 namespace zerocopy {
 namespace {
 
-constexpr int kAlreadyOpen = 5026;  // by somebody else in this process: torch, say
+constexpr int kAlreadyOpen = 5026;  // by other code of this process, such as torch
 constexpr int kAlreadyRegistered = 5023;
 
-// An address of a device, as CUDA takes it: a number by definition.
+// Converts a device address to CUDA's integer type.
 abi::DevicePointer pointer(const void* address) {
   // NOLINTNEXTLINE(*-reinterpret-cast)
   return reinterpret_cast<abi::DevicePointer>(address);
@@ -29,26 +29,27 @@ std::byte* address(abi::DevicePointer pointer) {
 
 Driver::Driver(std::shared_ptr<const Library> library) : library_(std::move(library)), process_(::getpid()) {}
 
-bool Driver::is_ours() const noexcept { return process_ == ::getpid(); }
+bool Driver::is_same_process() const noexcept { return process_ == ::getpid(); }
 
 std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library,
                                      const std::string& kernel_driver) {
   std::shared_ptr<Driver> made(new Driver(std::move(library)));
   const abi::Functions& call = made->call();
   if (const abi::CudaStatus status = call.cuInit(0); status != 0) {
-    throw UnsupportedError("cuInit: CUDA's error " + std::to_string(status));
+    throw UnsupportedError("cuInit: CUDA error " + std::to_string(status));
   }
   int devices = 0;
   if (call.cuDeviceGetCount(&devices) != 0 || devices == 0) throw UnsupportedError("CUDA has no device");
   if (call.cuFileGetVersion != nullptr) call.cuFileGetVersion(&made->version_);
   if (::access(kernel_driver.c_str(), F_OK) != 0) {
-    throw UnsupportedError(kernel_driver + " is missing: without it cuFileDriverOpen does not return");
+    throw UnsupportedError(kernel_driver +
+                           " is missing: load the kernel module nvidia-fs, without which cuFile hangs");
   }
   const abi::Status status = call.cuFileDriverOpen();
   if (status.code != kAlreadyOpen) {
     if (status.code != 0) {
       throw UnsupportedError("cuFileDriverOpen: " + name_of_code(status.code) +
-                             (status.cuda != 0 ? ", CUDA's error " + std::to_string(status.cuda) : ""));
+                             (status.cuda != 0 ? ", CUDA error " + std::to_string(status.cuda) : ""));
     }
     made->open_ = true;
   }
@@ -59,11 +60,11 @@ std::shared_ptr<Driver> Driver::open(std::shared_ptr<const Library> library,
 }
 
 Driver::~Driver() {
-  if (!is_ours()) return;
+  if (!is_same_process()) return;
   for (const auto& [base, registered] : buffers_) {
-    if (registered.ours) call().cuFileBufDeregister(base);
+    if (registered.is_owner) call().cuFileBufDeregister(base);
   }
-  for (const Allocated& bounce : bounces_) call().cuMemFree_v2(bounce.begin);
+  for (const Allocated& bounce : bounce_buffers_) call().cuMemFree_v2(bounce.begin);
   if (open_) call().cuFileDriverClose();
 }
 
@@ -75,23 +76,24 @@ void Driver::register_buffer(DeviceMemory memory) {
     return;
   }
   if (found != buffers_.end()) {
-    throw UnsupportedError("a buffer of another size is registered at this address");
+    throw UnsupportedError("a buffer of another size is registered at this address: deregister it first");
   }
   const abi::Status status = call().cuFileBufRegister(memory.address, memory.size, 0);
-  // By somebody else, torch say: then it is not ours to deregister.
-  const bool ours = status.code != kAlreadyRegistered;
-  if (ours) require_success(status, "cuFileBufRegister", path());
-  buffers_.emplace(memory.address, Registered{memory.size, 1, ours});
+  // Other code, such as torch, registered this buffer, so the driver must not deregister it.
+  const bool is_owner = status.code != kAlreadyRegistered;
+  if (is_owner) require_success(status, "cuFileBufRegister", path());
+  buffers_.emplace(memory.address, Registered{memory.size, 1, is_owner});
 }
 
 void Driver::deregister_buffer(DeviceMemory memory) {
   const std::lock_guard lock(mutex_);
   const auto found = buffers_.find(memory.address);
-  if (found == buffers_.end()) throw std::invalid_argument("the buffer is not registered");
+  if (found == buffers_.end())
+    throw std::invalid_argument("the buffer is not registered: call register_buffer first");
   if (--found->second.times != 0) return;
-  const bool ours = found->second.ours;
+  const bool is_owner = found->second.is_owner;
   buffers_.erase(found);
-  if (!ours) return;
+  if (!is_owner) return;
   require_success(call().cuFileBufDeregister(memory.address), "cuFileBufDeregister", path());
 }
 
@@ -100,20 +102,20 @@ std::size_t Driver::registered() const {
   return buffers_.size();
 }
 
-BufferPlace Driver::place_of(DeviceMemory memory) const {
+RegisteredAddress Driver::registered_address(DeviceMemory memory) const {
   const std::lock_guard lock(mutex_);
   auto behind = buffers_.upper_bound(memory.address);
   if (behind != buffers_.begin()) {
     const auto& [base, registered] = *--behind;
     const auto offset = static_cast<std::uint64_t>(memory.address - base);
-    if (registered.ours && Extent{offset, memory.size}.fits(registered.size)) {
+    if (registered.is_owner && Extent{offset, memory.size}.fits(registered.size)) {
       return {memory.address - offset, static_cast<off_t>(offset)};
     }
   }
   return {memory.address, 0};
 }
 
-// cuMemcpy from pageable memory, and from a device to itself, returns before all is there.
+// cuMemcpy from pageable memory, and within a device, returns before the copy is complete.
 void Driver::copy_raw(const void* to, const void* from, std::uint64_t size) const {
   require_cuda(call().cuMemcpy(pointer(to), pointer(from), size), "cuMemcpy", path());
   require_cuda(call().cuStreamSynchronize(nullptr), "cuStreamSynchronize", path());
@@ -128,37 +130,37 @@ void Driver::copy(DeviceMemory to, DeviceMemory from) const { copy_raw(to.addres
 DeviceMemory Driver::lend(abi::Context context) {
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::ranges::find(unlent_, context, [](const auto& one) { return one.first; });
-    if (found != unlent_.end()) {
+    const auto found = std::ranges::find(free_buffers_, context, [](const auto& one) { return one.first; });
+    if (found != free_buffers_.end()) {
       const DeviceMemory memory = found->second;
-      unlent_.erase(found);
+      free_buffers_.erase(found);
       return memory;
     }
   }
   abi::DevicePointer begin = 0;
-  require_cuda(call().cuMemAlloc_v2(&begin, kBounce + kDirectBlock), "cuMemAlloc", path());
+  require_cuda(call().cuMemAlloc_v2(&begin, kBounceSize + kDirectBlock), "cuMemAlloc", path());
   const std::uint64_t lead = (kDirectBlock - begin % kDirectBlock) % kDirectBlock;
-  const DeviceMemory memory{address(begin + lead), kBounce};
+  const DeviceMemory memory{address(begin + lead), kBounceSize};
   {
     const std::lock_guard lock(mutex_);
-    bounces_.push_back({context, begin, memory});
+    bounce_buffers_.push_back({context, begin, memory});
   }
   try {
     register_buffer(memory);
-  } catch (const Error&) {  // it serves unregistered too, by a copy more
+  } catch (const Error&) {  // an unregistered buffer works too, with an extra copy
   } catch (const FileError&) {
   }
   return memory;
 }
 
-Driver::Bounce::Bounce(Driver& driver) : driver_(driver.shared_from_this()) {
+Driver::BounceBuffer::BounceBuffer(Driver& driver) : driver_(driver.shared_from_this()) {
   require_cuda(driver.call().cuCtxGetCurrent(&context_), "cuCtxGetCurrent", driver.path());
   memory_ = driver.lend(context_);
 }
 
-Driver::Bounce::~Bounce() {
+Driver::BounceBuffer::~BounceBuffer() {
   const std::lock_guard lock(driver_->mutex_);
-  driver_->unlent_.emplace_back(context_, memory_);
+  driver_->free_buffers_.emplace_back(context_, memory_);
 }
 
 }  // namespace zerocopy

@@ -1,5 +1,5 @@
-// cuFile, opened: what it says of itself, the buffers that are registered with it, and the device memory
-// through which goes what does not lie as GPUDirect Storage needs it.
+// An open cuFile driver: its properties, the buffers registered with it, and the bounce buffers for
+// transfers that GPUDirect Storage cannot make directly.
 #pragma once
 
 #include <sys/types.h>
@@ -15,8 +15,7 @@
 
 namespace zerocopy {
 
-// Memory of a device, or what stands in for it. Nothing of the host's reads or writes it through this
-// address.
+// Memory of a device, or a test's stand-in. The host never accesses it through this address.
 struct DeviceMemory {
   std::byte* address = nullptr;
   std::uint64_t size = 0;
@@ -25,17 +24,16 @@ struct DeviceMemory {
   DeviceMemory first(std::uint64_t length) const { return {address, length}; }
 };
 
-// How cuFile is to be told of an address: the buffer that is registered there, and how far behind its
-// beginning.
-struct BufferPlace {
+// An address as cuFile needs it: a registered buffer, and the offset in it.
+struct RegisteredAddress {
   std::byte* base;
   off_t offset;
 };
 
 class Driver : public std::enable_shared_from_this<Driver> {
  public:
-  // `kernel_driver` is a path that the kernel module creates. Throws UnsupportedError, with the reason, if
-  // that path is missing, if CUDA has no device, or if cuFile cannot be opened.
+  // `kernel_driver` is a path that the kernel module creates. Throws UnsupportedError, with the
+  // reason, if the path is missing, CUDA has no device, or cuFile cannot be opened.
   static std::shared_ptr<Driver> open(std::shared_ptr<const Library> library,
                                       const std::string& kernel_driver);
 
@@ -45,9 +43,10 @@ class Driver : public std::enable_shared_from_this<Driver> {
 
   const abi::Functions& call() const noexcept { return library_->call(); }
   const std::string& path() const noexcept { return library_->path(); }
-  // Whether this is not a copy in a forked process. There cuFile may not be called, not even to close it.
-  bool is_ours() const noexcept;
-  int version() const noexcept { return version_; }  // 1140 is 1.14; 0 where the library does not say
+  // Returns false in a forked copy of the process, where no cuFile function may be called, not even
+  // to close it.
+  bool is_same_process() const noexcept;
+  int version() const noexcept { return version_; }  // 1140 is 1.14; 0 if the library does not tell
   const abi::Properties& properties() const noexcept { return properties_; }
   bool has_batches() const noexcept {
     return library_->has_batches() && (properties_.features & abi::kBatches) != 0;
@@ -56,28 +55,28 @@ class Driver : public std::enable_shared_from_this<Driver> {
     return library_->has_streams() && (properties_.features & abi::kStreams) != 0;
   }
 
-  // Registering costs a millisecond and more, so what is read into again and again is registered once. Twice
-  // the same is once, and is undone by the second deregister. Throws UnsupportedError, FileError; FormatError
-  // for what is not registered.
+  // Registration takes more than a millisecond, so buffers in frequent use are registered once.
+  // Registrations of the same buffer are counted, and the last deregister undoes them. Throws
+  // UnsupportedError, FileError, or FormatError for an unregistered buffer.
   void register_buffer(DeviceMemory memory);
   void deregister_buffer(DeviceMemory memory);
   std::size_t registered() const;
-  BufferPlace place_of(DeviceMemory memory) const;
+  RegisteredAddress registered_address(DeviceMemory memory) const;
 
-  // Between a device and the host, or within a device; done when it returns.
+  // Copies between device and host, or within a device. The copy is complete on return.
   void copy(DeviceMemory to, ByteSpan from) const;
   void copy(std::byte* to, DeviceMemory from) const;
   void copy(DeviceMemory to, DeviceMemory from) const;
 
-  // kBounce bytes of the current device that begin at a page, registered where that is possible. They go back
-  // to be lent again.
-  static constexpr std::uint64_t kBounce = std::uint64_t{4} << 20U;
-  class Bounce {
+  // A page-aligned buffer of kBounceSize bytes on the current device, registered if possible. The
+  // driver reuses it afterwards.
+  static constexpr std::uint64_t kBounceSize = std::uint64_t{4} << 20U;
+  class BounceBuffer {
    public:
-    explicit Bounce(Driver& driver);
-    Bounce(const Bounce&) = delete;
-    Bounce& operator=(const Bounce&) = delete;
-    ~Bounce();
+    explicit BounceBuffer(Driver& driver);
+    BounceBuffer(const BounceBuffer&) = delete;
+    BounceBuffer& operator=(const BounceBuffer&) = delete;
+    ~BounceBuffer();
 
     DeviceMemory memory() const noexcept { return memory_; }
 
@@ -91,7 +90,7 @@ class Driver : public std::enable_shared_from_this<Driver> {
   struct Registered {
     std::uint64_t size;
     unsigned times;
-    bool ours;  // not somebody else's of this process
+    bool is_owner;  // false if other code of this process registered it
   };
   struct Allocated {
     abi::Context context = nullptr;
@@ -111,8 +110,8 @@ class Driver : public std::enable_shared_from_this<Driver> {
   abi::Properties properties_{};
   mutable std::mutex mutex_;
   std::map<const std::byte*, Registered> buffers_;
-  std::vector<Allocated> bounces_;                             // every one there is
-  std::vector<std::pair<abi::Context, DeviceMemory>> unlent_;  // those of them that nobody has
+  std::vector<Allocated> bounce_buffers_;                            // all of them
+  std::vector<std::pair<abi::Context, DeviceMemory>> free_buffers_;  // those that are free
 };
 
 }  // namespace zerocopy

@@ -9,7 +9,7 @@
 namespace zerocopy {
 namespace {
 
-// Never closed again: both libraries start threads and register what runs at exit.
+// Never closed: both libraries start threads and register exit handlers.
 class Opened {
  public:
   Opened(const char* what, const std::vector<std::string>& names) {
@@ -23,7 +23,7 @@ class Opened {
       const char* fault = ::dlerror();
       if (faults.empty() && fault != nullptr) faults = fault;
     }
-    throw UnsupportedError(std::string(what) + " is not there: " + faults);
+    throw UnsupportedError(std::string(what) + " cannot be loaded: " + faults);
   }
 
   const std::string& name() const noexcept { return name_; }
@@ -31,7 +31,7 @@ class Opened {
   template <typename Function>
   void find(const char* symbol, Function*& function) const {
     find_if_there(symbol, function);
-    if (function == nullptr) throw UnsupportedError(name_ + " has no " + symbol);
+    if (function == nullptr) throw UnsupportedError(name_ + " lacks the function " + symbol);
   }
 
   template <typename Function>
@@ -64,7 +64,7 @@ std::shared_ptr<const Library> Library::open(const std::vector<std::string>& cud
 
   const Opened files("cuFile", cufile);
   files.find("cuFileDriverOpen", to.cuFileDriverOpen);
-  // The first of that name left memory behind, so a second came.
+  // The first version leaks memory, so libcufile added a second.
   files.find_if_there("cuFileDriverClose_v2", to.cuFileDriverClose);
   if (to.cuFileDriverClose == nullptr) files.find("cuFileDriverClose", to.cuFileDriverClose);
   files.find("cuFileDriverGetProperties", to.cuFileDriverGetProperties);

@@ -1,5 +1,5 @@
-// libcuda and libcufile, opened while the program runs: nothing of CUDA is needed to build, and where it is
-// not installed that is a reason that can be told.
+// libcuda and libcufile, opened at run time, so the build needs no CUDA. A missing library is
+// reported with its reason.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,15 @@ namespace zerocopy {
 
 class Library {
  public:
-  // The first of each list that can be loaded. A name without a slash is looked up by the dynamic linker; the
-  // environment is not asked. libcuda comes first: libcufile loads it too, and some of its releases never
-  // return from opening their driver where there is none. Throws UnsupportedError with what is missing.
+  // Opens the first loadable library of each list. The dynamic linker looks up names without a
+  // slash; environment variables are ignored. Opens libcuda first: some releases of libcufile,
+  // which loads it too, hang if it is missing. Throws UnsupportedError that names the missing
+  // library.
   static std::shared_ptr<const Library> open(const std::vector<std::string>& cuda,
                                              const std::vector<std::string>& cufile);
 
   const abi::Functions& call() const noexcept { return functions_; }
-  const std::string& path() const noexcept { return path_; }  // of libcufile, where it was found
+  const std::string& path() const noexcept { return path_; }  // of libcufile
   bool has_batches() const noexcept { return functions_.cuFileBatchIODestroy != nullptr; }
   bool has_streams() const noexcept { return functions_.cuFileReadAsync != nullptr; }
 

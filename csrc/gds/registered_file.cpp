@@ -15,15 +15,15 @@
 namespace zerocopy {
 namespace {
 
-constexpr std::uint64_t kLargestCall = std::uint64_t{1} << 30U;
+constexpr std::uint64_t kMaxCall = std::uint64_t{1} << 30U;
 constexpr std::uint64_t kPlainPiece = std::uint64_t{1} << 20U;
 
 std::uint64_t lead_to_block(std::uint64_t offset) {
   return (kDirectBlock - offset % kDirectBlock) % kDirectBlock;
 }
 
-bool lies_alike(const RegisteredFile::Piece& piece) {
-  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see where its page begins
+bool is_equally_aligned(const RegisteredFile::Piece& piece) {
+  // NOLINTNEXTLINE(*-reinterpret-cast): the address's offset in its page
   return (reinterpret_cast<std::uintptr_t>(piece.memory.address) - piece.offset) % kDirectBlock == 0;
 }
 
@@ -57,29 +57,29 @@ std::shared_ptr<RegisteredFile> RegisteredFile::open(std::shared_ptr<Driver> dri
   if (!direct.is_direct()) throw UnsupportedError("its file system refuses O_DIRECT");
   std::shared_ptr<RegisteredFile> made(
       new RegisteredFile(std::move(driver), std::move(plain), std::move(direct)));
-  abi::Descriptor told{.type = abi::kLinuxDescriptor, .file = {}, .operations = nullptr};
-  told.file.descriptor = made->direct_.descriptor();  // NOLINT(*-union-access): it is cuFile's
+  abi::Descriptor description{.type = abi::kLinuxDescriptor, .file = {}, .operations = nullptr};
+  description.file.descriptor = made->direct_.descriptor();  // NOLINT(*-union-access): a union of cuFile's
   abi::FileHandle handle = nullptr;
-  require_success(made->driver_->call().cuFileHandleRegister(&handle, &told), "cuFileHandleRegister",
+  require_success(made->driver_->call().cuFileHandleRegister(&handle, &description), "cuFileHandleRegister",
                   made->path());
   made->handle_ = handle;
   return made;
 }
 
 RegisteredFile::~RegisteredFile() {
-  if (handle_ != nullptr && driver_->is_ours()) driver_->call().cuFileHandleDeregister(handle_);
+  if (handle_ != nullptr && driver_->is_same_process()) driver_->call().cuFileHandleDeregister(handle_);
 }
 
 RegisteredFile::Cut RegisteredFile::cut(const Piece& piece) {
   const std::uint64_t head = lead_to_block(piece.offset);
-  if (!lies_alike(piece) || piece.memory.size < head + kDirectBlock) return {};
+  if (!is_equally_aligned(piece) || piece.memory.size < head + kDirectBlock) return {};
   return {head, (piece.memory.size - head) / kDirectBlock * kDirectBlock};
 }
 
 void RegisteredFile::read(const Piece& piece) const {
   const auto [head, body] = cut(piece);
   if (body == 0) {
-    // A copy to a device costs more than the reading of a few pages.
+    // A copy to a device costs more than reading a few pages.
     return piece.memory.size < 4 * kDirectBlock ? read_plainly(piece) : read_bounced(piece);
   }
   read_plainly(first(piece, head));
@@ -95,7 +95,7 @@ void RegisteredFile::write(const Piece& piece) const {
   write_plainly(from(piece, head + body));
 }
 
-void RegisteredFile::read_all(std::span<const Piece> pieces, unsigned patience) const {
+void RegisteredFile::read_all(std::span<const Piece> pieces, unsigned timeout_seconds) const {
   std::vector<Piece> bodies;
   std::vector<Piece> others;
   for (const Piece& piece : pieces) {
@@ -109,21 +109,21 @@ void RegisteredFile::read_all(std::span<const Piece> pieces, unsigned patience) 
     others.push_back(from(piece, head + body));
   }
   if (driver_->has_batches() && Batch::is_worth(bodies)) {
-    Batch(*this, patience).read(bodies);
+    Batch(*this, timeout_seconds).read(bodies);
   } else {
     for (const Piece& body : bodies) read(body);
   }
   for (const Piece& other : others) read(other);
 }
 
-// `call` is cuFileRead or cuFileWrite. How far it came: to the end, or to where a call did not move whole
-// blocks.
+// `call` is cuFileRead or cuFileWrite. Returns the bytes moved: all, or those before a call that
+// did not move whole blocks.
 template <typename Call>
 std::uint64_t RegisteredFile::move_blocks(const Piece& piece, const char* name, Call call) const {
   std::uint64_t done = 0;
   while (done < piece.memory.size) {
-    const std::uint64_t size = std::min(piece.memory.size - done, kLargestCall);
-    const auto [base, offset] = driver_->place_of(piece.memory.from(done).first(size));
+    const std::uint64_t size = std::min(piece.memory.size - done, kMaxCall);
+    const auto [base, offset] = driver_->registered_address(piece.memory.from(done).first(size));
     errno = 0;
     const ssize_t result = call(handle_, base, size, static_cast<off_t>(piece.offset + done), offset);
     if (result == -1 && errno == EINTR) continue;
@@ -134,7 +134,7 @@ std::uint64_t RegisteredFile::move_blocks(const Piece& piece, const char* name, 
   return done;
 }
 
-// What is left is for plain reading, which also knows what to say of a file that has ended.
+// The caller reads the rest through the page cache, which also reports the end of the file.
 std::uint64_t RegisteredFile::read_blocks(const Piece& piece) const {
   return move_blocks(piece, "cuFileRead", driver_->call().cuFileRead);
 }
@@ -166,14 +166,14 @@ void RegisteredFile::write_plainly(const Piece& piece) const {
   }
 }
 
-// The blocks that hold the piece come to the bounce buffer, and what belongs to the piece goes on from there.
+// Reads whole blocks to the bounce buffer, and copies the piece from there.
 void RegisteredFile::read_bounced(const Piece& piece) const {
-  const Driver::Bounce bounce(*driver_);
+  const Driver::BounceBuffer bounce(*driver_);
   std::uint64_t done = 0;
   while (done < piece.memory.size) {
     const std::uint64_t at = piece.offset + done;
     const std::uint64_t skip = at % kDirectBlock;
-    const std::uint64_t size = std::min(piece.memory.size - done, Driver::kBounce - skip);
+    const std::uint64_t size = std::min(piece.memory.size - done, Driver::kBounceSize - skip);
     const std::uint64_t blocks = skip + size + lead_to_block(skip + size);
     const std::uint64_t got = read_blocks({at - skip, bounce.memory().first(blocks)});
     if (got <= skip) return read_plainly(from(piece, done));
@@ -184,15 +184,16 @@ void RegisteredFile::read_bounced(const Piece& piece) const {
   }
 }
 
-// Whole blocks from the bounce buffer; the ends share theirs with what is not ours to write.
+// Writes whole blocks from the bounce buffer. The partial blocks at both ends are written
+// separately.
 void RegisteredFile::write_bounced(const Piece& piece) const {
   const std::uint64_t head = lead_to_block(piece.offset);
   write_plainly(first(piece, head));
-  const Driver::Bounce bounce(*driver_);
+  const Driver::BounceBuffer bounce(*driver_);
   std::uint64_t done = head;
   while (piece.memory.size - done >= kDirectBlock) {
     const std::uint64_t left = (piece.memory.size - done) / kDirectBlock * kDirectBlock;
-    const DeviceMemory part = piece.memory.from(done).first(std::min(left, Driver::kBounce));
+    const DeviceMemory part = piece.memory.from(done).first(std::min(left, Driver::kBounceSize));
     driver_->copy(bounce.memory(), part);
     write_blocks({piece.offset + done, bounce.memory().first(part.size)});
     done += part.size;
@@ -206,19 +207,19 @@ RegisteredFile::Pending::Pending(std::shared_ptr<const RegisteredFile> file, con
   const auto [head, body] = cut(piece_);
   if (body == 0 || !file_->driver_->has_streams()) return;
   const DeviceMemory blocks = piece_.memory.from(head).first(body);
-  const auto [base, offset] = file_->driver_->place_of(blocks);
+  const auto [base, offset] = file_->driver_->registered_address(blocks);
   size_ = body;
   file_offset_ = static_cast<off_t>(piece_.offset + head);
   base_offset_ = offset;
   const abi::Status status = file_->driver_->call().cuFileReadAsync(
       file_->handle_, base, &size_, &file_offset_, &base_offset_, &done_, stream_);
-  if (is_refusal(status.code)) return;  // wait() reads it all
+  if (is_refusal(status.code)) return;  // wait() reads everything
   require_success(status, "cuFileReadAsync", file_->path());
   begun_ = true;
 }
 
 RegisteredFile::Pending::~Pending() {
-  if (begun_ && file_->driver_->is_ours()) file_->driver_->call().cuStreamSynchronize(stream_);
+  if (begun_ && file_->driver_->is_same_process()) file_->driver_->call().cuStreamSynchronize(stream_);
 }
 
 void RegisteredFile::Pending::wait() {
@@ -226,7 +227,7 @@ void RegisteredFile::Pending::wait() {
   if (begun_) {
     require_cuda(file_->driver_->call().cuStreamSynchronize(stream_), "cuStreamSynchronize", file_->path());
   }
-  // Where a stream's read fails, one of its own may not; or it says what is wrong.
+  // Retries a failed stream read without the stream. The retry succeeds or reports the error.
   if (!std::exchange(begun_, false) || done_ < 0) {
     file_->read(piece_);
   } else {

@@ -1,10 +1,9 @@
-// A file that cuFile knows: any bytes of it to any device memory, and back.
+// A file registered with cuFile. It moves any bytes between the file and device memory.
 //
 //   file       │░▒▒▒▒│▒▒▒▒▒▒│▒▒▒░  │     blocks of 4096 bytes
-//   memory      ░▒▒▒▒│▒▒▒▒▒▒│▒▒▒░        ░ over the host, by plain reading; ▒ by cuFile
+//   memory      ░▒▒▒▒│▒▒▒▒▒▒│▒▒▒░        ░ through the host; ▒ by cuFile
 //
-// What lies at other places of its pages than the file's bytes do of their blocks goes through a bounce
-// buffer, whole blocks of the file at a time.
+// If memory and file offset are not equally aligned, whole blocks go through a bounce buffer.
 #pragma once
 
 #include <memory>
@@ -18,14 +17,14 @@ namespace zerocopy {
 
 class RegisteredFile {
  public:
-  // Where bytes of the file belong in memory.
+  // Bytes of the file, and their destination in memory.
   struct Piece {
     std::uint64_t offset = 0;
     DeviceMemory memory;
   };
 
-  // Shares a descriptor that the caller keeps; read and written as that is. Throws UnsupportedError where the
-  // file system refuses O_DIRECT, or cuFile the file.
+  // Duplicates a descriptor that the caller keeps, with its access mode. Throws UnsupportedError if
+  // the file system refuses O_DIRECT, or cuFile refuses the file.
   static std::shared_ptr<RegisteredFile> open(std::shared_ptr<Driver> driver, int descriptor,
                                               std::string name);
 
@@ -36,16 +35,16 @@ class RegisteredFile {
   Driver& driver() const noexcept { return *driver_; }
   const std::string& path() const noexcept { return plain_.path(); }
 
-  // All of it, or they throw: FormatError where the file ends, FileError, UnsupportedError where cuFile
-  // refuses.
+  // Moves all bytes or throws: FormatError at the end of the file, FileError, or UnsupportedError
+  // if cuFile refuses.
   void read(const Piece& piece) const;
   void write(const Piece& piece) const;
 
-  // Many at once: by a batch where the library has them, else one after the other. Where nothing of a batch
-  // comes to an end for `patience` seconds it is given up: ETIMEDOUT.
-  void read_all(std::span<const Piece> pieces, unsigned patience = 120) const;
+  // Reads many pieces, in a batch if the library supports batches. Throws ETIMEDOUT if no request
+  // of a batch finishes for `timeout_seconds`.
+  void read_all(std::span<const Piece> pieces, unsigned timeout_seconds = 120) const;
 
-  // A read in the order of a stream's work. `piece` is as cuFile takes it: whole blocks, lying alike.
+  // A read in the order of a stream. `piece` consists of whole, equally aligned blocks.
   class Pending {
    public:
     Pending(std::shared_ptr<const RegisteredFile> file, const Piece& piece, abi::Stream stream);
@@ -53,14 +52,14 @@ class RegisteredFile {
     Pending& operator=(const Pending&) = delete;
     ~Pending();
 
-    // Waits for the stream, and reads what cuFile did not.
+    // Waits for the stream, and reads the bytes that cuFile did not read.
     void wait();
 
    private:
     std::shared_ptr<const RegisteredFile> file_;
     Piece piece_;
     abi::Stream stream_;
-    // cuFile looks at these when the stream comes to it.
+    // cuFile reads these fields when the stream reaches the request.
     std::size_t size_ = 0;
     off_t file_offset_ = 0;
     off_t base_offset_ = 0;
@@ -68,7 +67,8 @@ class RegisteredFile {
     bool begun_ = false;
   };
 
-  // How much of a piece cuFile can take as it is: from `head` on `body` bytes. No body: nothing.
+  // The part of a piece that cuFile can move directly: `body` bytes from `head` on. 0 if there are
+  // none.
   struct Cut {
     std::uint64_t head = 0;
     std::uint64_t body = 0;

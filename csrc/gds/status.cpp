@@ -61,9 +61,9 @@ const Known* known(int code) {
   return found == kKnown.end() ? nullptr : found;
 }
 
-[[noreturn]] void fail(int code, const std::string& said, const std::string& name) {
-  if (is_refusal(code)) throw UnsupportedError(said);
-  throw FileError(EIO, name, said);
+[[noreturn]] void fail(int code, const std::string& message, const std::string& name) {
+  if (is_refusal(code)) throw UnsupportedError(message);
+  throw FileError(EIO, name, message);
 }
 
 }  // namespace
@@ -80,9 +80,9 @@ bool is_refusal(int code) {
 
 void require_success(abi::Status status, const char* call, const std::string& name) {
   if (status.code == 0) return;
-  std::string said = std::string(call) + ": " + name_of_code(status.code);
-  if (status.cuda != 0) said += ", CUDA's error " + std::to_string(status.cuda);
-  fail(status.code, said, name);
+  std::string message = std::string(call) + ": " + name_of_code(status.code);
+  if (status.cuda != 0) message += ", CUDA error " + std::to_string(status.cuda);
+  fail(status.code, message, name);
 }
 
 std::size_t require_bytes(ssize_t result, const char* call, const std::string& name) {
@@ -95,7 +95,7 @@ std::size_t require_bytes(ssize_t result, const char* call, const std::string& n
 void require_cuda(abi::CudaStatus status, const char* call, const std::string& name) {
   if (status == 0) return;
   throw FileError(status == 2 ? ENOMEM : EIO, name,
-                  std::string(call) + ": CUDA's error " + std::to_string(status));
+                  std::string(call) + ": CUDA error " + std::to_string(status));
 }
 
 }  // namespace zerocopy

@@ -15,7 +15,7 @@
 namespace zerocopy {
 namespace {
 
-// Not in the headers of Linux before 5.9.
+// Missing from the headers of Linux before 5.9.
 constexpr long kCloseRange = 436;
 constexpr unsigned kLastDescriptor = ~0U;
 constexpr rlim_t kMaxDescriptors = 1U << 20U;
@@ -28,7 +28,8 @@ void close_between(unsigned first, unsigned last) noexcept {
   for (unsigned i = first; i <= last && i < end; ++i) ::close(static_cast<int>(i));
 }
 
-// Others wait for the end of a pipe, a socket or a lock of the program, which this process would hold.
+// Descriptors that stay open would delay other processes that wait for the end of a pipe, a socket
+// or a lock of the program.
 void close_all_but(std::span<const int> kept) noexcept {
   unsigned next = 0;
   for (const int descriptor : kept) {
@@ -49,8 +50,7 @@ pid_t run_in_copy(int (*work)(void*) noexcept, void* argument, std::span<const i
   sigset_t before;  // NOLINT(*-member-init): pthread_sigmask fills it
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  // Not fork(), which runs what libraries have registered for it. The lowest byte, the signal at the end, is
-  // none.
+  // Not fork(), which calls the fork handlers of libraries. The lowest byte, the exit signal, is 0.
   const long made = ::syscall(SYS_clone, 0L, nullptr, nullptr, nullptr, nullptr);
   if (made == 0) {
     close_all_but(sorted);
@@ -61,7 +61,7 @@ pid_t run_in_copy(int (*work)(void*) noexcept, void* argument, std::span<const i
   }
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (made < 0) throw FileError(error, "", "the system makes no copy of this process");
+  if (made < 0) throw FileError(error, "", "the system could not copy this process");
   return static_cast<pid_t>(made);
 }
 

@@ -1,5 +1,5 @@
-// A copy of this process, made by a fork that runs none of the program's code: no hooks of fork in libraries
-// or in Python, no handlers of signals, no functions of exit.
+// A copy of this process that runs no hooks of the program: no fork handlers of libraries or
+// Python, no signal handlers, no exit functions.
 #pragma once
 
 #include <sys/types.h>
@@ -8,13 +8,14 @@
 
 namespace zerocopy {
 
-// Returns the number of a process that shows the memory of this one as it is now, does `work`, which returns
-// its exit status, and has no descriptors but `kept`. Throws FileError where the system makes no process.
+// Starts a process that sees a snapshot of this process's memory and keeps only the descriptors in
+// `kept`. It calls `work` and exits with its result. Returns the process id. Throws FileError if
+// the system cannot create the process.
 //
-// In the copy there is one thread, and any lock that another thread holds now is held for ever: `work` takes
-// none, and allocates nothing. Signals do not reach it, SIGKILL excepted. The end of the copy sends no signal
-// either, and waitpid reports it only to who asks with __WALL or __WCLONE: the program's own waiting for
-// children sees nothing.
+// The copy has one thread. Locks that other threads hold now stay locked in the copy, so `work`
+// must take no lock and allocate nothing. Signals other than SIGKILL do not reach the copy. Its
+// exit sends no signal, and only waitpid with __WALL or __WCLONE reports it. So the program's own
+// waits for children are not disturbed.
 pid_t run_in_copy(int (*work)(void*) noexcept, void* argument, std::span<const int> kept);
 
 }  // namespace zerocopy

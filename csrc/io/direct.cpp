@@ -9,7 +9,7 @@
 namespace zerocopy {
 namespace {
 
-// Some file systems let a file be opened with O_DIRECT and refuse to read it so.
+// Some file systems open a file with O_DIRECT and then refuse to read it.
 bool reads_directly(const File& file) {
   if (!file.is_direct()) return false;
   const Region block = allocate_pages(kDirectBlock, 0);
@@ -22,8 +22,8 @@ bool reads_directly(const File& file) {
   }
 }
 
-// Less is not worth a request of its own to the disk: the kernel reads on around it.
-constexpr std::size_t kWorthPassing = std::size_t{256} << 10U;
+// Smaller reads are not worth a disk request of their own: the kernel reads around them anyway.
+constexpr std::size_t kMinDirectRead = std::size_t{256} << 10U;
 
 std::uint64_t lead_to_block(std::uint64_t offset) {
   return (kDirectBlock - offset % kDirectBlock) % kDirectBlock;
@@ -31,8 +31,8 @@ std::uint64_t lead_to_block(std::uint64_t offset) {
 
 }  // namespace
 
-DirectSource::DirectSource(File file, std::uint64_t start, Terms terms)
-    : Source(std::move(terms)),
+DirectSource::DirectSource(File file, std::uint64_t start, TransferOptions options)
+    : Source(std::move(options)),
       file_(std::move(file)),
       past_cache_(File::reopen_direct(file_)),
       start_(start),
@@ -42,7 +42,7 @@ DirectSource::DirectSource(File file, std::uint64_t start, Terms terms)
 
 void DirectSource::fill(std::uint64_t offset, std::span<std::byte> into) const {
   offset += start_;
-  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see where its page begins
+  // NOLINTNEXTLINE(*-reinterpret-cast): the address's offset in its page
   const bool alike = (reinterpret_cast<std::uintptr_t>(into.data()) - offset) % kDirectBlock == 0;
   const std::uint64_t head = lead_to_block(offset);
   if (!is_direct() || !alike || into.size() < head + kDirectBlock) return file_.read(offset, into);
@@ -53,7 +53,8 @@ void DirectSource::fill(std::uint64_t offset, std::span<std::byte> into) const {
   file_.read(offset + head + got, into.subspan(got));
 }
 
-// How far it came; what is left is for plain reading, which also knows what to say of a file that has ended.
+// Returns the number of bytes read. The caller reads the rest without O_DIRECT, which also reports
+// the end of the file.
 std::uint64_t DirectSource::fill_directly(std::uint64_t offset, std::span<std::byte> into) const {
   std::uint64_t done = 0;
   try {
@@ -63,30 +64,31 @@ std::uint64_t DirectSource::fill_directly(std::uint64_t offset, std::span<std::b
       if (got == 0 || got % kDirectBlock != 0) break;
     }
   } catch (const FileError& error) {
-    // EFAULT: not into that memory. Of page-locked memory it is the driver's affair what its pages are.
+    // EFAULT: unsuitable memory, such as memory that a driver has page-locked.
     if (const int why = error.code().value(); why != EINVAL && why != EFAULT) throw;
-    direct_.store(false, std::memory_order_relaxed);  // it took the first block and does not take this one
+    direct_.store(false, std::memory_order_relaxed);  // a later block was refused
   }
   return done;
 }
 
-bool SparingSource::is_at_hand(Extent extent) const {
-  return is_cached(file(), {start() + extent.offset, extent.size});
+bool CacheSparingSource::is_cached(Extent extent) const {
+  return zerocopy::is_cached(file(), {start() + extent.offset, extent.size});
 }
 
-void SparingSource::fill_once(std::uint64_t offset, std::span<std::byte> into) const {
-  if (into.size() < kWorthPassing || is_at_hand({offset, into.size()})) {
+void CacheSparingSource::fill_once(std::uint64_t offset, std::span<std::byte> into) const {
+  if (into.size() < kMinDirectRead || is_cached({offset, into.size()})) {
     return fill(offset, into);
   }
   const Source& direct = past_cache();
-  if (direct.size() != size()) require_unchanged();  // it was opened later
+  // It was opened later, so the file may have changed.
+  if (direct.size() != size()) require_unchanged();
   direct.read(offset, into);
 }
 
-const Source& SparingSource::past_cache() const {
+const Source& CacheSparingSource::past_cache() const {
   std::call_once(opening_, [this] {
     past_cache_ = std::make_unique<const DirectSource>(File::duplicate(file().descriptor(), file().path()),
-                                                       start(), Terms{});
+                                                       start(), TransferOptions{});
   });
   return *past_cache_;
 }

@@ -1,9 +1,9 @@
-// A file read past the page cache (O_DIRECT): for data that nobody will ask for again, and for disks that are
-// faster than the kernel copies.
+// Reads a file past the page cache (O_DIRECT), for data used once and for disks that are faster
+// than a copy by the kernel.
 //
 //   wanted     ░▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒░
-//   blocks    ├────┼────┼────┼────┤────┤     O_DIRECT takes whole blocks, into memory that lies alike
-//              head│   direct    │ tail      the ends are read plainly
+//   blocks    ├────┼────┼────┼────┤────┤     O_DIRECT reads whole blocks, to equally aligned memory
+//              head│   direct    │ tail      both ends are read through the page cache
 #pragma once
 
 #include <atomic>
@@ -14,13 +14,14 @@
 
 namespace zerocopy {
 
-// What file offsets, sizes and addresses of O_DIRECT are multiples of: a page, which suits every disk.
+// O_DIRECT needs offsets, sizes and addresses aligned to this. A page suits every disk.
 constexpr std::uint64_t kDirectBlock = 4096;
 
 class DirectSource final : public Source {
  public:
-  // As FileSource. A file system that refuses O_DIRECT is read plainly: see is_direct().
-  DirectSource(File file, std::uint64_t start, Terms terms);
+  // Like FileSource. If the file system refuses O_DIRECT, reads go through the page cache: see
+  // is_direct().
+  DirectSource(File file, std::uint64_t start, TransferOptions options);
 
   std::uint64_t size() const noexcept override { return file_.size() - start_; }
   void require_unchanged() const override { file_.require_unchanged(); }
@@ -29,31 +30,31 @@ class DirectSource final : public Source {
     file_.expect(ranges, start_ + start);
   }
   bool is_direct() const noexcept override { return direct_.load(std::memory_order_relaxed); }
-  bool is_at_hand(Extent /*extent*/) const override { return false; }
+  bool is_cached(Extent /*extent*/) const override { return false; }
 
  private:
   void fill(std::uint64_t offset, std::span<std::byte> into) const override;
   std::uint64_t fill_directly(std::uint64_t offset, std::span<std::byte> into) const;
 
   File file_;
-  File past_cache_;  // the same file; plain as well where O_DIRECT is refused
+  File past_cache_;  // the same file; without O_DIRECT if that is refused
   std::uint64_t start_;
   mutable std::atomic<bool> direct_;
 };
 
-// A file read plainly; what is read once comes past the page cache where it is not there.
-class SparingSource final : public FileSource {
+// Reads a file through the page cache. read_once() bypasses the cache for uncached bytes.
+class CacheSparingSource final : public FileSource {
  public:
   using FileSource::FileSource;
 
-  bool is_at_hand(Extent extent) const override;
+  bool is_cached(Extent extent) const override;
 
  private:
   void fill_once(std::uint64_t offset, std::span<std::byte> into) const override;
   const Source& past_cache() const;
 
   mutable std::once_flag opening_;
-  mutable std::unique_ptr<const Source> past_cache_;  // opened when the first bytes want it
+  mutable std::unique_ptr<const Source> past_cache_;  // opened on first use
 };
 
 }  // namespace zerocopy

@@ -24,8 +24,8 @@ Version version_of(const struct stat& status) {
 
 bool has_same_bytes(const Version& then, const Version& now) {
   if (now.size != then.size || now.modified != then.modified) return false;
-  // `modified` can be set back, so `changed` has to agree; but links made and removed count there
-  // too, and a file that was replaced by rename lost one and kept its bytes.
+  // `modified` can be set back, so compare `changed` too. But `changed` also counts link
+  // operations: a file replaced by rename lost a link and kept its bytes.
   return now.changed == then.changed || now.links != then.links;
 }
 
@@ -39,7 +39,7 @@ File File::open(const std::string& path, Access access) {
 }
 
 File File::reopen_direct(const File& file) {
-  // By the descriptor's own name: another file may have taken the path.
+  // Opens the descriptor's own name, since another file may have taken the path.
   const std::string self = "/proc/self/fd/" + std::to_string(file.descriptor_);
   const int access = ::fcntl(file.descriptor_, F_GETFL) & O_ACCMODE;
   const int descriptor = ::open(self.c_str(), access | O_DIRECT | O_CLOEXEC | O_NONBLOCK);
@@ -54,7 +54,7 @@ File File::duplicate(int descriptor, std::string name) {
   return {copy, std::move(name), false};
 }
 
-// The members are set before anything can throw, so a refused file is closed by ~File.
+// Sets the members before anything can throw, so ~File closes a refused file.
 File::File(int descriptor, std::string path, bool by_path)
     : descriptor_(descriptor), path_(std::move(path)), by_path_(by_path) {
   struct stat status {};

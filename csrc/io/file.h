@@ -1,4 +1,4 @@
-// An open regular file: the descriptor, the version that was opened, and reads that never raise SIGBUS.
+// An open regular file, the version that was opened, and reads that never raise SIGBUS.
 #pragma once
 
 #include <span>
@@ -8,28 +8,28 @@
 
 namespace zerocopy {
 
-// What the system says of a file that changes with its bytes. Which file it is does not: a
-// descriptor stays with its file, also when another one takes the path.
+// The parts of stat(2) that change with the file's content. The identity is not among them: a
+// descriptor keeps its file even if another file takes the path.
 struct Version {
   std::uint64_t size = 0;
   std::uint64_t links = 0;
-  std::int64_t modified = 0;  // the bytes, in nanoseconds since 1970
-  std::int64_t changed = 0;   // the bytes or anything else; nobody can set it
+  std::int64_t modified = 0;  // of the content, in nanoseconds since 1970
+  std::int64_t changed = 0;   // of the content or the metadata; programs cannot set it
 };
 
 class File {
  public:
   enum class Access : std::uint8_t { read, read_write };
 
-  // Opens without blocking and refuses anything but a regular file: a FIFO would wait for a
-  // writer, a device has no size. Throws FileError.
+  // Opens without blocking. Refuses all but regular files: a FIFO would wait for a writer, and a
+  // device has no size. Throws FileError.
   static File open(const std::string& path, Access access);
 
-  // The same file once more, to be read, and written to where the other is, past the page cache; plainly
-  // where the file system refuses that, see is_direct(). Throws FileError.
+  // Opens the same file again with O_DIRECT, for reading, and for writing if `file` allows it. If
+  // the file system refuses O_DIRECT, opens it without: see is_direct(). Throws FileError.
   static File reopen_direct(const File& file);
 
-  // Shares a descriptor that the caller keeps; `name` is what errors call the file.
+  // Duplicates a descriptor that the caller keeps. `name` is for errors.
   static File duplicate(int descriptor, std::string name);
 
   File(File&& other) noexcept;
@@ -44,24 +44,24 @@ class File {
   bool is_direct() const;
   std::uint64_t inode() const noexcept { return inode_; }
 
-  // Fills `into` from `offset`. A file that ends sooner throws FormatError, one that was longer when
-  // it was opened FileError with ESTALE.
+  // Fills `into` from `offset`. Throws FormatError if the file is too short, and FileError with
+  // ESTALE if the file was longer when it was opened.
   void read(std::uint64_t offset, std::span<std::byte> into) const;
 
-  // What one pread gives: fewer bytes than asked for, at the end none. Throws FileError.
+  // Makes one pread and returns the number of bytes, 0 at the end of the file. Throws FileError.
   std::size_t read_some(std::uint64_t offset, std::span<std::byte> into) const;
 
-  // These, counted from `start`, will be read soon, one after the other. Where the one in the middle is not
-  // in the page cache the kernel is asked for all of them at once, and nothing waits.
+  // Announces sequential reads of these ranges, counted from `start`. If the middle range is not in
+  // the page cache, the kernel starts to read all of them. Does not wait.
   void expect(std::span<const Extent> ranges, std::uint64_t start) const;
 
-  // Throws FileError with ESTALE when the file was written to, or cut, since it was opened. One
-  // fstat. Not all can be seen: two writes within one tick of the file system's clock are one to
-  // it, and stores through another's mapping are dated at the first to a page, on tmpfs never.
+  // Throws FileError with ESTALE when the file was written or cut since it was opened. Makes one
+  // fstat. Some changes are invisible: a second write within one tick of the file system's clock,
+  // and stores through a mapping after the first to a page. tmpfs never dates such stores.
   void require_unchanged() const;
 
-  // Throws what the system says of its path (ENOENT, ...), or FileError with ESTALE when that leads to
-  // another file now or this one became shorter. Of a duplicated descriptor the path is not known.
+  // Throws FileError if the path cannot be read (ENOENT, ...), names another file, or this file
+  // became shorter (ESTALE). Duplicated descriptors have no known path.
   void require_in_place() const;
 
  private:

@@ -11,14 +11,14 @@
 namespace zerocopy {
 namespace {
 
-struct Known {
+struct KnownFileSystem {
   std::uint32_t type;
   const char* name;
   bool network;
 };
 
-// linux/magic.h, and the numbers that file systems outside of the kernel say of themselves.
-constexpr std::array kKnown = std::to_array<Known>({
+// From linux/magic.h, and from file systems outside of the kernel.
+constexpr std::array kKnown = std::to_array<KnownFileSystem>({
     {0x00006969, "NFS", true},
     {0x0000517B, "SMB", true},
     {0xFF534D42, "CIFS", true},
@@ -60,14 +60,14 @@ constexpr std::array kKnown = std::to_array<Known>({
 });
 
 FileSystem of_status(const struct statfs& status) {
-  // The numbers have 32 bits; where f_type is a signed one, the upper ones would be filled with its sign.
+  // The numbers have 32 bits. A signed f_type would extend its sign to the upper bits.
   return file_system_of_type(static_cast<std::uint32_t>(status.f_type));
 }
 
 }  // namespace
 
 FileSystem file_system_of_type(std::uint64_t type) {
-  const auto* const known = std::ranges::find(kKnown, type, &Known::type);
+  const auto* const known = std::ranges::find(kKnown, type, &KnownFileSystem::type);
   if (known == kKnown.end()) return {"type " + hex(type), false};
   return {known->name, known->network};
 }

@@ -1,4 +1,5 @@
-// What kind of file system a file lies on: one where each request waits for another machine, or a local one.
+// The kind of file system that holds a file: local, or on the network, where each request waits for
+// another machine.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +9,13 @@ namespace zerocopy {
 
 struct FileSystem {
   std::string name;
-  bool network = false;  // or FUSE: what stands behind that is unknown, and as a rule far away
+  bool network = false;  // or FUSE, which is mostly remote
 };
 
-// By the number that statfs(2) gives as f_type. One that is not in the table is taken for local.
+// Looks up f_type of statfs(2). Unknown types count as local.
 FileSystem file_system_of_type(std::uint64_t type);
 
-// Throw FileError.
+// Both throw FileError.
 FileSystem file_system_of(const std::string& path);
 FileSystem file_system_of(int descriptor, const std::string& name);
 

@@ -11,24 +11,24 @@ namespace {
 
 class Leaseholder final : public Owner {
  public:
-  Leaseholder(Share bytes, std::shared_ptr<const Lease> lease) noexcept
+  Leaseholder(OwnerRef bytes, std::shared_ptr<const Lease> lease) noexcept
       : lease_(std::move(lease)), bytes_(std::move(bytes)) {}
 
  private:
   std::shared_ptr<const Lease> lease_;
-  Share bytes_;  // goes first: nothing is mapped any more when the lease ends
+  OwnerRef bytes_;  // destroyed first, so the bytes are unmapped when the lease ends
 };
 
 }  // namespace
 
 Lease::Lease(int descriptor) : descriptor_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) {
-  if (descriptor_ < 0) throw FileError(errno, "a lease");
+  if (descriptor_ < 0) throw FileError(errno, "lease descriptor");
 }
 
 Lease::~Lease() { ::close(descriptor_); }
 
 Region leased(const Region& region, std::shared_ptr<const Lease> lease) {
-  return {region.data(), region.size(), Share(new Leaseholder(region.owner(), std::move(lease)))};
+  return {region.data(), region.size(), OwnerRef(new Leaseholder(region.owner(), std::move(lease)))};
 }
 
 }  // namespace zerocopy

@@ -1,7 +1,7 @@
-// A descriptor that is closed with the last byte it goes with.
+// A descriptor that is closed together with the last of its bytes.
 //
-// Whoever lent the bytes holds the other end of a pipe, and so is told when nobody has them any more: by the
-// kernel, also where a process was killed, and not before the children that it forked are done with them.
+// The lender of the bytes holds the other end of a pipe. When the last user of the bytes is gone,
+// the kernel closes the pipe, even if the process was killed. Forked children count as users.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace zerocopy {
 
 class Lease {
  public:
-  // Shares a descriptor that the caller keeps. Throws FileError.
+  // Duplicates a descriptor that the caller keeps. Throws FileError.
   explicit Lease(int descriptor);
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
@@ -22,7 +22,7 @@ class Lease {
   int descriptor_;
 };
 
-// The same bytes, which keep the lease too.
+// Returns the same bytes with an owner that also holds the lease.
 Region leased(const Region& region, std::shared_ptr<const Lease> lease);
 
 }  // namespace zerocopy

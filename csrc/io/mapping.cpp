@@ -41,7 +41,7 @@ int number_of(Advice advice) {
   return MADV_WILLNEED;
 }
 
-// Of pages that are wanted soon the kernel takes no more at a call than it reads ahead, 128 KiB as a rule.
+// For MADV_WILLNEED the kernel accepts at most its read-ahead size per call, usually 128 KiB.
 constexpr std::size_t kReadAhead = std::size_t{128} << 10U;
 
 struct PageRange {
@@ -50,9 +50,9 @@ struct PageRange {
 };
 
 PageRange pages_of(ByteSpan mapped) {
-  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to find the border of its page
+  // NOLINTNEXTLINE(*-reinterpret-cast): the address's offset in its page
   const std::uint64_t lead = reinterpret_cast<std::uintptr_t>(mapped.data()) % page_size();
-  // NOLINTNEXTLINE(*-const-cast): what madvise may do to pages it is not asked for here
+  // NOLINTNEXTLINE(*-const-cast): this use of madvise does not modify pages
   return {const_cast<std::byte*>(mapped.data()) - lead, mapped.size() + lead};
 }
 
@@ -61,14 +61,14 @@ PageRange pages_of(ByteSpan mapped) {
 Region map_extent(const File& file, Extent extent, Mode mode) {
   if (!extent.fits(file.size())) throw FormatError("file ends before " + hex(extent.offset));
   if (extent.size == 0) return {};
-  const std::uint64_t lead = extent.offset % page_size();  // mmap starts at page borders only
+  const std::uint64_t lead = extent.offset % page_size();  // mmap starts at page boundaries only
   const std::size_t length = extent.size + lead;
   const auto [access, flags] = protection_of(mode);
   void* base =
       ::mmap(nullptr, length, access, flags, file.descriptor(), static_cast<off_t>(extent.offset - lead));
   if (base == MAP_FAILED) throw FileError(errno, file.path());
   return {static_cast<std::byte*>(base) + lead, static_cast<std::size_t>(extent.size),
-          Share(new Pages(base, length))};
+          OwnerRef(new Pages(base, length))};
 }
 
 Region map_file(const File& file, std::uint64_t offset, Mode mode) {
@@ -81,7 +81,7 @@ std::shared_ptr<Mapper> WholeMapper::of(Region whole) {
 }
 
 bool WholeMapper::is_aligned(std::uint64_t offset, std::uint64_t alignment) const {
-  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
+  // NOLINTNEXTLINE(*-reinterpret-cast): the address's alignment
   return (reinterpret_cast<std::uintptr_t>(whole_.data()) + offset) % alignment == 0;
 }
 
@@ -103,7 +103,7 @@ bool populate(ByteSpan mapped) {
 void lock(ByteSpan mapped, const std::string& name) {
   if (mapped.empty()) return;
   const auto [begin, length] = pages_of(mapped);
-  // Not mlock: in a mapping that may be written to privately that would copy every page.
+  // Not mlock, which copies every page of a writable private mapping.
   if (::mlock2(begin, length, MLOCK_ONFAULT) != 0) throw FileError(errno, name);
 }
 

@@ -1,5 +1,5 @@
-// Maps a file. A mapping lives as long as a Region that shares it, and needs no Python to die: a tensor
-// may be freed by any thread, at any time, also after the interpreter is gone.
+// Maps a file. A mapping lives as long as a Region shares it, and is freed without Python: any
+// thread may free a tensor at any time, even after the interpreter has ended.
 #pragma once
 
 #include <memory>
@@ -9,22 +9,22 @@
 
 namespace zerocopy {
 
-// numpy's mode letters.
+// The mode letters of numpy.
 enum class Mode : std::uint8_t {
   copy_on_write,  // "c"   writes stay in this process
   read_only,      // "r"   writes fault
   shared,         // "r+"  writes reach the file
 };
 
-// These bytes of the file. Private mappings reserve no swap (MAP_NORESERVE): without it the kernel
-// refuses a writable mapping larger than memory although nothing will be written. Throws FormatError
-// when the extent leaves the file, FileError when the system refuses.
+// Maps an extent of the file. Private mappings use MAP_NORESERVE. Without it the kernel refuses a
+// writable mapping larger than memory even if nothing is written. Throws FormatError when the
+// extent exceeds the file, and FileError when the system refuses.
 Region map_extent(const File& file, Extent extent, Mode mode);
 
-// The file from `offset` to its end.
+// Maps the file from `offset` to its end.
 Region map_file(const File& file, std::uint64_t offset, Mode mode);
 
-// Bytes of a file in memory, wherever they are wanted.
+// Maps parts of a file on request.
 class Mapper {
  public:
   Mapper() = default;
@@ -34,18 +34,18 @@ class Mapper {
 
   virtual Region region(Extent extent) = 0;
 
-  // The same bytes, on pages of their own where that can be: advice on how they are read then concerns no
-  // others.
+  // Returns the same bytes, on separate pages if possible, so advice about them does not affect
+  // other bytes.
   virtual Region region_apart(Extent extent) { return region(extent); }
 
-  // Whether bytes at that offset lie at a multiple of `alignment` in memory.
+  // Returns whether the bytes at an offset have this alignment in memory.
   virtual bool is_aligned(std::uint64_t offset, std::uint64_t alignment) const = 0;
 };
 
-// All of it at once: a file that was mapped whole, or a buffer.
+// A file mapped as a whole, or a buffer.
 class WholeMapper final : public Mapper {
  public:
-  // None for no bytes.
+  // Returns null for an empty region.
   static std::shared_ptr<Mapper> of(Region whole);
 
   explicit WholeMapper(Region whole) : whole_(std::move(whole)) {}
@@ -57,24 +57,23 @@ class WholeMapper final : public Mapper {
   Region whole_;
 };
 
-// How the pages of mapped bytes are going to be read.
+// The expected access pattern of mapped pages.
 enum class Advice : std::uint8_t {
-  together,   // the kernel reads on around each page that is touched, megabytes of it
-  scattered,  // it reads the pages that are touched and no others
-  soon,       // it begins to read them all now; nothing waits
-  huge,       // what is read from now on it keeps in pieces of 2 MiB: touched later, they take a 500th of the
-              // faults
+  together,   // the kernel reads megabytes around each touched page
+  scattered,  // the kernel reads only the touched pages
+  soon,       // the kernel starts to read all pages now; the call does not wait
+  huge,       // the kernel caches later reads in pieces of 2 MiB, with a 500th of the page faults
 };
 
-// For the pages that hold these bytes. Advice: what the kernel does not take is no error.
+// Advises the kernel about the pages that hold these bytes. Ignores a refusal.
 void advise(ByteSpan mapped, Advice advice);
 
-// Fills the pages that hold these bytes: the file's are read, nothing is copied. False where the kernel
-// cannot (before 5.14), and where one of them cannot be read: it does not say why.
+// Reads the pages of these bytes from the file without copying. Returns false if the kernel cannot
+// (before 5.14), or if a page cannot be read. The kernel does not tell the reason.
 bool populate(ByteSpan mapped);
 
-// Keeps the pages that hold these bytes in memory, as they come there, as long as they are mapped. Throws
-// FileError, under that name: the system allows each process so much (RLIMIT_MEMLOCK).
+// Locks the pages of these bytes in memory as they are read, until they are unmapped. The system
+// limits locked memory per process (RLIMIT_MEMLOCK). Throws FileError with `name`.
 void lock(ByteSpan mapped, const std::string& name);
 
 }  // namespace zerocopy

@@ -13,7 +13,7 @@
 namespace zerocopy {
 namespace {
 
-// Takes a number and the character behind it off the line; false if they are not there.
+// Consumes a number and the character after it. Returns false if they are missing.
 bool take(std::string_view& line, int base, char behind, std::uint64_t& number) {
   const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), number, base);
   const auto length = static_cast<std::size_t>(end - line.data());
@@ -22,8 +22,8 @@ bool take(std::string_view& line, int base, char behind, std::uint64_t& number) 
   return true;
 }
 
-// Of an entry of pagemap, which has 64 bits for each page: it is in memory, or swapped out; it is one of a
-// file, or shared.
+// Bits of a 64-bit entry of pagemap, one entry per page. kThere: in memory or swapped. kOfFile: a
+// page of a file, or shared.
 constexpr std::uint64_t kThere = std::uint64_t{3} << 62U;
 constexpr std::uint64_t kOfFile = std::uint64_t{1} << 61U;
 
@@ -58,7 +58,7 @@ std::vector<FileMapping> file_mappings() {
 }
 
 const FileMapping* mapping_of(const std::vector<FileMapping>& mappings, ByteSpan bytes) {
-  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to look it up
+  // NOLINTNEXTLINE(*-reinterpret-cast): the address to look up
   const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());
   const auto behind = std::ranges::upper_bound(mappings, begin, {}, &FileMapping::begin);
   if (behind == mappings.begin()) return nullptr;
@@ -70,7 +70,8 @@ std::optional<File> file_of(const FileMapping& mapping) {
   try {
     File file = File::open(mapping.path, File::Access::read);
     if (file.inode() == mapping.inode) return file;
-  } catch (const FileError&) {  // NOLINT(bugprone-empty-catch): its name is gone, or leads elsewhere
+    // NOLINT(bugprone-empty-catch): the path does not name the file any more
+  } catch (const FileError&) {
   }
   return std::nullopt;
 }

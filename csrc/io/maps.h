@@ -1,5 +1,5 @@
-// Which file lies behind an address of this process, and whether it still does: /proc/self/maps and pagemap,
-// asked when somebody wants to know. So there is no register to keep of what is mapped.
+// Finds the file that is mapped at an address of this process, from /proc/self/maps and pagemap.
+// The kernel is asked each time, so zerocopy keeps no list of mappings.
 #pragma once
 
 #include <optional>
@@ -17,23 +17,24 @@ struct FileMapping {
   std::uint64_t end;
   std::uint64_t offset;  // of `begin` in the file
   std::uint64_t inode;
-  std::string path;  // as the system has it: " (deleted)" behind that of a file that has no name any more
+  std::string path;  // as the kernel reports it: with " (deleted)" if the file has no name any more
 };
 
-// One line; none of memory that belongs to no file.
+// Parses one line. Returns nullopt for memory without a file.
 std::optional<FileMapping> mapping_in_line(std::string_view line);
 
-// Those of files, in the order of their addresses. Throws FileError.
+// Returns the mappings of files in address order. Throws FileError.
 std::vector<FileMapping> file_mappings();
 
-// The one that holds these bytes, or null.
+// Returns the mapping that holds these bytes, or null.
 const FileMapping* mapping_of(const std::vector<FileMapping>& mappings, ByteSpan bytes);
 
-// The mapped file, if it is still to be found under its path.
+// Opens the mapped file, or returns nullopt if its path does not name it any more.
 std::optional<File> file_of(const FileMapping& mapping);
 
-// Whether no page of these bytes is private: one of a private mapping is copied at its first write, and is no
-// file's from then on. The descriptor is that of /proc/self/pagemap; false where the kernel does not say.
+// Returns whether no page of these bytes was copied. The first write to a page of a private mapping
+// copies the page, and detaches it from the file. `pagemap` is a descriptor of /proc/self/pagemap.
+// Returns false if the kernel does not tell.
 bool is_unwritten(int pagemap, std::uint64_t address, std::uint64_t size);
 
 }  // namespace zerocopy

@@ -17,9 +17,9 @@
 namespace zerocopy {
 namespace {
 
-// What writev takes. It writes nothing to it.
+// Converts bytes for writev, which does not modify them.
 iovec part_of(ByteSpan bytes) noexcept {
-  // NOLINTNEXTLINE(*-const-cast): C has one type for both directions
+  // NOLINTNEXTLINE(*-const-cast): iovec serves reads and writes
   return {const_cast<std::byte*>(bytes.data()), bytes.size()};
 }
 
@@ -27,7 +27,8 @@ ByteSpan behind(ByteSpan bytes, std::size_t size) noexcept {
   return {bytes.data() + size, bytes.size() - size};
 }
 
-// Another way may do it: these two files, the kernel or the file system cannot.
+// Returns whether another method may succeed: the kernel, the file system or the pair of files does
+// not support this one.
 bool is_refused(int error) noexcept {
   return error == EXDEV || error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == EPERM;
 }
@@ -38,7 +39,7 @@ void wait_for(int descriptor) noexcept {
   }
 }
 
-// The data are on the disk and the name is given: where a file system cannot do it, nothing is to be undone.
+// Errors are ignored: the data are on disk and the name is set, so nothing is to be undone.
 void sync_folder(const char* folder) noexcept {
   const int descriptor = ::open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;
@@ -46,7 +47,7 @@ void sync_folder(const char* folder) noexcept {
   ::close(descriptor);
 }
 
-// A lock, by which others know that the file is not a leftover of a process that was killed.
+// Locks the file, so other processes know that it does not belong to a killed process.
 void lock(int descriptor) noexcept {
   struct flock whole {};
   whole.l_type = F_WRLCK;
@@ -60,7 +61,7 @@ int give_name(int descriptor, const char* name) noexcept {
   return ::linkat(AT_FDCWD, path.data(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
 }
 
-// Parts of a block at both ends of what is shared.
+// Copies the partial blocks at both ends of a shared extent.
 int copy_small(int target, std::uint64_t at, int source, Extent extent) noexcept {
   std::array<std::byte, 4096> buffer;  // NOLINT(*-member-init): filled before it is read
   while (extent.size > 0) {
@@ -117,7 +118,7 @@ int NewFile::share(int source, Extent extent, bool& shared) noexcept {
                            .src_length = body,
                            .dest_offset = position_ + head};
   if (::ioctl(descriptor_, FICLONERANGE, &request) != 0)
-    return 0;  // the bytes can be copied, or that says why not
+    return 0;  // the caller copies the bytes, which reports real errors
   if (const int error = copy_small(descriptor_, position_, source, {extent.offset, head})) return error;
   const std::uint64_t end = head + body;
   if (const int error =
@@ -140,7 +141,7 @@ int NewFile::copy(int source, Extent extent, std::span<std::byte> buffer) noexce
   return 0;
 }
 
-// Nothing is done, and no error, where it is to be tried again or another way.
+// Returns 0 without progress if the caller should retry or use another method.
 int NewFile::copy_in_kernel(int source, Extent extent, std::uint64_t& done) noexcept {
   auto offset = static_cast<off_t>(extent.offset);
   const ssize_t size = copies_ranges_
@@ -184,7 +185,7 @@ int NewFile::finish(const FileNaming& naming) noexcept {
 }
 
 void NewFile::advance(std::uint64_t size) noexcept {
-  // The disk begins to write now, not when all is there: else it would do nothing until the fsync.
+  // Starts the disk write now. Otherwise the disk would idle until the fsync.
   ::sync_file_range(descriptor_, static_cast<off_t>(position_), static_cast<off_t>(size),
                     SYNC_FILE_RANGE_WRITE);
   position_ += size;

@@ -1,7 +1,7 @@
-// A file that only this process writes to, and its name: by system calls alone.
+// Writes a new file and gives it its name, by system calls alone.
 //
-// Nothing here allocates, locks or throws, so a child of fork can do it while other threads of the parent
-// held any lock at the fork. Each function returns 0 or an errno.
+// These functions do not allocate, lock or throw. So a forked child can call them even if other
+// threads of the parent held locks at the fork. Each function returns 0 or an errno.
 #pragma once
 
 #include <span>
@@ -10,38 +10,38 @@
 
 namespace zerocopy {
 
-// How a whole file takes its name. The strings outlive it.
+// The names for a finished file. The strings must outlive this object.
 struct FileNaming {
-  const char* target;     // absolute, and no symbolic link
-  const char* folder;     // of the target
-  const char* temporary;  // in that folder: the file's first name
-  bool is_named;          // it has that name already
-  // Readable when an earlier writer of the same target has ended: this one is the later, and wins.
+  const char* target;     // absolute, without symbolic links
+  const char* folder;     // the target's folder
+  const char* temporary;  // the file's first name, in that folder
+  bool is_named;          // whether the file already has the temporary name
+  // Readable once earlier writers of the same target have ended. The last writer wins.
   std::span<const int> earlier;
 };
 
 class NewFile {
  public:
-  // A descriptor that stays the caller's, at the file's beginning.
+  // The caller keeps the descriptor, which is at the beginning of the file.
   explicit NewFile(int descriptor) noexcept : descriptor_(descriptor) {}
 
   int descriptor() const noexcept { return descriptor_; }
 
-  // Appends both, in one call to the system where it takes them at once.
+  // Appends both, in one system call if possible.
   int append(ByteSpan first, ByteSpan second) noexcept;
 
-  // Appends zeros: a hole.
+  // Appends zeros as a hole.
   int skip(std::uint64_t size) noexcept;
 
-  // Appends a part of another file as references to its blocks. `shared` is false where that cannot be;
-  // nothing was appended then.
+  // Appends a part of another file by sharing its blocks. If that is impossible, sets `shared` to
+  // false and appends nothing.
   int share(int source, Extent extent, bool& shared) noexcept;
 
-  // Appends a part of another file: within the kernel where it can, else through `buffer`. ESTALE: the file
-  // was cut.
+  // Appends a part of another file, in the kernel if possible, else through `buffer`. Returns
+  // ESTALE if that file was cut.
   int copy(int source, Extent extent, std::span<std::byte> buffer) noexcept;
 
-  // Brings the file to the disk and gives it its name.
+  // Syncs the file to disk and gives it its name.
   int finish(const FileNaming& naming) noexcept;
 
  private:
@@ -55,10 +55,10 @@ class NewFile {
   bool sends_ = true;
 };
 
-// Fills `into` from a file, or less at the file's end: then `size` says how much.
+// Fills `into` from a file. At the end of the file `size` is smaller.
 int read_part(int source, std::uint64_t offset, std::span<std::byte> into, std::size_t& size) noexcept;
 
-// Gives up the temporary name of a file that is not going to be finished.
+// Removes the temporary name of an abandoned file.
 void forget(const FileNaming& naming) noexcept;
 
 }  // namespace zerocopy

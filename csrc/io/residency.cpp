@@ -14,8 +14,8 @@
 namespace zerocopy {
 namespace {
 
-// cachestat(2), Linux 6.5: younger than the headers that this may be built with. Its number is the same on
-// every architecture.
+// cachestat(2) of Linux 6.5, which older headers lack. Its number is the same on every
+// architecture.
 #ifdef SYS_cachestat
 constexpr long kCachestat = SYS_cachestat;
 #else
@@ -35,7 +35,7 @@ struct CacheStatus {
   std::uint64_t lately_evicted;
 };
 
-// Pages, of whatever size the machine has.
+// Returns the number of cached pages, in the machine's page size.
 std::optional<std::uint64_t> pages_by_cachestat(const File& file, Extent extent) {
   CacheRange range{extent.offset, extent.size};
   CacheStatus status{};
@@ -43,7 +43,7 @@ std::optional<std::uint64_t> pages_by_cachestat(const File& file, Extent extent)
   return status.cached;
 }
 
-// Of a file that is not one's own the kernel calls every page resident.
+// For files of other users, mincore reports every page as resident.
 std::optional<std::uint64_t> pages_by_mincore(const File& file, Extent extent) {
   try {
     const std::uint64_t page = page_size();
@@ -53,7 +53,8 @@ std::optional<std::uint64_t> pages_by_mincore(const File& file, Extent extent) {
     if (::mincore(mapped.data(), mapped.size(), pages.data()) != 0) return std::nullopt;
     return static_cast<std::uint64_t>(
         std::ranges::count_if(pages, [](unsigned char state) { return state % 2 == 1; }));
-  } catch (const std::exception&) {  // a file that shrank, or that cannot be mapped: reading it will tell
+    // The file shrank or cannot be mapped; reading it reports the error.
+  } catch (const std::exception&) {
     return std::nullopt;
   }
 }

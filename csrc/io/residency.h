@@ -1,12 +1,12 @@
-// What of a file is in the page cache.
+// Asks which bytes of a file are in the page cache.
 #pragma once
 
 #include "io/file.h"
 
 namespace zerocopy {
 
-// Whether at least half of these bytes are: then reading them plainly copies memory, else it waits for the
-// disk. True where the kernel does not say.
+// Returns whether at least half of these bytes are in the page cache, so reading them copies memory
+// and does not wait for the disk. Returns true if the kernel does not tell.
 bool is_cached(const File& file, Extent extent);
 
 }  // namespace zerocopy

@@ -11,60 +11,60 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{20};
 
-// So much of what is small is one request: taking a request costs a lock.
-constexpr std::uint64_t kTogether = std::uint64_t{256} << 10U;
+// Groups small reads up to this size into one request, since each request takes a lock.
+constexpr std::uint64_t kMaxGroupedRead = std::uint64_t{256} << 10U;
 
-// Of fills of less, all together, no thread is worth its start.
-constexpr std::uint64_t kWorthThreads = std::uint64_t{2} << 20U;
+// Fewer bytes than this are not worth starting threads.
+constexpr std::uint64_t kMinThreadedBytes = std::uint64_t{2} << 20U;
 
 }  // namespace
 
-Filling::Filling(std::span<const Chunk> chunks, Terms terms)
-    : terms_(std::move(terms)), left_(chunks.size()) {
+SlotReader::SlotReader(std::span<const Chunk> chunks, TransferOptions options)
+    : options_(std::move(options)), left_(chunks.size()) {
   std::uint64_t whole = 0;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    const std::span<const Fill> fills = chunks[i].fills;
-    for (std::size_t first = 0; first < fills.size();) {
-      std::uint64_t size = fills[first].extent.size;
+    const std::span<const SlotRead> reads = chunks[i].reads;
+    for (std::size_t first = 0; first < reads.size();) {
+      std::uint64_t size = reads[first].extent.size;
       std::size_t end = first + 1;
-      while (end < fills.size() && size + fills[end].extent.size <= kTogether)
-        size += fills[end++].extent.size;
-      requests_.push_back({i, fills.subspan(first, end - first)});
+      while (end < reads.size() && size + reads[end].extent.size <= kMaxGroupedRead)
+        size += reads[end++].extent.size;
+      requests_.push_back({i, reads.subspan(first, end - first)});
       ++left_[i];
       whole += size;
       first = end;
     }
   }
   slots_.reserve(chunks.size());
-  if (terms_.threads > 1 && requests_.size() > 1 && whole >= kWorthThreads) start();
+  if (options_.threads > 1 && requests_.size() > 1 && whole >= kMinThreadedBytes) start();
 }
 
-void Filling::start() {
+void SlotReader::start() {
   const SignalsBlocked blocked;
-  const unsigned threads = are_at_hand() ? std::min(terms_.threads, processors()) : terms_.threads;
+  const unsigned threads = are_cached() ? std::min(options_.threads, processors()) : options_.threads;
   const std::size_t count = std::min<std::size_t>(threads, requests_.size());
   threads_.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     try {
       threads_.emplace_back([this] { run(); });
     } catch (const std::system_error&) {
-      return;  // as many as can be had; without any the caller fills
+      return;  // without any thread, the caller reads
     }
   }
 }
 
-// By the looks of the first, the middle and the last.
-bool Filling::are_at_hand() const {
-  const auto is_at_hand = [](const Request& request) {
-    const Fill& fill = request.fills.front();
-    return fill.source->is_at_hand(fill.extent);
+// Checks the first, the middle and the last request.
+bool SlotReader::are_cached() const {
+  const auto is_cached = [](const Request& request) {
+    const SlotRead& fill = request.reads.front();
+    return fill.source->is_cached(fill.extent);
   };
-  return is_at_hand(requests_.front()) && is_at_hand(requests_[requests_.size() / 2]) &&
-         is_at_hand(requests_.back());
+  return is_cached(requests_.front()) && is_cached(requests_[requests_.size() / 2]) &&
+         is_cached(requests_.back());
 }
 
-// A thread's whole life.
-void Filling::run() noexcept {
+// The body of each thread.
+void SlotReader::run() noexcept {
   std::unique_lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [this] { return stopped_ || next_ == requests_.size() || is_ready(); });
@@ -72,8 +72,8 @@ void Filling::run() noexcept {
   }
 }
 
-// Does the next request; false when there is none, or there shall be none.
-bool Filling::step(std::unique_lock<std::mutex>& lock) {
+// Carries out the next request. Returns false if none is ready, or after stop().
+bool SlotReader::step(std::unique_lock<std::mutex>& lock) {
   if (stopped_ || !is_ready()) return false;
   const Request& mine = requests_[next_++];
   std::byte* const slot = slots_[mine.chunk];
@@ -82,7 +82,7 @@ bool Filling::step(std::unique_lock<std::mutex>& lock) {
   std::exception_ptr fault;
   std::uint64_t size = 0;
   try {
-    for (const Fill& fill : mine.fills) {
+    for (const SlotRead& fill : mine.reads) {
       fill.source->read_once(fill.extent.offset,
                              {slot + fill.at, static_cast<std::size_t>(fill.extent.size)});
       size += fill.extent.size;
@@ -103,7 +103,7 @@ bool Filling::step(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
-void Filling::lend(std::byte* slot) {
+void SlotReader::lend(std::byte* slot) {
   {
     const std::lock_guard lock(mutex_);
     slots_.push_back(slot);
@@ -111,23 +111,23 @@ void Filling::lend(std::byte* slot) {
   work_.notify_all();
 }
 
-void Filling::wait(std::size_t chunk) {
+void SlotReader::wait(std::size_t chunk) {
   std::unique_lock lock(mutex_);
   while (left_.at(chunk) > 0 && !fault_) {
     if (threads_.empty()) {
-      if (!step(lock) && !fault_) throw std::logic_error("a chunk that was lent no slot");
+      if (!step(lock) && !fault_) throw std::logic_error("wait() was called for a chunk without a slot");
     } else {
       filled_.wait_for(lock, kBetweenLooks);
     }
     const std::uint64_t done = done_;
     lock.unlock();
-    if (terms_.meanwhile) terms_.meanwhile(done);
+    if (options_.on_progress) options_.on_progress(done);
     lock.lock();
   }
   if (fault_) std::rethrow_exception(fault_);
 }
 
-void Filling::stop() noexcept {
+void SlotReader::stop() noexcept {
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;

@@ -1,11 +1,12 @@
-// A few slots of memory through which many chunks pass: threads fill, the caller empties.
+// Reads many chunks through a few slots of memory. Threads fill the slots, and the caller empties
+// them.
 //
 //   chunks     0   1   2   3   4   5   6 ...
-//   lend()     a   b   c   a   b   c             a slot is lent to the next chunk that has none
-//   wait()     ^ filled: copied away by the caller, who lends the slot again when the copy is done
+//   lend()     a   b   c   a   b   c             lends a slot to the next chunk without one
+//   wait()     ^ filled: the caller copies it, and lends the slot again after the copy
 //
-// Fills are taken in order by whichever thread is idle, of several chunks at a time. The first fault wins, as
-// in a transfer: wait() throws it.
+// Idle threads take requests in order, from several chunks at a time. The first error wins, as in
+// transfer(): wait() throws it.
 #pragma once
 
 #include <condition_variable>
@@ -17,44 +18,45 @@
 
 namespace zerocopy {
 
-class Filling {
+class SlotReader {
  public:
-  // The chunks have to outlive this.
-  Filling(std::span<const Chunk> chunks, Terms terms);
-  Filling(const Filling&) = delete;
-  Filling& operator=(const Filling&) = delete;
-  ~Filling() { stop(); }
+  // The chunks must outlive this object.
+  SlotReader(std::span<const Chunk> chunks, TransferOptions options);
+  SlotReader(const SlotReader&) = delete;
+  SlotReader& operator=(const SlotReader&) = delete;
+  ~SlotReader() { stop(); }
 
-  // The slot, which begins at kSlotBorder, is written to until wait() has returned for its chunk, or stop().
+  // Lends a slot, aligned to kSlotAlignment. Threads write to it until wait() returns for its
+  // chunk, or until stop().
   void lend(std::byte* slot);
 
-  // Returns when that chunk, which was lent a slot, is filled.
+  // Waits until the chunk, which must have a slot, is filled.
   void wait(std::size_t chunk);
 
-  // Begins nothing more, and returns when nobody writes to a slot any more.
+  // Starts no further request, and returns when no thread writes to a slot any more.
   void stop() noexcept;
 
  private:
-  // Fills that one thread does one after the other: small ones come together.
+  // Reads that one thread makes in sequence. Small reads are grouped.
   struct Request {
     std::size_t chunk;
-    std::span<const Fill> fills;
+    std::span<const SlotRead> reads;
   };
 
   void start();
-  bool are_at_hand() const;
+  bool are_cached() const;
   void run() noexcept;
   bool step(std::unique_lock<std::mutex>& lock);
   bool is_ready() const { return next_ < requests_.size() && requests_[next_].chunk < slots_.size(); }
 
-  Terms terms_;
+  TransferOptions options_;
   std::vector<Request> requests_;
-  std::vector<std::size_t> left_;  // requests of each chunk that are not done
+  std::vector<std::size_t> left_;  // unfinished requests of each chunk
   std::vector<std::thread> threads_;
 
   std::mutex mutex_;
-  std::condition_variable work_;    // there is a slot, or an end
-  std::condition_variable filled_;  // a chunk is, or there is a fault
+  std::condition_variable work_;    // signals a new slot, or stop()
+  std::condition_variable filled_;  // signals a filled chunk, or an error
   std::vector<std::byte*> slots_;   // by chunk
   std::size_t next_ = 0;
   std::uint64_t done_ = 0;

@@ -1,12 +1,12 @@
-// Signals are for the program's own threads: those of the library run no handler, and no request of theirs is
-// cut short.
+// Blocks signals in the library's threads. Signal handlers belong to the program's own threads, and
+// requests of the library must not be interrupted.
 #pragma once
 
 #include <csignal>
 
 namespace zerocopy {
 
-// What is started meanwhile inherits the mask.
+// Threads that are started on_progress inherit the mask.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

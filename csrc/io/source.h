@@ -1,8 +1,8 @@
-// Random-access bytes to parse: a file read by pread, or memory.
+// Random access to the bytes of a file by pread, or to memory.
 //
-// Whatever the library itself reads it reads through a Source, never through the mapping: a file that
-// shrinks meanwhile is an exception instead of SIGBUS, no page table is filled for headers strewn over
-// gigabytes (0.5 us a header against 3 us), and a file that cannot be mapped is parsed all the same.
+// The library reads through a Source and never through a mapping. So a file that shrinks during
+// parsing raises an exception instead of SIGBUS. Headers spread over gigabytes cost no page faults
+// (0.5 us per header instead of 3 us). Files that cannot be mapped can still be parsed.
 #pragma once
 
 #include <algorithm>
@@ -17,45 +17,44 @@
 
 namespace zerocopy {
 
-// What lies at a multiple of this suits any element, and AVX-512.
+// Alignment that suits every element type and AVX-512.
 constexpr std::uint64_t kAnyElement = 64;
 
 class Source {
  public:
   Source() = default;
-  // How much that is read at once is read.
-  explicit Source(Terms terms) : terms_(std::move(terms)) {}
+  // `options` apply to reads of many bytes.
+  explicit Source(TransferOptions options) : options_(std::move(options)) {}
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
   virtual ~Source() = default;
 
   virtual std::uint64_t size() const noexcept = 0;
 
-  // Throws FileError (ESTALE) when the bytes can be seen to be others than when it was opened: to be
-  // asked before anything that was made of them is handed out.
+  // Throws FileError (ESTALE) if the file has visibly changed since it was opened. Call this before
+  // returning anything made from its bytes.
   virtual void require_unchanged() const = 0;
 
-  // Throws FileError when it is not to be found any more where it was opened, at its whole length.
+  // Throws FileError if the path does not lead to the whole file any more.
   virtual void require_in_place() const = 0;
 
-  // Whether what is read passes by the page cache.
+  // Returns whether reads bypass the page cache.
   virtual bool is_direct() const noexcept { return false; }
 
-  // Whether reading these bytes copies memory, and waits for no disk. That may take a look at each page: it
-  // is to be asked of samples.
-  virtual bool is_at_hand(Extent /*extent*/) const { return true; }
+  // Returns whether these bytes are in memory, so reading them does not wait for a disk. May
+  // inspect each page, so callers ask about samples only.
+  virtual bool is_cached(Extent /*extent*/) const { return true; }
 
-  // Says what will be read soon, one after the other, by offsets counted from `start`.
+  // Announces sequential reads of these ranges, counted from `start`.
   virtual void expect(std::span<const Extent> /*ranges*/, std::uint64_t /*start*/) const {}
 
-  // All throw FormatError when a range leaves the source.
+  // Each read throws FormatError when a range exceeds the source.
   void read(std::uint64_t offset, std::span<std::byte> into) const {
     require({offset, into.size()});
     fill(offset, into);
   }
 
-  // For bytes that nobody will ask this process for again: where they are not in the page cache, they need
-  // not come there.
+  // For bytes that this process reads once: uncached bytes may stay out of the page cache.
   void read_once(std::uint64_t offset, std::span<std::byte> into) const {
     require({offset, into.size()});
     fill_once(offset, into);
@@ -75,30 +74,30 @@ class Source {
     return bytes;
   }
 
-  // Many ranges, and large ones, by several threads. For bytes that nobody will ask this process for again.
+  // Reads many or large ranges with several threads, for bytes that this process reads once.
   void read(std::span<const Piece> pieces) const {
     for (const Piece& piece : pieces) require(piece.extent);
-    Terms terms = terms_;
-    if (are_at_hand(pieces)) terms.threads = std::min(terms.threads, processors());
+    TransferOptions options = options_;
+    if (are_cached(pieces)) options.threads = std::min(options.threads, processors());
     transfer(
         pieces,
         [this](const Piece& request) {
           fill_once(request.extent.offset, {request.to, static_cast<std::size_t>(request.extent.size)});
         },
-        terms);
+        options);
   }
 
  private:
   virtual void fill(std::uint64_t offset, std::span<std::byte> into) const = 0;
   virtual void fill_once(std::uint64_t offset, std::span<std::byte> into) const { fill(offset, into); }
 
-  // By the looks of the first, the middle and the last.
-  bool are_at_hand(std::span<const Piece> pieces) const {
+  // Checks the first, the middle and the last piece.
+  bool are_cached(std::span<const Piece> pieces) const {
     if (pieces.empty()) return true;
     const Extent& last = pieces.back().extent;
     const std::uint64_t end = std::min(last.size, kRequest);
-    return is_at_hand(start_of(pieces.front())) && is_at_hand(start_of(pieces[pieces.size() / 2])) &&
-           is_at_hand({last.offset + last.size - end, end});
+    return is_cached(start_of(pieces.front())) && is_cached(start_of(pieces[pieces.size() / 2])) &&
+           is_cached({last.offset + last.size - end, end});
   }
 
   static Extent start_of(const Piece& piece) {
@@ -111,14 +110,14 @@ class Source {
                       " runs past the end of the file at " + hex(size()));
   }
 
-  Terms terms_;
+  TransferOptions options_;
 };
 
 // A file from `start` to its end.
 class FileSource : public Source {
  public:
-  FileSource(File file, std::uint64_t start, Terms terms = {})
-      : Source(std::move(terms)), file_(std::move(file)), start_(start) {
+  FileSource(File file, std::uint64_t start, TransferOptions options = {})
+      : Source(std::move(options)), file_(std::move(file)), start_(start) {
     if (start_ > file_.size()) throw FormatError("file ends before " + hex(start_));
   }
 
@@ -147,7 +146,7 @@ class MemorySource final : public Source {
   explicit MemorySource(Region region) : region_(std::move(region)) {}
 
   std::uint64_t size() const noexcept override { return region_.size(); }
-  void require_unchanged() const override {}  // memory has no date
+  void require_unchanged() const override {}  // memory has no modification time
   void require_in_place() const override {}
 
  private:

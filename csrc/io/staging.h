@@ -1,13 +1,13 @@
-// The way of many storages to a device: where each lies in one allocation there, and the chunks that they
-// travel in.
+// Plans copies of many storages to a device: the place of each storage in one device allocation,
+// and the chunks to copy.
 //
 //   file        │ h │  0  │ h │1│ h │        2        │    records, with headers between them
-//   chunks      ├──────────────────────┼──────────────┤   neighbours together, large ones in parts
-//   slot        as in the file, as far behind a page border: so O_DIRECT can fill it
-//   device      │  0  │ h │1│ h │        2        │        one copy a chunk, headers and all
+//   chunks      ├──────────────────────┼──────────────┤   small neighbours grouped, large ones split
+//   slot        same offset within a page as in the file, so O_DIRECT can fill it
+//   device      │  0  │ h │1│ h │        2        │        one copy per chunk, with headers
 //
-// What does not lie in the file as a device wants it (64 bytes) is apart on the device: a copy more. Where a
-// chunk has many such, they are put in its slot as they are to lie on the device, and are one copy again.
+// A storage that is not aligned to 64 bytes in the file needs a copy of its own. If a chunk has
+// many such storages, they are read into the slot in device layout, and need one copy again.
 #pragma once
 
 #include <span>
@@ -17,46 +17,46 @@
 
 namespace zerocopy {
 
-// The bytes of one storage. The source has to outlive whatever reads it.
-struct Cargo {
+// The bytes of one storage in a source. The source must outlive its readers.
+struct StagedStorage {
   const Source* source = nullptr;
   Extent extent;
 };
 
-// Bytes to be read into a slot.
-struct Fill {
+// Bytes to read into a slot.
+struct SlotRead {
   const Source* source = nullptr;
   Extent extent;
   std::uint64_t at = 0;
 };
 
-// Bytes of a filled slot, and where they go on the device.
-struct Copy {
+// Bytes of a filled slot, and their offset on the device.
+struct DeviceCopy {
   std::uint64_t from;
   std::uint64_t to;
   std::uint64_t size;
 };
 
-// One slotful.
+// The reads and copies of one slot.
 struct Chunk {
-  std::vector<Fill> fills;
-  std::vector<Copy> copies;
+  std::vector<SlotRead> reads;
+  std::vector<DeviceCopy> copies;
 };
 
-struct Staging {
-  std::vector<std::uint64_t> places;  // on the device, of each cargo
-  std::uint64_t size = 0;             // of the allocation there
-  std::uint64_t slot = 0;             // what a slot has to hold
-  std::vector<Chunk> chunks;          // in the order of the device
+struct StagingPlan {
+  std::vector<std::uint64_t> device_offsets;  // of each storage on the device
+  std::uint64_t size = 0;                     // of the device allocation
+  std::uint64_t slot_size = 0;                // bytes that each slot must hold
+  std::vector<Chunk> chunks;                  // in device order
 };
 
-// A slot begins at such a border.
-constexpr std::uint64_t kSlotBorder = 4096;
+// The alignment of a slot.
+constexpr std::uint64_t kSlotAlignment = 4096;
 
-constexpr std::uint64_t kSmallestSlot = std::uint64_t{1} << 20U;
-constexpr std::uint64_t kLargestSlot = std::uint64_t{16} << 20U;
+constexpr std::uint64_t kMinSlot = std::uint64_t{1} << 20U;
+constexpr std::uint64_t kMaxSlot = std::uint64_t{16} << 20U;
 
-// Throws FormatError for cargo that leaves its source.
-Staging plan_staging(std::span<const Cargo> cargo);
+// Throws FormatError when a storage exceeds its source.
+StagingPlan plan_staging(std::span<const StagedStorage> staged_storages);
 
 }  // namespace zerocopy

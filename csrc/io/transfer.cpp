@@ -31,11 +31,12 @@ std::vector<Piece> requests_of(std::span<const Piece> pieces) {
 
 class Work {
  public:
-  Work(std::vector<Piece> requests, const Move& move) : requests_(std::move(requests)), move_(move) {}
+  Work(std::vector<Piece> requests, const TransferFunction& move)
+      : requests_(std::move(requests)), move_(move) {}
 
   std::size_t count() const noexcept { return requests_.size(); }
 
-  // Does the next request; false when there is none, or there shall be none.
+  // Carries out the next request. Returns false if none is left, or after a stop.
   bool step() {
     if (stopped_.load(std::memory_order_relaxed)) return false;
     const std::size_t mine = next_.fetch_add(1, std::memory_order_relaxed);
@@ -45,7 +46,7 @@ class Work {
     return true;
   }
 
-  // A thread's whole life.
+  // The body of each thread.
   void run() noexcept {
     std::exception_ptr fault;
     try {
@@ -61,13 +62,13 @@ class Work {
     idle_.notify_all();
   }
 
-  // Before a thread is started, and when it could not be.
+  // Adjusts the number of running threads, before a start and after a failed start.
   void expect(int threads) {
     const std::lock_guard lock(mutex_);
     running_ += threads;
   }
 
-  // True when the last thread is through; false after a while.
+  // Returns true when the last thread has finished, and false after a short wait.
   bool wait() {
     std::unique_lock lock(mutex_);
     return idle_.wait_for(lock, kBetweenLooks, [this] { return running_ == 0; });
@@ -76,14 +77,14 @@ class Work {
   void stop() noexcept { stopped_.store(true, std::memory_order_relaxed); }
   std::uint64_t done() const noexcept { return done_.load(std::memory_order_relaxed); }
 
-  // When all threads are joined.
+  // Call this after all threads are joined.
   void rethrow() const {
     if (fault_) std::rethrow_exception(fault_);
   }
 
  private:
   std::vector<Piece> requests_;
-  const Move& move_;
+  const TransferFunction& move_;
   std::atomic<std::size_t> next_ = 0;
   std::atomic<std::uint64_t> done_ = 0;
   std::atomic<bool> stopped_ = false;
@@ -93,7 +94,7 @@ class Work {
   std::exception_ptr fault_;
 };
 
-// Joined whatever happens; before that told to stop, if what happens is an exception.
+// Joins the threads on every path. On an exception it first tells them to stop.
 class Threads {
  public:
   explicit Threads(Work& work) : work_(work) {}
@@ -104,7 +105,7 @@ class Threads {
     join();
   }
 
-  // As many as can be had.
+  // Starts up to `count` threads, as many as the system allows.
   void start(std::size_t count) {
     const SignalsBlocked blocked;
     threads_.reserve(count);
@@ -142,16 +143,16 @@ unsigned processors() {
   return static_cast<unsigned>(CPU_COUNT(&ours));
 }
 
-void transfer(std::span<const Piece> pieces, const Move& move, const Terms& terms) {
+void transfer(std::span<const Piece> pieces, const TransferFunction& move, const TransferOptions& options) {
   std::uint64_t whole = 0;
   for (const Piece& piece : pieces) whole += piece.extent.size;
   Work work(requests_of(pieces), move);
   const auto look = [&] {
-    if (terms.meanwhile) terms.meanwhile(work.done());
+    if (options.on_progress) options.on_progress(work.done());
   };
   Threads threads(work);
-  if (whole > kRequest && terms.threads > 1)
-    threads.start(std::min<std::size_t>(terms.threads, work.count()));
+  if (whole > kRequest && options.threads > 1)
+    threads.start(std::min<std::size_t>(options.threads, work.count()));
   if (threads.empty()) {
     while (work.step()) {
       if (work.count() > 1) look();

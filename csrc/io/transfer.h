@@ -1,12 +1,12 @@
-// Many bytes at once: a list of pieces, done by several threads.
+// Moves many bytes with several threads, as a list of pieces.
 //
-//   pieces    [ 9 MiB        ][1][ 6 MiB    ]     bytes of a file, and where in memory they belong
-//   requests  [ 4 ][ 4 ][ 1 ][1][ 4    ][ 2 ]     cut where the file's offset is a multiple of 4 MiB
-//   threads     1    2    1   2    1     2        each takes the next that nobody has
+//   pieces    [ 9 MiB        ][1][ 6 MiB    ]     ranges of a file, and their destinations in memory
+//   requests  [ 4 ][ 4 ][ 1 ][1][ 4    ][ 2 ]     split where the file offset is a multiple of 4 MiB
+//   threads     1    2    1   2    1     2        each thread takes the next free request
 //
-// The first fault wins: what is under way is finished, nothing more is begun, every thread is joined, and the
-// fault is thrown to the caller. A stop that the caller wishes for (a signal) goes the same way. What a
-// request is, a pread, one past the page cache, pages of a mapping, is the caller's: a Move.
+// The first error wins: running requests finish, no further one starts, all threads are joined, and
+// the caller gets the error. A stop by the caller (a signal) works alike. The caller's function
+// carries out a request: by pread, by O_DIRECT, or by populating mapped pages.
 #pragma once
 
 #include <atomic>
@@ -22,26 +22,25 @@ struct Piece {
   std::byte* to = nullptr;
 };
 
-// Does one request. Runs on any thread, on several at once; what it throws ends the transfer.
-using Move = std::function<void(const Piece& request)>;
+// Carries out one request. Several threads call it concurrently. An exception ends the transfer.
+using TransferFunction = std::function<void(const Piece& request)>;
 
-// How a transfer is done, which is its caller's business.
-struct Terms {
-  unsigned threads = 1;  // at most; the caller's own only waits
-  // Called on the caller's thread every now and then, with the bytes that are done: what it throws ends the
-  // transfer.
-  std::function<void(std::uint64_t done)> meanwhile;
+// The caller's settings for a transfer.
+struct TransferOptions {
+  unsigned threads = 1;  // upper bound; the caller's own thread only waits
+  // Called regularly on the caller's thread with the bytes done. An exception ends the transfer.
+  std::function<void(std::uint64_t done)> on_progress;
 };
 
-// A large request serves network file systems and disks alike; more of them are in flight at the same time
-// instead.
+// A request of this size suits both network file systems and disks. More throughput comes from
+// parallel requests.
 constexpr std::uint64_t kRequest = std::uint64_t{4} << 20U;
 
-// How many threads may copy memory at once without waiting for each other; a disk takes more requests than
-// that.
+// The number of threads that can copy memory in parallel. Disks accept more parallel requests.
 unsigned processors();
 
-// Returns when all is done, or throws what a Move or `meanwhile` threw. Small transfers start no thread.
-void transfer(std::span<const Piece> pieces, const Move& move, const Terms& terms);
+// Returns when all pieces are done. Rethrows exceptions of `move` and `on_progress`. Small
+// transfers start no thread.
+void transfer(std::span<const Piece> pieces, const TransferFunction& move, const TransferOptions& options);
 
 }  // namespace zerocopy

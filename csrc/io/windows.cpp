@@ -8,44 +8,45 @@
 namespace zerocopy {
 namespace {
 
-constexpr std::uint64_t kSmallestStep = std::uint64_t{4} << 20U;
-constexpr std::uint64_t kMostSteps = 4096;  // a file of twice as many windows is far from vm.max_map_count
+constexpr std::uint64_t kMinStep = std::uint64_t{4} << 20U;
+// twice as many windows are still far below vm.max_map_count
+constexpr std::uint64_t kMaxSteps = 4096;
 
 }  // namespace
 
 class WindowMapper::Window final : public Owner {
  public:
-  Window(Extent extent, Region pages, std::shared_ptr<Register> known)
-      : extent_(extent), pages_(std::move(pages)), register_(std::move(known)) {}
+  Window(Extent extent, Region pages, std::shared_ptr<WindowTable> known)
+      : extent_(extent), pages_(std::move(pages)), table_(std::move(known)) {}
 
   ~Window() override {
-    const std::lock_guard lock(register_->mutex);
-    const auto found = register_->windows.find({extent_.offset, extent_.size});
-    if (found != register_->windows.end() && found->second == this) register_->windows.erase(found);
+    const std::lock_guard lock(table_->mutex);
+    const auto found = table_->windows.find({extent_.offset, extent_.size});
+    if (found != table_->windows.end() && found->second == this) table_->windows.erase(found);
   }
 
-  // `share` is one in this window.
-  Region slice(Extent extent, Share share) const {
+  // `reference` refers to this window.
+  Region slice(Extent extent, OwnerRef reference) const {
     const Region part = pages_.slice({extent.offset - extent_.offset, extent.size});
-    return {part.data(), part.size(), std::move(share)};
+    return {part.data(), part.size(), std::move(reference)};
   }
 
  private:
   Extent extent_;
   Region pages_;
-  std::shared_ptr<Register> register_;
+  std::shared_ptr<WindowTable> table_;
 };
 
 WindowMapper::WindowMapper(File file, std::uint64_t start, Mode mode)
     : file_(std::move(file)),
       start_(start),
       mode_(mode),
-      step_(std::max(kSmallestStep, std::bit_ceil(file_.size() / kMostSteps))) {}
+      step_(std::max(kMinStep, std::bit_ceil(file_.size() / kMaxSteps))) {}
 
 Extent WindowMapper::in_file(Extent extent) const {
   if (start_ > file_.size() || !extent.fits(file_.size() - start_)) {
     throw FormatError("range of " + std::to_string(extent.size) + " bytes at " + hex(extent.offset) +
-                      " leaves the file");
+                      " exceeds the file");
   }
   return {start_ + extent.offset, extent.size};
 }
@@ -60,16 +61,17 @@ Region WindowMapper::region(Extent extent) {
   if (extent.size == 0) return {};
   const Extent wanted = in_file(extent);
   const Extent around = window_around(wanted);
-  const std::lock_guard lock(register_->mutex);
-  Window*& window = register_->windows[{around.offset, around.size}];
-  Share share =
-      window == nullptr ? Share() : Share::of_living(window);  // one that is dying waits for the lock
-  if (!share) {
-    window = nullptr;  // what is thrown below leaves no pointer to one that is gone
-    window = new Window(around, map_extent(file_, around, mode_), register_);
-    share = Share(window);
+  const std::lock_guard lock(table_->mutex);
+  Window*& window = table_->windows[{around.offset, around.size}];
+  OwnerRef reference =
+      // A window being destroyed waits for the lock.
+      window == nullptr ? OwnerRef() : OwnerRef::if_alive(window);
+  if (!reference) {
+    window = nullptr;  // leaves no dangling pointer if the code below throws
+    window = new Window(around, map_extent(file_, around, mode_), table_);
+    reference = OwnerRef(window);
   }
-  return window->slice(wanted, std::move(share));
+  return window->slice(wanted, std::move(reference));
 }
 
 Region WindowMapper::region_apart(Extent extent) {
@@ -77,7 +79,7 @@ Region WindowMapper::region_apart(Extent extent) {
 }
 
 bool WindowMapper::is_aligned(std::uint64_t offset, std::uint64_t alignment) const {
-  return (start_ + offset) % alignment == 0;  // windows begin where pages do
+  return (start_ + offset) % alignment == 0;  // windows begin at page boundaries
 }
 
 }  // namespace zerocopy

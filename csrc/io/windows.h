@@ -1,12 +1,12 @@
-// Maps a file a window at a time: one is there while a Region in it is, so a file larger than the address
-// space that a process may use can be read part by part.
+// Maps a file in windows. A window lives as long as a Region in it, so a file larger than the
+// available address space can be read in parts.
 //
-//   file     ├────┬────┬────┬────┬────┬────┤   borders at multiples of a size
+//   file     ├────┬────┬────┬────┬────┬────┤   boundaries at multiples of the window size
 //   regions    ▒▒ ▒   ▒▒▒▒▒▒▒▒▒▒    ▒
-//   windows  ├────┤├──────────────┤├────┤      from the border before a region to the one behind it
+//   windows  ├────┤├──────────────┤├────┤      a region's window ends at the boundaries around it
 //
-// Small regions next to each other share one, and the kernel's limit of mappings (vm.max_map_count) stays
-// far.
+// Neighbouring small regions share a window, so the process stays below the kernel's limit of
+// mappings (vm.max_map_count).
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ namespace zerocopy {
 
 class WindowMapper final : public Mapper {
  public:
-  // From `start` on.
+  // Maps the file from `start` on.
   WindowMapper(File file, std::uint64_t start, Mode mode);
 
   Region region(Extent extent) override;
@@ -29,8 +29,9 @@ class WindowMapper final : public Mapper {
  private:
   class Window;
 
-  // The windows that are there, by their extent. They hold this: the last may outlive the mapping.
-  struct Register {
+  // The existing windows by extent. Windows keep the table alive, since the last window may outlive
+  // the mapper.
+  struct WindowTable {
     std::mutex mutex;
     std::map<std::pair<std::uint64_t, std::uint64_t>, Window*> windows;
   };
@@ -42,7 +43,7 @@ class WindowMapper final : public Mapper {
   std::uint64_t start_;
   Mode mode_;
   std::uint64_t step_;
-  std::shared_ptr<Register> register_ = std::make_shared<Register>();
+  std::shared_ptr<WindowTable> table_ = std::make_shared<WindowTable>();
 };
 
 }  // namespace zerocopy

@@ -1,8 +1,8 @@
-// Memory for many small things that die together: allocation moves a pointer, nothing is freed
-// before the arena, and no destructor runs.
+// Memory for many small objects with one lifetime. Allocation moves a pointer. The arena frees all
+// memory at its end and runs no destructors.
 //
-// std::pmr::monotonic_buffer_resource does the same behind a virtual call that is not inlined; a
-// pickle of 20 000 tensors makes half a million of them, and it was a twelfth of the instructions.
+// std::pmr::monotonic_buffer_resource does the same behind a virtual call that is not inlined. A
+// pickle of 20 000 tensors makes half a million such calls, a twelfth of its instructions.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,7 @@ class Arena {
 
  private:
   static constexpr std::size_t kFirstBlock = std::size_t{16} * 1024;
-  static constexpr std::size_t kDoublings = 7;  // up to 2 MiB, a huge page: each fault costs as much as
-                                                // fifty small allocations
+  static constexpr std::size_t kDoublings = 7;  // up to 2 MiB, a huge page
 
   void* allocate_in_new_block(std::size_t size) {
     const std::size_t doublings = std::min<std::size_t>(blocks_.size(), kDoublings);
@@ -46,8 +45,8 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-// A vector in an arena: the items move to a larger place when it is full, and the old place is left
-// behind. Trivial items only. Half the size of a std::vector with an allocator, and half its work.
+// A vector in an arena, for trivial items only. When the vector grows, its old memory stays in the
+// arena unused. It takes half the size and half the work of a std::vector with an allocator.
 template <typename T>
 class ArenaList {
  public:
@@ -80,7 +79,7 @@ class ArenaList {
   }
 
   T* items_ = nullptr;
-  std::uint32_t size_ = 0;  // items come one an opcode at most, and pickles are shorter than 4 GiB
+  std::uint32_t size_ = 0;  // each opcode adds at most one item, and a pickle is shorter than 4 GiB
   std::uint32_t capacity_ = 0;
 };
 

@@ -1,7 +1,7 @@
-// How much may be made of a file beyond its own bytes: a fixed amount, and a multiple of its size.
+// A bound on the bytes made from a file: a fixed amount, plus a multiple of the file's size.
 //
-// A few bytes of a hostile file can ask for the same thing again and again. Each place that makes something
-// of a file charges here for the bytes it makes, before it makes them.
+// A few bytes of a hostile file can ask for the same object again and again. Each place that makes
+// objects from a file charges their bytes here first.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,11 @@ class Budget {
   static constexpr std::uint64_t kFixed = std::uint64_t{64} << 20U;
   static constexpr std::uint64_t kTimes = 20;
 
-  // `complaint` is the message of the FormatError for a file that asks for more.
-  Budget(std::uint64_t file_size, std::string complaint, std::uint64_t times = kTimes)
-      : left_(kFixed + times * std::min(file_size, kMaxSize)), complaint_(std::move(complaint)) {}
+  // The budget throws FormatError with `message` for a file that asks for more.
+  Budget(std::uint64_t file_size, std::string message, std::uint64_t times = kTimes)
+      : left_(kFixed + times * std::min(file_size, kMaxSize)), message_(std::move(message)) {}
 
-  // Whether so many bytes more are allowed; then they are taken.
+  // Takes the bytes from the budget. Returns false, and takes none, if they exceed it.
   bool take(std::uint64_t bytes) noexcept {
     if (bytes > left_) return false;
     left_ -= bytes;
@@ -30,14 +30,14 @@ class Budget {
   }
 
   void charge(std::uint64_t bytes) {
-    if (!take(bytes)) throw FormatError(complaint_);
+    if (!take(bytes)) throw FormatError(message_);
   }
 
  private:
   static constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 56U;  // the product fits 64 bits
 
   std::uint64_t left_;
-  std::string complaint_;
+  std::string message_;
 };
 
 }  // namespace zerocopy

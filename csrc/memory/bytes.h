@@ -1,4 +1,4 @@
-// Where bytes are (Extent) and bytes at hand (ByteSpan): the two types every parser speaks.
+// Extent is a range of a file, and ByteSpan a view of bytes in memory. All parsers use both.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace zerocopy {
 
-// A range of a file. Nothing says that the range lies inside the file: fits() does.
+// A range of a file. Call fits() to check that the range lies inside the file.
 struct Extent {
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
 
-  // Written as a subtraction because offset and size may come from a hostile file: a sum wraps.
+  // Compares by subtraction: offset and size may come from a hostile file, and their sum may wrap.
   bool fits(std::uint64_t whole) const noexcept { return offset <= whole && size <= whole - offset; }
   bool operator==(const Extent&) const = default;
 };
 
-// A view of bytes that somebody else owns.
+// A view of bytes that another object owns.
 class ByteSpan {
  public:
   ByteSpan() = default;
@@ -36,7 +36,7 @@ class ByteSpan {
   ByteSpan subspan(Extent extent) const {
     if (!extent.fits(size_)) {
       throw FormatError("range of " + std::to_string(extent.size) + " bytes at " + hex(extent.offset) +
-                        " runs past the " + std::to_string(size_) + " bytes that are there");
+                        " runs past the " + std::to_string(size_) + " bytes available");
     }
     return {data_ + extent.offset, static_cast<std::size_t>(extent.size)};
   }

@@ -3,8 +3,8 @@
 namespace zerocopy {
 
 void Cursor::fail(std::uint64_t size) const {
-  throw TruncatedError(std::string(what_) + ": truncated at " + hex(offset_) + ": " + std::to_string(size) +
-                       " bytes wanted, " + std::to_string(remaining()) + " left");
+  throw TruncatedError(std::string(what_) + ": truncated at " + hex(offset_) + ": expected " +
+                       std::to_string(size) + " bytes, found " + std::to_string(remaining()));
 }
 
 }  // namespace zerocopy

@@ -1,4 +1,5 @@
-// Reads a ByteSpan from front to back. Every read is checked; one that throws moves nothing.
+// Reads a ByteSpan from front to back. Every read is checked. A read that throws does not move the
+// cursor.
 #pragma once
 
 #include <bit>
@@ -14,13 +15,13 @@ static_assert(std::endian::native == std::endian::little,
 
 class Cursor {
  public:
-  // `what` names the structure in error messages and must outlive the cursor.
+  // `what` names the structure in error messages. The string must outlive the cursor.
   Cursor(ByteSpan bytes, const char* what) noexcept : bytes_(bytes), what_(what) {}
 
   std::size_t offset() const noexcept { return offset_; }
   std::size_t remaining() const noexcept { return bytes_.size() - offset_; }
 
-  // A little-endian unsigned integer. memcpy, because files are unaligned.
+  // Reads a little-endian unsigned integer. The bytes may be unaligned, hence memcpy.
   template <std::unsigned_integral T>
   T read() {
     require(sizeof(T));
@@ -39,12 +40,13 @@ class Cursor {
 
   void skip(std::uint64_t size) { take(size); }
 
-  // The bytes up to `end`, which is consumed and not returned.
+  // Returns the bytes before `end`, and consumes `end` too.
   ByteSpan take_until(std::byte end) {
     const void* found =
         remaining() == 0 ? nullptr : std::memchr(bytes_.data() + offset_, static_cast<int>(end), remaining());
     if (found == nullptr) {
-      throw TruncatedError(std::string(what_) + ": truncated at " + hex(offset_) + ": a line does not end");
+      throw TruncatedError(std::string(what_) + ": truncated at " + hex(offset_) +
+                           ": expected the end of a line");
     }
     const auto size =
         static_cast<std::size_t>(static_cast<const std::byte*>(found) - (bytes_.data() + offset_));
@@ -58,7 +60,7 @@ class Cursor {
     if (size > remaining()) fail(size);
   }
 
-  // Out of line: what builds a message must not weigh on what reads a byte.
+  // Not inline, so that code for messages does not slow down each read.
   [[noreturn]] void fail(std::uint64_t size) const;
 
   ByteSpan bytes_;

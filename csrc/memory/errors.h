@@ -1,11 +1,11 @@
-// The exceptions the core throws, and how a message quotes what a file says.
+// The exceptions that the core throws, and functions that quote file content in messages.
 //
-//   FormatError       the bytes contradict the format (TruncatedError: they end too early)
+//   FormatError       the bytes contradict the format (TruncatedError: the bytes end too early)
 //   RefusedError      the safe pickle machine refuses by policy
-//   UnsupportedError  legal, but not ours
+//   UnsupportedError  the file is legal, but zerocopy does not support it
 //   FileError         the operating system refused (errno and path), or the file changed (ESTALE)
 //
-// python/errors.cpp is the only place that turns them into Python exceptions.
+// Only python/errors.cpp turns these exceptions into Python exceptions.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class FormatError : public Error {
   using Error::Error;
 };
 
-// ... because it ends too early: more of it may mend that.
+// The bytes end too early. A caller may retry with more bytes.
 class TruncatedError : public FormatError {
  public:
   using FormatError::FormatError;
@@ -46,7 +46,7 @@ class FileError : public std::system_error {
  public:
   FileError(int code, std::string path) : FileError(code, std::move(path), "") {}
 
-  // With a reason where the system's own words for the code would say something else.
+  // `reason` replaces the system's message for the code.
   FileError(int code, std::string path, std::string reason)
       : std::system_error(code, std::generic_category(), path),
         path_(std::move(path)),
@@ -60,11 +60,11 @@ class FileError : public std::system_error {
   std::string reason_;
 };
 
-// "0x1f40", the way every message names an offset.
+// Formats an offset for messages: "0x1f40".
 std::string hex(std::uint64_t value);
 
-// File bytes made safe to print: quoted, control and non-ASCII bytes escaped, at most 200 shown.
-// A hostile file must not be able to fill a log or drive a terminal.
+// Quotes file bytes for messages: control and non-ASCII bytes are escaped, and at most 200 bytes
+// are shown. So a hostile file can neither fill a log nor send commands to a terminal.
 std::string quote(std::string_view text);
 
 }  // namespace zerocopy

@@ -1,7 +1,7 @@
-// What keeps bytes alive, counted in the object itself.
+// The reference-counted owner of bytes. The count is a member of the owner.
 //
-// torch keeps a storage's bytes alive through one pointer and one function. With std::shared_ptr
-// that pointer needs an allocation a storage; an Owner is the pointer.
+// torch keeps the bytes of a storage alive by one pointer and one function. std::shared_ptr would
+// need an extra allocation per storage for this pointer. Here the pointer is the Owner itself.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace zerocopy {
 
-// Destroyed with its last share, on whichever thread that is.
+// The last reference destroys the owner, on any thread.
 class Owner {
  public:
   Owner() = default;
@@ -19,32 +19,33 @@ class Owner {
   virtual ~Owner() = default;
 
  private:
-  friend class Share;
+  friend class OwnerRef;
 
-  std::atomic<std::size_t> shares_{0};
+  std::atomic<std::size_t> references_{0};
 };
 
-class Share {
+class OwnerRef {
  public:
-  Share() = default;
-  explicit Share(Owner* owner) noexcept : owner_(owner) { add(); }
-  Share(const Share& other) noexcept : owner_(other.owner_) { add(); }
-  Share(Share&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
-  Share& operator=(Share other) noexcept {
+  OwnerRef() = default;
+  explicit OwnerRef(Owner* owner) noexcept : owner_(owner) { add(); }
+  OwnerRef(const OwnerRef& other) noexcept : owner_(other.owner_) { add(); }
+  OwnerRef(OwnerRef&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
+  OwnerRef& operator=(OwnerRef other) noexcept {
     std::swap(owner_, other.owner_);
     return *this;
   }
-  ~Share() {
+  ~OwnerRef() {
     // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDelete): the analyzer does not follow the atomic count
-    if (owner_ != nullptr && owner_->shares_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete owner_;
+    if (owner_ != nullptr && owner_->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete owner_;
   }
 
-  // A share in an owner that may be losing its last one on another thread; then an empty share. Its
-  // destructor must not be over: whoever asks holds what the destructor waits for.
-  static Share of_living(Owner* owner) noexcept {
-    std::size_t shares = owner->shares_.load(std::memory_order_relaxed);
-    while (shares != 0) {
-      if (owner->shares_.compare_exchange_weak(shares, shares + 1, std::memory_order_relaxed)) {
+  // Returns a reference to an owner whose last reference may be released by another thread, or an
+  // empty reference. The destructor must not have finished: the caller holds a lock that the
+  // destructor takes.
+  static OwnerRef if_alive(Owner* owner) noexcept {
+    std::size_t references = owner->references_.load(std::memory_order_relaxed);
+    while (references != 0) {
+      if (owner->references_.compare_exchange_weak(references, references + 1, std::memory_order_relaxed)) {
         return adopt(owner);
       }
     }
@@ -52,19 +53,19 @@ class Share {
   }
 
   explicit operator bool() const noexcept { return owner_ != nullptr; }
-  bool operator==(const Share& other) const noexcept { return owner_ == other.owner_; }
+  bool operator==(const OwnerRef& other) const noexcept { return owner_ == other.owner_; }
 
-  // For C interfaces: the pointer carries the share until adopt() takes it back.
+  // For C interfaces: the raw pointer holds the reference until adopt() takes it back.
   Owner* release() noexcept { return std::exchange(owner_, nullptr); }
-  static Share adopt(Owner* released) noexcept {
-    Share share;
-    share.owner_ = released;
-    return share;
+  static OwnerRef adopt(Owner* released) noexcept {
+    OwnerRef reference;
+    reference.owner_ = released;
+    return reference;
   }
 
  private:
   void add() const noexcept {
-    if (owner_ != nullptr) owner_->shares_.fetch_add(1, std::memory_order_relaxed);
+    if (owner_ != nullptr) owner_->references_.fetch_add(1, std::memory_order_relaxed);
   }
 
   Owner* owner_ = nullptr;

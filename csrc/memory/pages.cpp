@@ -22,12 +22,12 @@ Pages::~Pages() { ::munmap(base_, length_); }
 Region allocate_pages(std::size_t size, std::uint64_t offset) {
   if (size == 0) return {};
   const std::uint64_t lead = offset % page_size();
-  // A huge page begins at a multiple of its size. Address space is all that the surplus takes.
+  // Reserves enough to align to a huge page. The surplus takes address space only.
   const bool huge = size >= kHugePage;
   const std::size_t length = size + lead + (huge ? kHugePage : 0);
   void* base = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) throw std::bad_alloc();
-  Share pages(new Pages(base, length));
+  OwnerRef pages(new Pages(base, length));
   auto* begin = static_cast<std::byte*>(base);
   if (huge) {
     // NOLINTNEXTLINE(*-reinterpret-cast): an address, to find the next border of a huge page

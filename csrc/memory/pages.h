@@ -1,4 +1,4 @@
-// Memory by the page: fresh pages for large reads, and the owner that unmaps pages of any kind.
+// Page-aligned memory: fresh pages for large reads, and the owner that unmaps pages.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace zerocopy {
 
 std::uint64_t page_size();
 
-// Mapped pages, of a file or of none: unmapped with the last Region in them.
+// Mapped pages, with or without a file. The last Region in the pages unmaps them.
 class Pages final : public Owner {
  public:
   Pages(void* base, std::size_t length) noexcept : base_(base), length_(length) {}
@@ -21,9 +21,9 @@ class Pages final : public Owner {
   std::size_t length_;
 };
 
-// Fresh private memory for large reads: whole pages, huge ones where the system has them, filled with
-// zeros. It begins as far behind a page border as `offset` does, so that a file's blocks fall
-// together with pages. Throws std::bad_alloc.
+// Allocates fresh zeroed pages for large reads, huge pages where the system has them. The result
+// has the same offset within its page as `offset`, so file blocks align with pages. Throws
+// std::bad_alloc.
 Region allocate_pages(std::size_t size, std::uint64_t offset);
 
 }  // namespace zerocopy

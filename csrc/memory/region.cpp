@@ -22,7 +22,7 @@ class Allocation final : public Owner {
 
 Region Region::allocate(std::size_t size) {
   auto* allocation = new Allocation(size);
-  return {allocation->data(), size, Share(allocation)};
+  return {allocation->data(), size, OwnerRef(allocation)};
 }
 
 }  // namespace zerocopy

@@ -1,4 +1,4 @@
-// The arguments of a native call, taken out of their tuple with the type that the callee wants.
+// The typed arguments of a native call.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace zerocopy {
 
-// The arguments of one call, read with the type that the callee wants.
+// The arguments of one call. Each getter checks the type.
 class Arguments {
  public:
   Arguments(const Global& callable, const Sequence& arguments, std::uint64_t offset)
@@ -26,27 +26,27 @@ class Arguments {
   const Value& operator[](std::size_t i) const { return items_[i]; }
 
   std::int64_t integer(std::size_t i) const {
-    if (!items_[i].is(Kind::integer)) fail("is no 64-bit integer", i);
+    if (!items_[i].is(Kind::integer)) fail("is not a 64-bit integer", i);
     return items_[i].integer();
   }
 
   bool boolean(std::size_t i) const {
-    if (!items_[i].is(Kind::boolean)) fail("is no bool", i);
+    if (!items_[i].is(Kind::boolean)) fail("is not a bool", i);
     return items_[i].boolean();
   }
 
   double real(std::size_t i) const {
-    if (!items_[i].is(Kind::real)) fail("is no float", i);
+    if (!items_[i].is(Kind::real)) fail("is not a float", i);
     return items_[i].as<Real>().number;
   }
 
   std::string_view text(std::size_t i) const {
-    if (!items_[i].is_text()) fail("is no string", i);
+    if (!items_[i].is_text()) fail("is not a string", i);
     return items_[i].as<Blob>().bytes.text();
   }
 
   Storage& storage(std::size_t i) const {
-    if (!items_[i].is(Kind::storage)) fail("is no storage", i);
+    if (!items_[i].is(Kind::storage)) fail("is not a storage", i);
     return items_[i].as<Storage>();
   }
 
@@ -55,22 +55,22 @@ class Arguments {
     if (global != nullptr && global->action == Action::external) {
       throw UnsupportedError("pickle: dtype " + quote(global->name) + where());
     }
-    if (global == nullptr || global->action != Action::dtype) fail("is no dtype", i);
+    if (global == nullptr || global->action != Action::dtype) fail("is not a dtype", i);
     return *global->dtype;
   }
 
   // A tuple or torch.Size.
   const Sequence& sequence(std::size_t i) const {
-    if (!items_[i].is(Kind::tuple) && !items_[i].is(Kind::size)) fail("is no tuple", i);
+    if (!items_[i].is(Kind::tuple) && !items_[i].is(Kind::size)) fail("is not a tuple", i);
     return items_[i].as<Sequence>();
   }
 
   void require_key(Document& document, const Value& key) const { check_key(document, key, offset_); }
 
-  // torch.save writes an empty OrderedDict. Anything in it would be called by backward().
+  // torch.save writes an empty OrderedDict. backward() would call any item of it.
   void no_hooks(std::size_t i) const {
     if (items_[i].is(Kind::none)) return;
-    if (!items_[i].is_mapping()) refuse("backward hooks that are no dict");
+    if (!items_[i].is_mapping()) refuse("backward hooks are not a dict");
     const auto& hooks = items_[i].as<Mapping>();
     if (!hooks.items.empty() || !hooks.state.is(Kind::none)) refuse("backward hooks");
   }
@@ -97,7 +97,7 @@ class Arguments {
   std::uint64_t offset_;
 };
 
-// Sizes or strides, out of their tuple.
+// Sizes or strides, read from their tuple.
 class Integers {
  public:
   // NOLINTNEXTLINE(*-member-init): 512 bytes a tensor, of which 16 are used
@@ -105,8 +105,7 @@ class Integers {
       : sequence_(arguments.sequence(i)), count_(sequence_.items.size()) {
     if (count_ > kMaxDimensions) arguments.fail(std::to_string(count_) + " dimensions");
     for (std::size_t k = 0; k < count_; ++k) {
-      if (!sequence_.items[k].is(Kind::integer))
-        arguments.fail("holds something else than 64-bit integers", i);
+      if (!sequence_.items[k].is(Kind::integer)) arguments.fail("holds other items than 64-bit integers", i);
       values_[k] = sequence_.items[k].integer();
     }
   }

@@ -8,11 +8,11 @@
 namespace zerocopy {
 namespace {
 
-// Of a call's arguments, and of tuples in them: no rebuild function takes more, or deeper.
+// Limits of the arguments that are inspected. No rebuild function takes more, or deeper tuples.
 constexpr std::size_t kLooked = 16;
 constexpr int kDepth = 2;
 
-constexpr std::uint64_t kMostOfOne = std::uint64_t{1} << 40U;  // so that no sum of them overflows
+constexpr std::uint64_t kMaxCharge = std::uint64_t{1} << 40U;  // prevents overflow of sums
 
 bool exceeds(std::uint64_t charged, std::uint64_t times, std::uint64_t held) {
   return charged / times > held;
@@ -30,7 +30,7 @@ void Document::charge_rebuild(const Global& function, const Sequence& arguments)
 
 void Document::charge_argument(const Value& argument, int depth) {
   if (argument.is(Kind::tensor)) {
-    const std::uint64_t bytes = std::min(argument.as<Tensor>().storage->nbytes, kMostOfOne);
+    const std::uint64_t bytes = std::min(argument.as<Tensor>().storage->nbytes, kMaxCharge);
     walked_ = std::min(walked_ + bytes, std::uint64_t{1} << 62U);
   }
   if (argument.is(Kind::tuple) && depth < kDepth) {
@@ -40,22 +40,22 @@ void Document::charge_argument(const Value& argument, int depth) {
   charge_state(argument);
 }
 
-// (tensor, dtype, ...): the tensor in another dtype, which may be sixteen times as wide.
+// (tensor, dtype, ...): a tensor converted to another dtype, which may be sixteen times as wide.
 void Document::charge_conversion(const Sequence& arguments) {
   if (arguments.items.size() < 2 || !arguments.items[0].is(Kind::tensor)) return;
   const auto& from = arguments.items[0].as<Tensor>();
   const Value& to = arguments.items[1];
   const DType* dtype = to.is(Kind::global) ? to.as<Global>().dtype : nullptr;
   if (dtype == nullptr || from.dtype->size == 0) return;
-  const std::uint64_t numel = std::min(from.storage->nbytes, kMostOfOne) / from.dtype->size;
+  const std::uint64_t numel = std::min(from.storage->nbytes, kMaxCharge) / from.dtype->size;
   converted_ = std::min(converted_ + numel * dtype->size, std::uint64_t{1} << 62U);
 }
 
-// A tuple that many calls share is looked at for each of them: that is bounded as the keys are.
+// Each call inspects a shared tuple again. The visits are bounded as those of keys are.
 void Document::require_countable(const Value& argument, int depth, std::uint64_t& visits) const {
-  if (argument.is(Kind::big_integer)) throw FormatError("pickle: an integer beyond 64 bits in a tensor");
+  if (argument.is(Kind::big_integer)) throw FormatError("pickle: a tensor has an integer beyond 64 bits");
   const bool is_sequence = argument.is(Kind::tuple) || argument.is(Kind::list);
-  if (!is_sequence || depth > kDeepest) return;
+  if (!is_sequence || depth > kMaxNesting) return;
   const auto& items = argument.as<Sequence>().items;
   visits += items.size();
   constexpr std::uint64_t kVisits = 16;
@@ -67,7 +67,7 @@ void Document::require_countable(const Value& argument, int depth, std::uint64_t
     require_countable(item, depth + 1, visits);
   }
   if (argument.is(Kind::tuple) && integers > kMaxDimensions) {
-    throw FormatError("pickle: a tensor of " + std::to_string(integers) + " dimensions");
+    throw FormatError("pickle: a tensor has " + std::to_string(integers) + " dimensions");
   }
 }
 
@@ -75,11 +75,11 @@ void Document::charge_state(const Value& state) {
   if (state.is_mapping()) states_.push_back(&state.as<Mapping>());
 }
 
-void Document::settle() const {
+void Document::check_repeated_work() const {
   constexpr std::uint64_t kWalks = 64;
   constexpr std::uint64_t kAlways = std::uint64_t{64} << 20U;
   std::uint64_t held = 0;
-  for (const Storage* storage : storages) held += std::min(storage->nbytes, kMostOfOne);
+  for (const Storage* storage : storages) held += std::min(storage->nbytes, kMaxCharge);
   if (walked_ > kAlways && exceeds(walked_ - kAlways, kWalks, held)) {
     throw FormatError("pickle: the same tensors are rebuilt too often");
   }
@@ -91,7 +91,8 @@ void Document::settle() const {
     for (const Value& argument : arguments->items) require_countable(argument, 0, visits);
   }
   constexpr std::uint64_t kSets = 4;
-  constexpr std::uint64_t kLeast = 8;  // bytes that an attribute takes in a pickle: its name, its value
+  // Bytes that an attribute takes in a pickle: its name and value.
+  constexpr std::uint64_t kLeast = 8;
   std::uint64_t attributes = 0;
   for (const Mapping* state : states_) attributes += state->items.size();
   if (exceeds(attributes * kLeast, kSets, text_.size())) {

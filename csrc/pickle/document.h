@@ -1,13 +1,13 @@
-// What a pickle says, as data: a graph of values in which nothing has been called yet.
+// A pickle as data: a graph of values. Nothing in it has been called yet.
 //
-// The machine writes it, the binding turns it into Python objects, tools may just look at it. It
-// is complete before anything is built, so a file is refused whole or not at all.
+// The machine writes it, the binding builds Python objects from it, and tools inspect it. It is
+// complete before anything is built, so a refused file has built nothing.
 //
-//   Value ── None, bool, int: held in place
-//         └─ everything else: a pointer to a Node in the document's arena
+//   Value ── None, bool, int: stored in place
+//         └─ other kinds: a pointer to a Node in the document's arena
 //
-// Nodes are shared where the pickle shared them (memo), so ties stay ties. Texts are views of the
-// pickle, which the document keeps.
+// Nodes are shared where the pickle shares them (memo), so shared references are preserved. Texts
+// are views of the pickle, which the document keeps.
 #pragma once
 
 #include <memory>
@@ -27,12 +27,11 @@ enum class Kind : std::uint8_t {
   none,
   boolean,
   integer,
-  // one each
-  real,
+  real,  // Real
   // Blob
   big_integer,  // two's complement, little-endian, as LONG1 writes it
   text,         // UTF-8
-  byte_string,  // Python 2's str: text or bytes, as the reader's `encoding` says
+  byte_string,  // Python 2's str: text or bytes, as the reader's `encoding` decides
   bytes,
   byte_array,
   // Sequence
@@ -45,7 +44,7 @@ enum class Kind : std::uint8_t {
   dict,
   ordered_dict,
   counter,
-  // one each
+  // One node type each.
   complex,
   device,
   global,
@@ -57,12 +56,12 @@ enum class Kind : std::uint8_t {
 
 struct Node {
   Kind kind = Kind::none;
-  std::uint16_t depth = 0;  // of the values inside, as far as they were known when it was made
+  std::uint16_t depth = 0;  // of the values inside, as far as known at creation
   std::uint32_t slot = 0;   // numbers the nodes of a document from 0
 };
 
-// One word: a small integer, None, a bool, or a pointer to a node. Documents are made of these, a
-// dozen a tensor, and what they weigh is what a cold load waits for.
+// One word: a small integer, None, a bool, or a pointer to a node. A document has a dozen of these
+// per tensor, and their size dominates a cold load.
 //
 //   ...01  integer of 62 bits      ..0010 None   ..0110 False   ..1010 True      ...00  Node*
 class Value {
@@ -73,7 +72,7 @@ class Value {
     return Value(reinterpret_cast<std::uintptr_t>(&node));  // NOLINT: node() turns it back
   }
   static Value of(bool flag) noexcept { return Value(flag ? kTrue : kFalse); }
-  // `number` fits(): others are Integer nodes, see Document::integer.
+  // Requires fits(number). Document::integer makes Integer nodes for other numbers.
   static Value of_small(std::int64_t number) noexcept {
     return Value((static_cast<std::uint64_t>(number) << kTagBits) | kIntegerTag);
   }
@@ -89,7 +88,7 @@ class Value {
   bool is_mapping() const noexcept { return is(Kind::dict) || is(Kind::ordered_dict) || is(Kind::counter); }
   bool is_node() const noexcept { return (bits_ & kTagMask) == 0; }
 
-  // Each for its kind only.
+  // Each getter requires its kind.
   bool boolean() const noexcept { return bits_ == kTrue; }
   inline std::int64_t integer() const noexcept;
   Node& node() const noexcept {
@@ -139,7 +138,7 @@ struct Mapping : Node {
   };
 
   ArenaList<Item> items;
-  Value state;  // an OrderedDict's attributes (state_dict's _metadata), or none
+  Value state;  // an OrderedDict's attributes (state_dict's _metadata), or None
 };
 
 struct Complex : Node {
@@ -149,7 +148,7 @@ struct Complex : Node {
 
 struct Device : Node {
   std::string_view type;
-  Value index;  // an integer or none
+  Value index;  // an integer or None
 };
 
 struct Global : Node {
@@ -160,16 +159,16 @@ struct Global : Node {
 };
 
 struct Storage : Node {
-  std::size_t index = 0;  // in Document::storages, of a view in Document::views
+  std::size_t index = 0;  // in Document::storages, or for a view in Document::views
   std::string_view key;
   std::string_view location;
   const DType* dtype = nullptr;
-  // What lies in it: its dtype, or for untyped bytes the widest dtype of the tensors over them.
-  // Alignment and byte order go by this.
+  // The element type: `dtype`, or for untyped bytes the widest dtype of the tensors over them. It
+  // decides alignment and byte order.
   const DType* element = nullptr;
   std::int64_t numel = 0;
   std::uint64_t nbytes = 0;
-  // Files of before torch 0.4 know storages that are a part of another.
+  // Before torch 0.4, a storage could be a part of another storage.
   const Storage* root = nullptr;
   std::uint64_t begin = 0;  // first byte in the root
 
@@ -180,7 +179,7 @@ struct Tensor : Node {
   std::size_t index = 0;  // in Document::tensors
   const Storage* storage = nullptr;
   const DType* dtype = nullptr;
-  std::int64_t offset = 0;  // in elements, as the two below
+  std::int64_t offset = 0;  // in elements, as the sizes and strides
   const Sequence* size = nullptr;
   const Sequence* stride = nullptr;
   bool requires_grad = false;
@@ -191,73 +190,74 @@ struct Tensor : Node {
 struct Parameter : Node {
   Value data;
   bool requires_grad = false;
-  Value state;  // attributes, or none
+  Value state;  // attributes, or None
 };
 
-// A call of a global that is not native: made only if the allow-list has it.
+// A call of a global that is not native. It is made only if the allow-list permits the global.
 struct Object : Node {
   enum class Call : std::uint8_t { reduce, create };  // f(*args) or f.__new__(f, *args)
   enum class Effect : std::uint8_t { state, append, set_item };
   struct Step {
     Effect effect = Effect::state;
-    Value key;  // of set_item
+    Value key;  // set_item only
     Value value;
   };
 
   const Global* callable = nullptr;
   Call call = Call::reduce;
   const Sequence* arguments = nullptr;
-  ArenaList<Step> steps;  // what the pickle then did to the result, in order
+  ArenaList<Step> steps;  // later changes of the result, in order
 };
 
 class Document {
  public:
-  // The machine bounds nesting as values are made; what is appended later through the memo can nest deeper.
-  // Whoever goes down into values stops here, before the C++ stack is used up.
-  static constexpr int kDeepest = 1100;
-  static constexpr const char* kTooDeep = "pickle: values nest deeper than 1000";
+  // The machine bounds nesting when it makes values, but later appends through the memo can nest
+  // deeper. Recursive walks stop at this depth, before they exhaust the C++ stack.
+  static constexpr int kMaxNesting = 1100;
+  static constexpr const char* kNestingMessage = "pickle: values nest deeper than 1000";
 
   explicit Document(Region text) : text_(std::move(text)) {}
 
-  // What it was read from: a pickle, mostly.
+  // The bytes that the document was read from, mostly a pickle.
   ByteSpan text() const noexcept { return text_.bytes(); }
   std::uint32_t slots() const noexcept { return slots_; }
 
   Value root;
-  Value metadata;  // what the container says of the file as a whole, a dict of strings; of torch's own: none
+  Value metadata;  // the container's metadata, a dict of strings; None for torch's own formats
   std::vector<const Storage*> storages;  // one per key, in order of first use
-  std::vector<const Storage*> views;     // those that lie in another storage
+  std::vector<const Storage*> views;     // parts of other storages
   std::vector<const Tensor*> tensors;
-  std::vector<const Global*> externals;  // the globals that are not native
+  std::vector<const Global*> externals;  // globals that are not native
 
   // Some calls copy their argument (set(list), encode(text)). An honest pickle spells each argument
-  // out, so all of them together are of the pickle's size; a hostile one passes the same long argument
-  // from the memo again and again. Throws FormatError when the sum is out of proportion.
+  // out, so the copies fit into its size. A hostile pickle passes a long argument from
+  // the memo repeatedly. Throws FormatError when the copies are out of proportion.
   void charge(std::uint64_t copied) {
     constexpr std::uint64_t kCopies = 4;
     charged_ += copied;
     if (charged_ / kCopies > text_.size()) throw FormatError("pickle: calls copy more than the pickle holds");
   }
 
-  // A tuple is visited whole each time it becomes a key, here and by Python's hash(), and a few bytes do that
-  // again with one from the memo. Throws FormatError when it is out of proportion.
+  // Each use of a tuple as a key visits the whole tuple, here and in Python's hash(). A few bytes
+  // can reuse a tuple from the memo. Throws FormatError when the visits are out of proportion.
   void charge_key(std::uint64_t parts) {
     constexpr std::uint64_t kVisits = 16;
     visited_ += parts;
     if (visited_ / kVisits > text_.size()) throw FormatError("pickle: long keys are used too often");
   }
 
-  // torch's rebuild functions look at every element of their tensors (are the indices in range?), every
-  // attribute of a state is looked at and set, and a few bytes do either again with the same tensors or the
-  // same state.
+  // torch's rebuild functions check every element of their tensors (indices must be in range), and
+  // attributes are set one by one. A few bytes can repeat either with the same tensors or state.
   //
-  // They count with integers of any width and with any number of dimensions, for as long as that takes. So
-  // settle() refuses integers beyond 64 bits and more than 64 dimensions among their arguments.
+  // The rebuild functions compute with integers of any width and any number of dimensions. So
+  // check_repeated_work() refuses integers beyond 64 bits and more than 64 dimensions among their
+  // arguments.
   void charge_rebuild(const Global& function, const Sequence& arguments);
   void charge_state(const Value& state);
 
-  // At the end, when all storages and states are whole. Throws FormatError when those were out of proportion.
-  void settle() const;
+  // Call this once all storages and states are complete. Throws FormatError when repeated work is
+  // out of proportion.
+  void check_repeated_work() const;
 
   Arena& arena() noexcept { return *arena_; }
 
@@ -268,7 +268,7 @@ class Document {
     return Value::of(node);
   }
 
-  // Nodes are never destroyed one by one: the arena goes as a whole, whatever the graph's depth.
+  // Nodes are never destroyed one by one. The arena frees them together, whatever the depth.
   template <typename T>
   T& make(Kind kind) {
     void* room = arena_->allocate(sizeof(T), alignof(T));
@@ -284,13 +284,13 @@ class Document {
   void require_countable(const Value& argument, int depth, std::uint64_t& visits) const;
 
   Region text_;
-  std::unique_ptr<Arena> arena_ = std::make_unique<Arena>();  // its address outlives a move
+  std::unique_ptr<Arena> arena_ = std::make_unique<Arena>();  // at an address that survives moves
   std::uint32_t slots_ = 0;
   std::uint64_t charged_ = 0;
   std::uint64_t visited_ = 0;
   std::uint64_t walked_ = 0;                // bytes of tensors
   std::uint64_t converted_ = 0;             // bytes of tensors in another dtype
-  std::vector<const Mapping*> states_;      // each time that one is set
+  std::vector<const Mapping*> states_;      // one entry per use
   std::vector<const Sequence*> arguments_;  // of the rebuild functions
 };
 

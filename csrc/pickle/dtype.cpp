@@ -45,14 +45,14 @@ constexpr std::array kDTypes{
 
 constexpr DType kUntyped{"uint8", "UntypedStorage", 1, 1, false, false};
 
-struct Added {
+struct AddedDType {
   std::string name;
   DType dtype;
 };
 
-// Elements of a deque stay where they are.
-std::deque<Added>& added() {
-  static std::deque<Added> list;
+// A deque, since its elements never move.
+std::deque<AddedDType>& added() {
+  static std::deque<AddedDType> list;
   return list;
 }
 
@@ -67,13 +67,13 @@ const DType* find(std::string_view DType::*field, std::string_view wanted) {
 void add_dtype(const std::string& name, std::uint8_t size, bool is_complex, bool differentiable) {
   if (dtype_by_name(name) != nullptr) return;
   const auto unit = static_cast<std::uint8_t>(is_complex ? size / 2 : size);
-  Added& made = added().emplace_back(Added{name, DType{"", "", size, unit, differentiable, false}});
+  AddedDType& made = added().emplace_back(AddedDType{name, DType{"", "", size, unit, differentiable, false}});
   made.dtype.name = made.name;
 }
 
 const DType* dtype_by_name(std::string_view name) {
   if (const DType* known = find(&DType::name, name)) return known;
-  for (const Added& later : added()) {
+  for (const AddedDType& later : added()) {
     if (later.name == name) return &later.dtype;
   }
   return nullptr;

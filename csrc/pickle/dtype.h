@@ -1,7 +1,7 @@
-// Element types as checkpoints name them: the core's own list, which knows sizes and no torch.
+// The core's list of element types, which needs no torch.
 //
-// Names are those of torch.<name> in 1.13 to 2.14; binding/ adds what a later release has besides. Which of
-// them the running release has is known there alone.
+// Names are those of torch.<name> in 1.13 to 2.14. Code in binding/ adds the types of later
+// releases, and knows which types the running release has.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,26 @@ namespace zerocopy {
 
 struct DType {
   std::string_view name;     // "float32": torch.float32
-  std::string_view storage;  // "FloatStorage"; empty: written as UntypedStorage only
-  std::uint8_t size;         // bytes an element
-  std::uint8_t swap;         // bytes of the unit that byte order concerns (half of a complex)
+  std::string_view storage;  // "FloatStorage"; empty: only as UntypedStorage
+  std::uint8_t size;         // bytes per element
+  std::uint8_t swap;         // bytes of the unit that byte order swaps (half of a complex)
   bool differentiable;       // may require grad
   bool quantized;
-  std::string_view script = {};  // the class that TorchScript's pickler names where torch.save has none
+  // The storage class in TorchScript's pickles, if torch.save has none.
+  std::string_view script = {};
 
   bool is_complex() const noexcept { return swap != size; }
 };
 
-// Adds an element type, unless there is one of that name. Before anything is read: not for several threads.
+// Adds an element type, unless its name exists. Not thread-safe: call this before any reading.
 void add_dtype(const std::string& name, std::uint8_t size, bool is_complex, bool differentiable);
 
-// Pointers into tables that only grow: compare by address.
+// The pointers stay valid, so dtypes compare by address.
 const DType* dtype_by_name(std::string_view name);
 const DType* dtype_by_storage(std::string_view storage_class);
 const DType* dtype_by_script(std::string_view storage_class);
 
-// UntypedStorage: bytes without a type, sizes count bytes.
+// UntypedStorage: bytes without a type. Sizes count bytes.
 const DType* untyped();
 
 }  // namespace zerocopy

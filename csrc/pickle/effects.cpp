@@ -7,12 +7,12 @@ namespace {
 
 constexpr NamePair kOrderedDict{"collections", "OrderedDict"};
 constexpr NamePair kParameter{"torch.nn.parameter", "Parameter"};
-// (function, class, arguments, state): calls the first and gives the result attributes
+// (function, class, arguments, state): calls the function and sets attributes of the result.
 constexpr NamePair kRebuildFromType{"torch._tensor", "_rebuild_from_type_v2"};
 
 NamePair name_of(const Global& global) { return {global.module, global.name}; }
 
-// Visits each node that can be reached from the root once, without recursion.
+// Visits each reachable node once, without recursion.
 class Visitor {
  public:
   explicit Visitor(const Document& document) : seen_(document.slots()) {}
@@ -86,7 +86,7 @@ class Visitor {
     set_attributes(name_of(made.as<Global>()), state);
   }
 
-  // A dict, or two of them in a tuple: that of the object and that of its slots.
+  // `state` is a dict of attributes, or a tuple of two dicts: attributes and slots.
   void set_attributes(const NamePair& target, const Value& state) {
     plan(state);
     if (state.is(Kind::tuple)) {
@@ -97,7 +97,7 @@ class Visitor {
   }
 
   void set_names(const NamePair& target, const Value& names) {
-    if (!names.is_mapping()) return;  // None, or what no loader takes
+    if (!names.is_mapping()) return;  // None, or a value that every loader refuses
     for (const auto& [key, value] : names.as<Mapping>().items) {
       if (key.is_text()) {
         effects_.attributes.insert({target, key.as<Blob>().bytes.text()});

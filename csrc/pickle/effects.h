@@ -1,6 +1,5 @@
-// What building a document would do beside making plain values: the calls of globals that are not
-// native, and the attributes that are set. The allow-lists have a word in each of them, and a tool
-// that asks them beforehand need not build anything.
+// The side effects of building a document: calls of globals that are not native, and attributes
+// that are set. Allow-lists decide on each. Tools can ask for them without building anything.
 #pragma once
 
 #include <set>
@@ -14,11 +13,11 @@ namespace zerocopy {
 using NamePair = std::pair<std::string_view, std::string_view>;  // module, name: views of the pickle
 
 struct Effects {
-  std::set<NamePair> called;   // by REDUCE, or handed to a rebuild function that calls it
+  std::set<NamePair> called;   // by REDUCE, or passed to a rebuild function that calls it
   std::set<NamePair> created;  // by NEWOBJ
-  std::set<NamePair> changed;  // whose result then gets items or a state
+  std::set<NamePair> changed;  // whose results get items or a state
   std::set<std::pair<NamePair, std::string_view>> attributes;  // class, attribute
-  bool odd = false;  // attributes whose name is no string, or a call of something that is no global
+  bool odd = false;  // whether an attribute name is not a string, or a callee is not a global
 };
 
 Effects effects_of(const Document& document);

@@ -31,7 +31,7 @@ std::string why_not_a_view(std::int64_t storage_numel, std::int64_t item_size, s
     return "a negative size, stride or offset";
   }
 
-  std::int64_t numel = 1;  // zeros are left out: 0 x 2^124 elements is nonsense too
+  std::int64_t numel = 1;  // ignores zeros, since 0 x 2^124 elements is invalid too
   std::int64_t last = offset;
   bool empty = false;
   for (std::size_t i = 0; i < size.size(); ++i) {

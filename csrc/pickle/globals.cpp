@@ -18,7 +18,7 @@ struct Entry {
 };
 
 // The natively built part of torch's weights_only list (torch/_weights_only_unpickler.py), with
-// the Python 2 spelling of builtins that protocol 2 writes. dtypes and storages: pickle/dtype.cpp.
+// Python 2's names of builtins, which protocol 2 writes. dtypes and storages: pickle/dtype.cpp.
 constexpr std::array kTable{
     Entry{"torch._utils", "_rebuild_tensor_v2", Action::rebuild_tensor_v2},
     Entry{"collections", "OrderedDict", Action::ordered_dict},
@@ -47,11 +47,10 @@ bool holds_storages(std::string_view module) {
   return module == "torch" || module == "torch.storage" || module == "torch.cuda";
 }
 
-// Follows just enough of the stack to know the two strings that STACK_GLOBAL takes: the strings
-// pushed last, and those that the memo remembers.
-class StringTrail {
+// Tracks the two strings that STACK_GLOBAL takes: the last strings pushed, and the memo's strings.
+class StringTracker {
  public:
-  explicit StringTrail(ByteSpan pickle) : memo_(pickle.size()) {}
+  explicit StringTracker(ByteSpan pickle) : memo_(pickle.size()) {}
 
   void follow(const Instruction& instruction) {
     using enum Opcode;
@@ -132,7 +131,7 @@ class StringTrail {
 
 }  // namespace
 
-Known known_global(std::string_view module, std::string_view name) {
+KnownGlobal known_global(std::string_view module, std::string_view name) {
   for (const Entry& entry : kTable) {
     if (entry.name == name && entry.module == module) return {entry.action, nullptr};
   }
@@ -147,7 +146,7 @@ Known known_global(std::string_view module, std::string_view name) {
 
 std::vector<GlobalName> list_globals(ByteSpan pickle) {
   std::set<GlobalName> found;
-  StringTrail strings(pickle);
+  StringTracker strings(pickle);
   Decoder decoder(pickle);
   try {
     Instruction instruction;
@@ -160,7 +159,7 @@ std::vector<GlobalName> list_globals(ByteSpan pickle) {
       }
     }
   } catch (const FormatError&) {
-    // What stands before the break is what the machine could have met.
+    // The machine can meet only the globals before the error.
   }
   return {found.begin(), found.end()};
 }

@@ -1,7 +1,7 @@
-// Names in a pickle: the ones the machine knows by itself, and a list of all that a pickle holds.
+// The globals that the machine knows natively, and a list of all globals in a pickle.
 //
-// A GLOBAL is a pair (module, name) looked up in a table, compared byte for byte. Nothing is
-// imported, no dotted name is followed, and a pair that is not in the table is only a name.
+// A GLOBAL is a pair (module, name), looked up in a table and compared byte for byte. Nothing is
+// imported, and dotted names are not followed. A pair outside of the table remains a name.
 #pragma once
 
 #include <compare>
@@ -13,9 +13,9 @@
 
 namespace zerocopy {
 
-// What the machine does with a global.
+// The machine's handling of a global.
 enum class Action : std::uint8_t {
-  external,  // not ours: allowed or refused by the release's and the user's lists
+  external,  // not native: the release's and the user's allow-lists decide
   dtype,
   storage_class,
   size,
@@ -35,14 +35,14 @@ enum class Action : std::uint8_t {
   rebuild_parameter_with_state,
 };
 
-struct Known {
+struct KnownGlobal {
   Action action = Action::external;
   const DType* dtype = nullptr;  // of a dtype or a storage class
 };
 
-Known known_global(std::string_view module, std::string_view name);
+KnownGlobal known_global(std::string_view module, std::string_view name);
 
-// Of a module or of a name in it. None that people write is longer, and each use costs its length.
+// The maximum length of a module or name. Real names are shorter, and each use costs its length.
 constexpr std::size_t kMaxGlobalName = 255;
 
 struct GlobalName {
@@ -52,9 +52,9 @@ struct GlobalName {
   friend auto operator<=>(const GlobalName&, const GlobalName&) = default;
 };
 
-// Every global that the pickle names, sorted, each once, by whichever opcode names it: views of the pickle,
-// in which one long name may be paired with many. Executes nothing; reads up to STOP or to the first byte
-// that cannot be decoded. Longer names are cut.
+// Returns the globals that any opcode of the pickle names, sorted and without duplicates, as views
+// of the pickle. Executes nothing. Stops at STOP or at the first byte that cannot be decoded. Cuts
+// overlong names.
 std::vector<GlobalName> list_globals(ByteSpan pickle);
 
 }  // namespace zerocopy

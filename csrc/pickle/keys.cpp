@@ -21,7 +21,7 @@ class KeyCheck {
       case Kind::byte_string:
       case Kind::bytes:
         return count(depth);
-      case Kind::big_integer:  // Python hashes all of it each time
+      case Kind::big_integer:  // Python hashes all of its bytes on each use
         if (key.as<Blob>().bytes.size() > kMaxInteger) fail("a key of too large an integer");
         return count(depth);
       case Kind::complex:
@@ -33,7 +33,7 @@ class KeyCheck {
         if (key.as<Sequence>().items.empty()) return count(depth);
         for (const Value& item : key.as<Sequence>().items) visit(item, depth + 1);
         return;
-      case Kind::object:  // hashed as its class does, by what it was made of
+      case Kind::object:  // hashed by its class; the bound covers its arguments
         count(depth);
         return weigh(key.as<Object>(), depth);
       case Kind::list:
@@ -52,7 +52,7 @@ class KeyCheck {
     throw UnsupportedError("pickle: a key of an unusual type" + where());
   }
 
-  // Beside the first.
+  // The number of parts beyond the first.
   std::uint64_t parts() const noexcept { return static_cast<std::uint64_t>(seen_ - 1); }
 
  private:

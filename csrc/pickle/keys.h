@@ -1,16 +1,16 @@
-// What may be a dict key or a set member.
+// Checks dict keys and set members.
 //
-// Texts, bytes, numbers, bool, None, dtypes, and small tuples of those. A tuple is hashed by
-// visiting every leaf each time: one doubled 40 times from the memo is 80 bytes of pickle and 2^40
-// steps. So a key's leaves are counted with repetition, and few are allowed.
+// Texts, bytes, numbers, bool, None, dtypes, and small tuples of these are allowed. Hashing a tuple
+// visits each of its leaves. A tuple doubled 40 times through the memo takes 80 bytes of pickle and
+// 2^40 steps. So leaves are counted with repetition, and their number is bounded.
 #pragma once
 
 #include "pickle/document.h"
 
 namespace zerocopy {
 
-// Throws FormatError (unhashable, too big a tuple, or one that is used too often) or UnsupportedError
-// (hashable otherwise).
+// Throws FormatError (unhashable, too large a tuple, or used too often) or UnsupportedError
+// (hashable, but of another type).
 void check_key(Document& document, const Value& key, std::uint64_t offset);
 
 }  // namespace zerocopy

@@ -30,7 +30,7 @@ class Machine {
         step();
       }
       document_.root = pop();
-      document_.settle();
+      document_.check_repeated_work();
     } catch (const StackError& error) {
       fail(error.what());
     }
@@ -74,7 +74,7 @@ class Machine {
   Instruction instruction_{};
   Memo<Value> memo_{document_.text().size()};
   Stack stack_;
-  const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // one, as in Python
+  const Value empty_tuple_ = Value::of(document_.make<Sequence>(Kind::tuple));  // shared
   StorageTable storages_;
   bool take_modules_;
 };
@@ -85,11 +85,11 @@ void Machine::refuse(const std::string& reason) const { throw RefusedError("pick
 
 void Machine::step() {
   switch (instruction_.opcode) {
-    case Opcode::proto:  // the number is not believed: opcodes speak for themselves
+    case Opcode::proto:  // the number is ignored, since opcodes are unambiguous
     case Opcode::frame:
       return;
 
-    // Values that are there
+    // Stack and memo
     case Opcode::mark:
       return stack_.mark();
     case Opcode::binput:
@@ -179,12 +179,12 @@ void Machine::step() {
 }
 
 void Machine::memoize(bool stored) const {
-  if (!stored) fail("memo index " + std::to_string(index()) + " is absurd");
+  if (!stored) fail("memo index " + std::to_string(index()) + " is beyond the pickle's length");
 }
 
 void Machine::recall() {
   const Value* value = memo_.get(index());
-  if (value == nullptr) fail("memo entry " + std::to_string(index()) + " was never put");
+  if (value == nullptr) fail("memo entry " + std::to_string(index()) + " is not set");
   push(*value);
 }
 
@@ -225,9 +225,9 @@ void Machine::make_sequence(Kind kind, std::span<const Value> items) {
 }
 
 void Machine::make_global(std::string_view module, std::string_view name) {
-  if (module.size() > kMaxGlobalName || name.size() > kMaxGlobalName) fail("a global of absurd length");
+  if (module.size() > kMaxGlobalName || name.size() > kMaxGlobalName) fail("a name longer than 255 bytes");
   auto& global = document_.make<Global>(Kind::global);
-  const Known known = known_global(module, name);
+  const KnownGlobal known = known_global(module, name);
   global.module = module;
   global.name = name;
   global.action = known.action;
@@ -239,7 +239,7 @@ void Machine::make_global(std::string_view module, std::string_view name) {
 void Machine::make_stack_global() {
   const Value name = pop();
   const Value module = pop();
-  if (!name.is_text() || !module.is_text()) fail("a global whose name is no string");
+  if (!name.is_text() || !module.is_text()) fail("a global's name is not a string");
   make_global(module.as<Blob>().bytes.text(), name.as<Blob>().bytes.text());
 }
 
@@ -252,11 +252,11 @@ void Machine::load_persistent(const Value& id) {
 void Machine::append(std::span<const Value> items) {
   const Value target = stack_.top();
   if (target.is(Kind::object)) {
-    if (items.empty()) refuse("nothing appended to an object");  // of a class that may not even be a list
+    if (items.empty()) refuse("nothing appended to an object");  // the class may not even be a list
     for (const Value& item : items) add_step(target.as<Object>(), Object::Effect::append, item);
     return;
   }
-  if (!target.is(Kind::list)) refuse("items appended to something that is no list");
+  if (!target.is(Kind::list)) refuse("items appended to a value that is not a list");
   auto& list = target.as<Sequence>();
   for (const Value& item : items) {
     list.items.push_back(document_.arena(), item);
@@ -266,7 +266,7 @@ void Machine::append(std::span<const Value> items) {
 
 void Machine::add_items(std::span<const Value> items) {
   const Value target = stack_.top();
-  if (!target.is(Kind::set)) refuse("items added to something that is no set");
+  if (!target.is(Kind::set)) refuse("items added to a value that is not a set");
   for (const Value& item : items) {
     check_key(document_, item, instruction_.offset);
     target.as<Sequence>().items.push_back(document_.arena(), item);
@@ -277,8 +277,9 @@ void Machine::add_items(std::span<const Value> items) {
 void Machine::set_items(std::span<const Value> items) {
   const Value target = stack_.top();
   if (items.size() % 2 != 0) fail("a key without a value");
-  if (items.empty() && target.is(Kind::object)) refuse("nothing set in an object");  // ... a dict
-  if (!target.is_mapping() && !target.is(Kind::object)) refuse("items set on something that is no dict");
+  // The class may not even be a dict.
+  if (items.empty() && target.is(Kind::object)) refuse("nothing set in an object");
+  if (!target.is_mapping() && !target.is(Kind::object)) refuse("items set on a value that is not a dict");
   for (std::size_t i = 0; i < items.size(); i += 2) {
     check_key(document_, items[i], instruction_.offset);
     if (target.is(Kind::object)) {
@@ -291,7 +292,7 @@ void Machine::set_items(std::span<const Value> items) {
   }
 }
 
-// OrderedDict's attributes (state_dict puts _metadata there), or the state of an allowed class.
+// Sets OrderedDict's attributes (state_dict's _metadata), or the state of an allowed class.
 void Machine::build(const Value& state) {
   const Value target = stack_.top();
   document_.charge_state(state);
@@ -299,7 +300,7 @@ void Machine::build(const Value& state) {
     add_step(target.as<Object>(), Object::Effect::state, state);
     return;
   }
-  if (!target.is(Kind::ordered_dict)) refuse("state set on something that takes none");
+  if (!target.is(Kind::ordered_dict)) refuse("state set on a value that has none");
   auto& mapping = target.as<Mapping>();
   if (!state.is(Kind::dict) || !mapping.state.is(Kind::none)) {
     refuse("the state of an OrderedDict is not one dict");
@@ -309,15 +310,16 @@ void Machine::build(const Value& state) {
 }
 
 void Machine::call(Object::Call how) {
-  const bool bare = storages_.of_script() && !stack_.top().is(Kind::tuple);  // of an enumeration, the value
+  // An enumeration passes its value without a tuple.
+  const bool bare = storages_.of_script() && !stack_.top().is(Kind::tuple);
   if (bare) make_sequence(Kind::tuple, stack_.take(1));
   const Value arguments = pop();
   const Value callable = pop();
-  if (!callable.is(Kind::global)) refuse("a call of something that is no global");
-  if (!arguments.is(Kind::tuple)) fail("a call whose arguments are no tuple");
+  if (!callable.is(Kind::global)) refuse("a call of a value that is not a global");
+  if (!arguments.is(Kind::tuple)) fail("the arguments of a call are not a tuple");
   const auto& global = callable.as<Global>();
   if (global.action != Action::external) {
-    if (how != Object::Call::reduce) refuse("a new " + quote(global.name) + " that is not called");
+    if (how != Object::Call::reduce) refuse("NEWOBJ of " + quote(global.name) + ", which needs a call");
     push(call_native(document_, global, arguments.as<Sequence>(), instruction_.offset));
     return;
   }

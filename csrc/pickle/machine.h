@@ -1,12 +1,12 @@
 // The safe pickle machine: reads a pickle into a Document.
 //
-// It knows the opcodes that hold data (all protocols' binary ones) and the globals of
-// pickle/globals.h. There is no opcode here that calls anything: REDUCE and NEWOBJ of a global that
-// is not native become Object nodes, and what may be done with those is decided by the caller.
+// It knows the opcodes that hold data (of all binary protocols) and the globals of
+// pickle/globals.h. None of its opcodes calls a function. REDUCE and NEWOBJ of other globals become
+// Object nodes, and the caller decides about these.
 //
-// Limits, so that a small file cannot take much memory or time: values nest 1000 deep, a million
-// values wait on the stack, memo indices are below the pickle's length, and a deflated pickle has
-// no more opcodes than a million and 64 a byte of what is in the file.
+// Limits keep memory and time in proportion to the file. Values nest at most 1000 deep, and the
+// stack holds a million values. Memo indices stay below the pickle's length. A deflated pickle may
+// have a million opcodes, plus 64 per byte in the file.
 #pragma once
 
 #include <limits>
@@ -18,13 +18,14 @@ namespace zerocopy {
 
 struct PickleForm {
   PersistentId ids = PersistentId::storage;
-  // Bytes that the pickle takes in its file: fewer than its length where it is deflated.
+  // The pickle's bytes in the file: fewer than its length if it is deflated.
   std::uint64_t stored = std::numeric_limits<std::uint64_t>::max();
-  // Legacy files give the source of classes along with them: such an id is refused, or taken for the class.
+  // Legacy files store a class with its source. Such an id is refused, or resolved to the class.
   bool take_modules = false;
 
-  // DEFLATE makes a thousand opcodes of a byte, and each may become a hundred bytes of memory. What a pickle
-  // says has to be in proportion to what is in the file; a constant list of a million numbers still is.
+  // DEFLATE makes a thousand opcodes of a byte, and each opcode may take a hundred bytes of memory.
+  // So the number of opcodes is bounded by the bytes in the file. Constant lists of a million
+  // numbers pass.
   std::uint64_t most_opcodes(std::uint64_t length) const {
     constexpr std::uint64_t kAlways = 1'000'000;
     constexpr std::uint64_t kPerByte = 64;
@@ -32,8 +33,8 @@ struct PickleForm {
   }
 };
 
-// Throws FormatError (the bytes contradict the format), RefusedError (an opcode or a target that is
-// refused by policy) or UnsupportedError (legal, and never written by torch.save).
+// Throws FormatError (the bytes contradict the format), RefusedError (an opcode or a call that
+// policy refuses) or UnsupportedError (legal, but never written by torch.save).
 Document read_pickle(Region pickle, PickleForm form = {});
 
 }  // namespace zerocopy

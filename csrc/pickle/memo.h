@@ -1,8 +1,8 @@
-// The pickle memo: values by index, in pages made when they are first written.
+// The pickle memo: values by index, in pages allocated at their first write.
 //
-// The index comes from the file: an array as long as the largest one would let five bytes ask for
-// gigabytes. So an index beyond `limit` (the pickle's length: no pickler has more entries than
-// bytes) is refused, and below it only pages that are used exist.
+// Indices come from the file, so five bytes could demand an array of gigabytes. Indices beyond
+// `limit` (the pickle's length, since each entry takes a byte) are refused, and unused pages are
+// not allocated.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ class Memo {
  public:
   explicit Memo(std::uint64_t limit) : limit_(limit) {}
 
-  // False when the index is beyond the limit.
+  // Returns false when the index is beyond the limit.
   [[nodiscard]] bool put(std::uint64_t index, const T& value) {
     if (index > limit_) return false;
     const auto number = static_cast<std::size_t>(index / kPage);
@@ -30,10 +30,10 @@ class Memo {
     return true;
   }
 
-  // MEMOIZE: under the number of entries so far.
+  // MEMOIZE: the index is the number of entries so far.
   [[nodiscard]] bool append(const T& value) { return put(size_, value); }
 
-  // Null when nothing was put there.
+  // Returns null if the index is unused.
   const T* get(std::uint64_t index) const {
     const std::uint64_t number = index / kPage;
     if (number >= pages_.size() || !pages_[number]) return nullptr;

@@ -52,7 +52,7 @@ void Decoder::read_argument(Argument argument, Instruction& instruction) {
     case Argument::i4:
       instruction.number = static_cast<std::int32_t>(cursor_.read<std::uint32_t>());
       return;
-    case Argument::u8:  // FRAME alone
+    case Argument::u8:  // FRAME only
       instruction.number = static_cast<std::int64_t>(cursor_.read<std::uint64_t>());
       enter_frame(instruction);
       return;
@@ -124,17 +124,17 @@ void reject(const Instruction& instruction) {
     case Opcode::ext2:
     case Opcode::ext4:
     case Opcode::text_persid:
-      throw RefusedError(what + ", which names or calls code another way" + where);
+      throw RefusedError(what + ", an unsupported way to name or call code" + where);
     case Opcode::next_buffer:
     case Opcode::readonly_buffer:
-      throw FormatError(what + " of an out-of-band buffer, and there are none" + where);
+      throw FormatError(what + " needs an out-of-band buffer, and the file has none" + where);
     default:
       throw UnsupportedError(what + ", which this reader does not know" + where);
   }
 }
 
 std::int64_t decode_long(ByteSpan bytes) {
-  // Start from the sign and shift the bytes in from the top.
+  // Starts from the sign and shifts the bytes in from the top.
   const bool negative = !bytes.empty() && (bytes[bytes.size() - 1] & std::byte{0x80}) != std::byte{0};
   std::uint64_t number = negative ? ~std::uint64_t{0} : 0;
   for (std::size_t i = bytes.size(); i-- > 0;) {

@@ -1,8 +1,7 @@
-// The pickle instruction set (Python's Lib/pickletools.py), decoded and nothing more.
+// The pickle instruction set (Python's Lib/pickletools.py), and its decoder.
 //
-// Decoder turns bytes into Instructions: every argument is read and bounded here, so that the
-// machine that gives them meaning and the walk that only lists globals cannot disagree about where
-// an instruction ends.
+// Decoder turns bytes into Instructions, and reads and bounds every argument. The machine and the
+// walk that lists globals share it, so they agree where instructions end.
 #pragma once
 
 #include <array>
@@ -82,7 +81,7 @@ enum class Opcode : std::uint8_t {
   readonly_buffer = 0x98,
 };
 
-// What follows an opcode in the stream.
+// The form of an opcode's argument.
 enum class Argument : std::uint8_t {
   undefined,  // no such opcode
   none,
@@ -102,15 +101,15 @@ enum class Argument : std::uint8_t {
 
 extern const std::array<Argument, 256> kArguments;
 
-// Fields that an opcode has no argument for keep what they held: filling them costs as much as the
-// rest of the decoding.
+// Fields that the opcode does not use keep their old values: clearing them would cost as much as
+// the rest of decoding.
 struct Instruction {
   Opcode opcode{};
   std::uint64_t offset = 0;  // of the opcode in the pickle
   std::int64_t number = 0;   // integer argument
   double real = 0;           // BINFLOAT
   ByteSpan bytes;            // string or bytes argument; first line of GLOBAL and INST
-  ByteSpan more;             // their second line
+  ByteSpan more;             // the second line of GLOBAL and INST
 };
 
 class Decoder {
@@ -118,7 +117,7 @@ class Decoder {
   explicit Decoder(ByteSpan pickle) : cursor_(pickle, "pickle") {}
 
   // Throws FormatError on an undefined opcode, an argument that runs past the end, or an
-  // instruction that crosses the border of its frame.
+  // instruction that crosses the end of its frame.
   void next(Instruction& instruction) {
     instruction.offset = cursor_.offset();
     const auto opcode = cursor_.read<std::uint8_t>();
@@ -141,15 +140,15 @@ class Decoder {
   std::uint64_t frame_end_ = 0;
 };
 
-// The length of the pickle that `bytes` begin with. Throws as Decoder does: TruncatedError when its
-// end is not among them.
+// Returns the length of the pickle at the start of `bytes`. Throws as Decoder does: TruncatedError
+// if the pickle does not end in `bytes`.
 std::size_t pickle_size(ByteSpan bytes);
 
-// Why no machine of ours executes this one: RefusedError for another way to name or call code,
-// UnsupportedError for what picklers of binary protocols never write.
+// Throws the reason why the machine does not execute this opcode: RefusedError for other ways to
+// name or call code, UnsupportedError for opcodes that binary protocols never write.
 [[noreturn]] void reject(const Instruction& instruction);
 
-// The integer that LONG1 and LONG4 carry: two's complement, little-endian, at most 8 bytes of it.
+// Decodes the integer of LONG1 and LONG4: two's complement, little-endian, at most 8 bytes.
 std::int64_t decode_long(ByteSpan bytes);
 
 }  // namespace zerocopy

@@ -16,7 +16,7 @@ Value copy_sequence(Document& document, Kind kind, const Sequence& from) {
   return Value::of(sequence);
 }
 
-// The bytes of a text in latin-1: how protocol 2 carries bytes.
+// Converts a text to latin-1, since protocol 2 stores bytes as such texts.
 ByteSpan to_latin1(Document& document, const Arguments& arguments, std::string_view utf8) {
   auto* room = static_cast<std::byte*>(document.arena().allocate(utf8.size(), 1));
   std::size_t size = 0;
@@ -35,7 +35,7 @@ ByteSpan to_latin1(Document& document, const Arguments& arguments, std::string_v
 
 bool is_latin1(std::string_view codec) { return codec == "latin1" || codec == "latin-1"; }
 
-// Only codecs that Python need not look up: a name from the file would import encodings.<name>.
+// Accepts only built-in codecs: a name from the file would make Python import encodings.<name>.
 ByteSpan encode(Document& document, const Arguments& arguments) {
   const std::string_view codec = arguments.text(1);
   const std::string_view text = arguments.text(0);
@@ -58,14 +58,14 @@ Value make_ordered_dict(Document& document, const Arguments& arguments) {
   arguments.require_count(0, 1);
   auto& mapping = document.make<Mapping>(Kind::ordered_dict);
   if (arguments.count() == 0) return Value::of(mapping);
-  if (!arguments[0].is(Kind::list)) arguments.fail("is no list", 0);
+  if (!arguments[0].is(Kind::list)) arguments.fail("is not a list", 0);
   const auto& pairs = arguments[0].as<Sequence>();
   document.charge(pairs.items.size());
   mapping.depth = static_cast<std::uint16_t>(pairs.depth + 1);
-  for (const Value& pair : pairs.items) {  // Python 2 wrote lists for pairs
+  for (const Value& pair : pairs.items) {  // Python 2 wrote pairs as lists
     const bool is_pair =
         (pair.is(Kind::tuple) || pair.is(Kind::list)) && pair.as<Sequence>().items.size() == 2;
-    if (!is_pair) arguments.fail("holds something else than pairs", 0);
+    if (!is_pair) arguments.fail("holds other items than pairs", 0);
     const auto& items = pair.as<Sequence>().items;
     arguments.require_key(document, items[0]);
     mapping.items.push_back(document.arena(), {items[0], items[1]});
@@ -77,7 +77,7 @@ Value make_counter(Document& document, const Arguments& arguments) {
   arguments.require_count(0, 1);
   auto& mapping = document.make<Mapping>(Kind::counter);
   if (arguments.count() == 0) return Value::of(mapping);
-  if (!arguments[0].is(Kind::dict)) arguments.fail("is no dict", 0);
+  if (!arguments[0].is(Kind::dict)) arguments.fail("is not a dict", 0);
   const auto& counts = arguments[0].as<Mapping>();
   document.charge(counts.items.size());
   mapping.depth = counts.depth;
@@ -88,7 +88,7 @@ Value make_counter(Document& document, const Arguments& arguments) {
 Value make_set(Document& document, const Arguments& arguments) {
   arguments.require_count(0, 1);
   if (arguments.count() == 0) return Value::of(document.make<Sequence>(Kind::set));
-  if (!arguments[0].is(Kind::list)) arguments.fail("is no list", 0);
+  if (!arguments[0].is(Kind::list)) arguments.fail("is not a list", 0);
   const auto& items = arguments[0].as<Sequence>();
   for (const Value& item : items.items) arguments.require_key(document, item);
   return copy_sequence(document, Kind::set, items);
@@ -128,13 +128,13 @@ Value encode_text(Document& document, const Arguments& arguments) {
   return Value::of(blob);
 }
 
-// bytes(), which is how protocol 2 writes b"".
+// bytes(): protocol 2 writes b"" so.
 Value make_empty_bytes(Document& document, const Arguments& arguments) {
   arguments.require_count(0, 0);
   return Value::of(document.make<Blob>(Kind::bytes));
 }
 
-// bytearray(), bytearray(bytes) or bytearray(text, 'latin-1'). Never bytearray(n).
+// bytearray(), bytearray(bytes) or bytearray(text, 'latin-1'), but not bytearray(n).
 Value make_byte_array(Document& document, const Arguments& arguments) {
   arguments.require_count(0, 2);
   auto& blob = document.make<Blob>(Kind::byte_array);

@@ -1,4 +1,4 @@
-// Native calls that give plain values: containers, torch.Size, torch.device, bytes, complex.
+// Native calls that make plain values: containers, torch.Size, torch.device, bytes, complex.
 #pragma once
 
 #include "pickle/arguments.h"

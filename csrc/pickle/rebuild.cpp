@@ -5,7 +5,7 @@
 namespace zerocopy {
 namespace {
 
-// TorchScript's pickler says of a dict what its type is: restore_type_tag(dict, 'Dict[str, bool]').
+// Unwraps a type tag of TorchScript's pickler: restore_type_tag(dict, 'Dict[str, bool]').
 Value untagged(const Value& value) {
   if (!value.is(Kind::object)) return value;
   const auto& object = value.as<Object>();
@@ -16,14 +16,14 @@ Value untagged(const Value& value) {
 
 // {'conj': bool, 'neg': bool}: the lazy bits of a complex view.
 void set_metadata(const Arguments& arguments, std::size_t i, Tensor& tensor) {
-  const Value said = untagged(arguments[i]);
-  if (said.is(Kind::none)) return;
-  if (!said.is_mapping()) arguments.fail("is no dict", i);
-  if (said.as<Mapping>().items.size() > 2) arguments.fail("metadata of more than two items");
-  for (const auto& [key, value] : said.as<Mapping>().items) {
+  const Value metadata = untagged(arguments[i]);
+  if (metadata.is(Kind::none)) return;
+  if (!metadata.is_mapping()) arguments.fail("is not a dict", i);
+  if (metadata.as<Mapping>().items.size() > 2) arguments.fail("metadata of more than two items");
+  for (const auto& [key, value] : metadata.as<Mapping>().items) {
     const std::string_view name = key.is_text() ? key.as<Blob>().bytes.text() : std::string_view();
     if (name != "conj" && name != "neg") arguments.unsupported("metadata other than conj and neg");
-    if (!value.is(Kind::boolean)) arguments.fail("metadata " + quote(name) + " is no bool");
+    if (!value.is(Kind::boolean)) arguments.fail("metadata " + quote(name) + " is not a bool");
     if (name == "conj" && value.boolean() && !tensor.dtype->is_complex()) {
       arguments.fail("the conjugate of " + std::string(tensor.dtype->name));
     }
@@ -31,7 +31,7 @@ void set_metadata(const Arguments& arguments, std::size_t i, Tensor& tensor) {
   }
 }
 
-// (storage, offset, size, stride), the part that all versions share.
+// (storage, offset, size, stride): the arguments that all versions share.
 Tensor& make_tensor(Document& document, const Arguments& arguments, const DType& dtype) {
   Storage& storage = arguments.storage(0);
   const Integers size(arguments, 2);
@@ -90,7 +90,7 @@ Value rebuild_tensor_v3(Document& document, const Arguments& arguments) {
 Value rebuild_parameter(Document& document, const Arguments& arguments, bool with_state) {
   arguments.require_count(with_state ? 4 : 3, with_state ? 4 : 3);
   const Value& data = arguments[0];
-  if (!data.is(Kind::tensor) && !data.is(Kind::object)) arguments.fail("is no tensor", 0);
+  if (!data.is(Kind::tensor) && !data.is(Kind::object)) arguments.fail("is not a tensor", 0);
   auto& parameter = document.make<Parameter>(Kind::parameter);
   parameter.data = data;
   parameter.depth = static_cast<std::uint16_t>(data.node().depth + 1);

@@ -12,12 +12,12 @@
 namespace zerocopy {
 namespace {
 
-// A stack that is higher is forgotten: the machine refuses it, and here memory has to stay in bounds.
+// Drops a larger stack, to bound memory. The machine refuses such pickles.
 constexpr std::size_t kMaxStack = std::size_t{1} << 20U;
 
-// All that the walk knows of a value, in one word: stacks and memos are made of these.
+// A value of the walk in one word, to keep stacks and memos small.
 //
-//   0  something else    ...01  a string: offset of its opcode    ...10  a global: index in PickleScan
+//   0  unknown    ...01  a string: offset of its opcode    ...10  a global: index in PickleScan
 class Item {
  public:
   Item() = default;
@@ -39,7 +39,7 @@ class Item {
   std::uint64_t bits_ = 0;
 };
 
-// Forgiving, unlike an unpickler's: what is popped from an empty stack is something unknown.
+// Lenient, unlike an unpickler: popping an empty stack returns an unknown value.
 class Items {
  public:
   void push(const Item& item) {
@@ -64,7 +64,7 @@ class Items {
     for (int i = 0; i < count; ++i) pop();
   }
 
-  // POP takes a mark where there is one.
+  // POP also removes a mark.
   void pop_item_or_mark() {
     if (!marks_.empty() && marks_.back() == items_.size()) {
       marks_.pop_back();
@@ -73,7 +73,7 @@ class Items {
     }
   }
 
-  // Returns the first of the items above the mark, which OBJ calls.
+  // Returns the first item above the mark, which OBJ calls.
   Item pop_to_mark() {
     const std::size_t mark = marks_.empty() ? 0 : marks_.back();
     if (!marks_.empty()) marks_.pop_back();
@@ -92,7 +92,7 @@ class Items {
   }
 
   std::vector<Item> items_;
-  std::vector<std::size_t> marks_;  // sizes of the stack, never above its own
+  std::vector<std::size_t> marks_;  // stack heights, never above the current height
 };
 
 class Walk {
@@ -127,7 +127,8 @@ class Walk {
 
   std::uint64_t index() const { return static_cast<std::uint64_t>(instruction_.number); }
 
-  // The index of PUT and GET in protocol 0; beyond every limit when it is no number.
+  // Returns the index of PUT and GET in protocol 0, or a number beyond every limit if it is
+  // malformed.
   std::uint64_t decimal() const {
     const std::string_view text = instruction_.bytes.text();
     std::uint64_t value = 0;
@@ -146,7 +147,7 @@ class Walk {
 
   void push_global(std::optional<std::size_t> index) { items_.push(index ? Item::global(*index) : Item()); }
 
-  // Decodes again what pushed a text; none for other items.
+  // Decodes the text again from its opcode. Returns nullopt for other items.
   std::optional<std::string_view> text_of(const Item& item) const {
     if (!item.is_text()) return std::nullopt;
     Instruction pushed;
@@ -170,7 +171,7 @@ class Walk {
     if (callable.is_global()) scan_.globals[callable.number()].called = true;
   }
 
-  // Returns its index, or none if there are too many.
+  // Returns the global's index, or nullopt if there are too many.
   std::optional<std::size_t> name_global(std::string_view module, std::string_view name);
   void push_stack_global();
 
@@ -269,7 +270,7 @@ void Walk::step() {
     case Opcode::frozenset:
       return replace_to_mark();
 
-    default:  // a value of its own
+    default:  // pushes an unknown value
       return items_.push(Item());
   }
 }

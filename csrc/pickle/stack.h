@@ -1,4 +1,4 @@
-// The pickle machine's stack, with its marks: values below the last mark are out of reach.
+// The pickle machine's stack with its marks. Values below the last mark cannot be reached.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace zerocopy {
 
-// The machine adds where in the pickle it happened.
+// The machine adds the offset in the pickle to the message.
 class StackError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -34,7 +34,7 @@ class Stack {
     return values_[height_ - 1];
   }
 
-  // The topmost values, no longer on the stack; good until the next push.
+  // Pops the topmost values. The span is valid until the next push.
   std::span<const Value> take(std::size_t count) {
     if (count > reachable()) throw StackError("stack underflow");
     height_ -= count;
@@ -63,7 +63,8 @@ class Stack {
     values_.resize(std::min(2 * values_.size(), kLimit));
   }
 
-  std::vector<Value> values_ = std::vector<Value>(64);  // never shrinks: height_ says what counts
+  // Never shrinks; height_ counts the values in use.
+  std::vector<Value> values_ = std::vector<Value>(64);
   std::size_t height_ = 0;
   std::vector<std::size_t> marks_;
 };

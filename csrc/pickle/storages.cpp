@@ -7,14 +7,14 @@ namespace zerocopy {
 namespace {
 
 constexpr std::size_t kMaxLocation = 200;
-constexpr std::size_t kMaxKey = 200;  // torch counts "0", "1", ...; each use of a key hashes it
+constexpr std::size_t kMaxKey = 200;  // torch counts "0", "1", ...; each use hashes the key
 
 [[noreturn]] void fail(const std::string& reason, std::uint64_t offset) {
   throw FormatError("pickle: persistent id: " + reason + " (at " + hex(offset) + ")");
 }
 
 std::string_view key_of(const Value& value, std::uint64_t offset) {
-  if (!value.is_text()) fail("its key is no string", offset);
+  if (!value.is_text()) fail("its key is not a string", offset);
   const std::string_view key = value.as<Blob>().bytes.text();
   if (key.size() > kMaxKey || !is_utf8(ByteSpan(key), Surrogates::refuse)) fail("key " + quote(key), offset);
   return key;
@@ -55,12 +55,12 @@ Storage& StorageTable::load(Document& document, const Value& id, std::uint64_t o
   Storage wanted;
   wanted.dtype = &dtype_of(items[1], offset);
   wanted.key = key_of(items[2], offset);
-  if (!items[3].is_text()) fail("its location is no string", offset);
+  if (!items[3].is_text()) fail("its location is not a string", offset);
   wanted.location = items[3].as<Blob>().bytes.text();
   if (wanted.location.size() > kMaxLocation || !is_utf8(ByteSpan(wanted.location), Surrogates::refuse)) {
     fail("location " + quote(wanted.location), offset);
   }
-  if (!items[4].is(Kind::integer)) fail("its number of elements is no 64-bit integer", offset);
+  if (!items[4].is(Kind::integer)) fail("its number of elements is not a 64-bit integer", offset);
   wanted.numel = items[4].integer();
   if (!byte_count(wanted.numel, wanted.dtype->size, wanted.nbytes)) {
     fail(std::to_string(wanted.numel) + " elements of " + std::to_string(wanted.dtype->size) + " bytes",
@@ -77,20 +77,21 @@ const DType& StorageTable::dtype_of(const Value& type, std::uint64_t offset) con
     if (const DType* dtype = dtype_by_script(global->name)) return *dtype;
     throw UnsupportedError("pickle: storages of class " + quote(global->name));
   }
-  fail("its second item is no storage class", offset);
+  fail("its second item is not a storage class", offset);
 }
 
 // (view key, offset, size)
 Storage& StorageTable::view(Document& document, Storage& root, const Value& metadata, std::uint64_t offset) {
   if (!metadata.is(Kind::tuple) || metadata.as<Sequence>().items.size() != 3) {
-    fail("a view that is not described by three items", offset);
+    fail("its view is not a tuple of three items", offset);
   }
   const auto& items = metadata.as<Sequence>().items;
-  if (!items[1].is(Kind::integer) || !items[2].is(Kind::integer)) fail("a view of no integers", offset);
+  if (!items[1].is(Kind::integer) || !items[2].is(Kind::integer))
+    fail("its view has items that are not integers", offset);
   const std::int64_t begin = items[1].integer();
   const std::int64_t numel = items[2].integer();
   if (begin < 0 || numel < 0 || begin > root.numel || numel > root.numel - begin) {
-    fail("a view that leaves its storage", offset);
+    fail("its view exceeds its storage", offset);
   }
   Storage wanted;
   wanted.dtype = root.dtype;
@@ -112,7 +113,7 @@ Storage& StorageTable::by_key(Document& document, const Storage& wanted, std::ui
   }
   if (storage.dtype != wanted.dtype || storage.numel != wanted.numel || storage.location != wanted.location ||
       storage.root != wanted.root || storage.begin != wanted.begin) {
-    fail("storage " + quote(wanted.key) + " is named twice, with another type, size or location", offset);
+    fail("storage " + quote(wanted.key) + " is used again with another type, size or location", offset);
   }
   return storage;
 }

@@ -1,7 +1,7 @@
-// Persistent ids: ('storage', torch.FloatStorage, '0', 'cpu', 1024) becomes one Storage a key.
+// Persistent ids: ('storage', torch.FloatStorage, '0', 'cpu', 1024) names one Storage per key.
 //
-// Legacy files add a sixth item, None or (view key, offset, size) in elements: the storage meant is
-// then that part of the one named by the first five.
+// Legacy files add a sixth item, None or (view key, offset, size) in elements. With it, the id
+// names that part of the storage.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace zerocopy {
 
-// TorchScript's pickler has a class for each of torch's dtypes, torch.save only for the older ones.
+// TorchScript's pickler has a storage class for every dtype, torch.save only for the older dtypes.
 enum class PersistentId : std::uint8_t { storage, storage_with_view, storage_of_script };
 
 class StorageTable {
@@ -21,9 +21,9 @@ class StorageTable {
 
   bool of_script() const noexcept { return form_ == PersistentId::storage_of_script; }
 
-  // The storage that a persistent id names. Throws FormatError unless the id has the form above,
-  // and unless every use of a key agrees on type, location and number of elements. Empty storages
-  // may differ in type: torch gives all those without memory one key.
+  // Returns the storage that a persistent id names. Throws FormatError unless the id has the form
+  // above and all uses of a key agree on type, location and number of elements. Empty storages may
+  // differ in type: torch gives them all one key.
   Storage& load(Document& document, const Value& id, std::uint64_t offset);
 
  private:
@@ -37,7 +37,7 @@ class StorageTable {
   std::vector<Storage*> made_;
 };
 
-// ('module', class, source file, source): the class, or null if it is another id.
+// Matches ('module', class, source file, source). Returns the class, or null for another id.
 Global* class_of_module(const Value& id);
 
 }  // namespace zerocopy

@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-// Its last share may die on any thread, without the GIL.
+// The last reference may be released on any thread, without the GIL.
 class PythonBuffer final : public Owner {
  public:
   explicit PythonBuffer(PyObject* object) {
@@ -33,7 +33,7 @@ class PythonBuffer final : public Owner {
 
 Region region_of_buffer(PyObject* object, Access access) {
   auto* buffer = new PythonBuffer(object);
-  Share share(buffer);
+  OwnerRef reference(buffer);
   const Py_buffer& view = buffer->view();
   if (PyBuffer_IsContiguous(&view, 'C') == 0) {
     PyErr_SetString(PyExc_BufferError,
@@ -46,7 +46,7 @@ Region region_of_buffer(PyObject* object, Access access) {
                     "to take it all the same (a write then corrupts it or kills the process)");
     throw py::error_already_set();
   }
-  return {static_cast<std::byte*>(view.buf), static_cast<std::size_t>(view.len), std::move(share)};
+  return {static_cast<std::byte*>(view.buf), static_cast<std::size_t>(view.len), std::move(reference)};
 }
 
 }  // namespace zerocopy

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "checkpoint/archive.h"
-#include "checkpoint/catalog.h"
 #include "checkpoint/dict_entries.h"
+#include "checkpoint/name_index.h"
 #include "checkpoint/object_tensors.h"
 #include "python/gil.h"
 #include "python/listing.h"
@@ -23,7 +23,7 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-constexpr std::size_t kMaxText = 1000;  // bytes of a value that are handed to Python
+constexpr std::size_t kMaxText = 1000;  // longer values are not passed to Python
 constexpr std::size_t kMaxItems = 64;
 
 const RecordType& tensor_facts() {
@@ -60,8 +60,8 @@ const Value* item_of(const Value* value, std::size_t i) {
   return i < items.size() ? items.begin() + i : nullptr;
 }
 
-// What the arguments of a rebuild function say of the tensor that it makes: (layout, (..., values, size)) of
-// a sparse one, (storage, offset, size, ...) of a quantized one.
+// The tensor described by the arguments of a rebuild function: (layout, (..., values, size)) of a
+// sparse tensor, (storage, offset, size, ...) of a quantized tensor.
 struct Scattered {
   std::optional<std::vector<std::int64_t>> shape;
   std::string_view dtype;
@@ -81,7 +81,7 @@ Scattered scattered_of(const Object& object) {
     for (std::size_t i = 0; i < kMaxItems; ++i) {
       const Value* part = item_of(&argument, i);
       if (part == nullptr) break;
-      if (const Tensor* tensor = Catalog::dense(*part)) {
+      if (const Tensor* tensor = NameIndex::dense(*part)) {
         std::uint64_t numel = 1;
         for (const Value& size : tensor->size->items) numel *= static_cast<std::uint64_t>(size.integer());
         found.nbytes += numel * static_cast<std::uint64_t>(tensor->dtype->size);
@@ -94,19 +94,19 @@ Scattered scattered_of(const Object& object) {
   return found;
 }
 
-// A tensor of a document: by its dotted name, or by its path inside an object of a class that is not native.
-struct Named {
+// A tensor of a document, by its dotted name or by its path inside an object.
+struct NamedTensor {
   std::string_view name;
   const Value* value;
   const Global* inside;
 };
 
-py::object facts_of(const Named& named, const std::vector<Record>& records) {
+py::object facts_of(const NamedTensor& named, const std::vector<Record>& records) {
   const py::object name = text_of(named.name);
   const py::object inside =
       named.inside == nullptr ? py::object(py::none()) : text_of(path_of(*named.inside));
   const Value& value = *named.value;
-  const Tensor* tensor = Catalog::dense(value);
+  const Tensor* tensor = NameIndex::dense(value);
   if (tensor == nullptr) {
     const Value& made = value.is(Kind::parameter) ? value.as<Parameter>().data : value;
     const bool known = made.is(Kind::object);
@@ -149,7 +149,7 @@ py::object number_of(const Blob& blob) {
   return type.attr("from_bytes")(py::bytes(bytes.data(), bytes.size()), "little", py::arg("signed") = true);
 }
 
-// The kind of a value that is not a tensor, and the value where it is small, or how many items it has.
+// Describes a value that is not a tensor: its kind, and a small value or the number of items.
 std::pair<const char*, py::object> described(const Value& value) {
   switch (value.kind()) {
     case Kind::none:
@@ -226,12 +226,12 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
   return listed;
 }
 
-// Reads a checkpoint as a safe load does, up to where it would ask the allow-lists, and lists what is in it.
+// Reads a checkpoint as a safe load does, without asking the allow-lists, and lists its content.
 py::dict contents(int descriptor, const std::string& name, const py::object& listing) {
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;
   std::optional<Document> document;
-  std::optional<Catalog> catalog;
+  std::optional<NameIndex> name_index;
   std::optional<ObjectTensors> inside;
   std::vector<Record> records;
   {
@@ -239,17 +239,18 @@ py::dict contents(int descriptor, const std::string& name, const py::object& lis
     auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
     archive = open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
     document = archive->document(archive->is_torchscript());
-    records = archive->records(wanted_by(*document));
-    catalog.emplace(*document);
+    records = archive->records(storage_requests(*document));
+    name_index.emplace(*document);
     inside.emplace(*document);
-    for (const Leaf& leaf : catalog->leaves()) {
-      if (leaf.value.is(Kind::object) && !Catalog::is_tensor(leaf.value)) inside->look(leaf.name, leaf.value);
+    for (const Leaf& leaf : name_index->leaves()) {
+      if (leaf.value.is(Kind::object) && !NameIndex::is_tensor(leaf.value))
+        inside->look(leaf.name, leaf.value);
     }
   }
   py::list tensors;
   py::list others;
-  for (const Leaf& leaf : catalog->leaves()) {
-    if (Catalog::is_tensor(leaf.value)) {
+  for (const Leaf& leaf : name_index->leaves()) {
+    if (NameIndex::is_tensor(leaf.value)) {
       tensors.append(facts_of({leaf.name, &leaf.value, nullptr}, records));
     } else {
       const auto [kind, value] = described(leaf.value);

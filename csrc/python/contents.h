@@ -1,4 +1,4 @@
-// Names, shapes and places of the tensors of a checkpoint, for tools that run without torch.
+// Names, shapes and positions of a checkpoint's tensors, for tools without torch.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// zerocopy._core: what can be said of a file without torch, whose libraries _C needs.
+// zerocopy._core: inspects files without torch, whose libraries _C needs.
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -18,15 +18,15 @@
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/listing.h"
+#include "python/planned_save.h"
 #include "python/record.h"
-#include "python/saving.h"
 
 namespace py = pybind11;
 
 namespace zerocopy {
 namespace {
 
-// Names come from the file and need not be text: they cross as bytes.
+// Names from files may not be text, so Python gets bytes.
 py::bytes bytes_of(std::string_view text) { return {text.data(), text.size()}; }
 
 py::tuple name_of(const NamePair& pair) {
@@ -72,7 +72,7 @@ std::shared_ptr<const Source> source_of(int descriptor, const std::string& name)
   return std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
 }
 
-// By the first bytes, as Archive::open tells it; "" for a file that is none of these.
+// Returns the container by the first bytes, as Archive::open does; "" for other files.
 std::string container(int descriptor, const std::string& name) {
   const auto source = source_of(descriptor, name);
   const GilReleased released;
@@ -106,7 +106,8 @@ const RecordType& storage_record() {
   return type;
 }
 
-// The ZipRecord of each record, by the directory. A record whose local header is at fault has no offset.
+// Returns the ZipRecord of each record in the directory. Records with a bad local header have no
+// offset.
 py::list zip_records(int descriptor, const std::string& name) {
   const Zip zip(source_of(descriptor, name));
   const std::string root(zip.root());
@@ -126,7 +127,7 @@ py::list zip_records(int descriptor, const std::string& name) {
   return records;
 }
 
-// What is in an HDF5 file; None where that takes h5py.
+// Returns the listing of an HDF5 file, or None if it needs h5py.
 py::object hdf5_listing(int descriptor, const std::string& name) {
   const auto source = source_of(descriptor, name);
   std::optional<Hdf5Listing> listing;
@@ -145,7 +146,7 @@ py::list attributes_of(const Effects& effects) {
   return listed;
 }
 
-// The StorageRecord of each storage.
+// Returns the StorageRecord of each storage.
 py::list storages_of(const Document& document, const std::vector<Record>& records) {
   py::list listed;
   for (const Storage* storage : document.storages) {
@@ -157,8 +158,8 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
   return listed;
 }
 
-// Reads a checkpoint as a safe load does, up to where it would ask the allow-lists, and says what it
-// would ask. Throws what a load throws before that.
+// Reads a checkpoint as a safe load does, without asking the allow-lists, and returns the questions
+// for them. Throws the errors of a load up to that point.
 py::dict examine(int descriptor, const std::string& name, std::size_t limit, const py::object& listing) {
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;
@@ -171,7 +172,7 @@ py::dict examine(int descriptor, const std::string& name, std::size_t limit, con
     archive = open_listed(source_of(descriptor, name), nullptr, Mode::copy_on_write, std::move(listed));
     if (!archive->is_torchscript()) {
       document = archive->document();
-      records = archive->records(wanted_by(*document));
+      records = archive->records(storage_requests(*document));
       effects = effects_of(*document);
       for (const Global* global : document->externals) externals.insert({global->module, global->name});
     }
@@ -198,7 +199,7 @@ PYBIND11_MODULE(_core, module) {
            }),
            py::arg("file_size"), py::arg("complaint"))
       .def("charge", &Budget::charge, py::arg("bytes"));
-  register_saving(module);
+  register_planned_save(module);
   module.attr("ZipRecord") = zip_record().type();
   module.attr("StorageRecord") = storage_record().type();
   register_contents(module);

@@ -14,7 +14,7 @@ void raise(const char* module, const char* name, const py::tuple& arguments) {
   PyErr_SetObject(type.ptr(), type(*arguments).ptr());
 }
 
-// OSError(errno, strerror, filename) becomes FileNotFoundError and its kin by itself.
+// OSError(errno, strerror, filename) chooses the subclass, such as FileNotFoundError.
 void raise_os_error(const FileError& error) {
   const std::string& path = error.path();
   const auto name = py::reinterpret_steal<py::object>(

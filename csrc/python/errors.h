@@ -1,4 +1,4 @@
-// Turns the core's exceptions into Python's. The only translator.
+// Turns the core's exceptions into Python's. No other file does.
 #pragma once
 
 namespace zerocopy {

@@ -1,9 +1,9 @@
-// The GIL, let go and taken, in threads that may outlive the interpreter.
+// Releases and takes the GIL, in threads that may outlive the interpreter.
 //
-// Before Python 3.14 a daemon thread that asks for the GIL while the interpreter ends is ended by
-// pthread_exit, which unwinds the stack as an exception does: through pybind11's guards, whose
-// destructors are noexcept, that aborts the process, and through ours it would drop references
-// without the GIL. As 3.14 does, such a thread sleeps until the process is gone.
+// Before Python 3.14, a daemon thread that takes the GIL during finalization is ended by
+// pthread_exit, which unwinds the stack like an exception. In pybind11's guards, whose destructors
+// are noexcept, that aborts the process. In these guards it would drop references without the GIL.
+// As in 3.14, such a thread sleeps until the process ends.
 #pragma once
 
 #include <Python.h>
@@ -15,13 +15,13 @@ template <typename Take>
 auto take_gil(Take take) noexcept {
   try {
     return take();
-  } catch (...) {  // nothing else comes out of C, and by its name it would be a reference to null
+  } catch (...) {  // only pthread_exit throws here; catching it by name would bind a null reference
     for (;;) ::pause();
   }
 }
 
-// An owner of Python objects may die in a static destructor, after the interpreter. Taking the GIL would then
-// hang or crash the process, so the objects are leaked: the process is about to end.
+// Owners of Python objects may be destroyed after the interpreter, in static destructors. Taking
+// the GIL then would hang or crash, so the objects are leaked: the process is about to end.
 inline bool interpreter_is_ending() {
 #if PY_VERSION_HEX >= 0x030D0000
   return Py_IsInitialized() == 0 || Py_IsFinalizing() != 0;

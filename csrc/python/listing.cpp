@@ -13,10 +13,10 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-// A dataset that h5py reads. Dies with its archive, or where that is refused, without the GIL then.
-class ReadByPython final : public Foreign {
+// A dataset that h5py reads. The archive may release it without the GIL.
+class ReadByPython final : public ExternalBytes {
  public:
-  ReadByPython(py::function call, std::string why) : Foreign(std::move(why)), call_(std::move(call)) {}
+  ReadByPython(py::function call, std::string why) : ExternalBytes(std::move(why)), call_(std::move(call)) {}
   ReadByPython(const ReadByPython&) = delete;
   ReadByPython& operator=(const ReadByPython&) = delete;
   ~ReadByPython() override {
@@ -44,10 +44,10 @@ Hdf5Entry entry_of(Entry entry) {
                  .dtype = std::move(dtype).value_or(""),
                  .shape = std::move(shape),
                  .offset = offset,
-                 .foreign = nullptr,
+                 .external = nullptr,
                  .refusal = std::move(refusal),
                  .same_as = same_as};
-  if (read) made.foreign = std::make_shared<const ReadByPython>(*std::move(read), std::move(why));
+  if (read) made.external = std::make_shared<const ReadByPython>(*std::move(read), std::move(why));
   return made;
 }
 

@@ -1,4 +1,4 @@
-// What is in an HDF5 file, as Python and the core tell each other: h5py lists what the core cannot.
+// Exchanges listings of HDF5 files with Python: h5py lists the files that the core cannot.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,13 +11,13 @@
 
 namespace zerocopy {
 
-// Of a list of tuples as _C.pyi has them; none for None.
+// Converts a list of tuples, as _C.pyi describes it. None becomes nullopt.
 std::optional<Hdf5Listing> listing_of(const pybind11::object& listing);
 
-// The same, the other way round, of what the core lists itself.
+// Converts the core's own listing to Python.
 pybind11::object python_listing(const std::optional<Hdf5Listing>& listing);
 
-// As Archive::open, where it is not an HDF5 file that has been listed already.
+// Opens an archive. With a listing, opens an HDF5 file; otherwise works as Archive::open.
 std::unique_ptr<Archive> open_listed(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping,
                                      Mode mode, std::optional<Hdf5Listing> listing);
 

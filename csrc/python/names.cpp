@@ -16,7 +16,7 @@ py::str text_of(std::string_view name) {
   return steal(text);
 }
 
-std::optional<std::size_t> place_of(const Catalog& catalog, py::handle name) {
+std::optional<std::size_t> position_of(const NameIndex& name_index, py::handle name) {
   for (const char* surrogates : {"surrogatepass", "surrogateescape"}) {
     PyObject* made = PyUnicode_AsEncodedString(name.ptr(), "utf-8", surrogates);
     if (made == nullptr && PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) != 0) {
@@ -24,7 +24,7 @@ std::optional<std::size_t> place_of(const Catalog& catalog, py::handle name) {
       continue;
     }
     const py::object bytes = steal(made);
-    if (const auto leaf = catalog.find(
+    if (const auto leaf = name_index.find(
             {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))})) {
       return leaf;
     }

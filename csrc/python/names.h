@@ -1,4 +1,4 @@
-// The names of a catalog's leaves, as Python's strings.
+// Converts the names of a name index to Python strings.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -6,14 +6,14 @@
 #include <optional>
 #include <string_view>
 
-#include "checkpoint/catalog.h"
+#include "checkpoint/name_index.h"
 
 namespace zerocopy {
 
-// A name is UTF-8, perhaps with lone surrogates, or what Python 2 wrote: there bytes that are none are
-// escaped. What either way makes of it leads back to it: place_of() asks both.
+// Converts a name to str. Names are UTF-8, perhaps with lone surrogates, or bytes of Python 2, of
+// which invalid ones are escaped. position_of() tries both conversions back.
 pybind11::str text_of(std::string_view name);
-std::optional<std::size_t> place_of(const Catalog& catalog, pybind11::handle name);
+std::optional<std::size_t> position_of(const NameIndex& name_index, pybind11::handle name);
 
 // Throws KeyError.
 [[noreturn]] void throw_missing(pybind11::handle name);

@@ -1,4 +1,4 @@
-// Python's C API with exceptions and owners.
+// Python's C API with exceptions and owned references.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,7 +7,7 @@
 
 namespace zerocopy {
 
-// A new reference, or the Python exception that is set instead.
+// Takes a new reference. Throws the Python exception that is set if there is none.
 inline pybind11::object steal(PyObject* made) {
   if (made == nullptr) throw pybind11::error_already_set();
   return pybind11::reinterpret_steal<pybind11::object>(made);

@@ -1,4 +1,4 @@
-// Records with named fields for Python, read-only: struct sequences, which take no longer to make than
+// Read-only records with named fields for Python: struct sequences, which are created as fast as
 // tuples.
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace zerocopy {
 
-// Made once for each kind of record. It is never freed: records may outlive the module.
+// Create one per kind of record. The type is never freed, since records may outlive the module.
 class RecordType {
  public:
-  // `name` is the module's and the type's, "zerocopy._C.TensorEntry". All of these are string literals.
+  // `name` includes the module: "zerocopy._C.TensorEntry". All arguments are string literals.
   RecordType(const char* name, std::initializer_list<const char*> fields);
 
   pybind11::handle type() const noexcept { return reinterpret_cast<PyObject*>(type_); }
 
-  // The values of all fields, in their order.
+  // Makes a record from the values of all fields, in order.
   template <typename... Values>
   pybind11::object make(Values&&... values) const {
     pybind11::object record = steal(PyStructSequence_New(type_));

@@ -1,7 +1,7 @@
-// Hash of a name from a file, keyed by a secret of this process.
+// Hash of a name from a file, keyed by a random number of this process.
 //
-// std::hash is the same in every process, so a file could carry a million names of one bucket and
-// make a lookup quadratic. Without the key nobody can aim.
+// std::hash is the same in every process. So a file could hold a million names with equal hashes,
+// and make lookups quadratic. The key prevents such collisions.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,10 @@ std::uint64_t hash_key();  // odd, drawn once per process
 
 __extension__ typedef unsigned __int128 Wide;  // NOLINT(modernize-use-using): __extension__ needs it
 
-// Eight characters at a time, for compilers that do not do that to a loop.
+// Eight characters at a time, because compilers do not vectorize the plain loop.
 using Characters = std::uint64_t;
 
-// ASCII capitals made small in each byte.
+// Converts ASCII capitals to lower case in each byte.
 inline Characters fold_ascii(Characters eight) {
   constexpr Characters kOnes = 0x0101'0101'0101'0101;
   const Characters low = eight & (0x7f * kOnes);
@@ -51,7 +51,7 @@ struct NameHash {
   }
 };
 
-// The two that compare names as miniz, torch's zip library, does: without ASCII case.
+// FoldedHash and FoldedEqual ignore ASCII case, as miniz (torch's zip library) does.
 struct FoldedHash : NameHash {
   std::size_t operator()(std::string_view name) const noexcept {
     return mix(name, [](Characters eight) { return fold_ascii(eight); });

@@ -1,8 +1,8 @@
-// From names to small numbers: a hash table in two blocks of memory.
+// A hash table from names to small numbers, in two blocks of memory.
 //
-// Names are views of bytes that outlive the table. The hash is keyed (name_hash.h), so that a file
-// cannot aim at one bucket; there is no allocation an entry, which for std::unordered_map was
-// nearly a third of the instructions of finding a checkpoint's storages.
+// Names are views of bytes that outlive the table. The hash is keyed (name_hash.h), so a file
+// cannot provoke collisions. Entries need no allocation of their own. With std::unordered_map these
+// allocations took nearly a third of the instructions that find a checkpoint's storages.
 #pragma once
 
 #include <bit>
@@ -26,7 +26,8 @@ class NameTable {
     entries_.reserve(expected);
   }
 
-  // The entry of that name, new or old, until the next is inserted; `second` says whether it is new.
+  // Returns the entry of the name, new or old. The pointer is valid until the next insert. `second`
+  // is true if the entry is new.
   std::pair<const Entry*, bool> insert(std::string_view name, std::size_t value) {
     if (2 * entries_.size() >= slots_.size()) grow();
     const auto hash = static_cast<std::uint32_t>(Hash()(name));
@@ -43,14 +44,14 @@ class NameTable {
   }
 
  private:
-  // A third of an entry, since half of the slots and more are empty. What is in a file of names is less than
-  // 2^32.
+  // Slots are small, since at least half of them are empty. A file has fewer than 2^32 names.
   struct Slot {
     std::uint32_t hash = 0;
     std::uint32_t number = 0;  // of the entry, from 1
   };
 
-  // Where the name is, or the free slot where it belongs. At most half of the slots are used.
+  // Returns the slot of the name, or the free slot where it belongs. At most half of the slots are
+  // used.
   std::size_t slot_of(std::uint32_t hash, std::string_view name) const {
     const std::size_t mask = slots_.size() - 1;
     std::size_t at = hash & mask;
@@ -74,7 +75,7 @@ class NameTable {
   }
 
   std::vector<Slot> slots_;
-  std::vector<Entry> entries_;  // in the order they came in
+  std::vector<Entry> entries_;  // in order of insertion
 };
 
 }  // namespace zerocopy

@@ -7,8 +7,8 @@ namespace {
 
 struct Sequence {
   std::size_t length;     // 0: not a first byte
-  std::uint32_t payload;  // the first byte's bits of the code point
-  std::uint32_t least;    // smaller code points have a shorter form, so this one is refused
+  std::uint32_t payload;  // mask of the first byte's bits in the code point
+  std::uint32_t least;    // smaller code points have a shorter form, so this form is refused
 };
 
 Sequence sequence_of(std::uint32_t first) {

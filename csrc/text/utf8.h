@@ -1,4 +1,4 @@
-// Is it UTF-8? RFC 3629, and optionally with lone surrogates, which Python's pickle writes
+// Validates UTF-8 (RFC 3629), optionally with the lone surrogates that Python's pickle writes
 // ("surrogatepass").
 #pragma once
 

@@ -1,4 +1,4 @@
-// Owns the area that events are noted in: mapped once, shared with forked children, never unmapped.
+// The memory that events are recorded in: mapped once, shared with forked children, never unmapped.
 #include "watch/area.h"
 
 #include <fcntl.h>
@@ -19,16 +19,16 @@ namespace zerocopy::watch {
 namespace {
 
 constexpr std::size_t slots = 1U << 16U;
-// A record's marks.
+// Flags of a record.
 constexpr std::uint8_t is_relative = 1;  // the path was given relative to the current folder
-constexpr std::uint8_t is_import = 2;    // while what is installed was imported
+constexpr std::uint8_t is_import = 2;    // recorded during an import of installed code
 constexpr std::size_t longest_path = 4096;
 
 struct Record {
-  std::uint32_t size;  // of all of it
+  std::uint32_t size;  // of the whole record
   std::uint16_t kind;
   std::uint8_t marks;
-  std::atomic<std::uint8_t> is_whole;  // written last: its writer may have been killed before
+  std::atomic<std::uint8_t> is_whole;  // written last, since the writer may be killed before
   std::int32_t error;
   std::uint32_t mode;
   std::uint32_t flags;
@@ -52,13 +52,13 @@ struct Head {
 };
 
 constinit std::atomic<Head*> current{nullptr};
-// In the static block, so that the first use in a thread allocates nothing.
+// In the static TLS block, so the first use in a thread allocates nothing.
 __attribute__((tls_model("initial-exec"))) constinit thread_local bool is_muted = false;
 __attribute__((tls_model("initial-exec"))) constinit thread_local bool imports = false;
 
 char* records_of(Head* head) noexcept { return static_cast<char*>(static_cast<void*>(head)) + sizeof(Head); }
 
-/// A number for an event, by which the same one is noted once.
+/// A digest of an event, so each distinct event is recorded once.
 class Digest {
  public:
   void add(const void* bytes, std::size_t size) noexcept {
@@ -77,13 +77,13 @@ std::int64_t nanoseconds(const timespec& time) noexcept {
   return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-/// The folder that a relative path starts from, with a slash; empty where it cannot be told.
+/// The folder that a relative path starts from, with a slash. Empty if unknown.
 class Folder {
  public:
   explicit Folder(int descriptor) noexcept {
     long size = 0;
     if (descriptor == AT_FDCWD) {
-      size = syscall(SYS_getcwd, text_.data(), text_.size() - 1) - 1;  // it counts the zero
+      size = syscall(SYS_getcwd, text_.data(), text_.size() - 1) - 1;  // the result counts the NUL
     } else {
       constexpr std::size_t prefix = 14;
       std::array<char, 32> link{"/proc/self/fd/"};
@@ -107,7 +107,8 @@ bool has(std::string_view path, std::string_view part) noexcept {
   return path.find(part) != std::string_view::npos;
 }
 
-/// Whether a path is of code that was installed or compiled: of those there are thousands, and none counts.
+/// Returns whether a path belongs to installed or compiled code. Such paths are many, and
+/// irrelevant.
 bool is_installed_code(std::string_view path) noexcept {
   if (path.ends_with(".pyc")) return has(path, "/__pycache__/");
   return (path.ends_with(".py") || path.ends_with(".so")) &&
@@ -201,10 +202,10 @@ void note_path(Event event) noexcept {
 
 }  // namespace zerocopy::watch
 
-// What python/zerocopy/share/conditions/watching.py calls, by ctypes.
+// Functions that python/zerocopy/share/conditions/watching.py calls by ctypes.
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-/// Note from now on, in an area of so many bytes that children share. Returns 0, or why not, as errno has it.
+/// Starts recording, in shared memory of `capacity` bytes. Returns 0 or an errno.
 EXPORTED int zerocopy_watch_start(std::uint64_t capacity) noexcept {
   using namespace zerocopy::watch;
   if (current.load() != nullptr) return EBUSY;
@@ -218,32 +219,32 @@ EXPORTED int zerocopy_watch_start(std::uint64_t capacity) noexcept {
   return 0;
 }
 
-/// Note no more, in children neither.
+/// Stops recording, in children too.
 EXPORTED void zerocopy_watch_stop() noexcept {
   if (auto* head = zerocopy::watch::current.load()) head->is_on.store(0);
 }
 
-/// Do not note this thread's next listing of a folder.
+/// Ignores this thread's next folder listing.
 EXPORTED void zerocopy_watch_mute_listing() noexcept { zerocopy::watch::is_muted = true; }
 
-/// Say that this thread begins, or ends, to import what is installed.
+/// Marks the begin or the end of an import of installed code in this thread.
 EXPORTED void zerocopy_watch_importing(int is_importing) noexcept {
   zerocopy::watch::imports = is_importing != 0;
 }
 
-/// How many bytes of records there are.
+/// Returns the number of bytes of all records.
 EXPORTED std::uint64_t zerocopy_watch_size() noexcept {
   auto* head = zerocopy::watch::current.load();
   return head == nullptr ? 0 : std::min(head->used.load(), head->capacity);
 }
 
-/// Whether something was not noted, for want of room.
+/// Returns whether events were dropped for lack of space.
 EXPORTED int zerocopy_watch_is_full() noexcept {
   auto* head = zerocopy::watch::current.load();
   return head != nullptr && head->is_full.load() != 0;
 }
 
-/// Copy the first so many bytes of records.
+/// Copies the first `size` bytes of the records.
 EXPORTED void zerocopy_watch_read(char* into, std::uint64_t size) noexcept {
   if (auto* head = zerocopy::watch::current.load(); head != nullptr && size > 0) {
     std::atomic_thread_fence(std::memory_order_acquire);

@@ -1,9 +1,10 @@
-// Notes of what a process asks of the file system, in memory that it shares with the children that it forks.
+// Records requests to the file system, in memory shared with forked children.
 //
-//   Head | marks of what was noted before | Record path target | Record path target | ...
+//   Head | digests of recorded events | Record path target | Record path target | ...
 //
-// Writers reserve room by one atomic addition and fill it in: no lock and no allocation, so a hook may run in
-// a signal handler, in a thread, or between fork and exec. Records are padded to eight bytes.
+// A writer reserves space by one atomic addition and then fills it. Writers neither lock nor
+// allocate, so hooks may run in signal handlers, in threads, or between fork and exec. Records are
+// padded to eight bytes.
 #pragma once
 
 #include <sys/stat.h>
@@ -13,24 +14,24 @@
 
 namespace zerocopy::watch {
 
-/// The kinds of request. python/zerocopy/share/conditions/watching.py has the same numbers.
+/// The kinds of request. python/zerocopy/share/conditions/watching.py uses the same numbers.
 enum class Kind : std::uint16_t {
-  opened = 1,     // flags are those of open(2)
-  looked = 2,     // as stat(2), which follows links
-  looked_at = 3,  // as lstat(2)
-  asked = 4,      // as access(2)
+  opened = 1,     // open(2), with its flags
+  looked = 2,     // stat(2), which follows links
+  looked_at = 3,  // lstat(2)
+  asked = 4,      // access(2)
   listed = 5,
-  followed = 6,  // as readlink(2): the target is what the link says
-  resolved = 7,  // as realpath(3)
-  changed = 8,   // created, removed or renamed
-  ran = 9,       // another program was started
-  spoke = 10,    // a socket was connected: flags are the family
+  followed = 6,  // readlink(2); the target is the link's text
+  resolved = 7,  // realpath(3)
+  changed = 8,   // a name was created, removed or renamed
+  ran = 9,       // a program was started
+  spoke = 10,    // connect(2); flags is the address family
 };
 
-/// One thing that was asked. `status` is null where there is nothing.
+/// One request. `status` is null if the path does not exist.
 struct Event {
   Kind kind = Kind::looked;
-  int folder = 0;  // what a relative path starts from: a descriptor, or AT_FDCWD
+  int folder = 0;  // the base of a relative path: a descriptor, or AT_FDCWD
   const char* path = nullptr;
   int flags = 0;
   int error = 0;
@@ -39,16 +40,17 @@ struct Event {
   std::size_t target_size = 0;
 };
 
-/// Whether events are noted now.
+/// Returns whether events are recorded now.
 bool is_on() noexcept;
 
-/// Whether this thread's next listing of a folder is not to be noted; said once, it counts once.
+/// Returns whether this thread's next folder listing is to be ignored, and resets that flag.
 bool take_mute() noexcept;
 
-/// Note an event. Leaves errno as it is.
+/// Records an event. Preserves errno.
 void note(const Event& event) noexcept;
 
-/// Note what stat(2) says of a path, asking the kernel again. `error` is why the call failed, or 0.
+/// Records the result of stat(2) for a path, by asking the kernel again. `error` is the errno of
+/// the call, or 0.
 void note_path(Event event) noexcept;
 
 }  // namespace zerocopy::watch

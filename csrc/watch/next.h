@@ -1,28 +1,28 @@
-// The libc function that stands behind a hook.
+// Finds the libc function that a hook replaces.
 #pragma once
 
 #include <dlfcn.h>
 
 #include <atomic>
 
-// A type of a function as a template's argument loses attributes like nonnull, which are of no use there.
+// Template arguments of function types lose attributes such as nonnull, which are not needed here.
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 
 namespace zerocopy::watch {
 
-/// Finds the next function of a name in the order in which libraries are searched.
+/// Finds the next function of this name in the search order of libraries.
 template <typename Function>
 class Next {
  public:
   constexpr explicit Next(const char* name) noexcept : name_(name) {}
 
-  /// Call it.
+  /// Calls the function.
   template <typename... Arguments>
   auto operator()(Arguments... arguments) noexcept(false) {
     return resolve()(arguments...);
   }
 
-  /// Look it up, if that has not been done.
+  /// Looks the function up, if that was not done yet.
   Function resolve() noexcept {
     void* found = found_.load(std::memory_order_relaxed);
     if (found == nullptr) {
@@ -39,11 +39,11 @@ class Next {
 
 }  // namespace zerocopy::watch
 
-// `next_NAME` calls libc's function. It is looked up when the library is loaded: dlsym takes a lock, which a
-// forked child could find held for ever.
+// Defines `next_NAME`, which calls libc's function. The lookup happens when the library is loaded:
+// dlsym takes a lock that a forked child could find locked forever.
 #define ZEROCOPY_NEXT(name)                                                     \
   static constinit zerocopy::watch::Next<decltype(&::name)> next_##name{#name}; \
   __attribute__((constructor)) static void resolve_##name() { next_##name.resolve(); }
 
-// A function that programs call in the place of libc's.
+// Declares a function that programs call in place of libc's.
 #define ZEROCOPY_HOOK extern "C" __attribute__((visibility("default")))

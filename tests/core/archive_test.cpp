@@ -12,7 +12,7 @@ std::vector<ZipRecord> records(const std::string& version = "3\n") {
   return {{"root/data.pkl", "\x80\2N."}, {"root/version", version}, {"root/data/0", kData}};
 }
 
-// A record whose data begins at a multiple of 64, or `shift` bytes after one.
+// Aligns a record's data to 64 bytes, plus `shift`.
 std::string aligned(std::vector<ZipRecord> list, std::size_t shift = 0) {
   std::size_t at = 0;
   for (ZipRecord& record : list) {
@@ -24,7 +24,7 @@ std::string aligned(std::vector<ZipRecord> list, std::size_t shift = 0) {
   return zip_of(std::move(list));
 }
 
-// An archive whose every local header has been read.
+// An archive whose local headers have been read.
 class Opened {
  public:
   explicit Opened(const std::string& file, Mode mode = Mode::copy_on_write, bool map = true)
@@ -37,7 +37,7 @@ class Opened {
   const Archive* operator->() const { return archive_.get(); }
 
   Record record(std::string_view key, std::uint64_t nbytes) const {
-    return archive_->records(std::vector{Wanted{key, untyped(), nbytes}}).at(0);
+    return archive_->records(std::vector{StorageRequest{key, untyped(), nbytes}}).at(0);
   }
   Placement placement(const char* dtype) const {
     return archive_->content().placement(record("0", kData.size()), *dtype_by_name(dtype));
@@ -66,7 +66,7 @@ TEST(Archive, MapsStorages) {
   EXPECT_FALSE(archive->is_torchscript());
 }
 
-TEST(Archive, CopiesWhatIsMisaligned) {
+TEST(Archive, CopiesMisalignedStorages) {
   for (const std::size_t shift : {1U, 2U, 4U, 8U}) {
     const Opened archive(aligned(records(), shift));
     EXPECT_EQ(archive.placement("uint8").how, How::mapped);
@@ -91,7 +91,7 @@ TEST(Archive, Inflates) {
   EXPECT_EQ(archive.storage("uint8").bytes().text(), kData);
 }
 
-TEST(Archive, SharedModeWritesInPlaceOrNotAtAll) {
+TEST(Archive, SharedModeMapsOrRefuses) {
   EXPECT_TRUE(Opened(aligned(records()), Mode::shared).storage("float32").size() != 0);
   EXPECT_THROW(Opened(aligned(records(), 1), Mode::shared).storage("float32"), UnsupportedError);
 }
@@ -159,17 +159,17 @@ TEST(ZipArchive, RecordsOfSeveralPickles) {
   list.emplace_back("root/constants/1", "efghijkl");
   ZipArchive archive(
       Content(std::make_shared<const MemorySource>(region_of(zip_of(list))), nullptr, Mode::copy_on_write));
-  const std::vector wanted{Wanted{"1", untyped(), 8}, Wanted{"0", untyped(), 4}};
+  const std::vector wanted{StorageRequest{"1", untyped(), 8}, StorageRequest{"0", untyped(), 4}};
   const std::vector<Record> found = archive.records_in("constants/", wanted);
   ASSERT_EQ(found.size(), 2U);
   EXPECT_EQ(archive.content().read(found[0]).bytes().text(), "efghijkl");
   EXPECT_EQ(archive.content().read(found[1]).bytes().text(), "abcd");
   EXPECT_EQ(archive.read(archive.directory().find("constants.pkl").value()).bytes().text(), "\x80\2).");
-  EXPECT_THROW(archive.records_in("data/", wanted), FormatError);  // of other sizes there
-  EXPECT_THROW(archive.records_in("", wanted), FormatError);       // not beside the folder
+  EXPECT_THROW(archive.records_in("data/", wanted), FormatError);  // the sizes differ there
+  EXPECT_THROW(archive.records_in("", wanted), FormatError);       // the records are in the folder
   EXPECT_THROW(archive.records_in("constants", wanted), FormatError);
-  EXPECT_THROW(archive.records_in("constants/", std::vector{Wanted{"0", untyped(), 8}}), FormatError);
-  EXPECT_THROW(archive.records_in("constants/", std::vector{Wanted{"2", untyped(), 0}}), FormatError);
+  EXPECT_THROW(archive.records_in("constants/", std::vector{StorageRequest{"0", untyped(), 8}}), FormatError);
+  EXPECT_THROW(archive.records_in("constants/", std::vector{StorageRequest{"2", untyped(), 0}}), FormatError);
 }
 
 TEST(Archive, NoPickle) {
@@ -183,7 +183,8 @@ TEST(Archive, RefusesEveryCut) {
                                  [](std::string_view file) { Opened{std::string(file)}; });
 }
 
-// Enough records for a thread of its own; one of them is wrong, and the archive may go first.
+// Uses enough records to start a thread. One record is wrong, and the archive may be destroyed
+// first.
 TEST(Archive, ManyRecords) {
   std::vector<ZipRecord> list = records();
   for (int i = 0; i < 3000; ++i) list.emplace_back("root/extra/" + std::to_string(i), "");

@@ -43,7 +43,7 @@ TEST(Cursor, ReadsLittleEndian) {
   EXPECT_EQ(cursor.remaining(), 0U);
 }
 
-TEST(Cursor, WhatThrowsMovesNothing) {
+TEST(Cursor, FailedReadsDoNotMove) {
   Cursor cursor(ByteSpan("abc"sv), "the structure");
   cursor.skip(1);
   EXPECT_THROW(cursor.read<std::uint32_t>(), FormatError);
@@ -55,7 +55,7 @@ TEST(Cursor, WhatThrowsMovesNothing) {
   EXPECT_NE(message.find("the structure: truncated at 0x1"), message.npos) << message;
 }
 
-TEST(Cursor, LinesEnd) {
+TEST(Cursor, Lines) {
   Cursor cursor(ByteSpan("one\n\nx"sv), "test");
   EXPECT_EQ(cursor.take_until(std::byte{'\n'}).text(), "one");
   EXPECT_EQ(cursor.take_until(std::byte{'\n'}).text(), "");

@@ -1,4 +1,4 @@
-// CRC-32: the value that every description of it gives, and the same in pieces.
+// CRC-32: the standard check value, also when computed in pieces.
 #include "container/checksum.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 TEST(Checksum, OfTheDigits) { EXPECT_EQ(crc32(0, ByteSpan(std::string_view("123456789"))), 0xCBF43926U); }
 
-TEST(Checksum, OfNothingIsWhatItWas) {
+TEST(Checksum, OfNoBytesIsUnchanged) {
   EXPECT_EQ(crc32(0, {}), 0U);
   EXPECT_EQ(crc32(0x12345678U, {}), 0x12345678U);
 }

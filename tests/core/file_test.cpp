@@ -31,7 +31,7 @@ class Files : public ::testing::Test {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  // The errno of the FileError that a call throws, or 0.
+  // Returns the errno of the FileError that a call throws, or 0.
   template <typename Call>
   static int error_of(const std::string& path, Call call) {
     try {
@@ -49,7 +49,7 @@ class Files : public ::testing::Test {
     return error_of(file.path(), [&] { file.require_unchanged(); });
   }
 
-  // A file that was written long ago: whatever is written to it now has another date.
+  // Writes a file with an old date, so later writes change the date.
   std::string write_old(const std::string& name, const std::string& content) const {
     write(name, content);
     set_date(path(name), 1);
@@ -75,12 +75,12 @@ TEST_F(Files, OpensAndReads) {
   EXPECT_NE(::fcntl(file.descriptor(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
-TEST_F(Files, RefusesWhatIsNoFile) {
+TEST_F(Files, RefusesOtherThanRegularFiles) {
   EXPECT_EQ(refusal(path("missing")), ENOENT);
   EXPECT_EQ(refusal(path("")), EISDIR);
   EXPECT_EQ(refusal("/dev/zero"), EINVAL);
   ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
-  EXPECT_EQ(refusal(path("fifo")), EINVAL);  // and does not wait for a writer
+  EXPECT_EQ(refusal(path("fifo")), EINVAL);  // does not wait for a writer
   std::filesystem::create_symlink(path("nowhere"), path("dangling"));
   EXPECT_EQ(refusal(path("dangling")), ENOENT);
 }
@@ -136,7 +136,7 @@ TEST_F(Files, UnchangedByReadingAndMapping) {
   EXPECT_EQ(change(File::duplicate(file.descriptor(), name)), 0);
 }
 
-TEST_F(Files, ChangedByWhateverWritesToThem) {
+TEST_F(Files, ChangedByEveryWrite) {
   const auto changed_by = [this](auto change_file) {
     const std::string name = write_old("file", "0123456789");
     const File file = File::open(name, File::Access::read);
@@ -149,10 +149,10 @@ TEST_F(Files, ChangedByWhateverWritesToThem) {
   EXPECT_EQ(changed_by([this](const auto& /*name*/) { write("file", "9876543210"); }), ESTALE);
 }
 
-TEST_F(Files, ChangedAlsoWhenTheDateIsSetBack) {
+TEST_F(Files, ChangedEvenIfTheDateIsSetBack) {
   const std::string name = write_old("file", "0123456789");
   const File file = File::open(name, File::Access::read);
-  // Only the change time is left to tell, and its clock ticks a few times in a hundredth of a second.
+  // Only the change time can differ, and its clock ticks a few times in 10 ms.
   for (int i = 0; i < 100 && change(file) == 0; ++i) {
     ::usleep(1000);
     write("file", "9876543210");
@@ -172,7 +172,7 @@ TEST_F(Files, UnchangedWhenReplacedUnlinkedOrLinked) {
   EXPECT_EQ(FileSource(File::open(name, File::Access::read), 0).size(), 5U);
 }
 
-TEST_F(Files, SourcesSayWhetherTheyChanged) {
+TEST_F(Files, SourcesDetectChanges) {
   const std::string name = write_old("file", "0123456789");
   const FileSource source(File::open(name, File::Access::read), 3);
   source.require_unchanged();
@@ -188,7 +188,7 @@ TEST_F(Files, InPlaceMeansFoundAtItsPathAndWhole) {
   EXPECT_EQ(error_of(name, in_place), 0);
   write("file", "012345678");
   EXPECT_EQ(error_of(name, in_place), ESTALE);
-  write("file", "9876543210");  // as long as before: what is in it is another question
+  write("file", "9876543210");  // of the same length; require_in_place() ignores the content
   EXPECT_EQ(error_of(name, in_place), 0);
   std::filesystem::rename(write("other", "0123456789"), name);
   EXPECT_EQ(error_of(name, in_place), ESTALE);

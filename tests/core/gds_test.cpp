@@ -1,4 +1,5 @@
-// cuFile's function table, driver, files and batches, over the twin that enforces its rules (tests/gds).
+// Tests cuFile's function table, driver, files and batches with the test double of cuFile, which
+// enforces its rules (tests/gds).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr std::uint64_t kBlock = 4096;
 
-// The twin's own numbers.
+// The counters and settings of the test double.
 class Numbers {
  public:
   Numbers() : library_(::dlopen(CUFILE_TWIN, RTLD_NOW | RTLD_LOCAL)) { call<void()>("twin_reset")(); }
@@ -107,7 +108,7 @@ TEST_F(GdsTest, AnyOffsetAnySizeAnyAddress) {
   }
 }
 
-TEST_F(GdsTest, WritesTouchNothingElse) {
+TEST_F(GdsTest, WritesKeepOtherBytes) {
   const auto file = open();
   for (const std::uint64_t offset : {0UL, 100UL, kBlock, 3 * kBlock + 512}) {
     for (const std::uint64_t size : {1UL, kBlock, kBlock + 1, 9 * kBlock + 77}) {
@@ -122,14 +123,14 @@ TEST_F(GdsTest, WritesTouchNothingElse) {
   }
 }
 
-TEST_F(GdsTest, WritingBehindTheEndMakesTheFileLonger) {
+TEST_F(GdsTest, WritingPastTheEndExtendsTheFile) {
   const auto file = open();
   std::memset(memory_, 'x', 3 * kBlock);
   file->write({50 * kBlock, at(0, 2 * kBlock + 10)});
   EXPECT_EQ(on_disk().size(), 52 * kBlock + 10);
 }
 
-TEST_F(GdsTest, ShortReadsAreGoneOnWith) {
+TEST_F(GdsTest, ShortReadsContinue) {
   for (const long most : {4096L, 8192L, 5000L, 100L}) {
     const auto file = open(O_RDONLY);
     twin.set("most", most);
@@ -140,7 +141,7 @@ TEST_F(GdsTest, ShortReadsAreGoneOnWith) {
   }
 }
 
-TEST_F(GdsTest, ShortWritesAreGoneOnWith) {
+TEST_F(GdsTest, ShortWritesContinue) {
   const auto file = open();
   twin.set("most", 5000);
   std::memset(memory_, 'x', 20 * kBlock);
@@ -149,7 +150,7 @@ TEST_F(GdsTest, ShortWritesAreGoneOnWith) {
   EXPECT_EQ(on_disk(), content_);
 }
 
-TEST_F(GdsTest, AFileThatEndsIsSeen) {
+TEST_F(GdsTest, EndOfFileThrows) {
   const auto file = open(O_RDONLY);
   for (const std::uint64_t place : {0UL, 512UL}) {
     EXPECT_THROW(file->read({0, at(place, 50 * kBlock)}), FormatError);
@@ -208,7 +209,7 @@ TEST_F(GdsTest, BuffersAreRegisteredOnceAndUsed) {
   file->read({2 * kBlock, at(5 * kBlock, 3 * kBlock)});
   EXPECT_EQ(twin.get("registered_moves"), 1);
   EXPECT_EQ(here(5 * kBlock, 3 * kBlock), there(2 * kBlock, 3 * kBlock));
-  file->read({2 * kBlock, at(62 * kBlock, 3 * kBlock)});  // leaves it
+  file->read({2 * kBlock, at(62 * kBlock, 3 * kBlock)});  // leaves the buffer
   EXPECT_EQ(twin.get("registered_moves"), 1);
   driver.deregister_buffer(at(0, 64 * kBlock));
   EXPECT_EQ(twin.get("buffers"), 1);
@@ -217,7 +218,7 @@ TEST_F(GdsTest, BuffersAreRegisteredOnceAndUsed) {
   EXPECT_THROW(driver.deregister_buffer(at(0, 64 * kBlock)), std::invalid_argument);
 }
 
-TEST_F(GdsTest, BuffersOfOthersStayTheirs) {
+TEST_F(GdsTest, BuffersOfOtherCodeStayRegistered) {
   const auto file = open(O_RDONLY);
   Driver& driver = file->driver();
   twin.set("buf_register", 5023);
@@ -261,7 +262,7 @@ TEST_F(GdsTest, SeveralThreadsReadOneFile) {
   }
 }
 
-TEST_F(GdsTest, ABufferThatCannotBeRegisteredServesToo) {
+TEST_F(GdsTest, UnregisteredBuffersWork) {
   const auto file = open(O_RDONLY);
   twin.set("buf_register", 5036);
   EXPECT_THROW(file->driver().register_buffer(at(0, kBlock)), UnsupportedError);
@@ -275,7 +276,7 @@ TEST_F(GdsTest, Batches) {
   for (std::uint64_t i = 0; i < 10; ++i) {
     pieces.push_back({i * 4 * kBlock + i % 2 * 100, at(i * 5 * kBlock + i % 2 * 100, 3 * kBlock + i)});
   }
-  pieces.push_back({77, at(60 * kBlock + 1, 20 * kBlock)});  // does not lie alike
+  pieces.push_back({77, at(60 * kBlock + 1, 20 * kBlock)});  // not equally aligned
   pieces.push_back({0, at(90 * kBlock, 0)});
   const auto check = [&] {
     for (const auto& [offset, memory] : pieces) {
@@ -287,10 +288,10 @@ TEST_F(GdsTest, Batches) {
   file->read_all(pieces);
   check();
   EXPECT_EQ(twin.get("batched"), 10);
-  twin.set("most", kBlock);  // each comes in part
+  twin.set("most", kBlock);  // each request is completed only partly
   file->read_all(pieces);
   check();
-  twin.set("fail_after", 3);  // and one of them not at all, nor when it is read by itself
+  twin.set("fail_after", 3);  // one request fails, also when it is repeated alone
   EXPECT_THROW(file->read_all(pieces), FileError);
   twin.set("fail_after", -1);
   twin.set("batch_submit", 5035);
@@ -341,9 +342,10 @@ TEST_F(GdsTest, ReadsInAStream) {
     EXPECT_EQ(twin.get("later"), 1);
     pending.wait();
     EXPECT_EQ(here(100, 20 * kBlock), there(100, 20 * kBlock));
-    pending.wait();  // nothing more
+    pending.wait();  // does nothing more
   }
-  { const RegisteredFile::Pending left(file, {0, at(0, 20 * kBlock)}, stream); }  // waits for it
+  // The destructor waits.
+  { const RegisteredFile::Pending left(file, {0, at(0, 20 * kBlock)}, stream); }
   EXPECT_EQ(twin.get("later"), 0);
   twin.set("most", 5000);
   RegisteredFile::Pending in_part(file, {0, at(0, 20 * kBlock)}, stream);
@@ -372,19 +374,20 @@ TEST_F(GdsTest, RefusalsNameTheirReason) {
     return std::string();
   };
   twin.set("init", 100);
-  EXPECT_EQ(reason(), "cuInit: CUDA's error 100");
+  EXPECT_EQ(reason(), "cuInit: CUDA error 100");
   twin.set("init", 0);
   twin.set("devices", 0);
   EXPECT_EQ(reason(), "CUDA has no device");
   twin.set("devices", 1);
   kernel_driver_ = "/proc/driver/none";
-  EXPECT_EQ(reason(), "/proc/driver/none is missing: without it cuFileDriverOpen does not return");
+  EXPECT_EQ(reason(),
+            "/proc/driver/none is missing: load the kernel module nvidia-fs, without which cuFile hangs");
   kernel_driver_ = "/proc";
   twin.set("driver_open", 5033);
   EXPECT_EQ(reason(), "cuFileDriverOpen: CU_FILE_NVFS_SETUP_ERROR (5033)");
   twin.set("driver_open", 5011);
   twin.set("driver_open_cuda", 3);
-  EXPECT_EQ(reason(), "cuFileDriverOpen: CU_FILE_CUDA_DRIVER_ERROR (5011), CUDA's error 3");
+  EXPECT_EQ(reason(), "cuFileDriverOpen: CU_FILE_CUDA_DRIVER_ERROR (5011), CUDA error 3");
   twin.set("driver_open", 0);
   twin.set("properties", 5002);
   EXPECT_EQ(reason(), "cuFileDriverGetProperties: CU_FILE_DRIVER_INVALID_PROPS (5002)");
@@ -395,7 +398,7 @@ TEST_F(GdsTest, RefusalsNameTheirReason) {
   EXPECT_THROW(open(), FileError);
 }
 
-TEST_F(GdsTest, ADriverThatSomebodyElseOpenedStaysOpen) {
+TEST_F(GdsTest, DriverOpenedByOtherCodeStaysOpen) {
   twin.set("drivers", 1);
   twin.set("driver_open", 5026);
   {
@@ -407,11 +410,11 @@ TEST_F(GdsTest, ADriverThatSomebodyElseOpenedStaysOpen) {
   twin.set("drivers", 0);
 }
 
-TEST_F(GdsTest, LibrariesThatAreNotThere) {
+TEST_F(GdsTest, MissingLibraries) {
   EXPECT_THROW(Library::open({"/nonexistent/libcuda.so.1"}, {CUFILE_TWIN}), UnsupportedError);
   EXPECT_THROW(Library::open({CUFILE_TWIN}, {"/nonexistent/libcufile.so.0"}), UnsupportedError);
   EXPECT_THROW(Library::open({CUFILE_TWIN}, {}), UnsupportedError);
-  EXPECT_THROW(Library::open({CUFILE_TWIN}, {"libm.so.6"}), UnsupportedError);  // another's
+  EXPECT_THROW(Library::open({CUFILE_TWIN}, {"libm.so.6"}), UnsupportedError);  // another library
   EXPECT_EQ(Library::open({CUFILE_TWIN}, {"/nonexistent", CUFILE_TWIN})->path(), CUFILE_TWIN);
 }
 

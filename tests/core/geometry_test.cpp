@@ -51,7 +51,7 @@ TEST(Geometry, Overflows) {
   EXPECT_FALSE(fits(0, {5}, {kHuge}));
   EXPECT_FALSE(fits(0, {2, 2, 2}, {kHuge, kHuge, kHuge}));
   EXPECT_FALSE(fits(0, {std::int64_t{1} << 32U, std::int64_t{1} << 32U}, {0, 0}));
-  EXPECT_FALSE(fits(0, {kHuge}, {0}));  // elements fit, bytes do not
+  EXPECT_FALSE(fits(0, {kHuge}, {0}));  // the elements fit, the bytes do not
   EXPECT_FALSE(fits(0, {0, kHuge, kHuge}, {1, 1, 1}));
   EXPECT_FALSE(fits(INT64_MAX, {2}, {1}));
   EXPECT_FALSE(fits(0, {INT64_MAX}, {INT64_MAX}));
@@ -91,7 +91,7 @@ TEST(Geometry, RunsOfAView) {
   EXPECT_EQ(runs_of({2, 2}, {1, 10}), (Runs{{0, 4}, {40, 4}, {4, 4}, {44, 4}}));
   EXPECT_EQ(runs_of({2, 1, 3}, {3, 99, 1}), (Runs{{0, 24}}));
   EXPECT_EQ(runs_of({2, 0}, {1, 1}), Runs{});
-  EXPECT_EQ(runs_of({1000, 1000}, {5000, 5}), Runs{});  // too many to be worth it
+  EXPECT_EQ(runs_of({1000, 1000}, {5000, 5}), Runs{});  // too many runs
 }
 
 TEST(Geometry, SpanOfAView) {

@@ -32,9 +32,11 @@ TEST(ListGlobals, FromTheMemo) {
   EXPECT_EQ(listed("\x8c\6system\x94\x8c\2osh\0\x93."sv), "os.system ");
 }
 
-TEST(ListGlobals, SortedAndOnce) { EXPECT_EQ(listed("cb\nx\nca\ny\ncb\nx\nca\nx\n."), "a.x a.y b.x "); }
+TEST(ListGlobals, SortedWithoutDuplicates) {
+  EXPECT_EQ(listed("cb\nx\nca\ny\ncb\nx\nca\nx\n."), "a.x a.y b.x ");
+}
 
-TEST(ListGlobals, UpToTheBreak) {
+TEST(ListGlobals, StopsAtTheFirstError) {
   EXPECT_EQ(listed("ca\nb\n\xff"), "a.b ");
   EXPECT_EQ(listed("ca\nb\ncc\nd"), "a.b ");
   EXPECT_EQ(listed("ca\nb\n.cc\nd\n."), "a.b ");
@@ -103,7 +105,7 @@ TEST(DTypes, OfALaterRelease) {
   EXPECT_EQ(known->size, 4);
 }
 
-TEST(Memo, KeepsWhatIsPut) {
+TEST(Memo, ReturnsStoredValues) {
   Memo<int> memo(1000);
   EXPECT_EQ(memo.get(0), nullptr);
   EXPECT_TRUE(memo.put(0, 1));
@@ -118,11 +120,11 @@ TEST(Memo, KeepsWhatIsPut) {
   EXPECT_EQ(memo.get(999), nullptr);
   EXPECT_TRUE(memo.put(0, 5));
   EXPECT_EQ(*memo.get(0), 5);
-  EXPECT_TRUE(memo.append(6));  // under the number of entries, of which 0 was put twice
+  EXPECT_TRUE(memo.append(6));  // the number of entries; index 0 was put twice
   EXPECT_EQ(*memo.get(4), 6);
 }
 
-TEST(Memo, RefusesAbsurdIndices) {
+TEST(Memo, RefusesIndicesBeyondTheLimit) {
   Memo<int> memo(10);
   EXPECT_TRUE(memo.put(10, 1));
   EXPECT_FALSE(memo.put(11, 1));

@@ -17,9 +17,10 @@ Hdf5Archive over(const std::string& file, Hdf5Listing listing) {
           std::move(listing)};
 }
 
-using Row = std::vector<std::uint64_t>;  // key, offset, size; of an offset 0 the right one is taken
+// key, offset, size; an offset of 0 stands for the right one
+using Row = std::vector<std::uint64_t>;
 
-// What torch.save wrote, with two storages.
+// A torch.save archive with two storages.
 class Saved {
  public:
   Saved& table(const std::vector<Row>& rows) {
@@ -59,11 +60,11 @@ const Row kFirst{0, 0, 16};
 const Row kSecond{1, 0, 8};
 
 std::string storage(Archive& archive, std::string_view key, std::uint64_t nbytes) {
-  const Record record = archive.records(std::vector{Wanted{key, untyped(), nbytes}}).at(0);
+  const Record record = archive.records(std::vector{StorageRequest{key, untyped(), nbytes}}).at(0);
   return std::string(archive.content().storage(record, *dtype_by_name("uint8")).bytes().text());
 }
 
-TEST(Hdf5Archive, WhatTorchSaved) {
+TEST(Hdf5Archive, TorchSaveLayout) {
   for (const std::string& file : {Saved().file(), Saved().table({kFirst, kSecond}).file(),
                                   Saved().table({kSecond, kFirst}).byteorder("little").file()}) {
     const auto archive = opened(file);
@@ -81,7 +82,7 @@ TEST(Hdf5Archive, WhatTorchSaved) {
 TEST(Hdf5Archive, StorageRecords) {
   const auto archive = opened(Saved().file());
   const auto record = [&](std::string_view key, std::uint64_t nbytes) {
-    archive->records(std::vector{Wanted{key, untyped(), nbytes}});
+    archive->records(std::vector{StorageRequest{key, untyped(), nbytes}});
   };
   for (const std::uint64_t nbytes : {0U, 15U, 17U}) EXPECT_THROW(record("0", nbytes), FormatError);
   for (const auto key : {""sv, "2"sv, " 0"sv, "../data.pkl"sv, "/archive/data/0"sv, "0\0"sv}) {
@@ -90,7 +91,7 @@ TEST(Hdf5Archive, StorageRecords) {
   EXPECT_LT(message_of<FormatError>([&] { record(std::string(70'000, 'k'), 16); }).size(), 400U);
 }
 
-TEST(Hdf5Archive, TablesThatLie) {
+TEST(Hdf5Archive, RefusesWrongTables) {
   const std::vector<std::vector<Row>> lies{
       {},
       {kFirst},
@@ -132,7 +133,7 @@ TEST(Hdf5Archive, Pickles) {
   const std::uint64_t group = floats.group({{"data.pkl", floats.dataset(kFloat32, {1}, kPickle)}}).header;
   EXPECT_THROW(opened(floats.file({{"archive", group}}))->pickle(), FormatError);
 
-  // At the root, or deeper than in a group of the root, it is a dataset as others.
+  // At the root, or below a subgroup, it is an ordinary dataset.
   Hdf5File elsewhere;
   const std::uint64_t inner = elsewhere.group({{"data.pkl", elsewhere.bytes(kPickle)}}).header;
   const std::uint64_t outer = elsewhere.group({{"inner", inner}}).header;
@@ -154,12 +155,12 @@ TEST(Hdf5Archive, GroupsAreDicts) {
   EXPECT_EQ(document.storages[0]->key, "model/weight");
   EXPECT_EQ(document.storages[0]->nbytes, 16U);
   EXPECT_EQ(document.storages[1]->key, "step");
-  const std::vector<Record> records = archive->records(wanted_by(document));
+  const std::vector<Record> records = archive->records(storage_requests(document));
   EXPECT_EQ(records[0].extent.offset, file.data_of(weight));
   EXPECT_EQ(records[0].extent.size, 16U);
 }
 
-TEST(Hdf5Archive, DatasetsThatOverlap) {
+TEST(Hdf5Archive, RefusesOverlappingDatasets) {
   Hdf5File file;
   const std::uint64_t first = file.dataset(kFloat32, {4}, kData);
   const std::uint64_t second = file.append(Hdf5Header{
@@ -168,34 +169,34 @@ TEST(Hdf5Archive, DatasetsThatOverlap) {
   EXPECT_THROW(opened(file.file({{"first", first}, {"second", second}})), FormatError);
 }
 
-// Not plain is not broken: who has an HDF5 library asks it.
-TEST(Hdf5Archive, WhatIsNotPlain) {
+// A file that is not plain is not broken: an HDF5 library can read it.
+TEST(Hdf5Archive, FilesThatNeedAnHdf5Library) {
   EXPECT_THROW(opened(kHdf5Signature), UnsupportedError);
   refuses_every_cut<Error>(Saved().file(), [](std::string_view file) { opened(std::string(file)); });
 }
 
 // ---------------------------------------------------------------- listings of another library
 
-class Read final : public Foreign {
+class Read final : public ExternalBytes {
  public:
-  Read() : Foreign("it is packed") {}
+  Read() : ExternalBytes("it is packed") {}
   Region read() const override { return region_of(kData); }
 };
 
-TEST(Hdf5Archive, ForeignDatasets) {
-  const Hdf5Entry packed{.path = "x", .dtype = "uint8", .shape = {16}, .foreign = std::make_shared<Read>()};
+TEST(Hdf5Archive, ExternalDatasets) {
+  const Hdf5Entry packed{.path = "x", .dtype = "uint8", .shape = {16}, .external = std::make_shared<Read>()};
   Hdf5Entry tied = packed;
   tied.path = "y";
   tied.same_as = 0;
   Hdf5Archive archive = over("", {packed, tied});
   const Document document = archive.document(false);
   ASSERT_EQ(document.storages.size(), 1U) << "one storage of two names";
-  const Record record = archive.records(wanted_by(document)).at(0);
+  const Record record = archive.records(storage_requests(document)).at(0);
   EXPECT_STREQ(archive.content().placement(record, *dtype_by_name("uint8")).why, "it is packed");
   EXPECT_EQ(archive.content().storage(record, *dtype_by_name("uint8")).bytes().text(), kData);
 }
 
-TEST(Hdf5Archive, ListingsThatContradict) {
+TEST(Hdf5Archive, RefusesContradictoryListings) {
   const auto entry = [](const std::string& path, std::int64_t size, std::uint64_t offset) {
     return Hdf5Entry{.path = path, .dtype = "uint8", .shape = {size}, .offset = offset};
   };
@@ -212,7 +213,7 @@ TEST(Hdf5Archive, ListingsThatContradict) {
   Hdf5Entry virtual_one{.path = "x", .dtype = "uint8", .shape = {8}, .refusal = "is virtual"};
   Hdf5Archive archive = over(file, {virtual_one});
   const Document document = archive.document(false);
-  EXPECT_THROW(archive.records(wanted_by(document)), UnsupportedError);
+  EXPECT_THROW(archive.records(storage_requests(document)), UnsupportedError);
 }
 
 }  // namespace

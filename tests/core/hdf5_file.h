@@ -1,4 +1,4 @@
-// A plain HDF5 file, assembled piece by piece, so that any field of it can be wrong.
+// Builds plain HDF5 files of which any field can be wrong.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ inline std::string hdf5_contiguous(std::uint64_t address, std::uint64_t size) {
 struct Hdf5Header {
   std::vector<std::string> messages;
   std::uint64_t version = 1;
-  std::uint64_t names = 1;  // that lead to it
+  std::uint64_t names = 1;  // number of names for it
 
   std::string bytes() const {
     std::string all;
@@ -49,7 +49,7 @@ class Hdf5File {
  public:
   using Member = std::pair<std::string, std::uint64_t>;  // a name, and where its header is
 
-  // Where a group's parts are.
+  // The positions of a group's structures.
   struct Group {
     std::uint64_t header, tree, leaf, heap, names;
   };
@@ -61,7 +61,7 @@ class Hdf5File {
     return at;
   }
 
-  // Returns where its header is.
+  // Returns the position of the dataset's header.
   std::uint64_t dataset(const std::string& type, const std::vector<std::uint64_t>& shape,
                         const std::string& data) {
     return append(
@@ -70,7 +70,7 @@ class Hdf5File {
   }
   std::uint64_t bytes(const std::string& data) { return dataset(kUint8, {data.size()}, data); }
 
-  // Where a dataset's bytes begin, if its header is as dataset() writes it.
+  // Returns the position of a dataset's bytes, if dataset() wrote its header.
   std::uint64_t data_of(std::uint64_t header) const {
     const std::size_t layout = file_.find("\3\1"s, file_.find("\x08\0\x18\0"s, header));
     std::uint64_t address = 0;
@@ -78,7 +78,7 @@ class Hdf5File {
     return address;
   }
 
-  // With the names in the order they are given in, in leaves of up to `most`.
+  // Writes the names in the given order, in leaves of up to `most` names.
   Group group(const std::vector<Member>& members, std::size_t most = 8) {
     std::string names(8, '\0');
     std::vector<std::uint64_t> at;
@@ -100,7 +100,7 @@ class Hdf5File {
       group.leaf = append(leaf);
       children += u64(group.leaf) + u64(at[end - 1]);
     }
-    children.resize(8 + 16 * 32);  // the room of a node
+    children.resize(8 + 16 * 32);  // the full size of a node
     group.tree = append("TREE\0\0"s + u16(leaves) + u64(kNone) + u64(kNone) + children);
     group.header = append(Hdf5Header{{hdf5_message(0x11, u64(group.tree) + u64(group.heap))}}.bytes());
     return group;
@@ -112,7 +112,7 @@ class Hdf5File {
 
   void put(std::size_t at, const std::string& bytes) { file_.replace(at, bytes.size(), bytes); }
 
-  // With leaves of up to twice `half_a_leaf` names.
+  // Each leaf holds up to twice `half_a_leaf` names.
   std::string file(const Group& root, std::uint64_t half_a_leaf = 4) {
     put(0, kHdf5Signature + "\0\0\0\0\0\x08\x08\0"s + u16(half_a_leaf) + u16(16) + u32(0) + u64(0) +
                u64(kNone) + u64(file_.size()) + u64(kNone) + symbol(0, root.header));

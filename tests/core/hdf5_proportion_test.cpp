@@ -1,4 +1,4 @@
-// Small files that say much: what is read of them, and what is made of it, stays in proportion.
+// Reading and memory stay in proportion for small files that claim much.
 #include "container/hdf5.h"
 #include "hdf5_file.h"
 
@@ -20,11 +20,11 @@ class CountingSource final : public Source {
   }
 
   std::string file_;
-  mutable std::uint64_t read_ = 0;  // nothing here is so large that threads read it
+  mutable std::uint64_t read_ = 0;  // no file here is so large that threads read it
 };
 
-// Many groups that share one heap of a megabyte: an honest one has its own.
-TEST(Hdf5Proportion, HeapsAreNotReadAgain) {
+// Many groups share a heap of a megabyte. In an honest file each group has its own.
+TEST(Hdf5Proportion, SharedHeapsAreReadOnce) {
   Hdf5File file;
   const std::uint64_t names = file.append(std::string(8, '\0') + "g" + std::string(1 << 20, '\0'));
   std::uint64_t inner = file.group({}).header;
@@ -50,7 +50,7 @@ TEST(Hdf5Proportion, PathsInProportion) {
   }
 }
 
-// A name may be the end of another: 500 of them in the bytes of one.
+// A name may be the end of another name: 500 names share the bytes of one.
 TEST(Hdf5Proportion, NamesThatShareBytes) {
   Hdf5File file;
   std::vector<Hdf5File::Member> members{{std::string(1'000'000, 'n'), file.bytes("x")}};

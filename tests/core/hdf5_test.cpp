@@ -24,7 +24,7 @@ Lines list(const Source& source) {
 }
 Lines list(std::string_view file) { return list(*source_of(file)); }
 
-// A file whose one dataset, of four floats at 96, has these messages.
+// Builds a file whose only dataset, four floats at 96, has these messages.
 const std::string kShape = hdf5_dataspace({4});
 const std::string kType = hdf5_message(3, kFloat32);
 const std::string kLayout = hdf5_contiguous(96, 16);
@@ -58,7 +58,7 @@ TEST(Hdf5, ListsGroupsAndDatasets) {
   for (std::size_t size = 0; size < whole.size(); ++size) {
     EXPECT_EQ(list(whole.substr(0, size)), kNotPlain) << "cut at " << size;
   }
-  EXPECT_EQ(list(whole + "more").size(), 5U);  // libhdf5 goes by what the superblock says
+  EXPECT_EQ(list(whole + "more").size(), 5U);  // libhdf5 uses the size in the superblock
 }
 
 TEST(Hdf5, ManyNamesInLeaves) {
@@ -193,18 +193,18 @@ TEST(Hdf5, NamesAreInOrderAndOnce) {
   }
 }
 
-// libhdf5 looks names up by these; where they lie it lists what it cannot find.
+// libhdf5 finds names by these keys. With wrong keys it lists names that it cannot find.
 TEST(Hdf5, KeysOfTheTree) {
   Hdf5File file;
   std::vector<Hdf5File::Member> members;
   for (const char name : "abcdefghij"s) members.emplace_back(std::string(1, name), file.bytes("x"));
   const Hdf5File::Group root = file.group(members);
   EXPECT_EQ(list(file.file(root)).size(), 10U);
-  file.put(root.tree + 24 + 16, u64(8 + 8 * 6));  // "g" is behind the first leaf's key, not in it
+  file.put(root.tree + 24 + 16, u64(8 + 8 * 6));  // "g" is above the first leaf's key
   EXPECT_EQ(list(file.file(root)), kNotPlain);
-  file.put(root.tree + 24 + 16, u64(8 + 8 * 8));  // "i" in the first leaf's
+  file.put(root.tree + 24 + 16, u64(8 + 8 * 8));  // "i" is in the first leaf
   EXPECT_EQ(list(file.file(root)), kNotPlain);
-  file.put(root.tree + 24 + 16, u64(1 << 20));  // nowhere
+  file.put(root.tree + 24 + 16, u64(1 << 20));  // outside of the heap
   EXPECT_EQ(list(file.file(root)), kNotPlain);
 }
 
@@ -219,22 +219,26 @@ TEST(Hdf5, Trees) {
   EXPECT_EQ(changed([](Hdf5File&, const Group&) {}), "x uint8 1 at 96");
   const std::vector<void (*)(Hdf5File&, const Group&)> changes{
       [](Hdf5File& file, const Group& root) { file.put(root.tree, "TREF"); },
-      [](Hdf5File& file, const Group& root) { file.put(root.tree + 4, "\1"); },    // of chunks
-      [](Hdf5File& file, const Group& root) { file.put(root.tree + 5, "\1"); },    // a leaf is no node
-      [](Hdf5File& file, const Group& root) { file.put(root.tree + 5, "\xff"); },  // of 255 levels
+      [](Hdf5File& file, const Group& root) { file.put(root.tree + 4, "\1"); },  // a tree of chunks
+      // A leaf instead of a node.
+      [](Hdf5File& file, const Group& root) { file.put(root.tree + 5, "\1"); },
+      [](Hdf5File& file, const Group& root) { file.put(root.tree + 5, "\xff"); },  // 255 levels
       [](Hdf5File& file, const Group& root) { file.put(root.tree + 6, u16(33)); },
       [](Hdf5File& file, const Group& root) { file.put(root.tree + 32, u64(root.tree)); },
-      [](Hdf5File& file, const Group& root) { file.put(root.tree + 8, u64(root.tree)); },  // has neighbours
+      // Has siblings.
+      [](Hdf5File& file, const Group& root) { file.put(root.tree + 8, u64(root.tree)); },
       [](Hdf5File& file, const Group& root) { file.put(root.tree + 16, u64(root.tree)); },
       [](Hdf5File& file, const Group& root) { file.put(root.leaf, "SNOE"); },
       [](Hdf5File& file, const Group& root) { file.put(root.leaf + 4, "\2"); },
       [](Hdf5File& file, const Group& root) { file.put(root.leaf + 6, u16(2)); },
       [](Hdf5File& file, const Group& root) { file.put(root.leaf + 6, u16(9)); },
       [](Hdf5File& file, const Group& root) { file.put(root.leaf + 8, u64(1 << 20)); },
-      [](Hdf5File& file, const Group& root) { file.put(root.leaf + 24, u32(1)); },  // a group, it says
+      // Claims to be a group.
+      [](Hdf5File& file, const Group& root) { file.put(root.leaf + 24, u32(1)); },
       [](Hdf5File& file, const Group& root) { file.put(root.leaf + 24, u32(2)); },  // a soft link
       [](Hdf5File& file, const Group& root) { file.put(root.heap, "HEAQ"); },
-      [](Hdf5File& file, const Group& root) { file.put(root.heap + 8, u64(9)); },  // the name does not end
+      // The name is not terminated.
+      [](Hdf5File& file, const Group& root) { file.put(root.heap + 8, u64(9)); },
       [](Hdf5File& file, const Group& root) { file.put(root.heap + 8, u64(~std::uint64_t{0})); },
       [](Hdf5File& file, const Group& root) { file.put(root.heap + 24, u64(~std::uint64_t{0})); },
   };
@@ -242,7 +246,7 @@ TEST(Hdf5, Trees) {
     EXPECT_EQ(changed(changes[i]), "not plain") << "change " << i;
 }
 
-// Blocks where names were deleted: the place of the next, and a size.
+// Free blocks of deleted names: the position of the next block, and a size.
 TEST(Hdf5, FreeLists) {
   const auto with = [](std::uint64_t first, std::uint64_t next, std::uint64_t size) {
     Hdf5File file;
@@ -261,7 +265,7 @@ TEST(Hdf5, FreeLists) {
   EXPECT_EQ(with(~std::uint64_t{0}, 1, 16), 1U);
 }
 
-// libhdf5 keeps one structure at an address, whatever leads there.
+// libhdf5 keeps one structure per address.
 TEST(Hdf5, StructuresLieApart) {
   Hdf5File file;
   const Hdf5File::Group inner = file.group({{"x", file.bytes("x")}});
@@ -291,7 +295,7 @@ TEST(Hdf5, EmptyGroups) {
   EXPECT_EQ(list(file.file(root)), kNotPlain) << "of two levels";
 }
 
-TEST(Hdf5, OneNameLeadsToAnObject) {
+TEST(Hdf5, RefusesHardLinks) {
   Hdf5File twice;
   const std::uint64_t data = twice.bytes("x");
   EXPECT_EQ(list(twice.file({{"a", data}, {"b", data}})), kNotPlain);

@@ -26,7 +26,7 @@ Region inflated(std::string_view bytes, std::uint64_t size) {
   return inflate(*source_of(bytes), {0, bytes.size()}, size);
 }
 
-TEST(Inflate, GivesWhatWasDeflated) {
+TEST(Inflate, RestoresTheInput) {
   for (const std::size_t size : {0U, 1U, 1000U, 3'000'000U}) {
     std::string content(size, 'x');
     for (std::size_t i = 0; i < size; i += 7) content[i] = static_cast<char>(i * i);

@@ -21,13 +21,13 @@ std::string data(std::uint64_t count, const std::string& bytes) { return u64(cou
 const std::string kHead = kMagic + kVersion + kSysInfo + kObject;
 const std::string kFile = kHead + keys({"a", "b"}) + data(2, "12345678") + data(3, "xyz");
 
-Wanted wanted(std::string_view key, const char* dtype, std::uint64_t nbytes) {
+StorageRequest wanted(std::string_view key, const char* dtype, std::uint64_t nbytes) {
   return {key, dtype_by_name(dtype), nbytes};
 }
-const std::vector<Wanted> kWanted{wanted("b", "uint8", 3), wanted("a", "float32", 8)};
+const std::vector<StorageRequest> kWanted{wanted("b", "uint8", 3), wanted("a", "float32", 8)};
 
-// The bytes of every record, in order.
-std::string contents(const std::string& file, const std::vector<Wanted>& storages = kWanted,
+// Returns the bytes of all records, in order.
+std::string contents(const std::string& file, const std::vector<StorageRequest>& storages = kWanted,
                      std::uint64_t* end = nullptr) {
   const auto archive = Archive::open(source_of(file), nullptr, Mode::copy_on_write);
   std::string all;
@@ -45,7 +45,7 @@ TEST(LegacyArchive, FindsStorages) {
   EXPECT_EQ(end, kFile.size());
 }
 
-TEST(LegacyArchive, TellsWhatItIs) {
+TEST(LegacyArchive, Recognises) {
   const auto archive = Archive::open(source_of(kFile), nullptr, Mode::copy_on_write);
   EXPECT_EQ(archive->container(), "legacy"sv);
   EXPECT_EQ(archive->pickle().bytes().text(), kObject);
@@ -66,8 +66,8 @@ TEST(LegacyArchive, EveryProtocol) {
   }
 }
 
-// torch's reader takes the magic number from whatever pickle comes to it.
-TEST(LegacyArchive, KnowsTheMagicInAnyGuise) {
+// torch's reader takes the magic number from any pickle that evaluates to it.
+TEST(LegacyArchive, RecognisesEveryEncodingOfTheMagic) {
   const std::string number = kMagic.substr(0, kMagic.size() - 1);
   for (const auto& magic : {number + "q\0."s, number + "q\0h\0."s, number.substr(2) + "."s,
                             "\x80\2X" + u32(5000) + std::string(5000, 'x') + number.substr(2) + "."s}) {
@@ -88,19 +88,19 @@ TEST(LegacyArchive, RefusesOtherVersionsAndCode) {
 
 TEST(LegacyArchive, RefusesKeysThatDoNotAgree) {
   const std::string bytes = data(2, "12345678") + data(3, "xyz");
-  EXPECT_THROW(contents(kHead + keys({"a"}) + bytes), FormatError);            // one has no data
-  EXPECT_THROW(contents(kHead + keys({"a", "b", "c"}) + bytes), FormatError);  // one is nobody's
+  EXPECT_THROW(contents(kHead + keys({"a"}) + bytes), FormatError);            // a key without data
+  EXPECT_THROW(contents(kHead + keys({"a", "b", "c"}) + bytes), FormatError);  // data without a key
   EXPECT_THROW(contents(kHead + keys({"a", "a"}) + bytes), FormatError);
   EXPECT_THROW(contents(kHead + "K\1." + bytes), FormatError);
   EXPECT_THROW(contents(kHead + "]K\1a." + bytes), FormatError);
 }
 
 TEST(LegacyArchive, EmptyStoragesMayShareAKey) {
-  const std::vector<Wanted> wanted_twice{wanted("a", "float32", 0), wanted("a", "float64", 0)};
+  const std::vector<StorageRequest> wanted_twice{wanted("a", "float32", 0), wanted("a", "float64", 0)};
   EXPECT_EQ(contents(kHead + keys({"a"}) + data(0, ""), wanted_twice), "");
 }
 
-TEST(LegacyArchive, TellsTheSameTwice) {
+TEST(LegacyArchive, RecordsCanBeReadTwice) {
   const auto archive = Archive::open(source_of(kFile), nullptr, Mode::copy_on_write);
   const auto first = archive->records(kWanted);
   const auto second = archive->records(kWanted);
@@ -115,7 +115,7 @@ TEST(LegacyArchive, RefusesOtherCounts) {
   }
 }
 
-TEST(LegacyArchive, RefusesAZipArchiveBehindIt) {
+TEST(LegacyArchive, RefusesAZipArchiveAfterIt) {
   EXPECT_THROW(contents(kFile + zip_of({{"root/data.pkl", kObject}})), FormatError);
 }
 

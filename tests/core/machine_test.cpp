@@ -107,7 +107,7 @@ TEST(Machine, RefusesEveryCut) {
                                  read);
 }
 
-// No change of a byte does anything but read or refuse.
+// Checks that a changed byte leads to a Document or an Error, and nothing else.
 TEST(Machine, SurvivesEveryFlip) {
   const std::string good =
       "\x80\2}(" + text("w") + kTensor + "K\1\x8a\1\1K\2\x8f(K\1\x90K\3cos\nsystem\n)RN]}a\x86u.";
@@ -117,7 +117,7 @@ TEST(Machine, SurvivesEveryFlip) {
       bad[at] = static_cast<char>(static_cast<unsigned char>(bad[at]) ^ mask);
       try {
         read(bad);
-      } catch (const Error&) {  // any of ours
+      } catch (const Error&) {  // any error of the library
       }
     }
   }
@@ -132,8 +132,8 @@ TEST(Machine, StackUnderflow) {
   }
 }
 
-TEST(Machine, TorchEqualBecauseHarmless) {
-  EXPECT_EQ(kind_of("\x80\xff]."), Kind::list);  // the protocol number is not believed
+TEST(Machine, AcceptsHarmlessOddities) {
+  EXPECT_EQ(kind_of("\x80\xff]."), Kind::list);  // the protocol number is ignored
   EXPECT_EQ(kind_of("(((]."), Kind::list);
   EXPECT_EQ(kind_of("NNN]."), Kind::list);
   EXPECT_EQ(kind_of("].\xff\xff"), Kind::list);
@@ -219,7 +219,7 @@ TEST(MachineLimits, MarksAndStack) {
   EXPECT_FORMAT(times(1'000'001, "N") + ".");
 }
 
-// A deflated pickle: a million opcodes, and 64 for each of its bytes in the file.
+// A deflated pickle may have a million opcodes, plus 64 per byte in the file.
 TEST(MachineLimits, OpcodesOfDeflatedPickles) {
   const auto pickle = [](std::size_t opcodes) { return "]" + times((opcodes - 1) / 2, "Na") + "."; };
   EXPECT_NO_THROW(read_pickle(region_of(pickle(1'000'639)), {.stored = 10}));
@@ -245,7 +245,7 @@ TEST(MachineLimits, Keys) {
   EXPECT_UNSUPPORTED("}" + kTensor + "Ns.");
   EXPECT_UNSUPPORTED("}" + kId + "Ns.");
   EXPECT_UNSUPPORTED("}cos\nsystem\nNs.");
-  // Frozen sets, sizes and objects count by what is in them.
+  // Frozen sets, sizes and objects count their items.
   EXPECT_NO_THROW(read("}(\x91Ns."));
   EXPECT_FORMAT("}((" + times(1025, "N") + "t\x91Ns.");
   EXPECT_NO_THROW(read("}c__main__\nA\n)RNs."));
@@ -254,14 +254,14 @@ TEST(MachineLimits, Keys) {
   EXPECT_FORMAT("}c__main__\nA\n)R}K\1(" + times(1025, "N") + "tsbNs.");
 }
 
-// A long tuple is hashed whole each time that it is a key, and a few bytes use it again.
-TEST(MachineLimits, KeysAgainAndAgain) {
+// Each use of a long tuple as a key hashes all of it, and a few bytes can repeat that.
+TEST(MachineLimits, RepeatedKeys) {
   const std::string tuple = "(" + times(1000, "K\1") + "tq\0"s;
   EXPECT_NO_THROW(read("](" + tuple + "e}(h\0Nua."s));
   EXPECT_FORMAT("](" + tuple + "e" + "}(" + times(5000, "h\0N"s) + "ua.");
 }
 
-// What a call copies must not be had for a few bytes again and again.
+// Checks that a few bytes cannot repeat a large copy.
 TEST(MachineLimits, Copies) {
   const std::string long_text = text(std::string(100'000, 'a'));
   const auto again = [&](const std::string& setup, const std::string& call) {

@@ -31,7 +31,7 @@ TEST(Decoder, Numbers) {
 }
 
 TEST(Decoder, BytesOfEachLength) {
-  // The bytes themselves are gone with the region: their number is what is looked at.
+  // Checks sizes only, since the bytes are freed with the region.
   EXPECT_EQ(first("U\3abc").bytes.size(), 3U);
   EXPECT_EQ(first("X\3\0\0\0abc"sv).bytes.size(), 3U);
   EXPECT_EQ(first("\x8d\3\0\0\0\0\0\0\0abc"sv).bytes.size(), 3U);
@@ -75,7 +75,7 @@ TEST(Decoder, UndefinedOpcodes) {
     const char opcode = static_cast<char>(i);
     const bool known = defined.find(opcode) != defined.npos;
     const std::string message = message_of<FormatError>([&] {
-      first(std::string(1, opcode));  // known: no argument, or truncated
+      first(std::string(1, opcode));  // a known opcode has no argument, or is truncated
       throw FormatError("truncated");
     });
     EXPECT_EQ(message.find("no opcode") == message.npos, known) << i;
@@ -89,8 +89,10 @@ TEST(Decoder, Frames) {
   EXPECT_NO_THROW(decode("\x95\1\0\0\0\0\0\0\0N\x95\1\0\0\0\0\0\0\0."sv));
   EXPECT_THROW(decode("\x95\3\0\0\0\0\0\0\0N."sv), FormatError);
   EXPECT_THROW(decode("\x95\xff\xff\xff\xff\xff\xff\xff\xffN."sv), FormatError);
-  EXPECT_THROW(decode("\x95\1\0\0\0\0\0\0\0K\1."sv), FormatError);                     // straddles
-  EXPECT_THROW(decode("\x95\xb\0\0\0\0\0\0\0\x95\1\0\0\0\0\0\0\0N."sv), FormatError);  // nests
+  // An instruction crosses the frame's end.
+  EXPECT_THROW(decode("\x95\1\0\0\0\0\0\0\0K\1."sv), FormatError);
+  // A frame in a frame.
+  EXPECT_THROW(decode("\x95\xb\0\0\0\0\0\0\0\x95\1\0\0\0\0\0\0\0N."sv), FormatError);
 }
 
 TEST(Decoder, EveryCutOfEveryOpcode) {

@@ -20,7 +20,8 @@ std::string mapping(std::uint64_t part, std::uint64_t offset, std::uint64_t size
   return u64(part) + u64(offset) + u64(size);
 }
 
-// Part 0 holds the tables and the pickle, and `others` are the parts behind it. A mapping is a copy here.
+// Part 0 holds the tables and the pickle, and `others` are the further parts. Mappings are copies
+// here.
 std::unique_ptr<PublishedArchive> published(const std::string& mappings, std::uint64_t mapping_rows,
                                             const std::string& storages, std::uint64_t storage_rows,
                                             const std::vector<std::string>& others) {
@@ -37,7 +38,7 @@ std::unique_ptr<PublishedArchive> published(const std::string& mappings, std::ui
   return PublishedArchive::of(region_of(parts[0]), sizes, layout, map);
 }
 
-// Each of the parts behind part 0 is mapped once, as a whole.
+// Maps each of the further parts once, as a whole.
 std::unique_ptr<PublishedArchive> published(const std::string& storages,
                                             const std::vector<std::string>& others, std::uint64_t rows) {
   std::string mappings;
@@ -46,7 +47,7 @@ std::unique_ptr<PublishedArchive> published(const std::string& storages,
 }
 
 std::string text_of(Archive& archive, std::string_view key, std::uint64_t size) {
-  const Wanted wanted{key, dtype_by_name("uint8"), size};
+  const StorageRequest wanted{key, dtype_by_name("uint8"), size};
   const std::vector<Record> records = archive.records(std::span(&wanted, 1));
   return std::string(archive.content().storage(records[0], *dtype_by_name("uint8")).bytes().text());
 }
@@ -59,10 +60,10 @@ TEST(PublishedArchive, StoragesLieInTheirMappings) {
   EXPECT_TRUE(archive->document(false).root.is(Kind::none));
 }
 
-TEST(PublishedArchive, TwoMappingsOfTheSameBytesAreTwoMemories) {
+TEST(PublishedArchive, MappingsOfTheSameBytesAreIndependent) {
   const auto archive = published(mapping(1, 1, 3) + mapping(1, 0, 6), 2,
                                  row(0, 0, 3, 0) + row(1, 1, 3, 1) + row(1, 1, 3, 1), 3, {"abcdef"});
-  const std::vector<Wanted> wanted{
+  const std::vector<StorageRequest> wanted{
       {"0", dtype_by_name("uint8"), 3}, {"1", dtype_by_name("uint8"), 3}, {"2", dtype_by_name("int8"), 3}};
   const std::vector<Record> records = archive->records(wanted);
   const Region first = archive->content().storage(records[0], *wanted[0].dtype);
@@ -74,35 +75,35 @@ TEST(PublishedArchive, TwoMappingsOfTheSameBytesAreTwoMemories) {
   EXPECT_EQ(records[2].same_as, 1U);
 }
 
-TEST(PublishedArchive, RefusesMappingsThatLeaveTheirPart) {
+TEST(PublishedArchive, RefusesMappingsBeyondTheirPart) {
   for (const std::string& wrong : {mapping(2, 0, 0), mapping(1, 0, 7), mapping(1, 7, 0), mapping(1, kMax, 1),
                                    mapping(1, 1, kMax), mapping(kMax, 0, 0)}) {
     EXPECT_THROW(published(wrong, 1, "", 0, {"abcdef"}), FormatError);
   }
 }
 
-TEST(PublishedArchive, RefusesRowsThatAreNotTheSame) {
+TEST(PublishedArchive, RefusesWrongSharedRows) {
   for (const std::string& wrong : {row(0, 0, 2, 0), row(0, 1, 3, 0), row(0, 0, 3, 2), row(0, 0, 3, kMax)}) {
     EXPECT_THROW(published(row(0, 0, 3, 0) + wrong, {"abcdef"}, 2), FormatError);
   }
 }
 
-TEST(PublishedArchive, WhatIsNotAlignedIsCopied) {
+TEST(PublishedArchive, CopiesUnalignedStorages) {
   const auto archive = published(row(0, 1, 8, 0), {"-12345678"}, 1);
-  const Wanted wanted{"0", dtype_by_name("int64"), 8};
+  const StorageRequest wanted{"0", dtype_by_name("int64"), 8};
   const std::vector<Record> records = archive->records(std::span(&wanted, 1));
   EXPECT_EQ(archive->content().placement(records[0], *wanted.dtype).how, Placement::How::copied);
   EXPECT_EQ(archive->content().storage(records[0], *wanted.dtype).bytes().text(), "12345678");
 }
 
-TEST(PublishedArchive, RefusesRowsThatLeaveTheirMapping) {
+TEST(PublishedArchive, RefusesStoragesBeyondTheirMapping) {
   for (const std::string& wrong : {row(0, 0, 7, 0), row(0, 7, 0, 0), row(1, 0, 0, 0), row(0, 1, kMax, 0),
                                    row(0, kMax, 1, 0), row(0, kMax, kMax, 0), row(kMax, 0, 0, 0)}) {
     EXPECT_THROW(published(wrong, {"abcdef"}, 1), FormatError);
   }
 }
 
-TEST(PublishedArchive, RefusesLayoutsThatLeaveTheFirstPart) {
+TEST(PublishedArchive, RefusesTablesBeyondTheFirstPart) {
   const Region first = region_of(kPickle);
   const std::vector<std::uint64_t> sizes{first.size()};
   const auto map = [&](std::size_t, Extent extent) { return first.slice(extent); };
@@ -133,7 +134,7 @@ TEST(Lease, EndsWithTheLastByte) {
     kept = leased(region_of("abc"), lease).slice({1, 1});
   }
   EXPECT_EQ(kept.bytes().text(), "b");
-  // Nothing was ever written, and a reader would wait as long as somebody could.
+  // Nobody wrote to the pipe, so a read would block while a writer exists.
   kept = {};
   char byte = 0;
   EXPECT_EQ(::read(ends[0], &byte, 1), 0);

@@ -1,7 +1,7 @@
 #include "pickle/machine.h"
 #include "support.h"
 
-// The native calls and persistent ids, by way of the machine.
+// The native calls and persistent ids, tested through the machine.
 namespace zerocopy::test {
 namespace {
 

@@ -39,7 +39,7 @@ TEST(Region, SlicesShareTheOwner) {
   Region slice;
   {
     std::byte bytes[8] = {};
-    const Region whole(bytes, 8, Share(new Counted(alive)));
+    const Region whole(bytes, 8, OwnerRef(new Counted(alive)));
     slice = whole.slice({2, 4});
     EXPECT_EQ(slice.data(), bytes + 2);
     EXPECT_EQ(slice.size(), 4U);
@@ -51,20 +51,20 @@ TEST(Region, SlicesShareTheOwner) {
   EXPECT_EQ(alive, 0);
 }
 
-TEST(Share, CountsCopiesAndMoves) {
+TEST(OwnerRef, CountsCopiesAndMoves) {
   int alive = 0;
-  Share first(new Counted(alive));
-  Share second = first;
-  Share third = std::move(first);
+  OwnerRef first(new Counted(alive));
+  OwnerRef second = first;
+  OwnerRef third = std::move(first);
   second = third;
   second = std::move(third);
   EXPECT_EQ(alive, 1);
-  const Share& same = second;
+  const OwnerRef& same = second;
   second = same;
   EXPECT_EQ(alive, 1);
   Owner* released = second.release();
   EXPECT_EQ(alive, 1);
-  { const Share adopted = Share::adopt(released); }
+  { const OwnerRef adopted = OwnerRef::adopt(released); }
   EXPECT_EQ(alive, 0);
 }
 

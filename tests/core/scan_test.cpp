@@ -7,7 +7,7 @@
 namespace zerocopy::test {
 namespace {
 
-// "os.system*2(called) "
+// Formats a scan: "os.system*2(called) "
 std::string scanned(std::string_view bytes) {
   const Region pickle = region_of(bytes);
   std::string text;
@@ -18,7 +18,7 @@ std::string scanned(std::string_view bytes) {
   return text;
 }
 
-TEST(ScanPickle, WhoNamesAndCalls) {
+TEST(ScanPickle, CountsNamesAndCalls) {
   EXPECT_EQ(scanned("cos\nsystem\n."), "os.system*1 ");
   EXPECT_EQ(scanned("cos\nsystem\n)R."), "os.system*1(called) ");
   EXPECT_EQ(scanned("cos\nsystem\n)\x81."), "os.system*1(called) ");
@@ -28,7 +28,7 @@ TEST(ScanPickle, WhoNamesAndCalls) {
   EXPECT_EQ(scanned("cos\nsystem\nq\1cos\nsystem\n00h\1)R."), "os.system*2(called) ");
 }
 
-TEST(ScanPickle, StackGlobalTakesTheStack) {
+TEST(ScanPickle, StackGlobalUsesTheStack) {
   EXPECT_EQ(scanned("\x8c\2os\x8c\6system\x8c\5decoy0\x93."), "os.system*1 ");
   EXPECT_EQ(scanned("S'os'\nS'system'\n\x93."), "os.system*1 ");
   EXPECT_EQ(scanned("\x8c\2os\x94(N1\x8c\6systemp7\n00h\0g7\n\x93."sv), "os.system*1 ");
@@ -36,12 +36,12 @@ TEST(ScanPickle, StackGlobalTakesTheStack) {
   EXPECT_EQ(scan_pickle(region_of("N\x8c\6system\x93.").bytes(), 3).unresolved.count, 1U);
 }
 
-TEST(ScanPickle, KeepsAsManyAsWanted) {
+TEST(ScanPickle, LimitsGlobals) {
   EXPECT_EQ(scanned("ca\n\ncb\n\ncc\n\ncd\n\nca\n\n."), "a.*2 b.*1 c.*1 ");
   EXPECT_EQ(scan_pickle(region_of("ca\n\ncb\n\nca\n\n.").bytes(), 1).globals_left_out, 1U);
 }
 
-TEST(ScanPickle, WhereItEnds) {
+TEST(ScanPickle, ReportsTheEnd) {
   const PickleScan whole = scan_pickle(region_of("N.junk").bytes(), 1);
   EXPECT_TRUE(whole.stopped && whole.end == 2 && whole.fault.empty());
   const PickleScan cut = scan_pickle(region_of("NX\5").bytes(), 1);

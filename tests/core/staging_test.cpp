@@ -1,5 +1,5 @@
-// The way to a device: every byte of every storage arrives at its place, whatever lies where in the file, and
-// nobody writes to a slot that is not lent.
+// Copies to a device: every byte of every storage arrives at its place, and threads write only to
+// lent slots.
 #include "io/staging.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
 
 std::byte pattern(std::uint64_t offset) { return static_cast<std::byte>(offset * 7 + (offset >> 12U)); }
 
-// Each byte is made from its offset. Reads that reach `fails_from` fail.
+// Each byte is computed from its offset. Reads beyond `fails_from` fail.
 class MadeUpSource final : public Source {
  public:
   explicit MadeUpSource(std::uint64_t size) : size_(size) {}
@@ -41,14 +41,14 @@ class MadeUpSource final : public Source {
   std::uint64_t size_;
 };
 
-Terms terms_of(unsigned threads) { return {.threads = threads, .meanwhile = {}}; }
+TransferOptions transfer_options(unsigned threads) { return {.threads = threads, .on_progress = {}}; }
 
-// Slots as a ring has them: at a border, with so much behind each that a byte too many would be seen.
+// Aligned slots with guard bytes behind them, to detect writes past the end.
 class Slots {
  public:
   Slots(std::size_t count, std::uint64_t size) : size_(size) {
     for (std::size_t i = 0; i < count; ++i) {
-      memory_.push_back(allocate_pages(static_cast<std::size_t>(size) + kSlotBorder, 0));
+      memory_.push_back(allocate_pages(static_cast<std::size_t>(size) + kSlotAlignment, 0));
       free_.push_back(memory_.back().data());
     }
   }
@@ -63,7 +63,7 @@ class Slots {
 
   bool kept_inside() const {
     return std::ranges::all_of(memory_, [&](const Region& slot) {
-      return std::ranges::all_of(std::span(slot.data() + size_, kSlotBorder),
+      return std::ranges::all_of(std::span(slot.data() + size_, kSlotAlignment),
                                  [](std::byte byte) { return byte == std::byte{0}; });
     });
   }
@@ -74,135 +74,136 @@ class Slots {
   std::deque<std::byte*> free_;
 };
 
-// What the device has in the end.
-std::vector<std::byte> carry(const Staging& staging, unsigned threads, std::size_t slot_count) {
+// Returns the content of the device.
+std::vector<std::byte> carry(const StagingPlan& staging, unsigned threads, std::size_t slot_count) {
   std::vector<std::byte> device(staging.size);
-  Slots slots(slot_count, staging.slot);
-  Filling filling(staging.chunks, terms_of(threads));
+  Slots slots(slot_count, staging.slot_size);
+  SlotReader reader(staging.chunks, transfer_options(threads));
   std::deque<std::byte*> lent;
   std::size_t count = 0;
   for (std::size_t i = 0; i < staging.chunks.size(); ++i) {
     while (slots.any() && count < staging.chunks.size()) {
       lent.push_back(slots.take());
-      filling.lend(lent.back());
+      reader.lend(lent.back());
       ++count;
     }
-    filling.wait(i);
-    for (const Copy& copy : staging.chunks[i].copies) {
-      EXPECT_LE(copy.from + copy.size, staging.slot);
+    reader.wait(i);
+    for (const DeviceCopy& copy : staging.chunks[i].copies) {
+      EXPECT_LE(copy.from + copy.size, staging.slot_size);
       EXPECT_LE(copy.to + copy.size, staging.size);
       std::memcpy(device.data() + copy.to, lent.front() + copy.from, copy.size);
     }
-    // Whatever is written to it from now on would be seen in the next chunk.
-    std::memset(lent.front(), 0xEE, staging.slot);
+    // Writes to a returned slot would show up in the next chunk.
+    std::memset(lent.front(), 0xEE, staging.slot_size);
     slots.put_back(lent.front());
     lent.pop_front();
   }
-  filling.stop();
+  reader.stop();
   EXPECT_TRUE(slots.kept_inside());
   return device;
 }
 
-void expect_all_there(std::span<const Cargo> cargo, const Staging& staging,
+void expect_all_there(std::span<const StagedStorage> staged_storages, const StagingPlan& staging,
                       std::span<const std::byte> device) {
-  for (std::size_t i = 0; i < cargo.size(); ++i) {
-    const Extent extent = cargo[i].extent;
-    ASSERT_LE(staging.places[i] + extent.size, device.size());
-    EXPECT_EQ(staging.places[i] % 64, 0U);
+  for (std::size_t i = 0; i < staged_storages.size(); ++i) {
+    const Extent extent = staged_storages[i].extent;
+    ASSERT_LE(staging.device_offsets[i] + extent.size, device.size());
+    EXPECT_EQ(staging.device_offsets[i] % 64, 0U);
     for (std::uint64_t at = 0; at < extent.size; at += at + 9 < extent.size ? 7 : 1) {
-      ASSERT_EQ(device[staging.places[i] + at], pattern(extent.offset + at)) << i << " at " << at;
+      ASSERT_EQ(device[staging.device_offsets[i] + at], pattern(extent.offset + at)) << i << " at " << at;
     }
   }
 }
 
-TEST(Staging, BringsEveryByteToItsPlace) {
+TEST(StagingPlan, CopiesEveryByte) {
   std::mt19937 random(7);
   for (const std::uint64_t unit : {1U, 2U, 8U, 64U, 4096U}) {
     const MadeUpSource source(64 * kMiB);
-    std::vector<Cargo> cargo;
+    std::vector<StagedStorage> staged_storages;
     std::uint64_t end = 3 * unit;
     for (int i = 0; i < 300; ++i) {
       const std::uint64_t size = i % 50 == 0 ? random() % (3 * kMiB) : random() % 900;
-      cargo.push_back({&source, {end, size}});
+      staged_storages.push_back({&source, {end, size}});
       end += size + (i % 70 == 0 ? 5000 : random() % 100);
       end += (unit - end % unit) % unit;
     }
-    std::shuffle(cargo.begin(), cargo.end(), random);
-    const Staging staging = plan_staging(cargo);
+    std::shuffle(staged_storages.begin(), staged_storages.end(), random);
+    const StagingPlan staging = plan_staging(staged_storages);
     for (const unsigned threads : {1U, 3U}) {
-      expect_all_there(cargo, staging, carry(staging, threads, 2));
+      expect_all_there(staged_storages, staging, carry(staging, threads, 2));
     }
   }
 }
 
-TEST(Staging, WhatLiesWellIsOneCopyAChunk) {
+TEST(StagingPlan, AlignedStoragesNeedOneCopyPerChunk) {
   const MadeUpSource source(256 * kMiB);
-  std::vector<Cargo> cargo;
-  for (std::uint64_t i = 0; i < 5000; ++i) cargo.push_back({&source, {64 + i * 20'480, 20'000}});
-  const Staging staging = plan_staging(cargo);
+  std::vector<StagedStorage> staged_storages;
+  for (std::uint64_t i = 0; i < 5000; ++i) staged_storages.push_back({&source, {64 + i * 20'480, 20'000}});
+  const StagingPlan staging = plan_staging(staged_storages);
   for (const Chunk& chunk : staging.chunks) EXPECT_EQ(chunk.copies.size(), 1U);
   EXPECT_LT(staging.chunks.size(), 10U);
-  EXPECT_EQ(staging.slot, kLargestSlot);
-  // O_DIRECT takes these.
-  const Fill& fill = staging.chunks[3].fills[1];
-  EXPECT_EQ(fill.extent.offset % kSlotBorder, fill.at % kSlotBorder);
-  EXPECT_EQ(fill.extent.offset % kSlotBorder, 0U);
+  EXPECT_EQ(staging.slot_size, kMaxSlot);
+  // This alignment suits O_DIRECT.
+  const SlotRead& fill = staging.chunks[3].reads[1];
+  EXPECT_EQ(fill.extent.offset % kSlotAlignment, fill.at % kSlotAlignment);
+  EXPECT_EQ(fill.extent.offset % kSlotAlignment, 0U);
   EXPECT_EQ(fill.extent.size, kRequest);
 }
 
-TEST(Staging, NothingAndEmptyThings) {
+TEST(StagingPlan, EmptyStorages) {
   const MadeUpSource source(10);
   EXPECT_TRUE(plan_staging({}).chunks.empty());
-  const std::vector<Cargo> cargo = {
+  const std::vector<StagedStorage> staged_storages = {
       {&source, {10, 0}}, {&source, {3, 7}}, {&source, {0, 0}}, {&source, {3, 7}}};
-  const Staging staging = plan_staging(cargo);
-  EXPECT_EQ(staging.slot, kSmallestSlot);
-  expect_all_there(cargo, staging, carry(staging, 16, 1));
-  const std::vector<Cargo> outside = {{&source, {3, 8}}};
+  const StagingPlan staging = plan_staging(staged_storages);
+  EXPECT_EQ(staging.slot_size, kMinSlot);
+  expect_all_there(staged_storages, staging, carry(staging, 16, 1));
+  const std::vector<StagedStorage> outside = {{&source, {3, 8}}};
   EXPECT_THROW(plan_staging(outside), FormatError);
 }
 
-TEST(Filling, TheFirstFaultIsThrownAndNothingIsBegunBehindIt) {
+TEST(SlotReader, FirstErrorStopsReading) {
   for (const unsigned threads : {1U, 4U}) {
     MadeUpSource source(64 * kMiB);
     source.fails_from = 20 * kMiB;
-    const std::vector<Cargo> cargo = {{&source, {0, 64 * kMiB}}};
-    const Staging staging = plan_staging(cargo);
+    const std::vector<StagedStorage> staged_storages = {{&source, {0, 64 * kMiB}}};
+    const StagingPlan staging = plan_staging(staged_storages);
     ASSERT_GT(staging.chunks.size(), 4U);
     EXPECT_THROW(carry(staging, threads, 2), FileError);
     EXPECT_LE(source.reads, 12);
   }
 }
 
-TEST(Filling, ASlotIsNotTouchedBeforeItIsLentAndAfterAStop) {
+TEST(SlotReader, WritesOnlyToLentSlots) {
   const MadeUpSource source(32 * kMiB);
-  const std::vector<Cargo> cargo = {{&source, {0, 32 * kMiB}}};
-  const Staging staging = plan_staging(cargo);
-  Slots slots(1, staging.slot);
-  Filling filling(staging.chunks, terms_of(4));
+  const std::vector<StagedStorage> staged_storages = {{&source, {0, 32 * kMiB}}};
+  const StagingPlan staging = plan_staging(staged_storages);
+  Slots slots(1, staging.slot_size);
+  SlotReader reader(staging.chunks, transfer_options(4));
   EXPECT_EQ(source.reads, 0);
-  filling.lend(slots.take());
-  filling.wait(0);
+  reader.lend(slots.take());
+  reader.wait(0);
   const int reads = source.reads;
-  filling.stop();
+  reader.stop();
   EXPECT_EQ(source.reads, reads) << "of other chunks, which were lent nothing, nothing is read";
 }
 
-TEST(Filling, TheCallerMayEndIt) {
+TEST(SlotReader, CallerCanStop) {
   struct Interrupt {};
   const MadeUpSource source(32 * kMiB);
-  const std::vector<Cargo> cargo = {{&source, {0, 32 * kMiB}}};
-  const Staging staging = plan_staging(cargo);
+  const std::vector<StagedStorage> staged_storages = {{&source, {0, 32 * kMiB}}};
+  const StagingPlan staging = plan_staging(staged_storages);
   for (const unsigned threads : {1U, 4U}) {
-    Slots slots(1, staging.slot);
-    Filling filling(staging.chunks,
-                    {.threads = threads, .meanwhile = [](std::uint64_t) { throw Interrupt(); }});
-    filling.lend(slots.take());
+    Slots slots(1, staging.slot_size);
+    SlotReader reader(staging.chunks,
+                      {.threads = threads, .on_progress = [](std::uint64_t) { throw Interrupt(); }});
+    reader.lend(slots.take());
     EXPECT_THROW(
         {
-          filling.wait(0);
-          // It was filled before anybody looked; without a slot the next cannot be.
-          filling.wait(1);
+          reader.wait(0);
+          // The first chunk was filled before the check. The second has no slot, so it cannot be
+          // filled.
+          reader.wait(1);
         },
         Interrupt);
   }

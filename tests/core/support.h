@@ -1,4 +1,4 @@
-// What the core's tests share: bytes written by hand, and a zip archive whose fields can be wrong.
+// Helpers of the core tests: bytes written by hand, and zip archives with wrong fields.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace zerocopy::test {
 using namespace std::string_literals;  // NOLINT(google-build-using-namespace): "N\0"s, for bytes with NUL
 using namespace std::string_view_literals;  // NOLINT(google-build-using-namespace)
 
-// In memory of exactly that size, so that a sanitizer sees the first byte read behind it.
+// Allocates exactly that size, so a sanitizer detects a read past the end.
 inline Region region_of(std::string_view bytes) {
   const Region region = Region::allocate(bytes.size());
   if (!bytes.empty()) std::memcpy(region.data(), bytes.data(), bytes.size());
@@ -38,7 +38,7 @@ inline std::string u64(std::uint64_t value) { return little(value); }
 
 constexpr std::uint32_t kOnes = 0xFFFFFFFF;
 
-// One header of a record, local or central.
+// The header of a record, local or central.
 struct Header {
   std::string name;
   std::uint64_t flags = 0;
@@ -46,7 +46,7 @@ struct Header {
   std::uint64_t stored_size = 0;
   std::uint64_t size = 0;
   std::string extra;
-  std::string comment;  // central only, as the rest
+  std::string comment;  // central only, as the fields below
   std::uint64_t disk = 0;
   std::uint64_t attributes = 0;
   std::uint64_t header = 0;  // offset of the local header
@@ -76,7 +76,7 @@ struct ZipRecord {
   std::string after;
   Header local;
   Header central;
-  bool keep_offset = false;  // central.header stays as it is
+  bool keep_offset = false;  // keeps central.header unchanged
 };
 
 struct ZipEndFields {
@@ -93,7 +93,7 @@ struct ZipEndFields {
   }
 };
 
-// The records and the directory, and what an honest end record says of them.
+// The records and the directory. Sets `end` to correct fields of the end record.
 inline std::string zip_body(std::vector<ZipRecord> records, ZipEndFields& end) {
   std::string file;
   std::string directory;
@@ -112,7 +112,7 @@ inline std::string zip_of(std::vector<ZipRecord> records, const std::string& com
   return body + end.record(comment);
 }
 
-// The message of the E that `body` throws; fails the test when it throws none.
+// Returns the message of the E that `body` throws. Fails the test if it throws none.
 template <typename E, typename Body>
 std::string message_of(Body body) {
   try {
@@ -124,7 +124,7 @@ std::string message_of(Body body) {
   return "";
 }
 
-// protozero's habit: a good input, cut at every length, is refused each time and never crashes.
+// Checks that `good`, cut at every length, is refused and never crashes (as protozero's tests do).
 template <typename E, typename Read>
 void refuses_every_cut(std::string_view good, Read read) {
   for (std::size_t size = 0; size < good.size(); ++size) {

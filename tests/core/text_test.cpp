@@ -15,7 +15,7 @@ TEST(Utf8, AcceptsEveryLength) {
   EXPECT_TRUE(is_utf8("plain ascii, longer than a word"));
   EXPECT_TRUE(is_utf8("\0"sv));
   EXPECT_TRUE(is_utf8("\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xef\xbf\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf"));
-  EXPECT_TRUE(is_utf8("\xed\x9f\xbf\xee\x80\x80"));  // either side of the surrogates
+  EXPECT_TRUE(is_utf8("\xed\x9f\xbf\xee\x80\x80"));  // on both sides of the surrogates
 }
 
 TEST(Utf8, RefusesWhatRfc3629Refuses) {
@@ -128,7 +128,7 @@ TEST(Arena, AlignsTheFirstOfABlock) {
   }
 }
 
-// 64 blocks and more: their sizes double at first, and have to stop doing so.
+// Needs more than 64 blocks: their sizes must stop doubling.
 TEST(Arena, HoldsManyMegabytes) {
   Arena arena;
   for (int i = 0; i < 3000; ++i) std::memset(arena.allocate(100'000, 8), i, 100'000);

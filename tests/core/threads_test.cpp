@@ -1,5 +1,4 @@
-// Several threads over the same bytes. Right as any other test; under ThreadSanitizer also a proof that
-// nobody counts on luck: scripts/test --sanitize thread.
+// Several threads use the same bytes. scripts/test --sanitize thread checks these tests for races.
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -17,7 +16,7 @@ namespace {
 constexpr int kThreads = 8;
 constexpr int kRounds = 25;
 
-// Runs work(i) on as many threads, all at once, and waits for them.
+// Runs work(i) on several threads at once, and joins them.
 template <typename Work>
 void on_threads(Work work) {
   std::latch start(kThreads);
@@ -35,8 +34,8 @@ void on_threads(Work work) {
 const std::string kData(256, 'd');
 const DType& kBytes = *dtype_by_name("uint8");
 
-// A checkpoint of a plain list and one storage; with enough records for an archive to start a thread of its
-// own.
+// A checkpoint of a plain list and one storage, with enough records that the archive starts a
+// thread.
 std::string checkpoint(int more_records = 200) {
   std::vector<ZipRecord> list = {
       {"root/data.pkl", "\x80\2]q\0(K\1K\2e."s}, {"root/version", "3\n"}, {"root/data/0", kData}};
@@ -45,7 +44,7 @@ std::string checkpoint(int more_records = 200) {
 }
 
 std::vector<Record> records_of(Archive& archive) {
-  return archive.records(std::vector{Wanted{"0", &kBytes, kData.size()}});
+  return archive.records(std::vector{StorageRequest{"0", &kBytes, kData.size()}});
 }
 
 void read_whole(const std::shared_ptr<const Source>& source, const Region& mapping) {
@@ -76,7 +75,7 @@ TEST(Threads, ArchivesOfOneFile) {
   std::filesystem::remove(path);
 }
 
-// As several loads of one archive would: what is const may be asked by all.
+// Several loads of one archive: const functions must be thread-safe.
 TEST(Threads, OneArchive) {
   const Region file = region_of(checkpoint());
   const auto source = std::make_shared<const MemorySource>(file);
@@ -92,8 +91,8 @@ TEST(Threads, OneArchive) {
   });
 }
 
-// The thread that reads the headers is still at it, or has found a fault that nobody asks for.
-TEST(Threads, ArchivesThatGoAtOnce) {
+// Destroys archives while their thread reads headers, or after an unreported error.
+TEST(Threads, ArchivesDestroyedAtOnce) {
   const auto good = source_of(checkpoint(2000));
   std::string broken = checkpoint(2000);
   broken[broken.find("root/data/x1999")] = 'R';  // in the local header, which comes first
@@ -105,7 +104,7 @@ class Watched final : public Owner {
  public:
   explicit Watched(std::atomic<int>& destroyed) : destroyed_(destroyed) {}
   ~Watched() override {
-    bytes_.clear();  // a write: a race with whoever still reads
+    bytes_.clear();  // a write, which races with any reader
     ++destroyed_;
   }
   std::byte* data() { return bytes_.data(); }
@@ -115,12 +114,12 @@ class Watched final : public Owner {
   std::atomic<int>& destroyed_;
 };
 
-// The last share may go on any thread.
+// Any thread may release the last reference.
 TEST(Threads, RegionsOfOneOwner) {
   for (int round = 0; round < kRounds; ++round) {
     std::atomic<int> destroyed = 0;
     auto* owner = new Watched(destroyed);
-    std::vector<Region> parts(kThreads, Region(owner->data(), 64, Share(owner)));
+    std::vector<Region> parts(kThreads, Region(owner->data(), 64, OwnerRef(owner)));
     on_threads([&](int i) {
       Region part = std::move(parts[static_cast<std::size_t>(i)]);
       for (int again = 0; again < 100; ++again) part = Region(part).slice({0, 64});

@@ -1,4 +1,4 @@
-// Many bytes at once: every byte is moved once, the first fault wins, and no thread outlives a transfer.
+// Transfers: every byte is moved once, the first error wins, and no thread outlives a transfer.
 #include "io/transfer.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
 
-// How many of the threads that asked this have not ended, the caller among them. A thread that was joined is
-// not counted, which /proc/self/task does not promise; nor is one that a sanitizer starts for itself.
+// Returns the number of live threads that called this function, with the caller. Joined threads are
+// not counted, unlike in /proc/self/task, nor are a sanitizer's own threads.
 std::size_t threads_seen() {
   static std::atomic<std::size_t> alive = 0;
   struct Presence {
@@ -29,11 +29,10 @@ std::size_t threads_seen() {
 
 std::byte pattern(std::uint64_t offset) { return static_cast<std::byte>(offset * 7 + (offset >> 12U)); }
 
-// A source of so many bytes that are not there: each is made from its offset. Reads that reach `fails_from`
-// fail.
+// A source whose bytes are computed from their offsets. Reads beyond `fails_from` fail.
 class MadeUpSource final : public Source {
  public:
-  MadeUpSource(std::uint64_t size, Terms terms) : Source(std::move(terms)), size_(size) {}
+  MadeUpSource(std::uint64_t size, TransferOptions options) : Source(std::move(options)), size_(size) {}
 
   std::uint64_t size() const noexcept override { return size_; }
   void require_unchanged() const override {}
@@ -50,7 +49,7 @@ class MadeUpSource final : public Source {
   std::uint64_t size_;
 };
 
-Terms terms_of(unsigned threads) { return {.threads = threads, .meanwhile = {}}; }
+TransferOptions transfer_options(unsigned threads) { return {.threads = threads, .on_progress = {}}; }
 
 TEST(Transfer, MovesEachByteOnce) {
   for (const unsigned threads : {1U, 2U, 16U}) {
@@ -70,14 +69,14 @@ TEST(Transfer, MovesEachByteOnce) {
           EXPECT_TRUE(offsets.insert(request.extent.offset).second);
           moved += request.extent.size;
         },
-        terms_of(threads));
+        transfer_options(threads));
     EXPECT_EQ(moved, memory.size());
     EXPECT_EQ(std::ranges::count(memory, std::byte{1}), static_cast<std::ptrdiff_t>(memory.size()));
     EXPECT_TRUE(offsets.contains(kRequest)) << "requests begin at multiples of their size";
   }
 }
 
-TEST(Transfer, StartsNoMoreThreadsThanItMay) {
+TEST(Transfer, LimitsThreads) {
   const std::size_t before = threads_seen();
   std::atomic<std::size_t> most = 0;
   const Piece whole{{0, 64 * kMiB}, nullptr};
@@ -88,24 +87,24 @@ TEST(Transfer, StartsNoMoreThreadsThanItMay) {
     while (known < now && !most.compare_exchange_weak(known, now)) {
     }
   };
-  transfer(std::span(&whole, 1), move, terms_of(3));
+  transfer(std::span(&whole, 1), move, transfer_options(3));
   EXPECT_LE(most, before + 3);
   EXPECT_GT(most, before);
   EXPECT_EQ(threads_seen(), before);
   most = 0;
-  transfer(std::span(&whole, 1), move, terms_of(1));
+  transfer(std::span(&whole, 1), move, transfer_options(1));
   EXPECT_EQ(most, before);
 }
 
-TEST(Transfer, SmallOnesStartNone) {
+TEST(Transfer, SmallTransfersStartNoThread) {
   const auto caller = std::this_thread::get_id();
   const Piece small{{0, kMiB}, nullptr};
   transfer(
       std::span(&small, 1), [&](const Piece&) { EXPECT_EQ(std::this_thread::get_id(), caller); },
-      terms_of(16));
+      transfer_options(16));
 }
 
-TEST(Transfer, TheFirstFaultEndsIt) {
+TEST(Transfer, FirstErrorStopsIt) {
   for (const unsigned threads : {1U, 4U}) {
     const std::size_t before = threads_seen();
     std::atomic<int> moved = 0;
@@ -115,14 +114,14 @@ TEST(Transfer, TheFirstFaultEndsIt) {
       if (request.extent.offset >= 16 * kMiB) throw FileError(EIO, "disk");
       ++moved;
     };
-    EXPECT_EQ(message_of<FileError>([&] { transfer(std::span(&whole, 1), move, terms_of(threads)); }),
+    EXPECT_EQ(message_of<FileError>([&] { transfer(std::span(&whole, 1), move, transfer_options(threads)); }),
               FileError(EIO, "disk").what());
     EXPECT_EQ(moved, 4) << "nothing was begun behind the fault";
     EXPECT_EQ(threads_seen(), before);
   }
 }
 
-TEST(Transfer, TheCallerMayEndIt) {
+TEST(Transfer, CallerCanStop) {
   struct Interrupt {};
   for (const unsigned threads : {1U, 4U}) {
     const std::size_t before = threads_seen();
@@ -134,19 +133,19 @@ TEST(Transfer, TheCallerMayEndIt) {
       ++moved;
     };
     std::uint64_t seen = 0;
-    const Terms terms{.threads = threads, .meanwhile = [&](std::uint64_t done) {
-                        EXPECT_GE(done, seen);
-                        seen = done;
-                        if (done > 8 * kMiB) throw Interrupt();
-                      }};
-    EXPECT_THROW(transfer(std::span(&whole, 1), move, terms), Interrupt);
+    const TransferOptions options{.threads = threads, .on_progress = [&](std::uint64_t done) {
+                                    EXPECT_GE(done, seen);
+                                    seen = done;
+                                    if (done > 8 * kMiB) throw Interrupt();
+                                  }};
+    EXPECT_THROW(transfer(std::span(&whole, 1), move, options), Interrupt);
     EXPECT_LT(moved, 1024);
     EXPECT_EQ(threads_seen(), before);
   }
 }
 
 TEST(Transfer, ASourceReadsManyRanges) {
-  const MadeUpSource source(100 * kMiB, terms_of(4));
+  const MadeUpSource source(100 * kMiB, transfer_options(4));
   const Region one = source.read(Extent{5, 9 * kMiB});
   EXPECT_EQ(one.data()[0], pattern(5));
   EXPECT_EQ(one.data()[kRequest - 5], pattern(kRequest));
@@ -155,19 +154,19 @@ TEST(Transfer, ASourceReadsManyRanges) {
 }
 
 TEST(Batch, NeighboursShareMemoryAndKeepTheirAlignment) {
-  const MadeUpSource source(64 * kMiB, terms_of(4));
-  const std::vector<Wish> wishes = {{{30 * kMiB, 12 * kMiB}, 4},  // large: apart
-                                    {{64, 640}, 4},
-                                    {{1024, 64}, 8},
-                                    {{2049, 640}, 4},      // not aligned: apart
-                                    {{4096, 0}, 4},        // nothing
-                                    {{8 * kMiB, 64}, 4}};  // too far away
-  const std::vector<Region> regions = read_batch(source, wishes);
-  ASSERT_EQ(regions.size(), wishes.size());
-  for (std::size_t i = 0; i < wishes.size(); ++i) {
-    ASSERT_EQ(regions[i].size(), wishes[i].extent.size);
-    // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see its alignment
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(regions[i].data()) % wishes[i].alignment, 0U) << i;
+  const MadeUpSource source(64 * kMiB, transfer_options(4));
+  const std::vector<RecordRead> record_reads = {{{30 * kMiB, 12 * kMiB}, 4},  // large, so it is read alone
+                                                {{64, 640}, 4},
+                                                {{1024, 64}, 8},
+                                                {{2049, 640}, 4},      // not aligned, so it is read alone
+                                                {{4096, 0}, 4},        // empty
+                                                {{8 * kMiB, 64}, 4}};  // too far away
+  const std::vector<Region> regions = read_batch(source, record_reads);
+  ASSERT_EQ(regions.size(), record_reads.size());
+  for (std::size_t i = 0; i < record_reads.size(); ++i) {
+    ASSERT_EQ(regions[i].size(), record_reads[i].extent.size);
+    // NOLINTNEXTLINE(*-reinterpret-cast): the address's alignment
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(regions[i].data()) % record_reads[i].alignment, 0U) << i;
   }
   EXPECT_EQ(regions[0].data()[0], pattern(30 * kMiB));
   EXPECT_EQ(regions[3].data()[0], pattern(2049));
@@ -176,14 +175,14 @@ TEST(Batch, NeighboursShareMemoryAndKeepTheirAlignment) {
   EXPECT_FALSE(regions[1].owner() == regions[5].owner());
 }
 
-TEST(Batch, AFaultInTheMiddle) {
-  MadeUpSource source(64 * kMiB, terms_of(4));
+TEST(Batch, ErrorInTheMiddle) {
+  MadeUpSource source(64 * kMiB, transfer_options(4));
   source.fails_from = 40 * kMiB;
-  const std::vector<Wish> good = {{{0, 20 * kMiB}, 4}};
-  const std::vector<Wish> bad = {{{0, 20 * kMiB}, 4}, {{30 * kMiB, 20 * kMiB}, 4}};
+  const std::vector<RecordRead> good = {{{0, 20 * kMiB}, 4}};
+  const std::vector<RecordRead> bad = {{{0, 20 * kMiB}, 4}, {{30 * kMiB, 20 * kMiB}, 4}};
   EXPECT_EQ(read_batch(source, good).size(), 1U);
   EXPECT_THROW(read_batch(source, bad), FileError);
-  const std::vector<Wish> outside = {{{0, 20 * kMiB}, 4}, {{60 * kMiB, ~std::uint64_t{0}}, 4}};
+  const std::vector<RecordRead> outside = {{{0, 20 * kMiB}, 4}, {{60 * kMiB, ~std::uint64_t{0}}, 4}};
   EXPECT_THROW(read_batch(source, outside), FormatError);
 }
 

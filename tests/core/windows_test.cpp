@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20U;
 
-// 20 MiB of which few bytes are there.
+// A sparse file of 20 MiB.
 class Windows : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -103,8 +103,8 @@ TEST_F(Windows, RefuseWhatLeavesTheFile) {
   EXPECT_EQ(windows.region({kSize, 0}).size(), 0U);
 }
 
-TEST_F(Windows, SayWhatTheSystemRefuses) {
-  WindowMapper windows = mapper(0, Mode::shared);  // of a file that is open for reading
+TEST_F(Windows, ReportSystemErrors) {
+  WindowMapper windows = mapper(0, Mode::shared);  // on a file opened for reading
   EXPECT_THROW(windows.region({0, 1}), FileError);
   EXPECT_THROW(windows.region({0, 1}), FileError);
 }

@@ -1,4 +1,4 @@
-// The whole way from bytes to storages and tensors, of zip and of legacy files.
+// Reads bytes to storages and tensors, for zip and legacy files.
 #include <algorithm>
 
 #include "checkpoint/archive.h"
@@ -10,13 +10,13 @@
 namespace zerocopy::fuzz {
 namespace {
 
-constexpr std::uint64_t kMaxData = 4 * kMiB;  // inflating more teaches nothing and takes long
+constexpr std::uint64_t kMaxData = 4 * kMiB;  // inflating more takes long and finds nothing new
 
 bool inside(const Region& part, const Region& whole) {
   return part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size();
 }
 
-// As the binding does for each storage.
+// Makes each storage as the binding does.
 void check_storages(const Archive& archive, const Document& document, const std::vector<Record>& records,
                     const Region& mapping) {
   std::uint64_t data = 0;
@@ -30,15 +30,16 @@ void check_storages(const Archive& archive, const Document& document, const std:
         check(inside(region, mapping), "a mapped storage lies in the mapping");
       }
       volatile std::byte sum{};
-      for (std::size_t i = 0; i < region.size(); ++i) sum = sum ^ region.data()[i];  // all of it is readable
+      // Checks that all of it is readable.
+      for (std::size_t i = 0; i < region.size(); ++i) sum = sum ^ region.data()[i];
     });
   }
 }
 
 void run(const Region& file, bool mapped) {
   const auto source = std::make_shared<const MemorySource>(file);
-  // Records inflate 1032 to 1, and of a pickle so many opcodes are taken; a Document of them takes what
-  // pickle_fuzz.cpp allows.
+  // Records inflate at most 1032 to 1, which bounds the opcodes. pickle_fuzz.cpp bounds the
+  // Document.
   const std::uint64_t inflated = 1032 * std::uint64_t{file.size()};
   const std::uint64_t opcodes = std::min(inflated, 1'000'000 + 64 * std::uint64_t{file.size()});
   const TimeLimit time(opcodes);
@@ -47,7 +48,7 @@ void run(const Region& file, bool mapped) {
     const auto archive = Archive::open(source, mapped ? WholeMapper::of(file) : nullptr, Mode::copy_on_write);
     const Document document = archive->document();
     check_document(document);
-    const std::vector<Wanted> wanted = wanted_by(document);
+    const std::vector<StorageRequest> wanted = storage_requests(document);
     const std::vector<Record> records = archive->records(wanted);
     check_records(records, wanted, archive->end());
     check(archive->end() <= file.size(), "the checkpoint ends inside the file");

@@ -104,7 +104,7 @@ class Walk {
     const auto& stride = tensor.stride->items;
     check(size.size() == stride.size(), "as many strides as sizes");
     check(tensor.offset >= 0, "the offset is not negative");
-    // 64 dimensions of 2^126 at most: saturates long before a sum of them can wrap.
+    // At most 64 dimensions of 2^126: saturates before sums can wrap.
     constexpr Wide kHuge = static_cast<Wide>(1) << 120U;
     auto end = static_cast<Wide>(tensor.offset) + 1;
     bool empty = false;

@@ -5,8 +5,8 @@
 
 namespace zerocopy::fuzz {
 
-// Walks the whole graph and aborts when a tensor leaves its storage, a view its root, or a node
-// or global is one that the document does not know.
+// Walks the whole graph. Aborts if a tensor exceeds its storage, a view exceeds its root, or the
+// document does not list a node or global.
 void check_document(const Document& document);
 
 }  // namespace zerocopy::fuzz

@@ -1,7 +1,7 @@
-// Shared by the fuzz targets: bytes in memory of exactly their size, and the definition of a finding.
+// Helpers of the fuzz targets: memory of exact size, and checks.
 //
-// An Error is an answer. Anything else that leaves a target is a finding: another exception, a
-// sanitizer's report, a property that check() finds broken, memory or time beyond a limit.
+// An Error is a valid result. All else is a finding: another exception, a sanitizer's report, a
+// failed check(), or too much memory or time.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace zerocopy::fuzz {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
 
-// So that a sanitizer sees the first byte read behind it.
+// Allocates exactly that size, so a sanitizer detects a read past the end.
 inline Region region_of(const std::uint8_t* data, std::size_t size) {
   const Region region = Region::allocate(size);
   if (size != 0) std::memcpy(region.data(), data, size);
@@ -39,7 +39,7 @@ inline void check(bool holds, const char* property) {
   if (!holds) violated(property);
 }
 
-// Whether the body ends without an Error.
+// Returns whether the body ends without an Error.
 template <typename Body>
 bool succeeds(Body body) {
   try {
@@ -50,8 +50,8 @@ bool succeeds(Body body) {
   }
 }
 
-// While it lives, C++ code that has more than `bytes` more than now is a finding (meter.cpp). Sharper than
-// the fuzzer's own limit, which has to leave room for the fuzzer, and good with any compiler.
+// Limits the memory that C++ code allocates during its lifetime (meter.cpp). It is stricter than
+// the fuzzer's own limit, which includes the fuzzer, and works with any compiler.
 class MemoryLimit {
  public:
   explicit MemoryLimit(std::uint64_t bytes) noexcept;
@@ -60,8 +60,8 @@ class MemoryLimit {
   ~MemoryLimit();
 };
 
-// The same for time, of the processor and not of the clock on the wall: 0.2 s and 10 us a byte, which honest
-// input stays far below, under sanitizers too. While fuzzing only: no test depends on a clock.
+// Limits processor time to 0.2 s plus 10 us per byte, far above honest input, even with sanitizers.
+// Active only while fuzzing, since tests do not depend on time.
 class TimeLimit {
  public:
   explicit TimeLimit(std::size_t size) noexcept

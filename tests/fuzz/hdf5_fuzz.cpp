@@ -1,4 +1,4 @@
-// An HDF5 file: the reader of plain files, and the checkpoint over its listing.
+// An HDF5 file: the reader of plain files, and the checkpoint built on its listing.
 #include <map>
 
 #include "checkpoint/hdf5_archive.h"
@@ -8,7 +8,7 @@
 namespace zerocopy::fuzz {
 namespace {
 
-// Groups come before what is in them, and a dataset's bytes lie in the file.
+// Checks that groups precede their members, and that the bytes of datasets lie in the file.
 void check_listing(const Hdf5Listing& listing, std::uint64_t size) {
   std::map<std::string_view, bool> is_group{{"", true}};
   for (const Hdf5Entry& entry : listing) {
@@ -21,7 +21,7 @@ void check_listing(const Hdf5Listing& listing, std::uint64_t size) {
     if (entry.is_group) continue;
     check(dtype_by_name(entry.dtype) != nullptr, "a dataset has a type of torch's");
     check(entry.offset && *entry.offset < size, "a plain dataset lies in the file");
-    check(!entry.foreign && entry.refusal.empty() && !entry.same_as, "and nowhere else");
+    check(!entry.external && entry.refusal.empty() && !entry.same_as, "and nowhere else");
   }
 }
 
@@ -35,7 +35,7 @@ void run(const Region& file) {
   const auto source = std::make_shared<const MemorySource>(file);
   const TimeLimit time(file.size());
   const MemoryLimit memory(kMiB / 2 + 128 * file.size());
-  std::optional<Hdf5Listing> listing = list_plain_hdf5(*source);  // which refuses nothing
+  std::optional<Hdf5Listing> listing = list_plain_hdf5(*source);  // never throws
   if (!listing) return;
   check(is_hdf5(*source), "what is plain HDF5 is HDF5");
   succeeds([&] {

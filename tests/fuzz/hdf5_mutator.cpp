@@ -1,4 +1,4 @@
-// Changes the fields of a plain HDF5 file by what they mean, and the pickle in it with storages to match.
+// Changes fields of a plain HDF5 file by their meaning, and the pickle with matching storages.
 #include <algorithm>
 #include <array>
 #include <set>
@@ -12,7 +12,7 @@ namespace {
 using namespace std::string_view_literals;  // NOLINT(google-build-using-namespace): NUL inside
 
 constexpr std::size_t kSymbol = 40;
-constexpr std::size_t kMost = 200;  // objects that are looked at
+constexpr std::size_t kMaxObjects = 200;  // objects visited at most
 constexpr std::size_t kEndOfFile = 40;
 constexpr std::size_t kTypeSize = 24;
 
@@ -41,11 +41,12 @@ struct Field {
 
 struct Dataset {
   std::string path;
-  std::size_t shape = 0;   // where its first dimension is,
-  std::size_t layout = 0;  // and its address and size
+  std::size_t shape = 0;   // position of its first dimension
+  std::size_t layout = 0;  // position of its address and size
 };
 
-// Where things are, as far as they can be followed. It judges nothing: what it reads may have been changed.
+// The positions of structures, as far as they can be followed. Fields may be mutated already, so
+// none is checked.
 class Map {
  public:
   explicit Map(std::string_view file) : file_(file) {
@@ -73,9 +74,9 @@ class Map {
     if (at <= file_.size() && width <= file_.size() - at) numbers.push_back({at, width});
   }
 
-  // Whether it is the first time here, and there is something.
+  // Returns whether the position is valid and new.
   bool enter(std::uint64_t at) {
-    if (at >= file_.size() || places.size() == kMost || !seen_.insert(at).second) return false;
+    if (at >= file_.size() || places.size() == kMaxObjects || !seen_.insert(at).second) return false;
     places.push_back(at);
     return true;
   }
@@ -133,7 +134,7 @@ class Map {
     }
   }
 
-  // Returns where the names begin.
+  // Returns the position of the names.
   std::uint64_t heap(std::uint64_t at) {
     if (!enter(at)) return file_.size();
     for (const std::size_t field : {8U, 16U, 24U}) add(at + field, 8);
@@ -222,7 +223,7 @@ void mutate_name(std::string& file, const Map& map, Dice& dice) {
   const std::string_view text = dice.one_in(2)
                                     ? kNames.at(dice.below(kNames.size()))
                                     : std::string_view(file).substr(any_of(map.names, dice).at, name.width);
-  // In its room, NUL included, or over what comes behind it.
+  // Overwrites the name with its NUL, sometimes beyond its end.
   put(file, name.at, std::string(text.substr(0, dice.one_in(4) ? text.size() : name.width + 7)) + '\0');
 }
 
@@ -234,7 +235,7 @@ void mutate_symbols(std::string& file, const Map& map, Dice& dice) {
   if (dice.one_in(2)) put(file, second, one);
 }
 
-// Gives a dataset other bytes: in their old room, or behind everything.
+// Gives a dataset other bytes, in place or at the end of the file.
 void place(std::string& file, const Dataset& dataset, std::string_view content, std::uint64_t rows) {
   std::uint64_t at = get(file, dataset.layout);
   const std::uint64_t room = get(file, dataset.layout + 8);

@@ -1,4 +1,4 @@
-// Raw deflate of a claimed size, held against zlib's own inflate in one call.
+// Raw deflate of a claimed size, compared with zlib's own inflate in one call.
 //
 //   claimed size, 4 bytes │ the stream
 #include <zlib.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kHead = sizeof(std::uint32_t);
 
-// Whether the whole stream gives exactly that many bytes, which are left in `into`.
+// Returns whether the whole stream gives exactly that many bytes, written to `into`.
 bool zlib_inflates(ByteSpan stream, std::vector<Bytef>& into) {
   z_stream z{};
   if (::inflateInit2(&z, -MAX_WBITS) != Z_OK) std::abort();

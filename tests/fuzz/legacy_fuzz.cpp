@@ -1,4 +1,4 @@
-// The legacy stream: its pickles, the list of keys, the records of the storages behind it.
+// The legacy format: its pickles, the list of keys, and the records of its storages.
 #include "checkpoint/legacy_archive.h"
 #include "document_check.h"
 #include "fuzz.h"
@@ -19,7 +19,7 @@ void run(const std::shared_ptr<const Source>& source) {
     succeeds([&] { archive.records({}); });
     const Document document = archive.document(false);
     check_document(document);
-    const std::vector<Wanted> wanted = wanted_by(document);
+    const std::vector<StorageRequest> wanted = storage_requests(document);
     const std::vector<Record> records = archive.records(wanted);
     check_records(records, wanted, archive.end());
     check(archive.end() <= source->size(), "the checkpoint ends inside the file");

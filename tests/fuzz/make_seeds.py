@@ -212,7 +212,7 @@ def main() -> None:
     checkpoints |= {f"legacy_{label}": seed for label, seed in legacy_files().items()}
     corpora = {
         "zip": archives(),
-        "catalog": pickles(),
+        "name_index": pickles(),
         "pickle": pickles(),
         "legacy": legacy_files(),
         "inflate": streams(),

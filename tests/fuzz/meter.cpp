@@ -1,4 +1,4 @@
-// Counts the bytes that new and delete have out, for MemoryLimit.
+// Counts the bytes that new has allocated, for MemoryLimit.
 #include <malloc.h>
 
 #include <atomic>
@@ -39,8 +39,8 @@ void* or_throw(void* room) {
   return room;
 }
 
-// Not aligned_alloc: it wants a multiple of the alignment, and a sanitizer would take the difference for
-// ours.
+// Not aligned_alloc, which needs a multiple of the alignment: a sanitizer would report the
+// difference.
 void* allocate_aligned(std::size_t size, std::align_val_t alignment) {
   void* room = nullptr;
   if (::posix_memalign(&room, static_cast<std::size_t>(alignment), size == 0 ? 1 : size) != 0) {
@@ -61,7 +61,7 @@ using zerocopy::fuzz::allocate_aligned;
 using zerocopy::fuzz::or_throw;
 using zerocopy::fuzz::release;
 
-// All of them, or a sanitizer's new would meet our delete.
+// Replaces all forms of new and delete, since a sanitizer's new must not meet this delete.
 void* operator new(std::size_t size) { return or_throw(allocate(size)); }
 void* operator new[](std::size_t size) { return or_throw(allocate(size)); }
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return allocate(size); }

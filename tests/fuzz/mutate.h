@@ -1,6 +1,6 @@
-// Mutations that keep a format whole around what they change: blind ones rarely get past its lengths.
+// Mutations that know a format: blind mutations rarely pass the checks of lengths.
 //
-// Each gives the input back changed; one that it cannot read is changed blindly.
+// Each function returns the changed input. Input that it cannot parse is mutated blindly.
 #pragma once
 
 #include <cstring>
@@ -27,7 +27,7 @@ class Dice {
   std::minstd_rand engine_;
 };
 
-// libFuzzer's own mutations, dictionary and all.
+// libFuzzer's own mutations, with the dictionary.
 inline std::string mutate_blindly(std::string bytes) {
   constexpr std::size_t kGrowth = 64;
   const std::size_t size = bytes.size();
@@ -47,14 +47,17 @@ std::string little(T value) {
 Region copy_of(std::string_view bytes);
 
 std::string mutate_pickle(std::string_view pickle, Dice& dice);
-std::string mutate_zip(std::string_view archive, Dice& dice);  // data.pkl as a pickle, with storages to match
+// the pickle of data.pkl, with matching storages
+std::string mutate_zip(std::string_view archive, Dice& dice);
 std::string mutate_legacy(std::string_view file, Dice& dice);
-std::string mutate_stream(std::string_view input, Dice& dice);  // inflate's
+std::string mutate_stream(std::string_view input, Dice& dice);  // for inflate
 
-// Storages that the object's pickle needs, in small files; none if the pickle is refused or needs much.
-std::vector<std::pair<std::string, Wanted>> small_storages(std::string_view pickle, PersistentId form);
+// Returns small storages for the object's pickle. Empty if the pickle is refused or needs large
+// ones.
+std::vector<std::pair<std::string, StorageRequest>> small_storages(std::string_view pickle,
+                                                                   PersistentId form);
 
-// The body of LLVMFuzzerCustomMutator. One in eight is blind: the format has to break as well.
+// Implements LLVMFuzzerCustomMutator. One mutation in eight is blind, to break the format too.
 template <typename Mutate>
 std::size_t mutate_with(Mutate mutate, std::uint8_t* data, std::size_t size, std::size_t max_size,
                         unsigned seed) {

@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kObject = 3;  // magic, version, sys_info, the object, keys
 constexpr std::size_t kKeys = 4;
 
-std::string keys_pickle(const std::vector<std::pair<std::string, Wanted>>& storages) {
+std::string keys_pickle(const std::vector<std::pair<std::string, StorageRequest>>& storages) {
   std::string pickle = "\x80\2](";
   for (const auto& [key, wanted] : storages) {
     pickle += "X" + little(static_cast<std::uint32_t>(key.size())) + key;
@@ -20,7 +20,7 @@ std::string keys_pickle(const std::vector<std::pair<std::string, Wanted>>& stora
 }  // namespace
 
 std::string mutate_legacy(std::string_view file, Dice& dice) {
-  std::array<std::string, kKeys + 2> parts;  // ... and the data
+  std::array<std::string, kKeys + 2> parts;  // the last part is the data
   std::string_view rest = file;
   try {
     for (std::size_t i = 0; i <= kKeys; ++i) {
@@ -35,7 +35,7 @@ std::string mutate_legacy(std::string_view file, Dice& dice) {
 
   const std::size_t i = dice.one_in(2) ? kObject : dice.below(parts.size());
   parts[i] = i == parts.size() - 1 ? mutate_blindly(parts[i]) : mutate_pickle(parts[i], dice);
-  if (i == kObject && !dice.one_in(3)) {  // keys and data that suit it
+  if (i == kObject && !dice.one_in(3)) {  // with matching keys and data
     const auto storages = small_storages(parts[kObject], PersistentId::storage_with_view);
     parts[kKeys] = keys_pickle(storages);
     parts.back().clear();

@@ -67,7 +67,7 @@ std::vector<std::string> instructions_of(std::string_view pickle) {
       decoder.next(instruction);
       starts.push_back(instruction.offset);
     } while (instruction.opcode != Opcode::stop);
-  } catch (const FormatError&) {  // what stands before the break
+  } catch (const FormatError&) {  // keeps the instructions before the error
   }
   std::vector<std::string> instructions;
   for (std::size_t i = 0; i < starts.size(); ++i) {
@@ -77,13 +77,14 @@ std::vector<std::string> instructions_of(std::string_view pickle) {
   return instructions;
 }
 
-// Another argument, of a length that is right.
+// Replaces the argument, with a valid length.
 std::string mutate_argument(const std::string& instruction) {
   if (instruction.empty()) return instruction;
   const std::string opcode = instruction.substr(0, 1);
   const Argument argument = kArguments[static_cast<std::uint8_t>(opcode[0])];
   const bool wide = argument == Argument::bytes4 || argument == Argument::signed_bytes4;
-  if (instruction.size() < (wide ? 5 : 2)) return mutate_blindly(instruction);  // changed before
+  // An earlier mutation changed it.
+  if (instruction.size() < (wide ? 5 : 2)) return mutate_blindly(instruction);
   switch (argument) {
     case Argument::bytes1: {
       const std::string bytes = mutate_blindly(instruction.substr(2)).substr(0, 255);
@@ -128,7 +129,7 @@ std::string mutate_pickle(std::string_view pickle, Dice& dice) {
       case 1:
         std::swap(code[i], code[j]);
         break;
-      case 2: {  // a run of them again, here
+      case 2: {  // repeats a run of instructions
         const auto from = code.begin() + static_cast<std::ptrdiff_t>(j);
         const std::vector<std::string> run(
             from,
@@ -151,13 +152,14 @@ std::string mutate_pickle(std::string_view pickle, Dice& dice) {
   return changed;
 }
 
-std::vector<std::pair<std::string, Wanted>> small_storages(std::string_view pickle, PersistentId form) {
+std::vector<std::pair<std::string, StorageRequest>> small_storages(std::string_view pickle,
+                                                                   PersistentId form) {
   constexpr std::uint64_t kSmall = 4096;
-  std::vector<std::pair<std::string, Wanted>> storages;
+  std::vector<std::pair<std::string, StorageRequest>> storages;
   try {
     const Document document = read_pickle(copy_of(pickle), {.ids = form});
     std::uint64_t total = 0;
-    for (const Wanted& wanted : wanted_by(document)) {
+    for (const StorageRequest& wanted : storage_requests(document)) {
       if (wanted.nbytes > kSmall || (total += wanted.nbytes) > kSmall) return {};
       storages.emplace_back(wanted.key, wanted);
     }

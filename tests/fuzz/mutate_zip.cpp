@@ -35,7 +35,7 @@ std::string u32(std::size_t value) { return little(static_cast<std::uint32_t>(va
 
 constexpr std::size_t kOnes = 0xFFFFFFFF;
 
-// An archive of these records that agrees with itself, in one of the many ways in which it may.
+// Builds a consistent archive of these records, with random choices of the format.
 std::string build_zip(const std::string& root, const std::vector<Part>& parts, Dice& dice) {
   const bool align = dice.one_in(2);
   const bool descriptors = dice.one_in(4);
@@ -88,7 +88,7 @@ std::vector<Part> parts_of(std::string_view archive, std::string& root) {
   return parts;
 }
 
-// A record for each storage that the pickle wants.
+// Adds a record for each storage that the pickle needs.
 void suit(std::vector<Part>& parts, const std::string& pickle) {
   for (const auto& [key, wanted] : small_storages(pickle, PersistentId::storage)) {
     const std::string name = "data/" + key;
@@ -157,8 +157,8 @@ std::string mutate_stream(std::string_view input, Dice& dice) {
   data = mutate_blindly(std::move(data));
   if (dice.one_in(4)) data += data;
   if (dice.one_in(8)) data.append(dice.below(100'000), 'z');
-  constexpr std::size_t kMost = 1'000'000;
-  if (data.size() > kMost) data.resize(kMost);
+  constexpr std::size_t kMaxObjects = 1'000'000;
+  if (data.size() > kMaxObjects) data.resize(kMaxObjects);
   const std::string stream = deflate(data, static_cast<int>(dice.below(10)), static_cast<int>(dice.below(5)));
   return u32(data.size() + (dice.one_in(8) ? 1 : 0)) + stream;
 }

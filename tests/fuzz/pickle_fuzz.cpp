@@ -1,4 +1,4 @@
-// The pickle machine, both forms of persistent ids, and the two walks that execute nothing.
+// The pickle machine with both forms of persistent ids, and the two walks that execute nothing.
 #include <algorithm>
 
 #include "document_check.h"
@@ -9,7 +9,7 @@
 namespace zerocopy::fuzz {
 namespace {
 
-// The machine must not meet a global that whoever lists them beforehand did not see.
+// Checks that list_globals() lists every global that the machine meets.
 void check_listed(const Document& document, const std::vector<GlobalName>& listed) {
   for (const Global* global : document.externals) {
     const GlobalName name{global->module, global->name};
@@ -18,7 +18,8 @@ void check_listed(const Document& document, const std::vector<GlobalName>& liste
 }
 
 void run(const Region& pickle) {
-  // A pickle's dearest byte is an empty container: a node of 32 bytes, its place on the stack and in a list.
+  // The most expensive byte is an empty container: a node of 32 bytes, and entries on the stack and
+  // in a list.
   const TimeLimit time(pickle.size());
   const MemoryLimit memory(kMiB + 128 * std::uint64_t{pickle.size()});
   const std::vector<GlobalName> listed = list_globals(pickle.bytes());

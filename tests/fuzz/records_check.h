@@ -10,7 +10,7 @@
 
 namespace zerocopy::fuzz {
 
-// Extents that lie inside the first `end` bytes and share none of them.
+// Checks that extents lie inside the first `end` bytes and do not overlap.
 inline void check_disjoint(std::vector<Extent> extents, std::uint64_t end) {
   std::erase_if(extents, [](const Extent& extent) { return extent.size == 0; });
   std::ranges::sort(extents, {}, &Extent::offset);
@@ -22,7 +22,7 @@ inline void check_disjoint(std::vector<Extent> extents, std::uint64_t end) {
   }
 }
 
-inline void check_records(const std::vector<Record>& records, const std::vector<Wanted>& wanted,
+inline void check_records(const std::vector<Record>& records, const std::vector<StorageRequest>& wanted,
                           std::uint64_t end) {
   check(records.size() == wanted.size(), "a record for each storage");
   std::vector<Extent> extents;
@@ -36,7 +36,7 @@ inline void check_records(const std::vector<Record>& records, const std::vector<
   check_disjoint(std::move(extents), end);
 }
 
-// As the binding has it of a storage: a Region of its size, aligned for its elements.
+// Makes the Region of a storage as the binding does, and checks its size and alignment.
 inline Region check_storage(const Content& content, const Storage& storage, const Record& record) {
   Region region = content.storage(record, *storage.element);
   check(region.size() == storage.nbytes, "a storage's memory has the size that its tensors count on");
@@ -45,11 +45,11 @@ inline Region check_storage(const Content& content, const Storage& storage, cons
   return region;
 }
 
-// An archive whose storages are all stored: its document, and each storage's record and memory.
+// Checks an archive with stored storages only: its document, and each storage's record and memory.
 inline void check_tensors(Archive& archive, std::uint64_t size) {
   const Document document = archive.document();
   check_document(document);
-  const std::vector<Wanted> wanted = wanted_by(document);
+  const std::vector<StorageRequest> wanted = storage_requests(document);
   const std::vector<Record> records = archive.records(wanted);
   check_records(records, wanted, size);
   for (const Storage* storage : document.storages) {

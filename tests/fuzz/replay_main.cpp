@@ -1,5 +1,5 @@
-// Gives each file of the named folders (or each named file) to a target, without libFuzzer: how
-// seeds and old crashes are run with any compiler.
+// Passes each file of the named folders, or each named file, to a target without libFuzzer. So
+// seeds and old crashes run with any compiler.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -16,13 +16,14 @@ int main(int argc, char** argv) {
     const fs::path named(argv[i]);
     if (fs::is_directory(named)) {
       std::copy(fs::directory_iterator(named), fs::directory_iterator(), std::back_inserter(files));
-    } else if (fs::exists(named)) {  // a target without a crash has no folder of them
+    } else if (fs::exists(named)) {  // targets without crashes have no folder
       files.push_back(named);
     }
   }
   std::sort(files.begin(), files.end());
   for (const fs::path& file : files) {
-    std::fprintf(stderr, "%s\n", file.c_str());  // before it: the last one named is the one that failed
+    // Printed first, so the last printed file is the failing one.
+    std::fprintf(stderr, "%s\n", file.c_str());
     std::ifstream stream(file, std::ios::binary);
     const std::vector<char> bytes((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
     const std::vector<std::uint8_t> data(bytes.begin(), bytes.end());

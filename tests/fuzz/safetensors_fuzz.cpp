@@ -1,4 +1,4 @@
-// A .safetensors file: its header, the document of its tensors, the memory of their storages.
+// A .safetensors file: its header, its document, and the memory of its storages.
 #include "checkpoint/safetensors_archive.h"
 #include "fuzz.h"
 #include "records_check.h"
@@ -12,7 +12,7 @@ void check_names(const std::vector<SafetensorsEntry>& entries) {
   for (const SafetensorsEntry& entry : entries) check(names.insert(entry.name, 0).second, "names differ");
 }
 
-// Each byte behind the header is one tensor's.
+// Checks that each byte after the header belongs to one tensor.
 void check_layout(const std::vector<SafetensorsEntry>& entries, std::uint64_t begin, std::uint64_t end) {
   for (const SafetensorsEntry& entry : entries) {
     check(entry.extent.offset == begin, "tensors lie one behind the other");

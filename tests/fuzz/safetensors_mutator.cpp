@@ -1,4 +1,4 @@
-// Changes a header word by word, and says its new length.
+// Changes a header token by token, and updates its length.
 #include <array>
 #include <vector>
 
@@ -32,7 +32,7 @@ constexpr std::array kWords{"0",
                             "\"shape\"",
                             "\"data_offsets\""};
 
-// Strings, numbers, and each sign by itself.
+// Splits a text into strings, numbers and single characters.
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words;
   for (std::size_t i = 0; i < text.size();) {

@@ -1,4 +1,4 @@
-// The walk that lists what stands in a pickle, and what the machine says of the same.
+// The walk that lists a pickle's content, compared with the machine.
 #include <algorithm>
 
 #include "fuzz.h"
@@ -28,7 +28,7 @@ void check_effects(const Document& document) {
 }
 
 void run(const Region& pickle) {
-  // A memo that uses one entry of each page: 512 bytes for five.
+  // The worst case is a memo with one entry per page: 512 bytes for five.
   const TimeLimit time(pickle.size());
   const MemoryLimit memory(kMiB + 256 * std::uint64_t{pickle.size()});
   const PickleScan scan = scan_pickle(pickle.bytes(), kLimit);

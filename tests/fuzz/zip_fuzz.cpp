@@ -28,7 +28,8 @@ void run(const std::shared_ptr<const Source>& source) {
             all;
     }
     check_disjoint(std::move(extents), source->size());
-    // What is left when every header agrees: 30 + 46 and the name twice a record, and the end record.
+    // If every header agrees, each record takes 30 + 46 bytes and its name twice, plus the end
+    // record.
     if (all) check(source->size() >= 22 + 76 * zip.count(), "every record has its headers");
   });
 }

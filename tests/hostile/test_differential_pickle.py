@@ -284,19 +284,19 @@ REFUSED = (
     ),
     Reason(
         "metadata other than `conj` and `neg`, or not a bool",
-        r"metadata|_rebuild_tensor_v\d: argument \d is no dict",
+        r"metadata|_rebuild_tensor_v\d: argument \d is not a dict",
         "torch ignores what it does not know and takes the presence of a key for its value",
         lambda: _pickle(tensor(storage(), 0, (16,), (1,), False, None, {"neg": 1})),
     ),
     Reason(
         "requires_grad that is no bool",
-        r"argument \d is no bool",
+        r"argument \d is not a bool",
         "any object counts as true in some of torch's functions",
         lambda: _pickle(_rebuild("_rebuild_parameter", tensor(), name("torch", "Tensor"), a.ordered_dict())),
     ),
     Reason(
         "a parameter of a parameter",
-        r"_rebuild_parameter(_with_state)?: argument 0 is no tensor",
+        r"_rebuild_parameter(_with_state)?: argument 0 is not a tensor",
         "torch.save writes the tensor of a parameter",
         lambda: _pickle(_rebuild("_rebuild_parameter", _rebuild("_rebuild_parameter", *_PARAMETER), *_PARAMETER[1:])),
     ),
@@ -320,7 +320,7 @@ REFUSED = (
     ),
     Reason(
         "memo indices beyond the length of the pickle",
-        r"memo index \d+ is absurd",
+        r"memo index \d+ is beyond the pickle's length",
         "no pickler has more entries than bytes; a memo that is an array would be as long",
         lambda: _pickle(a.put(1, 255)),
     ),

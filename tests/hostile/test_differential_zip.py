@@ -313,7 +313,7 @@ REFUSED = (
     ),
     Reason(
         "bytes between the records",
-        "bytes that no record owns",
+        "bytes that do not belong to a record",
         "room for a second file that only some readers see",
         lambda: _one(after=b"?"),
     ),
@@ -337,7 +337,7 @@ REFUSED = (
     ),
     Reason(
         "two records of one name, also but for case",
-        "has a name that is there twice",
+        "has the name of another record",
         "torch takes the first it finds and ignores case, zipfile takes the last",
         lambda: _and("archive/DATA.PKL"),
     ),
@@ -373,7 +373,7 @@ REFUSED = (
     ),
     Reason(
         "a record that is marked as a folder, or named as one, and holds bytes",
-        "is marked as a folder and holds bytes",
+        "is marked as a folder, but holds bytes",
         "torch returns uninitialised memory for it",
         lambda: _and("archive/folder/", b"bytes"),
     ),
@@ -391,13 +391,13 @@ REFUSED = (
     ),
     Reason(
         "a deflated stream that goes on, or breaks off, behind the bytes that are said of it",
-        "deflated record at .*(cut off|bytes after the stream|gives more than)",
+        "deflated record at .*(truncated|bytes after the stream|inflates to more than)",
         "zipfile and torch stop at the size of the directory, whatever follows",
         lambda: _one(method=8, stored=_endless(a.DATA)),
     ),
     Reason(
         "a record of another size than is said of it",
-        "stored, yet of two sizes|holds .* bytes, its storage needs",
+        "is stored, but has two sizes|holds .* bytes, its storage needs",
         "torch before 2.10 does not compare the two",
         lambda: a.checkpoint(storages={"0": a.DATA + b"more"}),
     ),

@@ -1,4 +1,4 @@
-#include "checkpoint/catalog.h"
+#include "checkpoint/name_index.h"
 
 #include "pickle/machine.h"
 #include "support.h"
@@ -10,7 +10,7 @@ std::string text(std::string_view content) {
   return "\x8c" + std::string(1, static_cast<char>(content.size())) + std::string(content);
 }
 
-// A dict of those items, each a key and a value, as pickles of them.
+// Returns the pickle of a dict, from the pickles of its keys and values.
 std::string dict(const std::vector<std::pair<std::string, std::string>>& items) {
   std::string pickle = "}(";
   for (const auto& [key, value] : items) pickle += key + value;
@@ -19,19 +19,19 @@ std::string dict(const std::vector<std::pair<std::string, std::string>>& items) 
 
 std::vector<std::string> names(const std::string& pickle) {
   const Document document = read_pickle(region_of(pickle + "."));
-  const Catalog catalog(document);
+  const NameIndex name_index(document);
   std::vector<std::string> found;
-  for (std::size_t i = 0; i < catalog.leaves().size(); ++i) {
-    found.emplace_back(catalog.leaves()[i].name);
-    EXPECT_EQ(catalog.find(found.back()), i);
+  for (std::size_t i = 0; i < name_index.leaves().size(); ++i) {
+    found.emplace_back(name_index.leaves()[i].name);
+    EXPECT_EQ(name_index.find(found.back()), i);
   }
-  EXPECT_FALSE(catalog.find("no such name"));
+  EXPECT_FALSE(name_index.find("no such name"));
   return found;
 }
 
 using Names = std::vector<std::string>;
 
-TEST(Catalog, NamesAreDotted) {
+TEST(NameIndex, NamesAreDotted) {
   const std::string inner = dict({{text("weight"), "N"}, {text("bias"), "N"}});
   EXPECT_EQ(names(dict({{text("model"), inner}, {text("step"), "K\1"}})),
             (Names{"model.weight", "model.bias", "step"}));
@@ -39,39 +39,39 @@ TEST(Catalog, NamesAreDotted) {
   EXPECT_EQ(names("K\1](NNe\x86"), (Names{"0", "1.0", "1.1"}));
 }
 
-TEST(Catalog, ALeafAloneHasAnEmptyName) {
+TEST(NameIndex, RootLeafHasAnEmptyName) {
   EXPECT_EQ(names("K\1"), Names{""});
   EXPECT_EQ(names("}"), Names{});
 }
 
-TEST(Catalog, KeysThatAreNoStringsAreSpelled) {
+TEST(NameIndex, OtherKeysAreConvertedToText) {
   EXPECT_EQ(
       names(
           dict({{"K\7", "N"}, {"N", "N"}, {"\x88", "N"}, {"G\x3f\xf8\0\0\0\0\0\0"s, "N"}, {"K\1\x85", "N"}})),
       (Names{"7", "None", "True", "1.5", "#4"}));
 }
 
-TEST(Catalog, NamesThatMeetAreToldApart) {
+TEST(NameIndex, DuplicateNamesGetASuffix) {
   const std::string inner = dict({{text("b"), "N"}});
   EXPECT_EQ(names(dict({{text("a.b"), "N"}, {text("a"), inner}})), (Names{"a.b", "a.b~2"}));
   EXPECT_EQ(names(dict({{text("1"), "N"}, {"K\1", "N"}, {text("1~2"), "N"}})), (Names{"1", "1~2", "1~2~2"}));
 }
 
-TEST(Catalog, EqualKeysAreOneEntryAtThePlaceOfTheFirst) {
+TEST(NameIndex, EqualKeysKeepTheFirstPosition) {
   const std::string inner = dict({{text("x"), "N"}});
   EXPECT_EQ(names(dict({{text("a"), "N"}, {text("b"), "N"}, {text("a"), inner}})), (Names{"a.x", "b"}));
   EXPECT_EQ(names(dict({{"K\1", "N"}, {"\x88", "N"}, {"G\x3f\xf0\0\0\0\0\0\0"s, inner}})), Names{"1.x"});
   EXPECT_EQ(names(dict({{"K\1\x85", "N"}, {"\x88\x85", "N"}, {"K\2\x85", "N"}})), (Names{"#0", "#1"}));
 }
 
-TEST(Catalog, WhatHoldsItselfIsEnteredOnce) {
+TEST(NameIndex, CyclesAreEnteredOnce) {
   EXPECT_EQ(names("]q\0(K\1h\0e"s), Names{"0"});  // l = [1, l]
 }
 
-TEST(Catalog, WhatIsSharedIsNamedEachTime) { EXPECT_EQ(names("](](Neq\0h\0e"s), (Names{"0.0", "1.0"})); }
+TEST(NameIndex, SharedValuesAreNamedEachTime) { EXPECT_EQ(names("](](Neq\0h\0e"s), (Names{"0.0", "1.0"})); }
 
-TEST(Catalog, NamesOutOfProportionAreRefused) {
-  std::string pickle = "](NNNNNNNNNNeq\0"s;  // each list holds ten times the one before
+TEST(NameIndex, NamesOutOfProportionAreRefused) {
+  std::string pickle = "](NNNNNNNNNNeq\0"s;  // each list is ten times as long as the previous
   for (int i = 1; i < 12; ++i) {
     const std::string before = "h"s + static_cast<char>(i - 1);
     pickle += "](";
@@ -79,20 +79,20 @@ TEST(Catalog, NamesOutOfProportionAreRefused) {
     pickle += "eq"s + static_cast<char>(i);
   }
   const Document document = read_pickle(region_of(pickle + "."));
-  EXPECT_THROW(Catalog catalog(document), FormatError);
+  EXPECT_THROW(NameIndex name_index(document), FormatError);
 }
 
-TEST(Catalog, TellsTensorsFromOthers) {
+TEST(NameIndex, RecognisesTensors) {
   const std::string sparse = "ctorch._utils\n_rebuild_sparse_tensor\n)R";
   const std::string other = "ctorch._utils\nsomething\n)R";
   const Document document =
       read_pickle(region_of(dict({{text("a"), sparse}, {text("b"), other}, {text("c"), "N"}}) + "."));
-  const Catalog catalog(document);
-  ASSERT_EQ(catalog.leaves().size(), 3U);
-  EXPECT_TRUE(Catalog::is_tensor(catalog.leaves()[0].value));
-  EXPECT_FALSE(Catalog::is_tensor(catalog.leaves()[1].value));
-  EXPECT_FALSE(Catalog::is_tensor(catalog.leaves()[2].value));
-  EXPECT_EQ(Catalog::dense(catalog.leaves()[0].value), nullptr);
+  const NameIndex name_index(document);
+  ASSERT_EQ(name_index.leaves().size(), 3U);
+  EXPECT_TRUE(NameIndex::is_tensor(name_index.leaves()[0].value));
+  EXPECT_FALSE(NameIndex::is_tensor(name_index.leaves()[1].value));
+  EXPECT_FALSE(NameIndex::is_tensor(name_index.leaves()[2].value));
+  EXPECT_EQ(NameIndex::dense(name_index.leaves()[0].value), nullptr);
 }
 
 }  // namespace

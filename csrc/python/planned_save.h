@@ -1,4 +1,4 @@
-// Saves that go on while the program does.
+// Registers saves that continue in the background.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -6,6 +6,6 @@
 namespace zerocopy {
 
 // PlannedSave.
-void register_saving(pybind11::module_& module);
+void register_planned_save(pybind11::module_& module);
 
 }  // namespace zerocopy

@@ -1,4 +1,4 @@
-#include "checkpoint/catalog.h"
+#include "checkpoint/name_index.h"
 
 #include <array>
 #include <charconv>
@@ -8,8 +8,8 @@
 namespace zerocopy {
 namespace {
 
-// An honest pickle spells out each leaf, in two bytes at least. The names of the branches above are spelled
-// out once, and repeated in each name below.
+// An honest pickle spells out each leaf in at least two bytes. It spells out branch names once, but
+// the names of leaves repeat them.
 constexpr std::uint64_t kTimes = 64;
 constexpr std::uint64_t kLeafCost = 64;
 constexpr std::uint64_t kBranchCost = 16;
@@ -20,7 +20,7 @@ std::string spelled(double number) {
   return {digits.begin(), end};
 }
 
-// A key as Python's str() shows it; one that has parts by its place among the keys.
+// Converts a key as Python's str() does. Composite keys get their position in the dict.
 std::string spelled(const Value& key, std::size_t place) {
   switch (key.kind()) {
     case Kind::none:
@@ -38,7 +38,7 @@ std::string spelled(const Value& key, std::size_t place) {
 
 }  // namespace
 
-bool Path::is_branch(const Value& value) {
+bool BranchPath::is_branch(const Value& value) {
   switch (value.kind()) {
     case Kind::tuple:
     case Kind::list:
@@ -50,32 +50,32 @@ bool Path::is_branch(const Value& value) {
   }
 }
 
-bool Path::enter(const Node& branch) {
+bool BranchPath::enter(const Node& branch) {
   if (entered_[branch.slot]) return false;
-  if (++depth_ > Document::kDeepest) throw FormatError(Document::kTooDeep);
+  if (++depth_ > Document::kMaxNesting) throw FormatError(Document::kNestingMessage);
   entered_[branch.slot] = true;
   return true;
 }
 
-void Path::leave(const Node& branch) {
+void BranchPath::leave(const Node& branch) {
   entered_[branch.slot] = false;
   --depth_;
 }
 
-Catalog::Catalog(const Document& document)
+NameIndex::NameIndex(const Document& document)
     : budget_(document.text().size(), "pickle: far more leaves than it spells out", kTimes),
-      path_(document),
-      by_name_(document.tensors.size()) {  // there are seldom many more leaves
+      branch_path_(document),
+      by_name_(document.tensors.size()) {  // other leaves are usually few
   leaves_.reserve(document.tensors.size());
   add("", document.root);
 }
 
-std::optional<std::size_t> Catalog::find(std::string_view name) const {
+std::optional<std::size_t> NameIndex::find(std::string_view name) const {
   const auto* entry = by_name_.find(name);
   return entry == nullptr ? std::nullopt : std::optional(entry->value);
 }
 
-bool Catalog::is_tensor(const Value& value) {
+bool NameIndex::is_tensor(const Value& value) {
   if (value.is(Kind::tensor) || value.is(Kind::parameter)) return true;
   if (!value.is(Kind::object)) return false;
   const Global& made_by = *value.as<Object>().callable;
@@ -83,15 +83,15 @@ bool Catalog::is_tensor(const Value& value) {
          made_by.name.starts_with("_rebuild_");
 }
 
-const Tensor* Catalog::dense(const Value& value) {
+const Tensor* NameIndex::dense(const Value& value) {
   if (value.is(Kind::tensor)) return &value.as<Tensor>();
   return value.is(Kind::parameter) ? dense(value.as<Parameter>().data) : nullptr;
 }
 
-void Catalog::add(std::string_view name, const Value& value) {
-  if (!Path::is_branch(value)) return add_leaf(name, value);
+void NameIndex::add(std::string_view name, const Value& value) {
+  if (!BranchPath::is_branch(value)) return add_leaf(name, value);
   budget_.charge(kBranchCost);
-  if (!path_.enter(value.node())) return;
+  if (!branch_path_.enter(value.node())) return;
   std::size_t place = 0;
   if (value.is_mapping()) {
     for (const auto& [key, item] : dict_entries(value.as<Mapping>())) {
@@ -102,10 +102,10 @@ void Catalog::add(std::string_view name, const Value& value) {
   } else {
     for (const Value& item : value.as<Sequence>().items) add(join(name, keep(std::to_string(place++))), item);
   }
-  path_.leave(value.node());
+  branch_path_.leave(value.node());
 }
 
-void Catalog::add_leaf(std::string_view name, const Value& value) {
+void NameIndex::add_leaf(std::string_view name, const Value& value) {
   budget_.charge(kLeafCost);
   std::string_view free = name.data() == nullptr ? std::string_view("") : name;
   for (int i = 2; !by_name_.insert(free, leaves_.size()).second; ++i) {
@@ -114,15 +114,15 @@ void Catalog::add_leaf(std::string_view name, const Value& value) {
   leaves_.push_back({free, value});
 }
 
-std::string_view Catalog::join(std::string_view branch, std::string_view key) {
-  if (path_.depth() == 1) return key;
+std::string_view NameIndex::join(std::string_view branch, std::string_view key) {
+  if (branch_path_.depth() == 1) return key;
   std::string joined;
   joined.reserve(branch.size() + 1 + key.size());
   joined.append(branch).append(1, '.').append(key);
   return keep(std::move(joined));
 }
 
-std::string_view Catalog::keep(std::string name) {
+std::string_view NameIndex::keep(std::string name) {
   budget_.charge(name.size());
   return kept_.emplace_back(std::move(name));
 }

@@ -1,9 +1,9 @@
-// A part of a file, as if it were a file of its own: for archives that lie in one file one behind the other.
+// A part of a file that is read like a file of its own, for files with several archives.
 //
 //   file   ├──── archive ────┼── archive ──┼──────── archive ────────┤
-//   part                     ├─ 0 ... n ───┤     offsets begin with the part
+//   part                     ├─ 0 ... n ───┤     offsets start at the part
 //
-// The file is opened and mapped once, whatever number of parts it has.
+// The file is opened and mapped once for all of its parts.
 #pragma once
 
 #include <memory>
@@ -16,9 +16,9 @@ namespace zerocopy {
 
 class PartSource final : public Source {
  public:
-  // Throws FormatError when the part leaves the whole.
-  PartSource(std::shared_ptr<const Source> whole, Extent part, Terms terms)
-      : Source(std::move(terms)), whole_(std::move(whole)), part_(part) {
+  // Throws FormatError when the part exceeds the whole.
+  PartSource(std::shared_ptr<const Source> whole, Extent part, TransferOptions options)
+      : Source(std::move(options)), whole_(std::move(whole)), part_(part) {
     if (!part_.fits(whole_->size())) {
       throw FormatError("a part of " + std::to_string(part_.size) + " bytes at " + hex(part_.offset) +
                         " runs past the end of the file at " + hex(whole_->size()));
@@ -32,8 +32,8 @@ class PartSource final : public Source {
     whole_->expect(ranges, part_.offset + start);
   }
   bool is_direct() const noexcept override { return whole_->is_direct(); }
-  bool is_at_hand(Extent extent) const override {
-    return whole_->is_at_hand({part_.offset + extent.offset, extent.size});
+  bool is_cached(Extent extent) const override {
+    return whole_->is_cached({part_.offset + extent.offset, extent.size});
   }
 
  private:

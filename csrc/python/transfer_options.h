@@ -1,4 +1,5 @@
-// On what terms Python has bytes read: by so many threads, and stopped by what a signal's handler raises.
+// Transfer options for Python callers: signal handlers run during the transfer, and their
+// exceptions stop it.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,8 +9,8 @@
 
 namespace zerocopy {
 
-inline Terms terms_of(unsigned threads) {
-  return {.threads = threads, .meanwhile = [](std::uint64_t) {
+inline TransferOptions transfer_options(unsigned threads) {
+  return {.threads = threads, .on_progress = [](std::uint64_t) {
             const GilTaken gil;
             if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
           }};

@@ -1,19 +1,19 @@
-#include "python/opening.h"
+#include "python/archive_opener.h"
 
 #include <pybind11/stl.h>
 
 #include <optional>
 
 #include "checkpoint/published_archive.h"
-#include "io/ahead.h"
 #include "io/direct.h"
+#include "io/file_part.h"
 #include "io/lease.h"
-#include "io/part.h"
+#include "io/read_ahead.h"
 #include "io/windows.h"
 #include "python/buffer.h"
 #include "python/gil.h"
 #include "python/listing.h"
-#include "python/terms.h"
+#include "python/transfer_options.h"
 
 namespace py = pybind11;
 
@@ -29,54 +29,57 @@ Mode mode_of(const std::string& letters) {
   throw py::value_error("mode must be 'c', 'r' or 'r+', not '" + letters + "'");
 }
 
-// How the bytes of a file are read.
-enum class Way : std::uint8_t {
-  whole,    // mapped, read when they are touched
-  ahead,    // mapped, and read before
+// The strategy to read a file.
+enum class ReadStrategy : std::uint8_t {
+  whole,    // mapped, read on page faults
+  ahead,    // mapped and read ahead
   windows,  // mapped window by window
   pread,    // read into private memory
-  direct,   // the same, past the page cache
+  direct,   // as pread, past the page cache
 };
 
-Way way_of(const std::string& name) {
-  if (name == "whole") return Way::whole;
-  if (name == "ahead") return Way::ahead;
-  if (name == "windows") return Way::windows;
-  if (name == "pread") return Way::pread;
-  if (name == "direct") return Way::direct;
-  throw py::value_error("no strategy to open a file: '" + name + "'");
+ReadStrategy parse_strategy(const std::string& name) {
+  if (name == "whole") return ReadStrategy::whole;
+  if (name == "ahead") return ReadStrategy::ahead;
+  if (name == "windows") return ReadStrategy::windows;
+  if (name == "pread") return ReadStrategy::pread;
+  if (name == "direct") return ReadStrategy::direct;
+  throw py::value_error("unknown strategy '" + name + "': expected whole, ahead, windows, pread or direct");
 }
 
 std::shared_ptr<Mapper> map_whole(const File& file, std::uint64_t start, Mode mode, bool ahead,
-                                  const Terms& terms) {
+                                  const TransferOptions& options) {
   Region whole = map_file(file, start, mode);
-  // Before the first page is read: so they come in large pieces, for every process that maps them later. What
-  // is written to is left as it is.
+  // Advises before the first page is read, so the page cache uses large pages, for all later
+  // mappings. Shared mappings stay as they are, since they are written to.
   if (mode != Mode::shared) advise(whole.bytes(), Advice::huge);
-  if (ahead) read_ahead(file, start, whole, terms);
+  if (ahead) read_ahead(file, start, whole, options);
   return WholeMapper::of(std::move(whole));
 }
 
-std::shared_ptr<Mapper> mapper_of(const File& file, std::uint64_t start, Mode mode, Way strategy,
-                                  const Terms& terms) {
-  if (strategy == Way::pread || strategy == Way::direct) return nullptr;
-  if (strategy != Way::windows) return map_whole(file, start, mode, strategy == Way::ahead, terms);
+std::shared_ptr<Mapper> mapper_of(const File& file, std::uint64_t start, Mode mode, ReadStrategy strategy,
+                                  const TransferOptions& options) {
+  if (strategy == ReadStrategy::pread || strategy == ReadStrategy::direct) return nullptr;
+  if (strategy != ReadStrategy::windows)
+    return map_whole(file, start, mode, strategy == ReadStrategy::ahead, options);
   return std::make_shared<WindowMapper>(File::duplicate(file.descriptor(), file.path()), start, mode);
 }
 
-// What h5py says is in a file, or none: then the file says it.
+// h5py's listing of a file. Without it, the file is parsed.
 using Listed = std::optional<Hdf5Listing>;
 
-// What is mapped stays where it is: what is read into private memory, or goes to a device, is read once.
-std::shared_ptr<const Source> source_of(File file, std::uint64_t start, Way strategy, const Terms& terms) {
-  if (strategy == Way::direct) return std::make_shared<const DirectSource>(std::move(file), start, terms);
-  return std::make_shared<const SparingSource>(std::move(file), start, terms);
+// Mapped bytes stay in the page cache. Bytes for private memory or a device are read once.
+std::shared_ptr<const Source> source_of(File file, std::uint64_t start, ReadStrategy strategy,
+                                        const TransferOptions& options) {
+  if (strategy == ReadStrategy::direct)
+    return std::make_shared<const DirectSource>(std::move(file), start, options);
+  return std::make_shared<const CacheSparingSource>(std::move(file), start, options);
 }
 
-ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, Way strategy, const Terms& terms,
-                               Listed listed) {
-  std::shared_ptr<Mapper> mapping = mapper_of(file, start, mode, strategy, terms);
-  return open_listed(source_of(std::move(file), start, strategy, terms), std::move(mapping), mode,
+ArchivePointer archive_of_file(File file, std::uint64_t start, Mode mode, ReadStrategy strategy,
+                               const TransferOptions& options, Listed listed) {
+  std::shared_ptr<Mapper> mapping = mapper_of(file, start, mode, strategy, options);
+  return open_listed(source_of(std::move(file), start, strategy, options), std::move(mapping), mode,
                      std::move(listed));
 }
 
@@ -88,25 +91,27 @@ ArchivePointer open_path(const py::bytes& path, const std::string& letters, cons
                          unsigned threads, const py::object& listing) {
   const std::string name = path;
   const Mode mode = mode_of(letters);
-  const Way how = way_of(strategy);
-  const Terms terms = terms_of(threads);
+  const ReadStrategy parsed_strategy = parse_strategy(strategy);
+  const TransferOptions options = transfer_options(threads);
   Listed listed = listing_of(listing);
   const GilReleased released;
-  return archive_of_file(file_at(name, mode), 0, mode, how, terms, std::move(listed));
+  return archive_of_file(file_at(name, mode), 0, mode, parsed_strategy, options, std::move(listed));
 }
 
 ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const std::string& name,
                                const std::string& letters, const std::string& strategy, unsigned threads,
                                const py::object& listing) {
   const Mode mode = mode_of(letters);
-  const Way how = way_of(strategy);
-  const Terms terms = terms_of(threads);
+  const ReadStrategy parsed_strategy = parse_strategy(strategy);
+  const TransferOptions options = transfer_options(threads);
   Listed listed = listing_of(listing);
   const GilReleased released;
-  return archive_of_file(File::duplicate(descriptor, name), start, mode, how, terms, std::move(listed));
+  return archive_of_file(File::duplicate(descriptor, name), start, mode, parsed_strategy, options,
+                         std::move(listed));
 }
 
-// A buffer cannot be mapped copy-on-write: mode "c" copies each storage, the others share it.
+// A buffer cannot be mapped copy-on-write, so mode "c" copies each storage. Other modes share the
+// buffer.
 ArchivePointer open_buffer(const py::object& buffer, const std::string& letters, const py::object& listing) {
   const Mode mode = mode_of(letters);
   Listed listed = listing_of(listing);
@@ -117,42 +122,42 @@ ArchivePointer open_buffer(const py::object& buffer, const std::string& letters,
                      std::move(listed));
 }
 
-// A file that has archives in it, one behind the other.
+// A file that contains several archives, one after the other.
 class MultiArchiveFile {
  public:
   MultiArchiveFile(const py::bytes& path, const std::string& letters, const std::string& strategy,
                    unsigned threads)
-      : mode_(mode_of(letters)), terms_(terms_of(threads)) {
+      : mode_(mode_of(letters)), options_(transfer_options(threads)) {
     const std::string name = path;
-    const Way how = way_of(strategy);
+    const ReadStrategy parsed_strategy = parse_strategy(strategy);
     const GilReleased released;
     File file = file_at(name, mode_);
-    mapping_ = mapper_of(file, 0, mode_, how, terms_);
-    source_ = source_of(std::move(file), 0, how, terms_);
+    mapping_ = mapper_of(file, 0, mode_, parsed_strategy, options_);
+    source_ = source_of(std::move(file), 0, parsed_strategy, options_);
   }
 
   ArchivePointer archive(std::uint64_t offset, std::uint64_t size) const {
     const GilReleased released;
-    auto source = std::make_shared<const PartSource>(source_, Extent{offset, size}, terms_);
+    auto source = std::make_shared<const PartSource>(source_, Extent{offset, size}, options_);
     auto mapping = mapping_ ? std::make_shared<PartMapper>(mapping_, offset) : nullptr;
     return Archive::open(std::move(source), std::move(mapping), mode_);
   }
 
  private:
   Mode mode_;
-  Terms terms_;
+  TransferOptions options_;
   std::shared_ptr<Mapper> mapping_;
   std::shared_ptr<const Source> source_;
 };
 
 using Pair = std::pair<std::uint64_t, std::uint64_t>;
 
-// A result of the model server: (descriptor, offset, size) of each part, and where the tables (offset, rows)
-// and the pickle (offset, size) are in the first part. The storages keep the lease.
+// Opens a result of the model server from (descriptor, offset, size) of each part. The tables
+// (offset, rows) and the pickle (offset, size) are in the first part. The storages keep the lease.
 ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, std::uint64_t>>& parts,
                               int lease, Pair mappings, Pair storages, Pair pickle) {
   const GilReleased released;
-  if (parts.empty()) throw FormatError("published: no parts");
+  if (parts.empty()) throw FormatError("published: expected at least one part");
   const auto held = std::make_shared<const Lease>(lease);
   std::vector<std::uint64_t> sizes;
   for (const auto& [descriptor, offset, size] : parts) sizes.push_back(size);
@@ -171,7 +176,7 @@ ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, s
 
 }  // namespace
 
-void register_opening(py::module_& module, ArchiveClass& archive) {
+void register_archive_opener(py::module_& module, ArchiveClass& archive) {
   py::class_<MultiArchiveFile>(module, "MultiArchiveFile")
       .def(py::init<const py::bytes&, const std::string&, const std::string&, unsigned>(), py::arg("path"),
            py::arg("mode"), py::arg("strategy"), py::arg("threads"))

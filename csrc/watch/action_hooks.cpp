@@ -1,4 +1,4 @@
-// Hooks of libc's functions that change names, start programs or connect sockets.
+// Hooks of libc functions that change names, start programs or connect sockets.
 #include <fcntl.h>
 #include <netdb.h>
 #include <spawn.h>
@@ -24,7 +24,7 @@ namespace {
 using zerocopy::watch::Kind;
 using zerocopy::watch::note;
 
-/// Note that a name is of this process's own making, or removing.
+/// Records a name that this process created or removed.
 int changed(int result, int folder, const char* path) noexcept {
   if (result == 0) note({.kind = Kind::changed, .folder = folder, .path = path});
   return result;
@@ -35,7 +35,8 @@ int changed(int result, int folder, const char* path, int other_folder, const ch
   return changed(result, other_folder, other);
 }
 
-/// Note a program that is about to run, if it is one: whoever looks along PATH tries names in vain.
+/// Records a program that is about to run, if the file exists: a search along PATH tries many
+/// names.
 void running(const char* path) noexcept {
   if (!zerocopy::watch::is_on() || path == nullptr) return;
   const int before = errno;
@@ -44,7 +45,7 @@ void running(const char* path) noexcept {
   errno = before;
 }
 
-/// Note a command of the shell's. As an absolute path it keeps its words.
+/// Records a shell command. A command that starts with an absolute path keeps its words.
 void running_command(const char* command) noexcept {
   if (!zerocopy::watch::is_on() || command == nullptr) return;
   note({.kind = Kind::ran, .path = "/bin/sh", .target = command, .target_size = std::strlen(command)});
@@ -181,7 +182,7 @@ ZEROCOPY_HOOK int connect(int socket, const struct sockaddr* address, socklen_t 
 
 ZEROCOPY_HOOK int getaddrinfo(const char* host, const char* service, const struct addrinfo* hints,
                               struct addrinfo** found) {
-  // Without an answer nothing is connected, and that decides the call's result too.
+  // Even a failed lookup decides the call's result, although nothing is connected.
   if (host != nullptr) note({.kind = Kind::spoke, .path = "", .flags = AF_INET});
   return next_getaddrinfo(host, service, hints, found);
 }

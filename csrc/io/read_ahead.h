@@ -1,5 +1,5 @@
-// A mapped file, brought into memory by many requests at once before it is touched: page by page each touch
-// would wait for a request of its own.
+// Reads a mapped file into memory by many requests at once. Page faults would read it one request
+// at a time.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@
 
 namespace zerocopy {
 
-// Mapped bytes, and where they are in their file: the file if it can still be opened, else what it was
-// called.
+// Mapped bytes and their offset in the file. `file` is empty if the file cannot be opened any more.
+// `name` is for errors.
 struct MappedPart {
   Region region;
   std::uint64_t offset;
@@ -23,28 +23,28 @@ struct MappedPart {
   std::string name;
 };
 
-// Reads the pages of mapped bytes, from `offset` on in the file; who touches them then finds them. Throws
-// FileError for what cannot be read.
-void read_ahead(const File& file, std::uint64_t offset, const Region& mapped, const Terms& terms);
+// Reads the pages of mapped bytes into memory. `offset` is their offset in the file. Throws
+// FileError for pages that cannot be read.
+void read_ahead(const File& file, std::uint64_t offset, const Region& mapped, const TransferOptions& options);
 
-// Several parts one behind the other, on threads of its own while the program goes on. Lives as long as it is
-// at work or somebody holds it; a process that ends does not wait for it.
+// Reads several parts in order, on its own threads, while the program continues. The object lives
+// until the reading has ended and no caller holds it. Process exit does not wait for it.
 class ReadAhead {
  public:
-  // `threads` read; one more waits for them.
+  // Starts `threads` threads that read, and one more that waits for them.
   static std::shared_ptr<ReadAhead> start(std::vector<MappedPart> parts, unsigned threads);
 
   std::uint64_t size() const noexcept { return size_; }
   std::uint64_t done() const noexcept { return done_.load(std::memory_order_relaxed); }
 
-  // No request is begun any more. The bytes that came stay in memory.
+  // Starts no further request. Pages that were read stay in memory.
   void cancel() noexcept { cancelled_.store(true, std::memory_order_relaxed); }
   bool cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed); }
 
-  // True when it is over: done, cancelled or failed; false if that did not happen in that time.
+  // Returns true if the reading has ended (done, cancelled or failed), and false after the timeout.
   bool wait_for(std::chrono::milliseconds time) const;
 
-  // Once it is over: throws what went wrong.
+  // Throws the error that ended the reading. Call this only after the end.
   void rethrow() const;
 
  private:

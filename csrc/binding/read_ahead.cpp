@@ -1,13 +1,13 @@
-#include "binding/ahead.h"
+#include "binding/read_ahead.h"
 
 #include <pybind11/stl.h>
 
 #include <algorithm>
 
 #include "binding/torch_bridge.h"
-#include "io/ahead.h"
 #include "io/file_system.h"
 #include "io/maps.h"
+#include "io/read_ahead.h"
 #include "python/gil.h"
 
 namespace py = pybind11;
@@ -15,7 +15,7 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-constexpr std::uint64_t kLargestGap = std::uint64_t{64} << 10U;
+constexpr std::uint64_t kMaxGap = std::uint64_t{64} << 10U;
 
 class BackgroundReading {
  public:
@@ -42,7 +42,7 @@ class BackgroundReading {
 
  private:
   std::shared_ptr<ReadAhead> reading_;
-  std::vector<Region> locked_;  // unmapped, they would not be locked any more
+  std::vector<Region> locked_;  // unmapping would unlock them
 };
 
 std::unique_ptr<BackgroundReading> read_path(const py::bytes& path, unsigned threads, bool locks) {
@@ -55,7 +55,7 @@ std::unique_ptr<BackgroundReading> read_path(const py::bytes& path, unsigned thr
   return std::make_unique<BackgroundReading>(std::move(parts), threads, locks);
 }
 
-// Neighbours of one owner are one; so is what lies between them, headers mostly.
+// Merges neighbouring regions of one owner, with the gaps between them, which are mostly headers.
 std::vector<Region> joined(std::vector<Region> regions) {
   std::ranges::sort(regions, {}, [](const Region& region) { return region.data(); });
   std::vector<Region> runs;
@@ -63,7 +63,7 @@ std::vector<Region> joined(std::vector<Region> regions) {
     if (!runs.empty() && runs.back().owner() == region.owner()) {
       Region& run = runs.back();
       const auto end = static_cast<std::size_t>(region.data() - run.data()) + region.size();
-      if (region.data() <= run.data() + run.size() + kLargestGap) {
+      if (region.data() <= run.data() + run.size() + kMaxGap) {
         run = Region(run.data(), std::max(run.size(), end), run.owner());
         continue;
       }
@@ -73,7 +73,7 @@ std::vector<Region> joined(std::vector<Region> regions) {
   return runs;
 }
 
-// Of storages that lie in mappings of files; of others there is nothing to read.
+// Reads storages in mapped files. Other storages are in memory already.
 std::unique_ptr<BackgroundReading> read_storages(const std::vector<py::object>& storages, unsigned threads,
                                                  bool locks) {
   std::vector<Region> regions;
@@ -88,7 +88,7 @@ std::unique_ptr<BackgroundReading> read_storages(const std::vector<py::object>& 
   for (Region& run : joined(std::move(regions))) {
     const FileMapping* mapping = mapping_of(mappings, run.bytes());
     if (mapping == nullptr) continue;
-    // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see how far it is in the mapping
+    // NOLINTNEXTLINE(*-reinterpret-cast): the address's offset in the mapping
     const std::uint64_t inside = reinterpret_cast<std::uintptr_t>(run.data()) - mapping->begin;
     parts.push_back({std::move(run), mapping->offset + inside, file_of(*mapping), mapping->path});
   }
@@ -99,7 +99,7 @@ py::tuple as_tuple(const FileSystem& found) { return py::make_tuple(found.name, 
 
 }  // namespace
 
-void register_ahead(py::module_& module) {
+void register_read_ahead(py::module_& module) {
   py::class_<BackgroundReading>(module, "BackgroundReading")
       .def_property_readonly("size", &BackgroundReading::size)
       .def_property_readonly("done", &BackgroundReading::done)

@@ -1,5 +1,5 @@
 // Reading a mapped file ahead, reading past the page cache, and which file systems are far away.
-#include "io/ahead.h"
+#include "io/read_ahead.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -10,9 +10,9 @@
 #include <tuple>
 
 #include "io/direct.h"
+#include "io/file_part.h"
 #include "io/file_system.h"
 #include "io/maps.h"
-#include "io/part.h"
 #include "support.h"
 
 namespace zerocopy::test {
@@ -50,17 +50,17 @@ std::shared_ptr<ReadAhead> ahead_of(const std::string& path, File file) {
 TEST_F(AheadTest, FillsAMapping) {
   const File file = open();
   const Region part = map_extent(file, {4097, 9 * kMiB}, Mode::copy_on_write);
-  read_ahead(file, 4097, part, {.threads = 4, .meanwhile = {}});
+  read_ahead(file, 4097, part, {.threads = 4, .on_progress = {}});
   EXPECT_EQ(part.bytes().text(), from(4097, 9 * kMiB));
 }
 
-TEST_F(AheadTest, PagesThatWereWrittenToAreNoFilesAnyMore) {
+TEST_F(AheadTest, WrittenPagesDoNotBelongToTheFile) {
   const Region whole = map_file(open(), 0, Mode::copy_on_write);
   const int pagemap = ::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   ASSERT_GE(pagemap, 0);
-  // NOLINTNEXTLINE(*-reinterpret-cast): an address, to look it up
+  // NOLINTNEXTLINE(*-reinterpret-cast): the address to look up
   const auto begin = reinterpret_cast<std::uintptr_t>(whole.data());
-  EXPECT_EQ(whole.bytes().text(), content_);  // which has read every page
+  EXPECT_EQ(whole.bytes().text(), content_);  // this reads every page
   EXPECT_TRUE(is_unwritten(pagemap, begin, whole.size()));
   whole.data()[9 * kMiB] = std::byte{1};
   EXPECT_FALSE(is_unwritten(pagemap, begin, whole.size()));
@@ -72,11 +72,11 @@ TEST_F(AheadTest, PagesThatWereWrittenToAreNoFilesAnyMore) {
   ::close(pagemap);
 }
 
-TEST_F(AheadTest, AFileThatWasCutIsAnErrorAndNoSignal) {
+TEST_F(AheadTest, TruncatedFileThrows) {
   const File file = open();
   const Region whole = map_file(file, 0, Mode::read_only);
   cut(5 * kMiB);
-  EXPECT_THROW(read_ahead(file, 0, whole, {.threads = 4, .meanwhile = {}}), FileError);
+  EXPECT_THROW(read_ahead(file, 0, whole, {.threads = 4, .on_progress = {}}), FileError);
 }
 
 TEST_F(AheadTest, InTheBackground) {
@@ -87,7 +87,7 @@ TEST_F(AheadTest, InTheBackground) {
   EXPECT_EQ(reading->done(), content_.size());
 }
 
-TEST_F(AheadTest, InTheBackgroundOfAFileThatWasCut) {
+TEST_F(AheadTest, TruncatedFileInTheBackground) {
   File file = open();
   const Region whole = map_file(file, 0, Mode::read_only);
   cut(5 * kMiB);
@@ -98,24 +98,24 @@ TEST_F(AheadTest, InTheBackgroundOfAFileThatWasCut) {
   EXPECT_THROW(reading->rethrow(), FileError);
 }
 
-TEST_F(AheadTest, CancelledAndLetGo) {
+TEST_F(AheadTest, CancelAndRelease) {
   for (int round = 0; round < 20; ++round) {
     const auto reading = ahead_of(path_, open());
     reading->cancel();
-    if (round % 2 != 0) continue;  // nobody waits
+    if (round % 2 != 0) continue;  // no thread waits
     EXPECT_TRUE(reading->wait_for(kLong));
     EXPECT_NO_THROW(reading->rethrow());
   }
 }
 
-// Whether the page at an offset is in the page cache.
+// Returns whether the page at an offset is in the page cache.
 bool is_cached(const Region& mapped, std::uint64_t offset) {
   unsigned char resident = 0;
   EXPECT_EQ(::mincore(mapped.data() + offset / 4096 * 4096, 1, &resident), 0);
   return (resident & 1U) != 0;
 }
 
-TEST_F(AheadTest, WhatIsExpectedIsReadByTheKernel) {
+TEST_F(AheadTest, KernelReadsExpectedRanges) {
   const File file = open();
   ASSERT_EQ(::fsync(file.descriptor()), 0);
   ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
@@ -156,7 +156,7 @@ TEST_F(AheadTest, PartsOfAFile) {
 
 TEST_F(AheadTest, PastThePageCache) {
   for (const std::uint64_t start : {0U, 4096U, 100U}) {
-    const DirectSource source(open(), start, {.threads = 4, .meanwhile = {}});
+    const DirectSource source(open(), start, {.threads = 4, .on_progress = {}});
     for (const Extent extent : {Extent{0, 10}, Extent{0, 8192}, Extent{64, 9 * kMiB}, Extent{4095, 4098},
                                 Extent{77, 5 * kMiB}, Extent{12 * kMiB, kMiB / 2}}) {
       EXPECT_EQ(source.read(extent).bytes().text(), from(start + extent.offset, extent.size))
@@ -167,13 +167,13 @@ TEST_F(AheadTest, PastThePageCache) {
   }
 }
 
-TEST_F(AheadTest, PastThePageCacheOfAFileThatWasCut) {
-  const DirectSource source(open(), 0, {.threads = 4, .meanwhile = {}});
+TEST_F(AheadTest, TruncatedFilePastThePageCache) {
+  const DirectSource source(open(), 0, {.threads = 4, .on_progress = {}});
   cut(5 * kMiB + 5);
   EXPECT_THROW(source.read(Extent{0, 13 * kMiB}), FileError);
 }
 
-TEST_F(AheadTest, WhichFileIsMappedWhere) {
+TEST_F(AheadTest, FindsTheMappedFile) {
   const File file = open();
   const Region mapped = map_extent(file, {2 * kMiB, kMiB}, Mode::read_only);
   const std::vector<FileMapping> mappings = file_mappings();
@@ -203,12 +203,12 @@ TEST(Maps, Lines) {
   }
 }
 
-TEST(Memory, PagesLieAsTheFileDoes) {
+TEST(Memory, PagesAlignWithTheFile) {
   for (const std::uint64_t offset : {0U, 64U, 4096U, 5000U}) {
     for (const std::size_t size : {std::size_t{1}, std::size_t{5000}, std::size_t{5} << 20U}) {
       const Region pages = allocate_pages(size, offset);
       EXPECT_EQ(pages.size(), size);
-      // NOLINTNEXTLINE(*-reinterpret-cast): an address, to see where its page begins
+      // NOLINTNEXTLINE(*-reinterpret-cast): the address's offset in its page
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pages.data()) % 4096, offset % 4096);
       pages.data()[size - 1] = std::byte{1};
       EXPECT_EQ(pages.data()[0], size == 1 ? std::byte{1} : std::byte{0});
@@ -216,7 +216,7 @@ TEST(Memory, PagesLieAsTheFileDoes) {
   }
 }
 
-TEST(FileSystems, WhichAreFarAway) {
+TEST(FileSystems, NetworkTypes) {
   const std::vector<std::tuple<std::uint64_t, std::string, bool>> table = {
       {0x6969, "NFS", true},        {0xFF534D42, "CIFS", true},
       {0xFE534D42, "SMB2", true},   {0x517B, "SMB", true},

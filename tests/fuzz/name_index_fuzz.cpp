@@ -1,14 +1,13 @@
-// The names of a document's leaves: each of them is found, no two are alike, and a few bytes name only so
-// many.
-#include "checkpoint/catalog.h"
+// The names of a document's leaves: each is found, all differ, and their size is in proportion.
+#include "checkpoint/name_index.h"
 #include "fuzz.h"
 #include "pickle/machine.h"
 
 namespace zerocopy::fuzz {
 namespace {
 
-// All names may take Budget::kFixed and 64 times the pickle. The tables of leaves take three times what they
-// are charged.
+// Names may take Budget::kFixed and 64 times the pickle. The tables of leaves take three times
+// their charge.
 constexpr std::uint64_t kBudget = 64;
 
 void run(const Region& pickle) {
@@ -17,12 +16,12 @@ void run(const Region& pickle) {
                            (128 + 4 * kBudget) * std::uint64_t{pickle.size()});
   succeeds([&] {
     const Document document = read_pickle(pickle);
-    const Catalog catalog(document);
-    for (std::size_t i = 0; i < catalog.leaves().size(); ++i) {
-      const auto& [name, value] = catalog.leaves()[i];
-      check(catalog.find(name) == i, "a leaf is found by its name");
-      check(!Path::is_branch(value), "a leaf is no branch");
-      const Tensor* tensor = Catalog::dense(value);
+    const NameIndex name_index(document);
+    for (std::size_t i = 0; i < name_index.leaves().size(); ++i) {
+      const auto& [name, value] = name_index.leaves()[i];
+      check(name_index.find(name) == i, "a leaf is found by its name");
+      check(!BranchPath::is_branch(value), "a leaf is no branch");
+      const Tensor* tensor = NameIndex::dense(value);
       check(tensor == nullptr || document.tensors[tensor->index] == tensor, "a tensor knows its number");
     }
   });

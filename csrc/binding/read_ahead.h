@@ -1,4 +1,4 @@
-// Reading ahead, for Python: files and mappings brought into memory in the background.
+// Reading ahead for Python: files and mappings are read into memory in the background.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -6,6 +6,6 @@
 namespace zerocopy {
 
 // BackgroundReading, read_path_ahead, read_storages_ahead, file_system_of_path, file_system_of_descriptor.
-void register_ahead(pybind11::module_& module);
+void register_read_ahead(pybind11::module_& module);
 
 }  // namespace zerocopy

@@ -1,4 +1,4 @@
-// Hooks of libc's functions that open files: each calls libc's own, then notes which file that was.
+// Hooks of libc functions that open files. Each calls libc's function, then records the file.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -12,7 +12,7 @@
 #include "watch/area.h"
 #include "watch/next.h"
 
-// glibc calls these where flags need no mode. No header declares them.
+// glibc calls these functions if the flags need no mode. No header declares them.
 extern "C" {
 int __open_2(const char* path, int flags);
 int __open64_2(const char* path, int flags);
@@ -26,7 +26,7 @@ using zerocopy::watch::Kind;
 using zerocopy::watch::note;
 using zerocopy::watch::note_path;
 
-/// Note an open that has come to `descriptor`, and return that.
+/// Records an open that returned `descriptor`, and returns the descriptor.
 int opened(int descriptor, int folder, const char* path, int flags) noexcept {
   if (!zerocopy::watch::is_on()) return descriptor;
   const int before = errno;

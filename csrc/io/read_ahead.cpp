@@ -1,4 +1,4 @@
-#include "io/ahead.h"
+#include "io/read_ahead.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -12,9 +12,9 @@ namespace {
 
 struct Cancelled {};
 
-// Where the kernel cannot fill a mapping's pages, or says only that one of them could not be read: reading
-// the file itself brings it into the page cache too, and says what is wrong. A mapping may be older than
-// `file` is open: where the file ends before it, it was cut in between.
+// Reads a range of a file into the page cache, where the kernel cannot populate the mapping or
+// hides the error. The mapping may be older than `file`. If the file ends before the mapping, it
+// was cut.
 void read_through(const File& file, Extent extent) {
   constexpr std::uint64_t kPart = std::uint64_t{1} << 20U;
   std::vector<std::byte> scratch(static_cast<std::size_t>(std::min(kPart, extent.size)));
@@ -26,20 +26,22 @@ void read_through(const File& file, Extent extent) {
   }
 }
 
-// `unfilled` gets the extents of the file that the kernel did not fill.
+// Calls `unfilled` with the extents of the file that the kernel did not populate.
 template <typename Unfilled>
-void fill_pages(std::uint64_t offset, const Region& mapped, const Terms& terms, Unfilled unfilled) {
+void fill_pages(std::uint64_t offset, const Region& mapped, const TransferOptions& options,
+                Unfilled unfilled) {
   const Piece whole{{offset, mapped.size()}, mapped.data()};
   const auto move = [&](const Piece& request) {
     if (!populate({request.to, static_cast<std::size_t>(request.extent.size)})) unfilled(request.extent);
   };
-  transfer(std::span(&whole, 1), move, terms);
+  transfer(std::span(&whole, 1), move, options);
 }
 
 }  // namespace
 
-void read_ahead(const File& file, std::uint64_t offset, const Region& mapped, const Terms& terms) {
-  fill_pages(offset, mapped, terms, [&](Extent extent) { read_through(file, extent); });
+void read_ahead(const File& file, std::uint64_t offset, const Region& mapped,
+                const TransferOptions& options) {
+  fill_pages(offset, mapped, options, [&](Extent extent) { read_through(file, extent); });
 }
 
 ReadAhead::ReadAhead(std::vector<MappedPart> parts, unsigned threads)
@@ -50,8 +52,7 @@ ReadAhead::ReadAhead(std::vector<MappedPart> parts, unsigned threads)
 std::shared_ptr<ReadAhead> ReadAhead::start(std::vector<MappedPart> parts, unsigned threads) {
   std::shared_ptr<ReadAhead> made(new ReadAhead(std::move(parts), threads));
   const SignalsBlocked blocked;
-  // Detached: nobody joins it, so nobody waits for it at the end of the process. It touches nothing that
-  // could be gone by then, only what it holds itself.
+  // Detached, so process exit does not wait for it. The thread uses only objects that it owns.
   std::thread([made] { made->run(); }).detach();
   return made;
 }
@@ -60,7 +61,7 @@ void ReadAhead::run() noexcept {
   std::exception_ptr fault;
   try {
     read_parts();
-  } catch (const Cancelled&) {  // NOLINT(bugprone-empty-catch): it is over, which is all there is to say
+  } catch (const Cancelled&) {  // NOLINT(bugprone-empty-catch): a cancelled reading has no error
   } catch (...) {
     fault = std::current_exception();
   }
@@ -77,10 +78,10 @@ void ReadAhead::read_parts() {
     done_.store(before + done, std::memory_order_relaxed);
     if (cancelled()) throw Cancelled();
   };
-  const Terms terms{.threads = threads_, .meanwhile = look};
+  const TransferOptions options{.threads = threads_, .on_progress = look};
   for (const MappedPart& part : parts_) {
     look(0);
-    fill_pages(part.offset, part.region, terms, [&](Extent extent) {
+    fill_pages(part.offset, part.region, options, [&](Extent extent) {
       if (!part.file) throw FileError(EIO, part.name);
       read_through(*part.file, extent);
     });

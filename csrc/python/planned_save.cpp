@@ -1,4 +1,4 @@
-#include "python/saving.h"
+#include "python/planned_save.h"
 
 #include <pybind11/stl.h>
 
@@ -18,25 +18,26 @@ template <typename Item>
 std::vector<Item> items_of(const py::object& buffer) {
   const Region region = region_of_buffer(buffer.ptr(), Access::any);
   const ByteSpan bytes = region.bytes();
-  if (bytes.size() % sizeof(Item) != 0) throw FormatError("a plan that ends within an item");
+  if (bytes.size() % sizeof(Item) != 0)
+    throw FormatError("save plan: its size is not a multiple of the item size");
   std::vector<Item> items(bytes.size() / sizeof(Item));
   if (!items.empty()) std::memcpy(items.data(), bytes.data(), bytes.size());
   return items;
 }
 
-// A file that is going to be written by a plan. It does not own the descriptors.
+// A file that a plan writes. It does not own the descriptors.
 class PlannedSave {
  public:
   PlannedSave(const std::tuple<py::object, py::object, py::object, py::object>& plan, int descriptor,
               std::tuple<std::string, std::string, std::string, bool> names, std::vector<int> earlier,
               const py::object& report)
       : archive_(items_of<Step>(std::get<0>(plan)), items_of<std::byte>(std::get<1>(plan)),
-                 items_of<std::byte>(std::get<2>(plan)), items_of<Mention>(std::get<3>(plan))),
+                 items_of<std::byte>(std::get<2>(plan)), items_of<ChecksumReference>(std::get<3>(plan))),
         descriptor_(descriptor),
         names_(std::move(names)),
         earlier_(std::move(earlier)),
         report_(region_of_buffer(report.ptr(), Access::writable)) {
-    if (report_.size() < sizeof(SaveReport)) throw FormatError("a report has no room");
+    if (report_.size() < sizeof(SaveReport)) throw FormatError("save plan: the report buffer is too small");
   }
 
   pid_t begin_in_copy() {
@@ -73,7 +74,7 @@ class PlannedSave {
 
 }  // namespace
 
-void register_saving(py::module_& module) {
+void register_planned_save(py::module_& module) {
   using Plan = std::tuple<py::object, py::object, py::object, py::object>;
   using Names = std::tuple<std::string, std::string, std::string, bool>;
   py::class_<PlannedSave>(module, "PlannedSave")

@@ -1,4 +1,4 @@
-// Hooks of libc's functions that ask about paths: each calls libc's own, then notes the answer.
+// Hooks of libc functions that query paths. Each calls libc's function, then records the answer.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -11,8 +11,8 @@
 #include "watch/area.h"
 #include "watch/next.h"
 
-// Programs call these that were built with an older glibc, or with checks of buffers. No header declares
-// them.
+// Programs built with an older glibc, or with buffer checks, call these functions. No header
+// declares them.
 extern "C" {
 int __xstat(int version, const char* path, struct stat* status) noexcept;
 int __lxstat(int version, const char* path, struct stat* status) noexcept;
@@ -51,8 +51,8 @@ Kind kind_of(int flags) noexcept {
   return (flags & AT_SYMLINK_NOFOLLOW) != 0 ? Kind::looked_at : Kind::looked;
 }
 
-/// Ask the kernel itself: glibc keeps the old entrances for old programs only, where dlsym does not find
-/// them.
+/// Calls the kernel directly: glibc keeps these entry points only for old programs, and dlsym does
+/// not find them.
 int ask(int folder, const char* path, void* status, int flags) noexcept {
   return static_cast<int>(syscall(SYS_newfstatat, folder, path, status, flags));
 }

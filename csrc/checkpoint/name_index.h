@@ -1,0 +1,74 @@
+// The leaves of a document by dotted names.
+//
+//   {"model": {"weight": T}, "steps": [1, 2]}      model.weight   steps.0   steps.1
+//
+// Dicts, lists and tuples are branches, and all other values are leaves. If the document itself is
+// a leaf, its name is "". Keys other than strings are converted as by str(). If two leaves have the
+// same name, the later name gets "~2" appended. If keys of a dict are equal, the last value takes
+// the place of the first, as in Python.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "memory/budget.h"
+#include "pickle/document.h"
+#include "text/name_hash.h"
+#include "text/name_table.h"
+
+namespace zerocopy {
+
+struct Leaf {
+  std::string_view name;  // a view of the pickle, or of the index
+  Value value;
+};
+
+// The branches on the current path. A branch that contains itself is not entered again.
+class BranchPath {
+ public:
+  explicit BranchPath(const Document& document) : entered_(document.slots()) {}
+
+  static bool is_branch(const Value& value);
+
+  // Returns false if the branch is on the path already. Throws FormatError if branches nest too
+  // deep.
+  bool enter(const Node& branch);
+  void leave(const Node& branch);
+  int depth() const noexcept { return depth_; }
+
+ private:
+  std::vector<bool> entered_;  // by slot
+  int depth_ = 0;
+};
+
+class NameIndex {
+ public:
+  // Throws FormatError when the names are out of proportion to the pickle: a few bytes can nest one
+  // list in another repeatedly.
+  explicit NameIndex(const Document& document);
+
+  // In the order of the walk through the document.
+  const std::vector<Leaf>& leaves() const noexcept { return leaves_; }
+  // Returns the position among the leaves.
+  std::optional<std::size_t> find(std::string_view name) const;
+
+  // Returns whether a leaf is a tensor of any layout, or a parameter.
+  static bool is_tensor(const Value& value);
+  // Returns the dense tensor of the leaf or of its parameter, else null.
+  static const Tensor* dense(const Value& value);
+
+ private:
+  void add(std::string_view name, const Value& value);
+  void add_leaf(std::string_view name, const Value& value);
+  std::string_view join(std::string_view branch, std::string_view key);
+  std::string_view keep(std::string name);
+
+  Budget budget_;
+  BranchPath branch_path_;
+  std::vector<Leaf> leaves_;
+  std::deque<std::string> kept_;
+  NameTable<NameHash> by_name_;
+};
+
+}  // namespace zerocopy
