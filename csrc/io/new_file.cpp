@@ -169,6 +169,7 @@ int NewFile::copy_through(int source, Extent extent, std::span<std::byte> buffer
   return append({buffer.data(), got}, {});
 }
 
+// NOLINTNEXTLINE(readability-make-member-function-const): it ends the writing
 int NewFile::finish(const FileNaming& naming) noexcept {
   if (::fsync(descriptor_) != 0) return errno;
   for (const int earlier : naming.earlier) wait_for(earlier);

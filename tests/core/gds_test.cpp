@@ -24,9 +24,9 @@ constexpr std::uint64_t kBlock = 4096;
 // The counters and settings of the test double.
 class Numbers {
  public:
-  Numbers() : library_(::dlopen(CUFILE_TWIN, RTLD_NOW | RTLD_LOCAL)) { call<void()>("twin_reset")(); }
-  void set(const char* name, long value) const { call<void(const char*, long)>("twin_set")(name, value); }
-  long get(const char* name) const { return call<long(const char*)>("twin_get")(name); }
+  Numbers() : library_(::dlopen(FAKE_CUFILE, RTLD_NOW | RTLD_LOCAL)) { call<void()>("fake_reset")(); }
+  void set(const char* name, long value) const { call<void(const char*, long)>("fake_set")(name, value); }
+  long get(const char* name) const { return call<long(const char*)>("fake_get")(name); }
 
  private:
   template <typename Function>
@@ -36,7 +36,7 @@ class Numbers {
   void* library_;
 };
 
-std::shared_ptr<const Library> twin_library() { return Library::open({CUFILE_TWIN}, {CUFILE_TWIN}); }
+std::shared_ptr<const Library> fake_library() { return Library::open({FAKE_CUFILE}, {FAKE_CUFILE}); }
 
 class GdsTest : public ::testing::Test {
  protected:
@@ -51,13 +51,13 @@ class GdsTest : public ::testing::Test {
   void TearDown() override {
     std::filesystem::remove(path_);
     std::free(memory_);
-    EXPECT_EQ(twin.get("files"), 0);
-    EXPECT_EQ(twin.get("buffers"), 0);
-    EXPECT_EQ(twin.get("batches"), 0);
-    EXPECT_EQ(twin.get("later"), 0);
-    EXPECT_EQ(twin.get("drivers"), 0);
-    EXPECT_EQ(twin.get("allocations"), 0);
-    EXPECT_EQ(twin.get("violations"), 0);
+    EXPECT_EQ(fake.get("files"), 0);
+    EXPECT_EQ(fake.get("buffers"), 0);
+    EXPECT_EQ(fake.get("batches"), 0);
+    EXPECT_EQ(fake.get("later"), 0);
+    EXPECT_EQ(fake.get("drivers"), 0);
+    EXPECT_EQ(fake.get("allocations"), 0);
+    EXPECT_EQ(fake.get("violations"), 0);
     EXPECT_EQ(descriptors(), descriptors_);
   }
 
@@ -67,7 +67,7 @@ class GdsTest : public ::testing::Test {
       int descriptor;
       ~Closed() { ::close(descriptor); }
     } const closed{descriptor};
-    return RegisteredFile::open(Driver::open(twin_library(), kernel_driver_), descriptor, path_);
+    return RegisteredFile::open(Driver::open(fake_library(), kernel_driver_), descriptor, path_);
   }
   static long descriptors() {
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
@@ -85,7 +85,7 @@ class GdsTest : public ::testing::Test {
   }
 
   static constexpr std::uint64_t kRoom = std::uint64_t{48} << 20U;
-  Numbers twin;
+  Numbers fake;
   std::filesystem::path path_;
   std::string kernel_driver_ = "/proc";
   std::string content_;
@@ -133,7 +133,7 @@ TEST_F(GdsTest, WritingPastTheEndExtendsTheFile) {
 TEST_F(GdsTest, ShortReadsContinue) {
   for (const long most : {4096L, 8192L, 5000L, 100L}) {
     const auto file = open(O_RDONLY);
-    twin.set("most", most);
+    fake.set("most", most);
     file->read({512, at(512, 30 * kBlock)});
     ASSERT_EQ(here(512, 30 * kBlock), there(512, 30 * kBlock)) << most;
     file->read({512, at(40 * kBlock + 3, 30 * kBlock)});
@@ -143,7 +143,7 @@ TEST_F(GdsTest, ShortReadsContinue) {
 
 TEST_F(GdsTest, ShortWritesContinue) {
   const auto file = open();
-  twin.set("most", 5000);
+  fake.set("most", 5000);
   std::memset(memory_, 'x', 20 * kBlock);
   file->write({kBlock, at(0, 20 * kBlock)});
   content_.replace(kBlock, 20 * kBlock, std::string(20 * kBlock, 'x'));
@@ -164,7 +164,7 @@ TEST_F(GdsTest, EndOfFileThrows) {
 TEST_F(GdsTest, ErrorsOfReads) {
   const auto file = open();
   const RegisteredFile::Piece piece{0, at(0, 8 * kBlock)};
-  twin.set("fail_after", 0);
+  fake.set("fail_after", 0);
   try {
     file->read(piece);
     FAIL();
@@ -173,24 +173,24 @@ TEST_F(GdsTest, ErrorsOfReads) {
     EXPECT_EQ(error.path(), path_);
   }
   EXPECT_THROW(file->write(piece), FileError);
-  twin.set("fail_code", 5030);
+  fake.set("fail_code", 5030);
   try {
     file->read(piece);
     FAIL();
   } catch (const FileError& error) {
     EXPECT_EQ(error.reason(), "cuFileRead: CU_FILE_INTERNAL_ERROR (5030)");
   }
-  twin.set("fail_code", 5008);
+  fake.set("fail_code", 5008);
   EXPECT_THROW(file->read(piece), UnsupportedError);
   EXPECT_THROW(file->write(piece), UnsupportedError);
 }
 
 TEST_F(GdsTest, ErrorsOfTheDevice) {
   const auto file = open();
-  twin.set("copy", 700);
+  fake.set("copy", 700);
   EXPECT_THROW(file->read({1, at(1, 100)}), FileError);
   EXPECT_THROW(file->write({1, at(1, 100)}), FileError);
-  twin.set("alloc", 2);
+  fake.set("alloc", 2);
   try {
     file->read({0, at(512, 30 * kBlock)});
     FAIL();
@@ -204,43 +204,43 @@ TEST_F(GdsTest, BuffersAreRegisteredOnceAndUsed) {
   Driver& driver = file->driver();
   driver.register_buffer(at(0, 64 * kBlock));
   driver.register_buffer(at(0, 64 * kBlock));
-  EXPECT_EQ(twin.get("registrations"), 1);
+  EXPECT_EQ(fake.get("registrations"), 1);
   EXPECT_THROW(driver.register_buffer(at(0, kBlock)), UnsupportedError);
   file->read({2 * kBlock, at(5 * kBlock, 3 * kBlock)});
-  EXPECT_EQ(twin.get("registered_moves"), 1);
+  EXPECT_EQ(fake.get("registered_moves"), 1);
   EXPECT_EQ(here(5 * kBlock, 3 * kBlock), there(2 * kBlock, 3 * kBlock));
   file->read({2 * kBlock, at(62 * kBlock, 3 * kBlock)});  // leaves the buffer
-  EXPECT_EQ(twin.get("registered_moves"), 1);
+  EXPECT_EQ(fake.get("registered_moves"), 1);
   driver.deregister_buffer(at(0, 64 * kBlock));
-  EXPECT_EQ(twin.get("buffers"), 1);
+  EXPECT_EQ(fake.get("buffers"), 1);
   driver.deregister_buffer(at(0, 64 * kBlock));
-  EXPECT_EQ(twin.get("buffers"), 0);
+  EXPECT_EQ(fake.get("buffers"), 0);
   EXPECT_THROW(driver.deregister_buffer(at(0, 64 * kBlock)), std::invalid_argument);
 }
 
 TEST_F(GdsTest, BuffersOfOtherCodeStayRegistered) {
   const auto file = open(O_RDONLY);
   Driver& driver = file->driver();
-  twin.set("buf_register", 5023);
+  fake.set("buf_register", 5023);
   driver.register_buffer(at(0, 64 * kBlock));
   driver.register_buffer(at(0, 64 * kBlock));
   file->read({2 * kBlock, at(5 * kBlock, 3 * kBlock)});
-  EXPECT_EQ(twin.get("registered_moves"), 0);
+  EXPECT_EQ(fake.get("registered_moves"), 0);
   EXPECT_EQ(here(5 * kBlock, 3 * kBlock), there(2 * kBlock, 3 * kBlock));
   driver.deregister_buffer(at(0, 64 * kBlock));
   driver.deregister_buffer(at(0, 64 * kBlock));
   EXPECT_THROW(driver.deregister_buffer(at(0, 64 * kBlock)), std::invalid_argument);
-  EXPECT_EQ(twin.get("violations"), 0);
+  EXPECT_EQ(fake.get("violations"), 0);
 }
 
 TEST_F(GdsTest, BounceBuffersAreUsedAgain) {
   const auto file = open(O_RDONLY);
   for (int i = 0; i < 5; ++i) file->read({0, at(512, 30 * kBlock)});
-  EXPECT_EQ(twin.get("allocations"), 1);
-  EXPECT_EQ(twin.get("registrations"), 1);
-  twin.set("context", 2);
+  EXPECT_EQ(fake.get("allocations"), 1);
+  EXPECT_EQ(fake.get("registrations"), 1);
+  fake.set("context", 2);
   file->read({0, at(512, 30 * kBlock)});
-  EXPECT_EQ(twin.get("allocations"), 2);
+  EXPECT_EQ(fake.get("allocations"), 2);
 }
 
 TEST_F(GdsTest, SeveralThreadsReadOneFile) {
@@ -264,7 +264,7 @@ TEST_F(GdsTest, SeveralThreadsReadOneFile) {
 
 TEST_F(GdsTest, UnregisteredBuffersWork) {
   const auto file = open(O_RDONLY);
-  twin.set("buf_register", 5036);
+  fake.set("buf_register", 5036);
   EXPECT_THROW(file->driver().register_buffer(at(0, kBlock)), UnsupportedError);
   file->read({0, at(512, 30 * kBlock)});
   EXPECT_EQ(here(512, 30 * kBlock), there(0, 30 * kBlock));
@@ -287,31 +287,31 @@ TEST_F(GdsTest, Batches) {
   };
   file->read_all(pieces);
   check();
-  EXPECT_EQ(twin.get("batched"), 10);
-  twin.set("most", kBlock);  // each request is completed only partly
+  EXPECT_EQ(fake.get("batched"), 10);
+  fake.set("most", kBlock);  // each request is completed only partly
   file->read_all(pieces);
   check();
-  twin.set("fail_after", 3);  // one request fails, also when it is repeated alone
+  fake.set("fail_after", 3);  // one request fails, also when it is repeated alone
   EXPECT_THROW(file->read_all(pieces), FileError);
-  twin.set("fail_after", -1);
-  twin.set("batch_submit", 5035);
+  fake.set("fail_after", -1);
+  fake.set("batch_submit", 5035);
   file->read_all(pieces);
   check();
-  twin.set("batch_submit", 0);
-  twin.set("batch_setup", 5039);
+  fake.set("batch_submit", 0);
+  fake.set("batch_setup", 5039);
   file->read_all(pieces);
   check();
-  twin.set("batch_setup", 0);
-  twin.set("batch_status", 5030);
+  fake.set("batch_setup", 0);
+  fake.set("batch_status", 5030);
   EXPECT_THROW(file->read_all(pieces), FileError);
-  twin.set("batch_status", 0);
-  twin.set("batch_stalls", 1);
+  fake.set("batch_status", 0);
+  fake.set("batch_stalls", 1);
   EXPECT_THROW(file->read_all(pieces, 0), FileError);
-  EXPECT_EQ(twin.get("cancelled"), 2);
+  EXPECT_EQ(fake.get("cancelled"), 2);
 }
 
 TEST_F(GdsTest, SmallBatchesAndLargeRequests) {
-  twin.set("max_batch", 2);
+  fake.set("max_batch", 2);
   content_.assign(36U << 20U, 'a');
   for (std::size_t i = 0; i < content_.size(); i += 1000) content_[i] = static_cast<char>(i / 1000);
   std::ofstream(path_, std::ios::binary) << content_;
@@ -319,11 +319,11 @@ TEST_F(GdsTest, SmallBatchesAndLargeRequests) {
   const std::vector<RegisteredFile::Piece> pieces{{0, at(0, content_.size())}};
   file->read_all(pieces);
   EXPECT_EQ(here(0, content_.size()), content_);
-  EXPECT_EQ(twin.get("batched"), 3);
+  EXPECT_EQ(fake.get("batched"), 3);
 }
 
 TEST_F(GdsTest, ALibraryWithoutBatchesAndStreams) {
-  twin.set("features", 0);
+  fake.set("features", 0);
   const auto file = open(O_RDONLY);
   const std::vector<RegisteredFile::Piece> pieces{{0, at(0, kBlock)}, {kBlock, at(kBlock, kBlock)}};
   file->read_all(pieces);
@@ -331,7 +331,7 @@ TEST_F(GdsTest, ALibraryWithoutBatchesAndStreams) {
   RegisteredFile::Pending pending(file, {0, at(0, 4 * kBlock)}, nullptr);
   pending.wait();
   EXPECT_EQ(here(0, 4 * kBlock), there(0, 4 * kBlock));
-  EXPECT_EQ(twin.get("batched") + twin.get("async_reads"), 0);
+  EXPECT_EQ(fake.get("batched") + fake.get("async_reads"), 0);
 }
 
 TEST_F(GdsTest, ReadsInAStream) {
@@ -339,28 +339,28 @@ TEST_F(GdsTest, ReadsInAStream) {
   auto* const stream = memory_;  // any address
   {
     RegisteredFile::Pending pending(file, {100, at(100, 20 * kBlock)}, stream);
-    EXPECT_EQ(twin.get("later"), 1);
+    EXPECT_EQ(fake.get("later"), 1);
     pending.wait();
     EXPECT_EQ(here(100, 20 * kBlock), there(100, 20 * kBlock));
     pending.wait();  // does nothing more
   }
   // The destructor waits.
   { const RegisteredFile::Pending left(file, {0, at(0, 20 * kBlock)}, stream); }
-  EXPECT_EQ(twin.get("later"), 0);
-  twin.set("most", 5000);
+  EXPECT_EQ(fake.get("later"), 0);
+  fake.set("most", 5000);
   RegisteredFile::Pending in_part(file, {0, at(0, 20 * kBlock)}, stream);
   in_part.wait();
   EXPECT_EQ(here(0, 20 * kBlock), there(0, 20 * kBlock));
-  twin.set("async", 5038);
+  fake.set("async", 5038);
   RegisteredFile::Pending refused(file, {kBlock, at(0, 20 * kBlock)}, stream);
   refused.wait();
   EXPECT_EQ(here(0, 20 * kBlock), there(kBlock, 20 * kBlock));
-  twin.set("async", 0);
-  twin.set("fail_after", 0);
+  fake.set("async", 0);
+  fake.set("fail_after", 0);
   RegisteredFile::Pending failed(file, {0, at(0, 20 * kBlock)}, stream);
   EXPECT_THROW(failed.wait(), FileError);
   RegisteredFile::Pending ended(file, {30 * kBlock, at(0, 20 * kBlock)}, stream);
-  twin.set("fail_after", 1L << 40U);
+  fake.set("fail_after", 1L << 40U);
   EXPECT_THROW(ended.wait(), FormatError);
 }
 
@@ -373,54 +373,54 @@ TEST_F(GdsTest, RefusalsNameTheirReason) {
     }
     return std::string();
   };
-  twin.set("init", 100);
+  fake.set("init", 100);
   EXPECT_EQ(reason(), "cuInit: CUDA error 100");
-  twin.set("init", 0);
-  twin.set("devices", 0);
+  fake.set("init", 0);
+  fake.set("devices", 0);
   EXPECT_EQ(reason(), "CUDA has no device");
-  twin.set("devices", 1);
+  fake.set("devices", 1);
   kernel_driver_ = "/proc/driver/none";
   EXPECT_EQ(reason(),
             "/proc/driver/none is missing: load the kernel module nvidia-fs, without which cuFile hangs");
   kernel_driver_ = "/proc";
-  twin.set("driver_open", 5033);
+  fake.set("driver_open", 5033);
   EXPECT_EQ(reason(), "cuFileDriverOpen: CU_FILE_NVFS_SETUP_ERROR (5033)");
-  twin.set("driver_open", 5011);
-  twin.set("driver_open_cuda", 3);
+  fake.set("driver_open", 5011);
+  fake.set("driver_open_cuda", 3);
   EXPECT_EQ(reason(), "cuFileDriverOpen: CU_FILE_CUDA_DRIVER_ERROR (5011), CUDA error 3");
-  twin.set("driver_open", 0);
-  twin.set("properties", 5002);
+  fake.set("driver_open", 0);
+  fake.set("properties", 5002);
   EXPECT_EQ(reason(), "cuFileDriverGetProperties: CU_FILE_DRIVER_INVALID_PROPS (5002)");
-  twin.set("properties", 0);
-  twin.set("handle_register", 5008);
+  fake.set("properties", 0);
+  fake.set("handle_register", 5008);
   EXPECT_EQ(reason(), "cuFileHandleRegister: CU_FILE_IO_NOT_SUPPORTED (5008)");
-  twin.set("handle_register", 5031);
+  fake.set("handle_register", 5031);
   EXPECT_THROW(open(), FileError);
 }
 
 TEST_F(GdsTest, DriverOpenedByOtherCodeStaysOpen) {
-  twin.set("drivers", 1);
-  twin.set("driver_open", 5026);
+  fake.set("drivers", 1);
+  fake.set("driver_open", 5026);
   {
     const auto file = open(O_RDONLY);
     file->read({0, at(0, kBlock)});
     EXPECT_EQ(file->driver().version(), 1140);
   }
-  EXPECT_EQ(twin.get("drivers"), 1);
-  twin.set("drivers", 0);
+  EXPECT_EQ(fake.get("drivers"), 1);
+  fake.set("drivers", 0);
 }
 
 TEST_F(GdsTest, MissingLibraries) {
-  EXPECT_THROW(Library::open({"/nonexistent/libcuda.so.1"}, {CUFILE_TWIN}), UnsupportedError);
-  EXPECT_THROW(Library::open({CUFILE_TWIN}, {"/nonexistent/libcufile.so.0"}), UnsupportedError);
-  EXPECT_THROW(Library::open({CUFILE_TWIN}, {}), UnsupportedError);
-  EXPECT_THROW(Library::open({CUFILE_TWIN}, {"libm.so.6"}), UnsupportedError);  // another library
-  EXPECT_EQ(Library::open({CUFILE_TWIN}, {"/nonexistent", CUFILE_TWIN})->path(), CUFILE_TWIN);
+  EXPECT_THROW(Library::open({"/nonexistent/libcuda.so.1"}, {FAKE_CUFILE}), UnsupportedError);
+  EXPECT_THROW(Library::open({FAKE_CUFILE}, {"/nonexistent/libcufile.so.0"}), UnsupportedError);
+  EXPECT_THROW(Library::open({FAKE_CUFILE}, {}), UnsupportedError);
+  EXPECT_THROW(Library::open({FAKE_CUFILE}, {"libm.so.6"}), UnsupportedError);  // another library
+  EXPECT_EQ(Library::open({FAKE_CUFILE}, {"/nonexistent", FAKE_CUFILE})->path(), FAKE_CUFILE);
 }
 
 TEST_F(GdsTest, AFileSystemWithoutDirectAccess) {
   const int descriptor = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-  EXPECT_THROW(RegisteredFile::open(Driver::open(twin_library(), kernel_driver_), descriptor, "status"),
+  EXPECT_THROW(RegisteredFile::open(Driver::open(fake_library(), kernel_driver_), descriptor, "status"),
                UnsupportedError);
   ::close(descriptor);
 }

@@ -1,4 +1,4 @@
-"""``zerocopy.gds``: without cuFile, and over a twin of cuFile that keeps its rules and fails where it is told to."""
+"""``zerocopy.gds``: without cuFile, and over a fake cuFile that keeps its rules and fails where it is told to."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ STATE = {
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> cufile.Twin:
+def library(tmp_path_factory: pytest.TempPathFactory) -> cufile.FakeCufile:
     return cufile.build(tmp_path_factory.mktemp("cufile"))
 
 
 @pytest.fixture
-def twin(library: cufile.Twin) -> Iterator[cufile.Twin]:
+def fake(library: cufile.FakeCufile) -> Iterator[cufile.FakeCufile]:
     with library.in_use():
         yield library
 
@@ -128,13 +128,13 @@ def test_what_is_required(refused: None, tmp_path: Path) -> None:
         zerocopy.gds.load(path, "cpu", require="direct")
 
 
-@pytest.mark.parametrize("with_twin", [False, True])
-def test_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) -> None:
-    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+@pytest.mark.parametrize("with_fake", [False, True])
+def test_files(library: cufile.FakeCufile, tmp_path: Path, with_fake: bool) -> None:
+    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
         path, storage = tmp_path / "bytes", filled(10 * BLOCK + 5)
         with zerocopy.gds.GdsFile(path, os.O_RDWR | os.O_CREAT) as file:
-            assert (file.handle is not None) == with_twin
-            assert file.reason == ("" if with_twin else "the reason")
+            assert (file.handle is not None) == with_fake
+            assert file.reason == ("" if with_fake else "the reason")
             for offset in (0, 100, 3 * BLOCK):
                 file.save_storage(storage, offset)
                 assert path.read_bytes()[offset : offset + storage.nbytes()] == storage_bytes(storage)
@@ -160,26 +160,26 @@ def test_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) -> None:
             assert storage_bytes(loaded) == path.read_bytes()[2 * BLOCK : 8 * BLOCK]
             with (
                 contextlib.nullcontext()
-                if with_twin
+                if with_fake
                 else pytest.raises(zerocopy.UnsupportedError, match="reason")
             ):
                 file.register_handle()
-        if with_twin:
+        if with_fake:
             assert min(library.get(name) for name in ("reads", "writes", "batched", "async_reads")) > 0
 
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_what_is_under_way_is_waited_for_on_its_device(
-    twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
+    fake: cufile.FakeCufile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     """Whichever device is the thread's own: the default stream is that of the current device."""
     events: list[str] = []
 
     @contextlib.contextmanager
     def ready(device: torch.device) -> Iterator[None]:
-        events.append(f"on {device}: {twin.get('later')} under way")
+        events.append(f"on {device}: {fake.get('later')} under way")
         yield
-        events.append(f"{twin.get('later')} under way")
+        events.append(f"{fake.get('later')} under way")
 
     path = tmp_path / "bytes"
     path.write_bytes(bytes(8 * BLOCK))
@@ -198,9 +198,9 @@ def test_memory_of_the_host_is_that_whatever_the_default_device_is() -> None:
         assert staging._Piece(100, torch.device("cpu")).tensor.device.type == "cpu"
 
 
-@pytest.mark.parametrize("with_twin", [False, True])
-def test_faults_of_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) -> None:
-    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+@pytest.mark.parametrize("with_fake", [False, True])
+def test_faults_of_files(library: cufile.FakeCufile, tmp_path: Path, with_fake: bool) -> None:
+    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
         path = tmp_path / "bytes"
         with pytest.raises(FileNotFoundError) as missing:
             zerocopy.gds.GdsFile(path)
@@ -237,16 +237,16 @@ def test_faults_of_files(library: cufile.Twin, tmp_path: Path, with_twin: bool) 
             zerocopy.gds.GdsFile(tmp_path, os.O_RDWR)
 
 
-@pytest.mark.parametrize("with_twin", [False, True])
+@pytest.mark.parametrize("with_fake", [False, True])
 @pytest.mark.parametrize("refusal", [0, 5038])
 def test_a_load_outlives_its_file(
-    library: cufile.Twin, tmp_path: Path, with_twin: bool, refusal: int
+    library: cufile.FakeCufile, tmp_path: Path, with_fake: bool, refusal: int
 ) -> None:
     """Another file may get its descriptor number."""
     path, other = tmp_path / "bytes", tmp_path / "other"
     path.write_bytes(storage_bytes(filled(9 * BLOCK)))
     other.write_bytes(bytes(9 * BLOCK))
-    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
         library.set(**{"async": refusal})
         with zerocopy.gds.GdsFile(path) as file:
             waiting = [file.load_storage_async(lying_as(0, size), BLOCK) for size in (5, 6 * BLOCK)]
@@ -260,13 +260,13 @@ def test_a_load_outlives_its_file(
         del waiting, loading
 
 
-@pytest.mark.parametrize("with_twin", [False, True])
+@pytest.mark.parametrize("with_fake", [False, True])
 def test_the_offset_says_where_also_in_a_file_to_append_to(
-    library: cufile.Twin, tmp_path: Path, with_twin: bool
+    library: cufile.FakeCufile, tmp_path: Path, with_fake: bool
 ) -> None:
     path = tmp_path / "bytes"
     path.write_bytes(bytes(9 * BLOCK))
-    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
         with zerocopy.gds.GdsFile(path, os.O_RDWR | os.O_APPEND) as file:
             file.save_storage(filled(5 * BLOCK), 7)
         assert path.read_bytes() == bytes(7) + storage_bytes(filled(5 * BLOCK)) + bytes(4 * BLOCK - 7)
@@ -340,28 +340,28 @@ def test_memory_that_a_broken_device_may_still_read_is_kept(
 # ------------------------------------------------------------------------------------- checkpoints, both ways
 
 
-@pytest.mark.parametrize("with_twin", [False, True])
-def test_saved(library: cufile.Twin, tmp_path: Path, with_twin: bool) -> None:
+@pytest.mark.parametrize("with_fake", [False, True])
+def test_saved(library: cufile.FakeCufile, tmp_path: Path, with_fake: bool) -> None:
     path = tmp_path / "model.pt"
-    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
         zerocopy.gds.save(STATE, path)
         assert_same(stock_load(path), STATE)
         assert_same(zerocopy.load(path), STATE)
         offsets = zerocopy.storage_offsets(path)
         assert len(offsets) == 6  # what is tied is there once
         assert not any(extent.offset % BLOCK for extent in offsets.values())
-        if with_twin:
+        if with_fake:
             assert library.get("writes") > 0
         loaded = zerocopy.gds.load(path, device="cpu")
         assert_same(loaded, STATE)
-        if with_twin:
+        if with_fake:
             assert library.get("reads") > 0
             assert untyped(loaded["bias"]).nbytes() == 12  # its own, not that of the whole
         for device in ("cpu", torch.device("cpu"), "auto"):
             assert_same(zerocopy.gds.load(str(path), device), STATE)
 
 
-def test_saved_again(twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_again(fake: cufile.FakeCufile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offsets are found once; the files are the same; what is mapped stays."""
     asked = []
     found = _core.zip_records
@@ -381,12 +381,12 @@ def test_saved_again(twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.Monk
     assert [file.name for file in tmp_path.iterdir()] == ["model.pt"]
 
 
-@pytest.mark.parametrize("with_twin", [False, True])
-def test_a_pipe(library: cufile.Twin, tmp_path: Path, with_twin: bool) -> None:
+@pytest.mark.parametrize("with_fake", [False, True])
+def test_a_pipe(library: cufile.FakeCufile, tmp_path: Path, with_fake: bool) -> None:
     """No new file takes its place."""
     pipe, state = tmp_path / "pipe", {"w": torch.arange(9.0)}
     os.mkfifo(pipe)
-    with library.in_use() if with_twin else driver.using(zerocopy.UnsupportedError("the reason")):
+    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
         descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         zerocopy.gds.save(state, pipe)
         read = os.read(descriptor, 1 << 16)
@@ -397,11 +397,11 @@ def test_a_pipe(library: cufile.Twin, tmp_path: Path, with_twin: bool) -> None:
     assert pipe.is_fifo() and [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
-def test_room_is_left(twin: cufile.Twin, tmp_path: Path) -> None:
+def test_room_is_left(fake: cufile.FakeCufile, tmp_path: Path) -> None:
     with zerocopy.skip_data():
         zerocopy.gds.save({"w": torch.ones(1 << 20)}, tmp_path / "model.pt")
     assert not stock_load(tmp_path / "model.pt")["w"].any()
-    assert twin.get("writes") == 0
+    assert fake.get("writes") == 0
 
 
 def safetensors(padding: int) -> bytes:
@@ -417,37 +417,37 @@ def safetensors(padding: int) -> bytes:
 
 
 @pytest.mark.parametrize("padding", [0, 1, 3])
-def test_safetensors(twin: cufile.Twin, tmp_path: Path, padding: int) -> None:
+def test_safetensors(fake: cufile.FakeCufile, tmp_path: Path, padding: int) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(safetensors(padding))
     loaded = zerocopy.gds.load(path, "cpu", require="compat")
     assert_same(loaded, {"a": torch.arange(5000.0), "b": torch.arange(3)})
     assert all(tensor.data_ptr() % tensor.element_size() == 0 for tensor in loaded.values())
-    assert twin.get("reads") > 0
+    assert fake.get("reads") > 0
 
 
-def test_legacy_and_shards(twin: cufile.Twin, tmp_path: Path) -> None:
+def test_legacy_and_shards(fake: cufile.FakeCufile, tmp_path: Path) -> None:
     path = tmp_path / "legacy.pt"
     path.write_bytes(saved_bytes(STATE, _use_new_zipfile_serialization=False))
     assert_same(zerocopy.gds.load(path, "cpu"), STATE)
     plain = {name: STATE[name].clone() for name in ("weight", "large", "half")}
     zerocopy.save(plain, tmp_path / "plain.pt")
     zerocopy.convert(tmp_path / "plain.pt", tmp_path / "shards", max_shard_size="1MB")
-    before = twin.get("reads")
+    before = fake.get("reads")
     assert_same(
         dict(sorted(zerocopy.gds.load(tmp_path / "shards", "cpu").items())), dict(sorted(plain.items()))
     )
-    assert twin.get("reads") > before
+    assert fake.get("reads") > before
 
 
-def test_small_tensors_come_together(twin: cufile.Twin, tmp_path: Path) -> None:
+def test_small_tensors_come_together(fake: cufile.FakeCufile, tmp_path: Path) -> None:
     state = {f"layer.{i}": torch.full((10,), float(i)) for i in range(500)}
     torch.save(state, tmp_path / "model.pt")
     assert_same(zerocopy.gds.load(tmp_path / "model.pt", "cpu"), state)
-    assert twin.get("reads") + twin.get("batched") <= 3
+    assert fake.get("reads") + fake.get("batched") <= 3
 
 
-def test_what_is_not_plain_goes_by_the_cpu(twin: cufile.Twin, tmp_path: Path) -> None:
+def test_what_is_not_plain_goes_by_the_cpu(fake: cufile.FakeCufile, tmp_path: Path) -> None:
     path, state = tmp_path / "deflated.pt", {"weight": _BASE, "bias": torch.ones(3)}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         torch.save(state, tmp_path / "stored.pt")
@@ -457,10 +457,10 @@ def test_what_is_not_plain_goes_by_the_cpu(twin: cufile.Twin, tmp_path: Path) ->
     assert_same(zerocopy.gds.load(path, "cpu"), state)
     with pytest.raises(zerocopy.UnsupportedError, match="its storages must be converted"):
         zerocopy.gds.load(path, "cpu", require="compat")
-    assert twin.get("reads") == 0
+    assert fake.get("reads") == 0
 
 
-def test_damaged_and_unsafe_files(twin: cufile.Twin, tmp_path: Path) -> None:
+def test_damaged_and_unsafe_files(fake: cufile.FakeCufile, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     zerocopy.gds.save(STATE, path)
     whole = path.read_bytes()
@@ -476,11 +476,11 @@ def test_damaged_and_unsafe_files(twin: cufile.Twin, tmp_path: Path) -> None:
     torch.save({"w": torch.ones(3000), "other": os.system}, path)
     with pytest.raises(pickle.UnpicklingError, match="system"):
         zerocopy.gds.load(path, "cpu")
-    assert twin.get("reads") == 0  # nothing of any of them was read to a device
+    assert fake.get("reads") == 0  # nothing of any of them was read to a device
 
 
 def test_a_file_that_is_cut_meanwhile(
-    twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: cufile.FakeCufile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model.pt"
     zerocopy.gds.save(STATE, path)
@@ -495,7 +495,7 @@ def test_a_file_that_is_cut_meanwhile(
         zerocopy.gds.load(path, "cpu")
 
 
-def test_records_that_lie_far_from_each_other(twin: cufile.Twin, tmp_path: Path) -> None:
+def test_records_that_lie_far_from_each_other(fake: cufile.FakeCufile, tmp_path: Path) -> None:
     """Each run of neighbours lies as in the file, and what is between them is neither read nor allocated."""
     places = [(5_000_001, 100_000), (3, 10), (0, 2), (5_200_000, 7), (90_000_123, 50_000), (77, 0)]
     path = tmp_path / "bytes"
@@ -512,7 +512,7 @@ def test_records_that_lie_far_from_each_other(twin: cufile.Twin, tmp_path: Path)
     ):
         for number, (_, size) in enumerate(places):
             assert storage_bytes(image.storage(number, channel)) == storage_bytes(filled(size))
-    assert 0 < twin.get("bytes_read") < 200_000
+    assert 0 < fake.get("bytes_read") < 200_000
 
 
 def test_no_room_on_the_device(tmp_path: Path) -> None:
@@ -524,39 +524,39 @@ def test_no_room_on_the_device(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ cuFile that fails
 
 
-def test_short_reads_and_writes(twin: cufile.Twin, tmp_path: Path) -> None:
+def test_short_reads_and_writes(fake: cufile.FakeCufile, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     for most in (3 * BLOCK, 5000):
-        twin.set(most=most)
+        fake.set(most=most)
         zerocopy.gds.save(STATE, path)
         assert_same(stock_load(path), STATE)
         assert_same(zerocopy.gds.load(path, "cpu"), STATE)
 
 
 @pytest.mark.parametrize("after", [0, 1])
-def test_errors_in_the_middle(twin: cufile.Twin, tmp_path: Path, after: int) -> None:
+def test_errors_in_the_middle(fake: cufile.FakeCufile, tmp_path: Path, after: int) -> None:
     path = tmp_path / "model.pt"
     zerocopy.gds.save({"old": 1}, path)
-    twin.set(features=0, most=8 * BLOCK, fail_after=after, fail_errno=errno.EIO)
+    fake.set(features=0, most=8 * BLOCK, fail_after=after, fail_errno=errno.EIO)
     with pytest.raises(OSError) as caught:
         zerocopy.gds.save(STATE, path)
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(path))
     assert stock_load(path) == {"old": 1}
     assert len(list(tmp_path.iterdir())) == 1
-    twin.set(fail_after=-1)
+    fake.set(fail_after=-1)
     zerocopy.gds.save(STATE, path)
-    twin.set(fail_after=after, fail_code=5030)
+    fake.set(fail_after=after, fail_code=5030)
     with pytest.raises(OSError, match="CU_FILE_INTERNAL_ERROR") as caught:
         zerocopy.gds.load(path, "cpu")
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(path))
 
 
 @pytest.mark.parametrize("done", [-5, -1, -5030, 5, 3 * BLOCK])
-def test_a_read_in_a_stream_that_comes_to_little(twin: cufile.Twin, tmp_path: Path, done: int) -> None:
+def test_a_read_in_a_stream_that_comes_to_little(fake: cufile.FakeCufile, tmp_path: Path, done: int) -> None:
     """In its compatibility mode some cuFile has -EIO for every one, and reads all the same where it is asked to."""
     path = tmp_path / "bytes"
     path.write_bytes(storage_bytes(filled(9 * BLOCK)))
-    twin.set(async_done=done)
+    fake.set(async_done=done)
     with zerocopy.gds.GdsFile(path) as file:
         storage = lying_as(7, 8 * BLOCK)
         if done > 0:  # so much is there
@@ -564,7 +564,7 @@ def test_a_read_in_a_stream_that_comes_to_little(twin: cufile.Twin, tmp_path: Pa
         assert (
             storage_bytes(file.load_storage_async(storage, 7).wait()) == path.read_bytes()[7 : 7 + 8 * BLOCK]
         )
-        twin.set(fail_after=0)
+        fake.set(fail_after=0)
         if done < 0:
             with pytest.raises(OSError) as caught:
                 file.load_storage_async(storage, 7).wait()
@@ -573,11 +573,11 @@ def test_a_read_in_a_stream_that_comes_to_little(twin: cufile.Twin, tmp_path: Pa
 
 @pytest.mark.parametrize("fault", [{"handle_register": 5008}, {"fail_after": 0, "fail_code": 5008}])
 def test_cufile_that_refuses(
-    twin: cufile.Twin, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: dict[str, int]
+    fake: cufile.FakeCufile, tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: dict[str, int]
 ) -> None:
     """All goes on without it, and says so; unless it is required."""
     path = tmp_path / "model.pt"
-    twin.set(**fault)
+    fake.set(**fault)
     caplog.set_level("INFO", "zerocopy")
     zerocopy.gds.save(STATE, path)
     assert "without cuFile: " in caplog.text and "CU_FILE_IO_NOT_SUPPORTED (5008)" in caplog.text
@@ -595,19 +595,19 @@ def test_cufile_that_refuses(
 
 
 def test_memory_that_cufile_refuses_uses_the_staged_copy(
-    twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: cufile.FakeCufile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zerocopy.gds.save(STATE, tmp_path / "model.pt")
     device = fresh_simulated_device()
     monkeypatch.setitem(devices.KINDS, "cpu", device)
     assert_same(zerocopy.gds.load(tmp_path / "model.pt", "cpu"), STATE)
     assert not device.allocations
-    twin.set(handle_register=5008)
+    fake.set(handle_register=5008)
     assert_same(zerocopy.gds.load(tmp_path / "model.pt", "cpu"), STATE)
     assert len(device.allocations) == 1 and device.copies
 
 
-def test_a_driver_that_does_not_open(library: cufile.Twin) -> None:
+def test_a_driver_that_does_not_open(library: cufile.FakeCufile) -> None:
     library.reset()
     library.set(driver_open=5033)
     with pytest.raises(zerocopy.UnsupportedError, match="CU_FILE_NVFS_SETUP_ERROR"):
@@ -631,7 +631,7 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
-def test_libraries_are_found_by_name(library: cufile.Twin, child: Child, tmp_path: Path) -> None:
+def test_libraries_are_found_by_name(library: cufile.FakeCufile, child: Child, tmp_path: Path) -> None:
     """By the dynamic linker, and not asked again in a process that is forked."""
     for name in ("libcuda.so.1", "libcufile.so.0"):
         (tmp_path / name).symlink_to(library.path)
@@ -641,7 +641,7 @@ def test_libraries_are_found_by_name(library: cufile.Twin, child: Child, tmp_pat
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="NVIDIA's kernel module is loaded")
 def test_libraries_without_the_kernel_module_are_not_opened(
-    library: cufile.Twin, child: Child, tmp_path: Path
+    library: cufile.FakeCufile, child: Child, tmp_path: Path
 ) -> None:
     for name in ("libcuda.so.1", "libcufile.so.0"):
         (tmp_path / name).symlink_to(library.path)
@@ -649,30 +649,30 @@ def test_libraries_without_the_kernel_module_are_not_opened(
     assert done.returncode == 0 and "posix" in done.stdout and "/proc/driver/nvidia" in done.stdout, done
 
 
-def test_buffers(twin: cufile.Twin, tmp_path: Path) -> None:
+def test_buffers(fake: cufile.FakeCufile, tmp_path: Path) -> None:
     storage = torch.UntypedStorage(64 * BLOCK)
     zerocopy.gds.register_buffer(storage)
     zerocopy.gds.gds_register_buffer(storage)
-    assert twin.get("registrations") == 1
+    assert fake.get("registrations") == 1
     (tmp_path / "bytes").write_bytes(storage_bytes(filled(64 * BLOCK)))
     with zerocopy.gds.GdsFile(tmp_path / "bytes") as file:
         for _ in range(3):
             file.load_storage(storage)
     assert storage_bytes(storage) == storage_bytes(filled(64 * BLOCK))
     zerocopy.gds.deregister_buffer(storage)
-    assert twin.get("buffers") >= 1
+    assert fake.get("buffers") >= 1
     zerocopy.gds.gds_deregister_buffer(storage)
     with pytest.raises(ValueError, match="not registered"):
         zerocopy.gds.deregister_buffer(storage)
-    twin.set(buf_register=5036)
+    fake.set(buf_register=5036)
     with pytest.raises(zerocopy.UnsupportedError, match="PINNING"):
         zerocopy.gds.register_buffer(storage)
 
 
-def test_a_buffer_that_somebody_else_has_registered(twin: cufile.Twin, tmp_path: Path) -> None:
+def test_a_buffer_that_somebody_else_has_registered(fake: cufile.FakeCufile, tmp_path: Path) -> None:
     """With torch's own functions, say: it is theirs to deregister, and no reason to refuse a load."""
     zerocopy.gds.save(STATE, tmp_path / "model.pt")
-    twin.set(buf_register=5023)
+    fake.set(buf_register=5023)
     assert_same(zerocopy.gds.load(tmp_path / "model.pt", "cpu"), STATE)
     storage = torch.UntypedStorage(64 * BLOCK)
     for _ in range(2):
@@ -686,7 +686,7 @@ def test_a_buffer_that_somebody_else_has_registered(twin: cufile.Twin, tmp_path:
         zerocopy.gds.deregister_buffer(storage)
 
 
-def test_cufile_is_not_called_in_a_forked_process(library: cufile.Twin, tmp_path: Path) -> None:
+def test_cufile_is_not_called_in_a_forked_process(library: cufile.FakeCufile, tmp_path: Path) -> None:
     """The parent closes its files. The child does not use cuFile, which may do anything after a fork."""
     library.reset()
     (tmp_path / "bytes").write_bytes(bytes(9 * BLOCK))
@@ -746,7 +746,7 @@ NVME, SCSI = 1 << 4, 1 << 6
     ],
 )
 def test_modes(
-    library: cufile.Twin,
+    library: cufile.FakeCufile,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     numbers: dict[str, int],
@@ -770,7 +770,7 @@ def test_modes(
 
 
 def test_a_file_system_without_files_without_names(
-    twin: cufile.Twin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: cufile.FakeCufile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As NFS and Lustre are, which GPUDirect Storage serves."""
     there = os.open
@@ -787,7 +787,7 @@ def test_a_file_system_without_files_without_names(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_system_without_direct_access(twin: cufile.Twin) -> None:
+def test_a_file_system_without_direct_access(fake: cufile.FakeCufile) -> None:
     found = zerocopy.gds.available("/proc/self/status")
     assert (found.mode, found.reason) == ("posix", "its file system refuses O_DIRECT")
 

@@ -1,4 +1,4 @@
-"""The twin of libcufile and libcuda (tests/gds/cufile_twin.cpp): built once a run, and its numbers."""
+"""A fake of libcufile and libcuda (tests/gds/fake_cufile.cpp): built once a run, and its numbers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from zerocopy.gds import driver
 ROOT = Path(__file__).parents[2]
 
 
-class Twin:
+class FakeCufile:
     """Its numbers: see there."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
         self._library = ctypes.CDLL(self.path)
-        self._library.twin_get.restype = ctypes.c_long
+        self._library.fake_get.restype = ctypes.c_long
 
     def set(self, **numbers: int) -> None:
         for name, value in numbers.items():
-            self._library.twin_set(name.encode(), ctypes.c_long(value))
+            self._library.fake_set(name.encode(), ctypes.c_long(value))
 
     def get(self, name: str) -> int:
-        return int(self._library.twin_get(name.encode()))
+        return int(self._library.fake_get(name.encode()))
 
     def open(self) -> _C.GdsDriver:
         return _C.GdsDriver.open([self.path], [self.path], "/proc")
 
     def reset(self) -> None:
-        self._library.twin_reset()
+        self._library.fake_reset()
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -59,9 +59,9 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def build(folder: Path) -> Twin:
-    path = folder / "libcufile_twin.so"
-    source = ROOT / "tests" / "gds" / "cufile_twin.cpp"
+def build(folder: Path) -> FakeCufile:
+    path = folder / "libfake_cufile.so"
+    source = ROOT / "tests" / "gds" / "fake_cufile.cpp"
     command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-I", ROOT / "csrc", source, "-o", path]
     subprocess.run(command, check=True, timeout=120)
-    return Twin(path)
+    return FakeCufile(path)

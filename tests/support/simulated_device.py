@@ -64,4 +64,4 @@ def fresh_simulated_device() -> type[SimulatedDevice]:
         "room": 1 << 40,
         "delay": 0.0,
     }
-    return type("FreshTwin", (SimulatedDevice,), state)
+    return type("FreshDevice", (SimulatedDevice,), state)

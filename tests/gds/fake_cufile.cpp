@@ -2,8 +2,8 @@
 // GPUDirect Storage has, enforced. It counts what is open, so a test sees what was left behind, and fails
 // where it is told to.
 //
-// twin_set(name, value) sets a number that one of the functions below looks at, twin_get(name) returns one or
-// a count, twin_reset() makes all as it was.
+// fake_set(name, value) sets a number that one of the functions below looks at, fake_get(name) returns one or
+// a count, fake_reset() makes all as it was.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 
 #include "gds/abi.h"
 
-using namespace zerocopy::abi;  // NOLINT(google-build-using-namespace): it is what is twinned
+using namespace zerocopy::abi;  // NOLINT(google-build-using-namespace): the fake implements this interface
 
 namespace {
 
@@ -35,7 +35,7 @@ struct Later {
   Stream stream;
 };
 
-struct Twin {
+struct FakeCufile {
   std::mutex mutex;
   std::map<std::string, long> numbers;
   std::map<FileHandle, int> files;
@@ -57,13 +57,13 @@ struct Twin {
   void* handle() { return reinterpret_cast<void*>(++last_handle); }
 };
 
-Twin& twin() {
-  static auto* const made = new Twin();  // what is called while the process ends finds it
+FakeCufile& fake() {
+  static auto* const made = new FakeCufile();  // what is called while the process ends finds it
   return *made;
 }
 
 // Does what cuFileRead and its variants do; `batched` for a batch or a stream.
-ssize_t move(Twin& t, bool write, FileHandle file, std::byte* base, std::size_t size, off_t at,
+ssize_t move(FakeCufile& t, bool write, FileHandle file, std::byte* base, std::size_t size, off_t at,
              off_t base_offset) {
   ++t[write ? "writes" : "reads"];
   if (!t.open()) return -t.broken(5001).code;
@@ -99,23 +99,23 @@ ssize_t move(Twin& t, bool write, FileHandle file, std::byte* base, std::size_t 
 #pragma GCC visibility push(default)
 extern "C" {
 
-void twin_reset() {
-  const std::lock_guard lock(twin().mutex);
-  twin().numbers.clear();
-  twin().files.clear();
-  twin().buffers.clear();
-  twin().batches.clear();
-  twin().later.clear();
+void fake_reset() {
+  const std::lock_guard lock(fake().mutex);
+  fake().numbers.clear();
+  fake().files.clear();
+  fake().buffers.clear();
+  fake().batches.clear();
+  fake().later.clear();
 }
 
-void twin_set(const char* name, long value) {
-  const std::lock_guard lock(twin().mutex);
-  twin()[name] = value;
+void fake_set(const char* name, long value) {
+  const std::lock_guard lock(fake().mutex);
+  fake()[name] = value;
 }
 
-long twin_get(const char* name) {
-  const std::lock_guard lock(twin().mutex);
-  Twin& t = twin();
+long fake_get(const char* name) {
+  const std::lock_guard lock(fake().mutex);
+  FakeCufile& t = fake();
   const std::string wanted = name;
   if (wanted == "files") return static_cast<long>(t.files.size());
   if (wanted == "buffers") return static_cast<long>(t.buffers.size());
@@ -127,46 +127,46 @@ long twin_get(const char* name) {
 // ------------------------------------------------------------------------------------------------------
 // libcuda
 
-CudaStatus cuInit(unsigned) { return static_cast<CudaStatus>(twin().get("init", 0)); }
+CudaStatus cuInit(unsigned) { return static_cast<CudaStatus>(fake().get("init", 0)); }
 
 CudaStatus cuDeviceGetCount(int* count) {
-  *count = static_cast<int>(twin().get("devices", 1));
+  *count = static_cast<int>(fake().get("devices", 1));
   return 0;
 }
 
 CudaStatus cuCtxGetCurrent(Context* context) {
-  *context = reinterpret_cast<void*>(twin().get("context", 1));
+  *context = reinterpret_cast<void*>(fake().get("context", 1));
   return 0;
 }
 
 CudaStatus cuMemAlloc_v2(DevicePointer* pointer, std::size_t size) {
-  const std::lock_guard lock(twin().mutex);
-  if (twin()["alloc"] != 0) return static_cast<CudaStatus>(twin()["alloc"]);
+  const std::lock_guard lock(fake().mutex);
+  if (fake()["alloc"] != 0) return static_cast<CudaStatus>(fake()["alloc"]);
   void* const made = std::malloc(size);
   if (made == nullptr) return 2;
-  ++twin()["allocations"];
+  ++fake()["allocations"];
   *pointer = reinterpret_cast<DevicePointer>(made);
   return 0;
 }
 
 CudaStatus cuMemFree_v2(DevicePointer pointer) {
-  const std::lock_guard lock(twin().mutex);
-  --twin()["allocations"];
+  const std::lock_guard lock(fake().mutex);
+  --fake()["allocations"];
   std::free(reinterpret_cast<void*>(pointer));
   return 0;
 }
 
 CudaStatus cuMemcpy(DevicePointer to, DevicePointer from, std::size_t size) {
-  const std::lock_guard lock(twin().mutex);
-  ++twin()["copies"];
-  if (twin()["copy"] != 0) return static_cast<CudaStatus>(twin()["copy"]);
+  const std::lock_guard lock(fake().mutex);
+  ++fake()["copies"];
+  if (fake()["copy"] != 0) return static_cast<CudaStatus>(fake()["copy"]);
   std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), size);
   return 0;
 }
 
 CudaStatus cuStreamSynchronize(Stream stream) {
-  const std::lock_guard lock(twin().mutex);
-  Twin& t = twin();
+  const std::lock_guard lock(fake().mutex);
+  FakeCufile& t = fake();
   std::vector<Later> rest;
   for (const Later& one : t.later) {
     if (one.stream != stream) {
@@ -185,24 +185,24 @@ CudaStatus cuStreamSynchronize(Stream stream) {
 // libcufile
 
 Status cuFileDriverOpen() {
-  const std::lock_guard lock(twin().mutex);
-  if (const long code = twin().get("driver_open", 0); code != 0) {
-    return {static_cast<int>(code), static_cast<int>(twin().get("driver_open_cuda", 0))};
+  const std::lock_guard lock(fake().mutex);
+  if (const long code = fake().get("driver_open", 0); code != 0) {
+    return {static_cast<int>(code), static_cast<int>(fake().get("driver_open_cuda", 0))};
   }
-  ++twin()["drivers"];
+  ++fake()["drivers"];
   return {0, 0};
 }
 
 Status cuFileDriverClose_v2() {
-  const std::lock_guard lock(twin().mutex);
-  if (!twin().open()) return twin().broken(5001);
-  --twin()["drivers"];
+  const std::lock_guard lock(fake().mutex);
+  if (!fake().open()) return fake().broken(5001);
+  --fake()["drivers"];
   return {0, 0};
 }
 
 Status cuFileDriverGetProperties(Properties* properties) {
-  const std::lock_guard lock(twin().mutex);
-  Twin& t = twin();
+  const std::lock_guard lock(fake().mutex);
+  FakeCufile& t = fake();
   if (!t.open()) return t.broken(5001);
   if (t["properties"] != 0) return {static_cast<int>(t["properties"]), 0};
   *properties = {};
@@ -221,8 +221,8 @@ Status cuFileGetVersion(int* version) {
 }
 
 Status cuFileHandleRegister(FileHandle* file, Descriptor* descriptor) {
-  const std::lock_guard lock(twin().mutex);
-  Twin& t = twin();
+  const std::lock_guard lock(fake().mutex);
+  FakeCufile& t = fake();
   if (!t.open()) return t.broken(5001);
   if (t["handle_register"] != 0) return {static_cast<int>(t["handle_register"]), 0};
   if (descriptor->type != kLinuxDescriptor || descriptor->operations != nullptr) return t.broken(5018);
@@ -235,13 +235,13 @@ Status cuFileHandleRegister(FileHandle* file, Descriptor* descriptor) {
 }
 
 void cuFileHandleDeregister(FileHandle file) {
-  const std::lock_guard lock(twin().mutex);
-  if (twin().files.erase(file) == 0) ++twin()["violations"];
+  const std::lock_guard lock(fake().mutex);
+  if (fake().files.erase(file) == 0) ++fake()["violations"];
 }
 
 Status cuFileBufRegister(const void* base, std::size_t size, int flags) {
-  const std::lock_guard lock(twin().mutex);
-  Twin& t = twin();
+  const std::lock_guard lock(fake().mutex);
+  FakeCufile& t = fake();
   if (!t.open()) return t.broken(5001);
   if (t["buf_register"] != 0) return {static_cast<int>(t["buf_register"]), 0};
   if (size == 0 || flags != 0) return t.broken(5022);
@@ -250,33 +250,33 @@ Status cuFileBufRegister(const void* base, std::size_t size, int flags) {
 }
 
 Status cuFileBufDeregister(const void* base) {
-  const std::lock_guard lock(twin().mutex);
-  return twin().buffers.erase(base) == 0 ? twin().broken(5024) : Status{0, 0};
+  const std::lock_guard lock(fake().mutex);
+  return fake().buffers.erase(base) == 0 ? fake().broken(5024) : Status{0, 0};
 }
 
 ssize_t cuFileRead(FileHandle file, void* base, std::size_t size, off_t at, off_t base_offset) {
-  const std::lock_guard lock(twin().mutex);
-  return move(twin(), false, file, static_cast<std::byte*>(base), size, at, base_offset);
+  const std::lock_guard lock(fake().mutex);
+  return move(fake(), false, file, static_cast<std::byte*>(base), size, at, base_offset);
 }
 
 ssize_t cuFileWrite(FileHandle file, const void* base, std::size_t size, off_t at, off_t base_offset) {
-  const std::lock_guard lock(twin().mutex);
+  const std::lock_guard lock(fake().mutex);
   auto* const memory = const_cast<std::byte*>(static_cast<const std::byte*>(base));
-  return move(twin(), true, file, memory, size, at, base_offset);
+  return move(fake(), true, file, memory, size, at, base_offset);
 }
 
 Status cuFileReadAsync(FileHandle file, void* base, std::size_t* size, off_t* file_offset, off_t* base_offset,
                        ssize_t* done, Stream stream) {
-  const std::lock_guard lock(twin().mutex);
-  if (twin()["async"] != 0) return {static_cast<int>(twin()["async"]), 0};
-  ++twin()["async_reads"];
-  twin().later.push_back({file, base, size, file_offset, base_offset, done, stream});
+  const std::lock_guard lock(fake().mutex);
+  if (fake()["async"] != 0) return {static_cast<int>(fake()["async"]), 0};
+  ++fake()["async_reads"];
+  fake().later.push_back({file, base, size, file_offset, base_offset, done, stream});
   return {0, 0};
 }
 
 Status cuFileBatchIOSetUp(BatchHandle* batch, unsigned requests) {
-  const std::lock_guard lock(twin().mutex);
-  Twin& t = twin();
+  const std::lock_guard lock(fake().mutex);
+  FakeCufile& t = fake();
   if (t["batch_setup"] != 0) return {static_cast<int>(t["batch_setup"]), 0};
   if (requests > static_cast<unsigned>(t.get("max_batch", 128))) return t.broken(5037);
   *batch = t.handle();
@@ -285,8 +285,8 @@ Status cuFileBatchIOSetUp(BatchHandle* batch, unsigned requests) {
 }
 
 Status cuFileBatchIOSubmit(BatchHandle batch, unsigned count, Request* requests, unsigned) {
-  const std::lock_guard lock(twin().mutex);
-  Twin& t = twin();
+  const std::lock_guard lock(fake().mutex);
+  FakeCufile& t = fake();
   if (t["batch_submit"] != 0) return {static_cast<int>(t["batch_submit"]), 0};
   auto& [room, queued] = t.batches.at(batch);
   if (queued.size() + count > room) return t.broken(5037);
@@ -300,8 +300,8 @@ Status cuFileBatchIOSubmit(BatchHandle batch, unsigned count, Request* requests,
 
 // The last first, three at a time.
 Status cuFileBatchIOGetStatus(BatchHandle batch, unsigned, unsigned* count, Event* events, timespec*) {
-  const std::lock_guard lock(twin().mutex);
-  Twin& t = twin();
+  const std::lock_guard lock(fake().mutex);
+  FakeCufile& t = fake();
   if (t["batch_status"] != 0) return {static_cast<int>(t["batch_status"]), 0};
   auto& queued = t.batches.at(batch).second;
   unsigned given = 0;
@@ -317,17 +317,17 @@ Status cuFileBatchIOGetStatus(BatchHandle batch, unsigned, unsigned* count, Even
 }
 
 Status cuFileBatchIOCancel(BatchHandle batch) {
-  const std::lock_guard lock(twin().mutex);
-  ++twin()["cancelled"];
-  twin().batches.at(batch).second.clear();
+  const std::lock_guard lock(fake().mutex);
+  ++fake()["cancelled"];
+  fake().batches.at(batch).second.clear();
   return {0, 0};
 }
 
 void cuFileBatchIODestroy(BatchHandle batch) {
-  const std::lock_guard lock(twin().mutex);
-  const auto found = twin().batches.find(batch);
-  if (found == twin().batches.end() || !found->second.second.empty()) ++twin()["violations"];
-  twin().batches.erase(batch);
+  const std::lock_guard lock(fake().mutex);
+  const auto found = fake().batches.find(batch);
+  if (found == fake().batches.end() || !found->second.second.empty()) ++fake()["violations"];
+  fake().batches.erase(batch);
 }
 
 }  // extern "C"
