@@ -180,15 +180,12 @@ def files_of(path: str) -> list[str]:
     if "\0" in path:
         raise Trouble("embedded null byte")
     try:
-        index = shard_index.index_of(path)
+        found = model_folder.located(path)
     except Error as error:
         raise Trouble(output.printable(str(error).removeprefix(f"{path}: "), _MAX_MESSAGE)) from None
-    if index is not None:
-        return [str(shard) for shard in index.shards]
-    if not os.path.isdir(path):  # noqa: PTH112  as in model_folder
-        return [path]
-    found = model_folder.model_file_in(path)
-    if found is None:
+    if isinstance(found, shard_index.Index):
+        return [str(shard) for shard in found.shards]
+    if os.path.isdir(found):  # noqa: PTH112  as in model_folder
         raise Trouble(model_folder.NOT_A_CHECKPOINT)
     return [str(found)]
 

@@ -18,7 +18,7 @@ from zerocopy.converting.zip_records import zip_records
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Options
 from zerocopy.loading import error_context, inputs
-from zerocopy.loading.formats import hdf5, model_folder
+from zerocopy.loading.formats import hdf5
 from zerocopy.loading.options import require_unknown
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving.atomic_file import path_of_file, replacing
@@ -91,9 +91,7 @@ def convert(
     >>> zerocopy.load(folder / "model.safetensors")
     {'model.weight': tensor([0., 1., 2., 3.], dtype=torch.bfloat16)}
     """
-    paths: Sequence[Any] = [
-        model_folder.resolved(path) for path in (src if isinstance(src, (list, tuple)) else [src])
-    ]
+    paths: Sequence[Any] = list(src) if isinstance(src, (list, tuple)) else [src]
     require_unknown(unknown, weights_only=True)
     target = (Path(os.fsdecode(dst)) if max_shard_size is not None else path_of_file(dst)).absolute()
     if not paths:
@@ -117,14 +115,14 @@ def convert(
     elif target.suffix not in hdf5.SUFFIXES:
         ending = target.suffix or "a file without an ending"
         raise UnsupportedError(f"{os.fspath(dst)}: convert writes .pt, .safetensors and .h5, not {ending!r}")
-    elif dtype is None and keep is None and len(paths) == 1 and _is_zip(paths[0]):
-        _copy_archive(Path(os.fsdecode(paths[0])).absolute(), target, progress)
+    elif dtype is None and keep is None and len(paths) == 1 and _is_zip(source := inputs.located(paths[0])):
+        _copy_archive(Path(os.fsdecode(source)).absolute(), target, progress)
     else:
         outputs.write_hdf5(job, target)
 
 
 def _is_zip(source: Any) -> bool:
-    if inputs.several_files(source) is not None:
+    if not isinstance(source, (str, os.PathLike)):
         return False
     with error_context.as_public_error(), error_context.naming(source, weights_only=True):
         # It checks the file, and says what it is instead.

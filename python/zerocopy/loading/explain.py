@@ -14,7 +14,7 @@ from zerocopy._native import _C
 from zerocopy.display import count, listed, shown, size
 from zerocopy.errors import Error
 from zerocopy.loading import archives, backends, diagnosis, error_context, inputs
-from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
+from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.objects import stubs
 from zerocopy.loading.options import LoadOptions
 from zerocopy.loading.readers import dcp_folder
@@ -171,15 +171,15 @@ def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation
     >>> explanation.storages[1].nbytes
     1024
     """
-    path = model_folder.resolved(path)
-    match inputs.several_files(path):
+    match inputs.located(path):
         case shard_index.Index() as index:
             shards = [_of_file(shard, backend, mode) for shard in index.shards]
             storages = tuple(storage for shard in shards for storage in shard.storages)
             return Explanation(index.name, "sharded", storages, f"in {count(len(shards), 'file')}")
         case dcp_metadata.Folder() as folder:
             return _of_folder(folder, backend, mode)
-    return _of_file(path, backend, mode)
+        case file:
+            return _of_file(file, backend, mode)
 
 
 def _of_file(f: Any, backend: str, mode: str) -> Explanation:

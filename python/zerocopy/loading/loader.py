@@ -10,7 +10,7 @@ from typing import Any
 from zerocopy._native import _C
 from zerocopy.loading import archives, diagnosis, error_context, inputs
 from zerocopy.loading.device import staging
-from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
+from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.options import LoadOptions, checked
 from zerocopy.loading.readers import tar, torchscript
 from zerocopy.loading.readers.dcp_folder import Files
@@ -103,13 +103,13 @@ def load(
     options = checked(
         map_location, pickle_module, weights_only, mmap, backend, mode, unknown, pickle_load_args
     )
-    f = model_folder.resolved(f)
-    match inputs.several_files(f):
+    match inputs.located(f):
         case shard_index.Index() as index:
             return shard_index.load(index, lambda shard: _load_file(shard, options))
         case dcp_metadata.Folder() as folder:
             return _load_folder(folder, options)
-    return _load_file(f, options)
+        case file:
+            return _load_file(file, options)
 
 
 def _load_folder(folder: dcp_metadata.Folder, options: LoadOptions) -> Any:
