@@ -27,7 +27,7 @@ def guarded(command: str, path: str, action: Callable[[], int]) -> int:
         return reading.INTERRUPTED
     except OSError as error:
         return _trouble(command, path, error.strerror or type(error).__name__)
-    except (reading.Trouble, Error, UnpicklingError) as error:
+    except (reading.Trouble, Error, UnpicklingError, ValueError) as error:
         return _trouble(command, path, str(error))
     except MemoryError:
         return _trouble(command, path, "out of memory")
