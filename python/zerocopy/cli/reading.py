@@ -199,7 +199,7 @@ def report_on(
         for report in _reports(options.files, examine):
             reports.append(report)
             if isinstance(report, TroubleReport):
-                output.complain(f"zerocopy {command}: {output.escaped(report.path)}: {report.why}")
+                output.print_error(f"zerocopy {command}: {output.escaped(report.path)}: {report.why}")
             if not options.json:
                 output.say(report.lines())
         code = max(report.code for report in reports)
@@ -209,7 +209,7 @@ def report_on(
         output.flush()
         return code
     except BrokenPipeError:
-        output.hush()
+        output.silence_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -222,7 +222,7 @@ def run_guarded(command: str, execute: Callable[[], int]) -> int:
         output.flush()
         return code
     except BrokenPipeError:
-        output.hush()
+        output.silence_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -236,7 +236,7 @@ def run_guarded(command: str, execute: Callable[[], int]) -> int:
         reason = str(error.args[0]) if error.args else "KeyError"
     except (Trouble, Error, UnpicklingError, ValueError) as error:
         reason = str(error)
-    output.complain(f"zerocopy {command}: {output.escaped(reason, _MAX_REASON_LENGTH)}")
+    output.print_error(f"zerocopy {command}: {output.escaped(reason, _MAX_REASON_LENGTH)}")
     return TROUBLE
 
 

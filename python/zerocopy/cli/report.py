@@ -198,4 +198,4 @@ def _write(text: str, target: str) -> None:
             os.unlink(file.name)  # noqa: PTH108
             raise
     if sys.stderr.isatty():
-        output.complain(f"{escaped(target)}: {display.size(len(content))}")
+        output.print_error(f"{escaped(target)}: {display.size(len(content))}")
