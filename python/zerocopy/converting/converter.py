@@ -33,6 +33,7 @@ def convert(
     keep: Keep | None = None,
     progress: Progress | None = None,
     unknown: str = "refuse",
+    strip_prefix: str = "",
 ) -> None:
     """Write a checkpoint in another format: ``.pt``, ``.safetensors`` and ``.h5``, one file or shards.
 
@@ -56,6 +57,9 @@ def convert(
     keep : str, list of str or callable, optional
         Selects leaves by dotted name: a prefix, a list of leaves and branches, or a function ``keep(name)``.
         Use ``keep=["model"]`` to drop the optimizer. Names do not change.
+    strip_prefix : str
+        Removed from the beginning of each dotted name that begins so: ``"model."`` writes ``model.weight`` as
+        ``weight``. `keep` selects by the names before that. A ``.pt`` or ``.h5`` target then holds a flat dict.
     progress : callable, optional
         Called with the bytes that are written and those that there are.
     unknown : {"refuse", "stub"}
@@ -73,7 +77,7 @@ def convert(
         There are tensors that the format cannot hold (sparse, quantized, overlapping, ...), which the message lists;
         several sources have the same names; a format that is none of these; h5py is not installed.
     ValueError
-        No such size; `keep` leaves nothing.
+        No such size; `keep` leaves nothing; no name begins with `strip_prefix`.
     KeyError
         `keep` has a name that is not there.
 
@@ -98,7 +102,9 @@ def convert(
         raise ValueError("convert takes at least one source")
     Options(dtype)  # which says what is wrong with it
     require_progress(progress)
-    job = outputs.Job(paths, dtype, keep, progress, unknown)
+    if not isinstance(strip_prefix, str):
+        raise TypeError(f"expected strip_prefix to be a str, got {type(strip_prefix).__name__}")
+    job = outputs.Job(paths, dtype, keep, progress, unknown, strip_prefix)
     if max_shard_size is not None:
         most = shard_plan.size_of(max_shard_size)
         layout = shard_plan.layout_of(target, outputs.SUFFIXES)
@@ -115,10 +121,12 @@ def convert(
     elif target.suffix not in hdf5.SUFFIXES:
         ending = target.suffix or "a file without an ending"
         raise UnsupportedError(f"{os.fspath(dst)}: convert writes .pt, .safetensors and .h5, not {ending!r}")
-    elif dtype is None and keep is None and len(paths) == 1 and _is_zip(source := inputs.located(paths[0])):
-        _copy_archive(Path(os.fsdecode(source)).absolute(), target, progress)
     else:
-        outputs.write_hdf5(job, target)
+        changes = dtype is not None or keep is not None or bool(strip_prefix)
+        if not changes and len(paths) == 1 and _is_zip(source := inputs.located(paths[0])):
+            _copy_archive(Path(os.fsdecode(source)).absolute(), target, progress)
+        else:
+            outputs.write_hdf5(job, target)
 
 
 def _is_zip(source: Any) -> bool:

@@ -79,7 +79,8 @@ def load(
     zerocopy.FormatError
         The bytes contradict the format: truncated, overlapping, out of range.
     pickle.UnpicklingError
-        The file names globals that are on no allow-list. All are listed, nothing was imported or run.
+        The file names globals that are on no allow-list. Nothing was imported or run. The message names five of them,
+        the attribute ``globals`` of the error has all.
     zerocopy.UnsupportedError
         Legal, but not supported: TorchScript, encryption, a dtype that this release of PyTorch lacks, ...
 
