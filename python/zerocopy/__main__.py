@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -13,11 +14,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None and words[:1] == ["run"] and "--warm" in words:
-        from zerocopy.launch.request import parse
+        from zerocopy.launch.request import parse, set_log_level
 
         request = parse(words[1:])
         if request is not None:
             from zerocopy.launch import client
+            from zerocopy.process import log_level
+
+            set_log_level(request.verbosity)
+            with contextlib.suppress(ValueError):  # the command reports it
+                log_level.configure()
 
             reason = client.hand_over(request)
             import logging

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Saver
+from json_schemas import require_valid
 
 import zerocopy
 from zerocopy import cli
@@ -17,7 +18,9 @@ from zerocopy import cli
 
 def measured(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, dict[str, Any]]:
     assert cli.main(["bench", "--json", "--repeat", "2", *map(str, arguments)]) == 0
-    return {row["name"]: row for row in json.loads(capsys.readouterr().out)["loaders"]}
+    found = json.loads(capsys.readouterr().out)
+    require_valid("bench", found)
+    return {row["name"]: row for row in found["loaders"]}
 
 
 def test_bench_of_pt_file_measures_what_this_torch_has(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import re
+import sys
 from pathlib import Path
 
 import pytest
+import terminals
 import torch
 from conftest import Saver, stock_load
 
 import zerocopy
 from zerocopy import cli
+from zerocopy.cli import output
 
 STATE = {"model": {"w": torch.arange(100.0), "n": torch.arange(5)}, "optimizer": {"m": torch.ones(100)}}
 
@@ -85,3 +90,85 @@ def test_what_makes_no_sense(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ar
     with pytest.raises(SystemExit) as caught:
         cli.main(["convert", *arguments])
     assert caught.value.code == 2
+
+
+def test_strip_prefix_removes_the_prefix_from_names(save: Saver, tmp_path: Path) -> None:
+    source = str(save({"model": {"w": torch.ones(3), "n": torch.ones(1)}, "other": torch.zeros(2)}))
+    for name in ("m.safetensors", "m.pt"):
+        command = ["convert", "--verify", "--strip-prefix", "model.", source, str(tmp_path / name)]
+        assert cli.main(command) == 0
+        assert sorted(zerocopy.load(tmp_path / name)) == ["n", "other", "w"]
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [({"a.b": torch.ones(1)}, "no name begins with 'model.'"),
+     ({"model.w": torch.ones(1), "w": torch.ones(1)}, "there twice: w")],
+)  # fmt: skip
+def test_strip_prefix_that_cannot_be_removed_is_trouble(
+    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str], state: dict[str, torch.Tensor], said: str
+) -> None:
+    target = tmp_path / "m.safetensors"
+    assert cli.main(["convert", "--strip-prefix", "model.", str(save(state)), str(target)]) == 2
+    assert said in capsys.readouterr().err and not target.exists()
+
+
+def test_safetensors_of_a_torch_file_say_their_format(save: Saver, tmp_path: Path) -> None:
+    one, other = tmp_path / "one.safetensors", tmp_path / "other.safetensors"
+    zerocopy.convert(save(STATE), one)
+    with zerocopy.open(one) as checkpoint:
+        assert checkpoint.metadata() == {"format": "pt"}
+    header = b'{"__metadata__":{"a":"b"},"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    one.write_bytes(len(header).to_bytes(8, "little") + header + b"x")
+    zerocopy.convert(one, other)
+    with zerocopy.open(other) as checkpoint:
+        assert checkpoint.metadata() == {"a": "b"}, "metadata of the format's own files stay as they are"
+
+
+def test_unknown_stub_leaves_out_objects_of_unknown_classes(
+    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    source = str(save({"w": torch.ones(3), "arguments": argparse.Namespace(lr=1)}))
+    target = tmp_path / "m.safetensors"
+    assert cli.main(["convert", source, str(target)]) == 2
+    assert "argparse.Namespace" in capsys.readouterr().err and not target.exists()
+    assert cli.main(["convert", "--unknown", "stub", "--verify", source, str(target)]) == 0
+    assert list(zerocopy.load(target)) == ["w"] and "arguments" in caplog.text
+
+
+@pytest.mark.parametrize("target", ["m.safetensors", "out"])
+def test_convert_prints_where_it_wrote(
+    save: Saver, tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--max-shard-size", "300B"] if target == "out" else []
+    assert cli.main(["convert", *more, str(save(STATE)), str(tmp_path / target)]) == 0
+    out = capsys.readouterr().out
+    place = re.fullmatch(r"wrote (\S+?)(?: and (\d) shards beside it)?: \S+ k?B in \S+ s, \S+ \wB/s\n", out)
+    assert place is not None, out
+    assert Path(place[1]).is_file() and (
+        not more or len(list((tmp_path / target).glob("*-of-*"))) == int(place[2])
+    )
+
+
+def test_convert_on_a_terminal_shows_progress_and_clears_the_line(save: Saver, tmp_path: Path) -> None:
+    source, target = str(save({"w": torch.ones(1 << 20)})), str(tmp_path / "m.safetensors")
+    command = [sys.executable, "-m", "zerocopy", "convert", source, target]
+    code, shown = terminals.run_on_terminal(command, 80)
+    last = shown.rpartition("\r")[2]
+    assert code == 0 and " 100 %" in shown and last.startswith(f"wrote {target}: 4.2 MB in ")
+    _, shown = terminals.run_on_terminal(command, 80, TQDM_DISABLE="1")
+    assert "%" not in shown
+
+
+def test_progress_shows_bytes_rate_and_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    progress = output.Progress("zerocopy convert:", 100_000_000)
+    now += 2
+    progress.add(25_000_000)
+    assert (
+        capsys.readouterr().err.strip() == "zerocopy convert: 25 %, 25.0 MB of 100.0 MB, 12.5 MB/s, 6 s left"
+    )

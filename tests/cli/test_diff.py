@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Saver
+from json_schemas import require_valid
 
 import zerocopy
 from zerocopy import cli
@@ -144,6 +145,7 @@ def test_diff_json_has_every_difference(save: Saver, capsys: pytest.CaptureFixtu
     )
     code, out, _ = run(capsys, "--json", a, b)
     found = json.loads(out)
+    require_valid("diff", found)
     assert code == 1 and found["command"] == "diff" and found["verdict"] == "different"
     assert (found["tensors_in_both"], found["tensors_equal"]) == (2, 0)
     assert [(one["name"], one["kind"]) for one in found["differences"]] == [
@@ -152,7 +154,32 @@ def test_diff_json_has_every_difference(save: Saver, capsys: pytest.CaptureFixtu
         ("model.n", "shape"),
         ("model.w", "values"),
     ]
-    assert json.loads(run(capsys, "--json", a, a)[1])["verdict"] == "same"
+    for options, verdict in (
+        ((a, a), "same"),
+        (("--brief", a, b), "different"),
+        (("--rtol", 9, a, a), "same"),
+    ):
+        found = json.loads(run(capsys, "--json", *options)[1])
+        require_valid("diff", found)
+        assert found["verdict"] == verdict
+
+
+def test_diff_of_a_tie_and_an_equal_copy_is_a_difference_of_ties(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    w = torch.arange(6.0)
+    tied = save({"a": w, "b": w, "view": w[1:], "c": torch.ones(2)}, "tied.pt")
+    apart = save({"a": w, "b": w.clone(), "view": w[1:].clone(), "c": torch.ones(2)}, "apart.pt")
+    code, out, _ = run(capsys, tied, apart)
+    assert code == 1 and out.splitlines()[0] == "! b: ties: = a | not tied" and len(out.splitlines()) == 2
+    assert run(capsys, apart, tied)[1].splitlines()[0] == "! b: ties: not tied | = a"
+    assert run(capsys, "--brief", tied, apart)[0] == 1
+    assert "3 of 4 common tensors equal" in out
+    again = save({"view": w[1:], "b": w, "c": torch.ones(2), "a": w}, "again.pt")
+    assert run(capsys, tied, again) == (0, "", "")
+    found = json.loads(run(capsys, "--json", tied, apart)[1])
+    require_valid("diff", found)
+    assert [one["kind"] for one in found["differences"]] == ["ties"]
 
 
 def test_diff_escapes_names(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from json_schemas import require_valid
 
 import zerocopy
 from zerocopy import cli
@@ -14,7 +15,9 @@ from zerocopy import cli
 
 def facts(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
     assert cli.main(["env", "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    require_valid("env", found)
+    return found
 
 
 def test_env_names_the_running_versions(

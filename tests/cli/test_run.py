@@ -225,3 +225,81 @@ def test_torch_that_cannot_be_imported(tmp_path: Path) -> None:
     )
     plain, run = (process(command, "retry.py", cwd=tmp_path) for command in (PYTHON, RUN))
     assert run.stdout == plain.stdout == "broken on purpose\n" * 2, run.stderr
+
+
+# ------------------------------------------------------------------------------------------- run -v
+
+REPORTED = """
+import os, sys, torch
+
+for name in sys.argv[1:]:
+    try:
+        torch.load(name, weights_only=False)
+    except Exception:
+        pass
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+"""
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Path:
+    (tmp_path / "program.py").write_text(REPORTED)
+    torch.save({"weight": torch.ones(1000)}, tmp_path / "model.pt")
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 3)), str(tmp_path / "script.pt"))
+    return tmp_path
+
+
+LOADED = ["program.py", "model.pt", "model.pt", "script.pt", "missing.pt"]
+SUMMARY = "zerocopy: 4 torch.load: 8.0 kB mapped, 1 left to torch (TorchScript archive), 1 failed"
+
+
+def zerocopy_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("zerocopy: ")]
+
+
+@pytest.mark.parametrize(
+    ("options", "environment"), [(["-v"], {}), ([], {"ZEROCOPY_LOG_LEVEL": "info"})], ids=["-v", "variable"]
+)
+def test_run_verbose_prints_one_summary_at_the_end(
+    checkpoints: Path, options: list[str], environment: dict[str, str]
+) -> None:
+    done = process([*RUN, *options], *LOADED, cwd=checkpoints, **environment)
+    lines = zerocopy_lines(done.stderr)
+    assert done.returncode == 0 and lines[-1] == SUMMARY
+    assert [line for line in lines if "torch.load" in line] == [SUMMARY]
+
+
+def test_run_very_verbose_says_why_a_file_goes_to_torch(checkpoints: Path) -> None:
+    done = process([*RUN, "-vv"], *LOADED, cwd=checkpoints)
+    assert any("script.pt goes to torch.load" in line for line in zerocopy_lines(done.stderr))
+
+
+def test_run_without_a_wish_prints_nothing(checkpoints: Path) -> None:
+    assert zerocopy_lines(process(RUN, *LOADED, cwd=checkpoints).stderr) == []
+
+
+def test_log_level_of_a_patched_program_adds_the_summary(checkpoints: Path) -> None:
+    program = checkpoints / "patched.py"
+    program.write_text("import zerocopy\nzerocopy.patch()\n" + REPORTED)
+    arguments = ["patched.py", *LOADED[1:]]
+    done = process(PYTHON, *arguments, cwd=checkpoints, ZEROCOPY_LOG_LEVEL="INFO")
+    assert zerocopy_lines(done.stderr)[-1] == SUMMARY
+    assert zerocopy_lines(process(PYTHON, *arguments, cwd=checkpoints).stderr) == []
+
+
+def test_program_with_its_own_logging_gets_each_line_once(checkpoints: Path) -> None:
+    program = checkpoints / "logging_program.py"
+    program.write_text("import logging\nlogging.basicConfig(format='mine: %(message)s')\n" + REPORTED)
+    done = process([*RUN, "-v"], "logging_program.py", *LOADED[1:], cwd=checkpoints)
+    assert done.stderr.count(SUMMARY.removeprefix("zerocopy: ")) == 1
+    assert "mine: 4 torch.load" in done.stderr
+
+
+def test_log_level_that_is_none_exits_with_2_and_names_the_levels(checkpoints: Path) -> None:
+    done = process(RUN, *LOADED, cwd=checkpoints, ZEROCOPY_LOG_LEVEL="loud")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "zerocopy run: ZEROCOPY_LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, not 'loud'\n"
+    )

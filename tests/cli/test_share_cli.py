@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from conftest import Saver
 
 import zerocopy
 from zerocopy import cli, share
-from zerocopy.cli import warm
+from zerocopy.cli import ps, unload, warm
 
 
 @pytest.fixture
@@ -67,9 +68,10 @@ def test_from_warm_to_stop(
     code, out, err = run(capsys, "ps")
     assert (code, err) == (0, "")
     heading, *rows, summary = out.splitlines()
-    assert " ".join(heading.split()) == "KEY FUNCTION IN FILES IN MEMORY ATTACHED HITS AGE LAST USE"
-    assert {row.split()[1] for row in rows} == {"torch.serialization.load", "zerocopy.loading.loader.load"}
-    mine = next(row for row in rows if "torch.serialization" in row)
+    assert " ".join(heading.split()) == "KEY FUNCTION FILE MAPPED MEMORY IN USE HITS LAST USE"
+    assert max(map(len, out.splitlines())) <= 100
+    mine = next(row for row in rows if "serialization.load" in row)
+    assert path.name in mine
     assert " 1.1 MiB  " in mine and "  yes  " in mine
     assert summary.startswith(f"server {share.status()['pid']}, up ") and ": 2 results, " in summary
     code, out, _ = run(capsys, "ps", "--json", "--socket", socket)
@@ -81,9 +83,9 @@ def test_from_warm_to_stop(
 
     assert run(capsys, "unload", entry["key"][:8], "nonsense")[:2] == (
         1,
-        f"{entry['key'][:8]}: 1 forgotten\n",
+        f"{entry['key'][:8]}: 1 removed\n",
     )
-    assert run(capsys, "unload", "--all")[:2] == (0, "all results: 1 forgotten\n")
+    assert run(capsys, "unload", "--all")[:2] == (0, "all results: 1 removed\n")
     assert kept["weight"].sum() == 300_000
     monkeypatch.delenv("ZEROCOPY_SOCKET")
     assert run(capsys, "stop", "--socket", socket)[0] == 0
@@ -185,3 +187,63 @@ def test_warm_finds_a_function_of_a_class(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         warm._function(parser, "pathlib.Path.absent")
     assert "--by pathlib.Path.absent" in capsys.readouterr().err
+
+
+def described(key: str, name: str, *files: str) -> dict[str, Any]:
+    """Return what the server says of a result."""
+    return {
+        "key": key * 32, "name": name, "files": list(files), "mapped": 10**9, "memory": 300_000, "attached": True,
+        "hits": 2, "used": 0.0, "unseen": ["it ran another program " * 10], "random": [], "resident": {},
+    }  # fmt: skip
+
+
+RESULTS = [
+    described("a", "torch.serialization.load", "/home/user/models/bert-base/pytorch_model.bin"),
+    described("b", "transformers.models.bert.modeling_bert.BertModel.from_pretrained",
+              "/home/user/.cache/hub/snapshots/0123456789abcdef/config.json",
+              "/home/user/.cache/hub/snapshots/0123456789abcdef/model.safetensors"),
+    described("c", "mine", "/x\x1b[31m\n.pt"),
+    described("d", "builtins.int"),
+]  # fmt: skip
+
+
+def test_ps_fits_100_columns_and_unload_takes_each_cell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {
+        "entries": RESULTS,
+        "pid": 3,
+        "started": 0,
+        "max_bytes": None,
+        "memory": 10,
+        "connections": 2,
+        "loading": [],
+    }
+    monkeypatch.setattr(ps, "status", lambda: found)
+    monkeypatch.setattr(unload, "status", lambda: found)
+    assert ps._list(False) == 0
+    out = capsys.readouterr().out
+    heading, *lines = out.splitlines()
+    assert max(map(len, [heading, *lines])) <= 100
+    assert "safetensors +1" in out and "pytorch_model.bin" in out
+    places = [heading.index(title) for title in ("KEY", "FUNCTION", "FILE", "MAPPED")]
+    for result, line in zip(RESULTS, lines, strict=False):
+        removed: list[str] = []
+        monkeypatch.setattr(
+            unload, "unload", lambda key, removed=removed: removed.append(key) or len(key) == 32
+        )
+        function, file = line[places[1] : places[2]].strip(), line[places[2] : places[2] + 22].strip()
+        for cell in (function, file):
+            if cell == "-":
+                continue
+            removed.clear()
+            assert cli.main(["unload", cell]) == 0, cell
+            assert removed == [cell, result["key"]], "first the server is asked, then the table"
+        assert line.startswith(result["key"][:8] + " ")
+
+
+@pytest.mark.parametrize("text", ["...", "-", "", "model.safetensors", "torch"])
+def test_unload_of_what_ps_never_printed_removes_nothing(text: str, socket: Path) -> None:
+    share.load(int, "5")
+    assert cli.main(["unload", text]) == 1
+    assert len(share.status()["entries"]) == 1

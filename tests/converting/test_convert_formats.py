@@ -95,7 +95,7 @@ def test_byte_for_byte_what_safetensors_writes(save: Saver, tmp_path: Path) -> N
     state |= {'z"\u00e9\n\U0001f600': torch.ones(2), "a": torch.zeros(3, dtype=torch.uint8)}
     del state["bool"]
     try:
-        reference.save_file(state, tmp_path / "theirs.safetensors")
+        reference.save_file(state, tmp_path / "theirs.safetensors", {"format": "pt"})
     except KeyError as unknown:  # a dtype that this release of safetensors has not
         pytest.skip(str(unknown))
     zerocopy.convert(save(state), tmp_path / "ours.safetensors")
@@ -118,7 +118,10 @@ def test_ties_as_save_model_records_them(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "m.pt")
     zerocopy.convert(tmp_path / "m.pt", tmp_path / "m.safetensors")
     header = header_of(tmp_path / "m.safetensors")
-    assert header["__metadata__"] == {"head.weight": "embed.weight"} and "head.weight" not in header
+    assert (
+        header["__metadata__"] == {"format": "pt", "head.weight": "embed.weight"}
+        and "head.weight" not in header
+    )
     for ending in ("pt", "h5"):
         zerocopy.convert(tmp_path / "m.safetensors", tmp_path / f"back.{ending}")
         back = zerocopy.load(tmp_path / f"back.{ending}")
@@ -239,7 +242,7 @@ def test_what_is_no_tensor_is_said(save: Saver, tmp_path: Path, caplog: pytest.L
         zerocopy.convert(source, tmp_path / "m.safetensors")
     (said,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
     assert "step" in said and "arch" not in said
-    assert header_of(tmp_path / "m.safetensors")["__metadata__"] == {"arch": "tiny"}
+    assert header_of(tmp_path / "m.safetensors")["__metadata__"] == {"format": "pt", "arch": "tiny"}
     zerocopy.convert(source, tmp_path / "again.pt")
     assert_same(stock_load(tmp_path / "again.pt"), stock_load(source))
 
@@ -264,7 +267,8 @@ def test_without_the_optimizer(save: Saver, tmp_path: Path, ending: str, keep: A
     source = save({"model": module.state_dict(), "optimizer": optimizer.state_dict()})
     zerocopy.convert(source, tmp_path / f"m.{ending}", keep=keep)
     with zerocopy.open(tmp_path / f"m.{ending}") as kept:
-        assert sorted(kept) == ["model.bias", "model.weight"] and kept.metadata() == {}
+        assert sorted(kept) == ["model.bias", "model.weight"]
+        assert kept.metadata() == ({"format": "pt"} if ending == "safetensors" else {})
         assert torch.equal(kept.get_tensor("model.weight"), module.weight)
 
 

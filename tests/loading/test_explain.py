@@ -22,7 +22,7 @@ STATE["tied"] = STATE["weight"]
 
 
 def test_storage_explanation_has_the_fields_of_a_placement_in_order() -> None:
-    assert explain.StorageExplanation._fields == _native._C.StoragePlacement.__match_args__
+    assert explain.StorageExplanation._fields == (*_native._C.StoragePlacement.__match_args__, "names")
 
 
 def test_mapped(save: Saver) -> None:
@@ -89,6 +89,50 @@ def test_many_storages_make_a_short_report(save: Saver) -> None:
     content = rezip(saved_bytes([torch.ones(1) for _ in range(500)]), zipfile.ZIP_DEFLATED)
     report = str(zerocopy.explain(content))
     assert "500 storages" in report and len(report) < 600
+
+
+def test_str_of_a_mapped_file_is_one_line(save: Saver) -> None:
+    path = save(STATE)
+    assert str(zerocopy.explain(path)) == f"{path}: zip, 2 storages, 262 B: all mapped"
+
+
+def test_str_names_the_tensors_that_are_not_mapped_and_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(rezip(saved_bytes({"model": STATE, "step": torch.ones(2)}), zipfile.ZIP_DEFLATED))
+    report = str(zerocopy.explain(path)).splitlines()
+    assert report == [
+        f"{path}: zip, 3 storages, 270 B: all inflated",
+        "  inflated: model.weight (shared with model.tied), model.half, step: the record is deflated",
+        "  zerocopy.save writes it mappable",
+    ]
+    zerocopy.save(zerocopy.load(path), path)
+    assert str(zerocopy.explain(path)).endswith("all mapped")
+
+
+def test_str_of_a_file_that_is_read_by_choice_names_the_mapping_backend(save: Saver) -> None:
+    assert 'backend="mmap"' in str(zerocopy.explain(save(STATE), backend="pread"))
+
+
+def test_details_have_a_line_for_each_storage(save: Saver) -> None:
+    explanation = zerocopy.explain(save([torch.ones(n + 1) for n in range(20)]))
+    lines = explanation.details().splitlines()[1:]
+    assert len(lines) == 20
+    for number, (line, storage) in enumerate(zip(lines, explanation.storages, strict=True)):
+        assert line.split() == [
+            "mapped",
+            str(storage.nbytes),
+            "B",
+            "float32",
+            "at",
+            str(storage.offset),
+            f"{number}",
+        ]
+
+
+def test_storage_of_a_tensor_inside_an_object_is_named_by_its_key(save: Saver) -> None:
+    explanation = zerocopy.explain(save({"config": argparse.Namespace(x=torch.ones(2)), "w": torch.ones(3)}))
+    assert [storage.names for storage in explanation.storages] == [(), ("w",)]
+    assert "storage 0" in explanation.details()
 
 
 def test_errors(tmp_path: Path) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import array
 import collections
+import io
 import pickle
+import uuid
 from collections.abc import Callable
-from pathlib import Path
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path, PurePath
 from typing import Any
 
 import assembler as a
@@ -199,3 +204,28 @@ def test_meta_tensor_with_large_strides(size: tuple[int, ...], stride: tuple[int
         assert loaded[0] == "value" and loaded[1].size() == size and loaded[1].stride() == stride
     else:
         assert loaded[:2] == ("error", zerocopy.FormatError)
+
+
+def test_refusal_names_five_globals_and_the_ways_on(save: Saver) -> None:
+    objects = [argparse.Namespace, PurePath, Fraction, Decimal, uuid.UUID, array.array, io.BytesIO]
+    path = save({"objects": objects, "weight": torch.ones(2)})
+    with pytest.raises(pickle.UnpicklingError) as caught:
+        zerocopy.load(path)
+    message = str(caught.value)
+    listed = message.partition("of this file: ")[2].partition(". Nothing")[0]
+    assert listed.count(",") == 4 and listed.endswith(" and 2 more")
+    assert len(caught.value.globals) == 7 and set(listed.removesuffix(" and 2 more").split(", ")) < set(
+        caught.value.globals
+    )
+    for way in ("zerocopy scan FILE", "zerocopy.safe_globals(", "weights_only=False", 'unknown="stub"'):
+        assert way in message
+    assert torch.equal(zerocopy.load(path, unknown="stub")["weight"], torch.ones(2))
+
+
+def test_refusal_of_a_plain_pickle_offers_no_load(tmp_path: Path) -> None:
+    path = tmp_path / "plain.pkl"
+    path.write_bytes(pickle.dumps([argparse.Namespace(), {"x": 1}]))
+    with pytest.raises(pickle.UnpicklingError) as caught:
+        zerocopy.load(path)
+    assert "argparse.Namespace" in str(caught.value) and "zerocopy scan FILE" in str(caught.value)
+    assert "stub" not in str(caught.value)

@@ -10,6 +10,8 @@ import torch
 
 import zerocopy
 from zerocopy.__main__ import main
+from zerocopy.gds import driver
+from zerocopy.gds import loading as gds_loading
 
 STATE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)}
 
@@ -41,6 +43,23 @@ def test_folder_with_one_model_file_loads_in_every_way(folder: Path, tmp_path: P
     assert torch.equal(module.weight, weight)
     zerocopy.convert(folder, tmp_path / "copy.pt")
     assert torch.equal(torch.load(tmp_path / "copy.pt")["weight"], weight)
+    zerocopy.convert(folder, tmp_path / "copy.h5")
+    assert torch.equal(zerocopy.load(tmp_path / "copy.h5")["weight"], weight)
+    assert torch.equal(zerocopy.gds.load(folder, device="cpu")["weight"], weight)
+
+
+def test_distributed_reader_takes_a_folder_with_one_model_file(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch.distributed.checkpoint")
+    reader = zerocopy.distributed.CheckpointReader
+    assert reader.validate_checkpoint_id(folder) and not reader.validate_checkpoint_id(tmp_path)
+
+
+def test_gds_load_of_a_folder_reads_its_model_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(gds_loading, "_load_file", lambda path, device, require: read.append(path))
+    monkeypatch.setattr(driver, "devices", lambda: ["meta"])
+    zerocopy.gds.load(folder, device="meta")
+    assert [path.parent for path in read] == [folder] and read[0].is_file()
 
 
 @pytest.mark.parametrize("command", ["scan", "verify"])

@@ -6,7 +6,9 @@ import torch as torch  # first: a bridge is linked to its libraries
 
 from zerocopy import _C as _C
 from zerocopy._native import bridges
+from zerocopy.process import log_level
 
+log_level.configure()
 _info = bridges.choose()
 _C.add_dtypes_of_release()
 

@@ -1,8 +1,8 @@
 """The command line. A subcommand is a module of this package and a line in :data:`COMMANDS`.
 
-The module has ``DESCRIPTION`` (and ``EPILOG``, if there is more to say), ``add_arguments(parser)`` and
-``execute(parser, options)``, which returns the exit code. It is imported when it is asked for, so that no command
-waits for what another one needs.
+The module has ``DESCRIPTION``, perhaps ``EPILOG``, ``add_arguments(parser)`` and ``execute(parser, options)``, which
+returns the exit code. A module is imported when its command is used, so that no command waits for the imports of
+another. :mod:`zerocopy.cli.manual` writes the manual page from these modules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import zerocopy
 
-#: What the help says of each subcommand.
+#: The summary of each subcommand in the help.
 COMMANDS = {
     "bench": "measure loaders side by side on a file",
     "build-bridge": "compile the part that depends on the release of PyTorch",
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _CommandParser(argparse.ArgumentParser):
-    """The parser of a subcommand, which asks the subcommand's module only when it has something to parse."""
+    """Parses the arguments of a subcommand, and imports the subcommand's module only then."""
 
     name: str
 
@@ -69,4 +69,7 @@ class _CommandParser(argparse.ArgumentParser):
         self.formatter_class = getattr(command, "FORMATTER", argparse.HelpFormatter)
         command.add_arguments(self)
         self.set_defaults(execute=command.execute, parser=self)
-        return super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # Left to the parser of all commands, the error would have the usage of that one.
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown

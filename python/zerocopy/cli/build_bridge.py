@@ -32,12 +32,12 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
         from zerocopy._native.compilation import compile_bridge
     except ImportError as error:
-        output.complain(f"{parser.prog}: install PyTorch first ({error})")
+        output.print_error(f"{parser.prog}: install PyTorch first ({error})")
         return reading.TROUBLE
     try:
         path, is_new = compile_bridge(force=options.force)
     except (RuntimeError, OSError) as error:  # UnsupportedError is a RuntimeError
-        output.complain(f"{parser.prog}: {error}")
+        output.print_error(f"{parser.prog}: {error}")
         return reading.TROUBLE
     state = "compiled" if is_new else "there already"
     output.say([f"bridge to PyTorch {torch.__version__}: {state}, {path}"])

@@ -124,15 +124,12 @@ def contents_of(path: str) -> Contents:
     if "\0" in path:
         raise Trouble("embedded null byte")
     with _in_words():
-        index = shard_index.index_of(path)
-        if index is not None:
-            return _of_index(path, index)
-        if os.path.isdir(path):  # noqa: PTH112  as in model_folder
-            found = model_folder.model_file_in(path)
-            if found is not None:
-                return _of_file(path, str(found))
+        found = model_folder.located(path)
+        if isinstance(found, shard_index.Index):
+            return _of_index(path, found)
+        if os.path.isdir(found):  # noqa: PTH112  as in model_folder
             return _of_folder(path)
-        return _of_file(path, path)
+        return _of_file(path, found)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Whether a conversion has kept what it was to keep, bit for bit: both sides are opened, and compared by name."""
+"""Compares the source and the target of a conversion, bit for bit, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def difference(
     if options.max_shard_size is not None:
         target = shard_plan.layout_of(target, outputs.SUFFIXES).index_path
     with (
-        Sources(options.sources, keep, dtype=dtype, device="cpu") as wanted,
-        Sources([target], None, device="cpu") as found,
+        Sources(
+            options.sources, keep, options.strip_prefix, dtype=dtype, device="cpu", unknown=options.unknown
+        ) as wanted,
+        Sources([target], None, device="cpu", unknown=options.unknown) as found,
     ):
         if unequal := sorted(wanted.tensors.keys() ^ found.tensors.keys()):
             return f"only one of the two has {listed(map(escaped, unequal))}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from zerocopy import display
 from zerocopy.cli import reading
-from zerocopy.cli.output import Progress, complain, escaped, say
+from zerocopy.cli.output import Progress, escaped, print_error, say
 from zerocopy.errors import Error
 
 DESCRIPTION = """
@@ -29,7 +29,7 @@ EPILOG = (
     + """
 example:
   $ zerocopy convert model.pt model.safetensors
-  $ zerocopy convert --keep model. --dtype bf16 --verify checkpoint.pt model.safetensors
+  $ zerocopy convert --keep model. --strip-prefix model. --dtype bf16 --verify checkpoint.pt model.safetensors
   $ zerocopy convert --max-shard-size 5GB model.pt folder
 """
 )
@@ -47,7 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", help="convert floating-point tensors: bf16, fp16, float32, ...")
     parser.add_argument("--max-shard-size", metavar="SIZE", help="write shards: 5GB, 500MB, 1GiB")
     parser.add_argument(
-        "--keep", metavar="PREFIX", action="append", help="only what begins so; may be given several times"
+        "--keep", metavar="PREFIX", action="append", help="only names that begin with PREFIX; may be repeated"
+    )
+    parser.add_argument(
+        "--strip-prefix",
+        metavar="PREFIX",
+        default="",
+        help="remove PREFIX from the names that begin with it: model. writes model.weight as weight",
+    )
+    parser.add_argument(
+        "--unknown",
+        choices=("refuse", "stub"),
+        default="refuse",
+        help="objects of classes that are not allowed: refuse the file, or leave these objects out (default: refuse)",
     )
     parser.add_argument("--verify", action="store_true", help="compare the two afterwards, bit for bit")
 
@@ -87,23 +99,28 @@ def _convert(parser: argparse.ArgumentParser, options: argparse.Namespace) -> No
             max_shard_size=options.max_shard_size,
             keep=_keep(options.keep),
             progress=shown,
+            unknown=options.unknown,
+            strip_prefix=options.strip_prefix,
         )
     finally:
         shown.end()
 
 
 def _say_written(options: argparse.Namespace, seconds: float) -> None:
-    """Say where the checkpoint lies, and how fast it was written."""
-    path = Path(options.target)
+    """Print the path of the checkpoint, its size, and how fast it was written."""
+    files, shards = [Path(options.target)], ""
     if options.max_shard_size is not None:
         from zerocopy.converting import outputs, shard_plan
+        from zerocopy.loading.formats import shard_index
 
-        path = shard_plan.layout_of(path.absolute(), outputs.SUFFIXES).index_path
-        say([f"wrote shards of {escaped(str(path))} in {seconds:.1f} s"])
-        return
-    size = path.stat().st_size
+        path = shard_plan.layout_of(Path(options.target), outputs.SUFFIXES).index_path
+        index = shard_index.index_of(path)
+        files = [path, *(index.shards if index else ())]
+        shards = f" and {display.count(len(files) - 1, 'shard')} beside it"
+    size = sum(file.stat().st_size for file in files)
     rate = f", {display.size(int(size / seconds))}/s" if seconds > 0 else ""
-    say([f"wrote {escaped(options.target)}: {display.size(size)} in {seconds:.1f} s{rate}"])
+    where = escaped(str(files[0]), _MAX_LENGTH)
+    say([f"wrote {where}{shards}: {display.size(size)} in {seconds:.1f} s{rate}"])
 
 
 class _Bar:
@@ -132,10 +149,10 @@ def _failing_as(command: str, target: str) -> Any:
     except (Error, UnpicklingError, ValueError, KeyError, OSError) as error:
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error.args[0])
-        complain(f"zerocopy {command}: {escaped(where + said, _MAX_LENGTH)}")
+        print_error(f"zerocopy {command}: {escaped(where + said, _MAX_LENGTH)}")
         raise reading.Trouble from None
     except MemoryError:
-        complain(f"zerocopy {command}: {escaped(target)}: out of memory")
+        print_error(f"zerocopy {command}: {escaped(target)}: out of memory")
         raise reading.Trouble from None
 
 

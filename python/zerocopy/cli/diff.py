@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zerocopy.lazy.checkpoint import Checkpoint
 
 DESCRIPTION = """
-Compares two checkpoints of any formats: the names of tensors, dtypes, shapes, elements, and values that are not
+Compares two checkpoints of any formats: the names of tensors, dtypes, shapes, ties, elements, and values that are not
 tensors. Each is a file, an index of shards, or a folder. Tensors are compared piece by piece, so that memory stays
 small. Without a tolerance elements are equal if their bits are: NaN equals the same NaN, and 0.0 differs from -0.0.
 With --rtol or --atol elements are equal if |a - b| <= atol + rtol * |b|; every NaN then equals every NaN. Tensors of
@@ -205,6 +205,13 @@ def _tensor_differences(
                 yield difference | {"kind": "shape", "text": f"{list(one.shape)} | {list(other.shape)}"}
             else:
                 left.append((one, other))
+        # In one order for both: the first name of a group of ties stands for the group.
+        names = sorted(a.keys() & b.keys())
+        ties, others = (side.ties(names) for side in sides)
+        for name in names:
+            if ties.get(name) != others.get(name):
+                text = f"{_tie(ties.get(name))} | {_tie(others.get(name))}"
+                yield {"side": "!", "name": name, "kind": "ties", "text": text}
         if is_same_file(options.a, options.b):
             return
         for one, other in left:
@@ -218,6 +225,10 @@ def _tensor_differences(
         progress.end()
         for side in sides:
             side.close()
+
+
+def _tie(name: str | None) -> str:
+    return "not tied" if name is None else f"= {escaped(name)}"
 
 
 def _facts(found: Any) -> dict[str, Any]:

@@ -21,13 +21,13 @@ def guarded(command: str, path: str, action: Callable[[], int]) -> int:
         output.flush()
         return code
     except BrokenPipeError:
-        output.hush()
+        output.silence_stdout()
         return reading.BROKEN_PIPE
     except KeyboardInterrupt:
         return reading.INTERRUPTED
     except OSError as error:
         return _trouble(command, path, error.strerror or type(error).__name__)
-    except (reading.Trouble, Error, UnpicklingError) as error:
+    except (reading.Trouble, Error, UnpicklingError, ValueError) as error:
         return _trouble(command, path, str(error))
     except MemoryError:
         return _trouble(command, path, "out of memory")
@@ -36,7 +36,7 @@ def guarded(command: str, path: str, action: Callable[[], int]) -> int:
 def _trouble(command: str, path: str, why: str) -> int:
     # The loader's errors begin with the path.
     why = why.removeprefix(f"{path}: ").partition("\n")[0]
-    output.complain(f"zerocopy {command}: {output.escaped(path)}: {output.printable(why, _MAX_MESSAGE)}")
+    output.print_error(f"zerocopy {command}: {output.escaped(path)}: {output.printable(why, _MAX_MESSAGE)}")
     return reading.TROUBLE
 
 

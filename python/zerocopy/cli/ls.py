@@ -85,7 +85,7 @@ def _list(options: argparse.Namespace) -> int:
     else:
         output.say_text("".join(map(_line, contents.entries)))
     if options.globs and not entries and not values:
-        output.complain(f"zerocopy ls: {escaped(options.file)}: no name matches")
+        output.print_error(f"zerocopy ls: {escaped(options.file)}: no name matches")
         return reading.BAD
     return reading.FINE
 

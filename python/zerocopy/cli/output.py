@@ -1,4 +1,4 @@
-"""What commands print, and the only place of the package that prints."""
+"""Prints for all commands: no other module of the package prints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MIN_BYTES = 1 << 20  # of a progress whose rate is shown
 
 
 def escaped(text: str | bytes, longest: int = _MAX_LENGTH) -> str:
-    """Return a text of a file's so that it cannot drive a terminal or break a line: ASCII, and not long."""
+    """Return text from a file as short ASCII that cannot control a terminal or break a line."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
     elif len(text) <= longest and text.isascii() and text.isprintable() and "\\" not in text:
@@ -77,23 +77,23 @@ def say_json(value: Any) -> None:
     print()
 
 
-def complain(line: str) -> None:
+def print_error(line: str) -> None:
     """Print a line to standard error."""
     print(line, file=sys.stderr)
 
 
 def flush() -> None:
-    """Have standard output written now, where a broken pipe can still be met."""
+    """Flush standard output now, where a broken pipe can still be handled."""
     sys.stdout.flush()
 
 
-def hush() -> None:
-    """Have nobody to print to, so that the interpreter's last flush does not fail once more."""
+def silence_stdout() -> None:
+    """Send stdout to /dev/null so that the final flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Progress:
-    """Percentage, bytes, rate and time left on the last line of a terminal; nothing where standard error is none."""
+    """Shows percentage, bytes, rate and time left on the last line of a terminal, and nothing elsewhere."""
 
     def __init__(self, what: str, whole: int) -> None:
         self._what, self._whole, self._done, self._shown = what, whole, 0, -1

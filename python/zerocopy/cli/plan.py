@@ -9,7 +9,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from zerocopy.cli import reading
-from zerocopy.cli.output import complain, escaped, flush, hush, say, say_json
+from zerocopy.cli.output import escaped, flush, print_error, say, say_json, silence_stdout
 from zerocopy.display import count, size, spread
 from zerocopy.errors import Error
 
@@ -93,10 +93,10 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
             say(_lines(found, options, servers))
         flush()
     except (Error, UnpicklingError, OSError, ValueError) as error:
-        complain(f"zerocopy plan: {escaped(options.file)}: {escaped(str(error), 2000)}")
+        print_error(f"zerocopy plan: {escaped(options.file)}: {escaped(str(error), 2000)}")
         return reading.TROUBLE
     except BrokenPipeError:
-        hush()
+        silence_stdout()
         return reading.BROKEN_PIPE
     except KeyboardInterrupt:
         return reading.INTERRUPTED

@@ -180,15 +180,12 @@ def files_of(path: str) -> list[str]:
     if "\0" in path:
         raise Trouble("embedded null byte")
     try:
-        index = shard_index.index_of(path)
+        found = model_folder.located(path)
     except Error as error:
         raise Trouble(output.printable(str(error).removeprefix(f"{path}: "), _MAX_MESSAGE)) from None
-    if index is not None:
-        return [str(shard) for shard in index.shards]
-    if not os.path.isdir(path):  # noqa: PTH112  as in model_folder
-        return [path]
-    found = model_folder.model_file_in(path)
-    if found is None:
+    if isinstance(found, shard_index.Index):
+        return [str(shard) for shard in found.shards]
+    if os.path.isdir(found):  # noqa: PTH112  as in model_folder
         raise Trouble(model_folder.NOT_A_CHECKPOINT)
     return [str(found)]
 
@@ -202,7 +199,7 @@ def report_on(
         for report in _reports(options.files, examine):
             reports.append(report)
             if isinstance(report, TroubleReport):
-                output.complain(f"zerocopy {command}: {output.escaped(report.path)}: {report.why}")
+                output.print_error(f"zerocopy {command}: {output.escaped(report.path)}: {report.why}")
             if not options.json:
                 output.say(report.lines())
         code = max(report.code for report in reports)
@@ -212,7 +209,7 @@ def report_on(
         output.flush()
         return code
     except BrokenPipeError:
-        output.hush()
+        output.silence_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -225,7 +222,7 @@ def run_guarded(command: str, execute: Callable[[], int]) -> int:
         output.flush()
         return code
     except BrokenPipeError:
-        output.hush()
+        output.silence_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -239,7 +236,7 @@ def run_guarded(command: str, execute: Callable[[], int]) -> int:
         reason = str(error.args[0]) if error.args else "KeyError"
     except (Trouble, Error, UnpicklingError, ValueError) as error:
         reason = str(error)
-    output.complain(f"zerocopy {command}: {output.escaped(reason, _MAX_REASON_LENGTH)}")
+    output.print_error(f"zerocopy {command}: {output.escaped(reason, _MAX_REASON_LENGTH)}")
     return TROUBLE
 
 

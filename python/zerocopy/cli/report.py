@@ -67,6 +67,37 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _report(options: argparse.Namespace) -> int:
+    text = _page_with_values(options) if options.statistics or options.compare else _page(options.file)
+    _write(text, options.output)
+    return reading.FINE
+
+
+def _page(path: str) -> str:
+    """Return the page of what a file states of its tensors, which takes no torch."""
+    from zerocopy.cli import ls, report_page
+    from zerocopy.cli.contents import contents_of
+    from zerocopy.cli.report_page import File, Row
+
+    try:
+        contents = contents_of(path)
+    except reading.Trouble as trouble:
+        raise reading.Trouble(f"{path}: {trouble}") from None
+    rows = []
+    extents: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for entry in contents.entries:
+        own = 0 if entry.same_as else entry.nbytes
+        if entry.offset is not None and own:
+            extents[entry.file].append((entry.offset, own, entry.dtype))
+        shape = "?" if entry.shape is None else " x ".join(map(str, entry.shape)) or "scalar"
+        rows.append(Row(entry.name, entry.dtype or "?", shape, entry.nbytes, entry.offset, own, ()))
+    files = [File(name, Path(name).stat().st_size, extents[name]) for name in contents.files]
+    values = {display.shown(value.name): display.shown(ls.described(value)) for value in contents.values}
+    values |= {display.shown(k): display.shown(display.described(v)) for k, v in contents.metadata.items()}
+    return report_page.page(path, contents.container, rows, files, values, [], None, "")
+
+
+def _page_with_values(options: argparse.Namespace) -> str:
+    """Return the page with what takes the elements of tensors: statistics, and a comparison."""
     import zerocopy
     from zerocopy.cli import report_page
     from zerocopy.cli.report_page import Column
@@ -83,7 +114,7 @@ def _report(options: argparse.Namespace) -> int:
             other = stack.enter_context(zerocopy.open(options.compare))
             differences = _compared(checkpoint, other, options, changes)
         rows, files = _facts(checkpoint, options, changes)
-        text = report_page.page(
+        return report_page.page(
             options.file,
             ", ".join(dict.fromkeys(layer.container for layer in checkpoint.layers)),
             rows,
@@ -93,8 +124,6 @@ def _report(options: argparse.Namespace) -> int:
             differences,
             options.compare or "",
         )
-    _write(text, options.output)
-    return reading.FINE
 
 
 def _compared(
@@ -198,4 +227,4 @@ def _write(text: str, target: str) -> None:
             os.unlink(file.name)  # noqa: PTH108
             raise
     if sys.stderr.isatty():
-        output.complain(f"{escaped(target)}: {display.size(len(content))}")
+        output.print_error(f"{escaped(target)}: {display.size(len(content))}")

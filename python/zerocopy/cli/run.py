@@ -14,7 +14,8 @@ import argparse
 from zerocopy import environment
 from zerocopy.launch import circumstances, program
 from zerocopy.launch.recording import Recorder
-from zerocopy.launch.request import Request
+from zerocopy.launch.request import Request, set_log_level
+from zerocopy.process import log_level
 
 DESCRIPTION = """
 Runs an unchanged program as python would, with torch.load replaced by one that maps checkpoints instead of reading
@@ -37,6 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="fork the program from a process that has its imports, from the second run on",
     )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="count",
+        default=0,
+        help="print to standard error how each file is read, and at the end what was mapped and what was left to "
+        "torch; -vv also prints why (the same as ZEROCOPY_LOG_LEVEL=INFO, DEBUG)",
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as in python -m")
     # One argument for both: between two, argparse would lose the first "--" of the program's own.
     parser.add_argument(
@@ -50,6 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Run the program to its end. What it raises goes on to the interpreter, which knows what to do with it."""
     name, *arguments = words = options.program[options.program[0] == "--" :]
+    set_log_level(options.verbose)
+    try:
+        log_level.configure()
+    except ValueError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     if options.warm and not environment.is_disabled():
         try:
             Recorder(Request(words, options.module, options.share), circumstances.own_path())

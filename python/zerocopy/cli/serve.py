@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from zerocopy.cli import reading, serving
-from zerocopy.cli.output import complain, flush, say
+from zerocopy.cli.output import flush, print_error, say
 from zerocopy.share import status
 from zerocopy.share.server import server, systemd
 from zerocopy.share.wire import sockets
@@ -85,7 +85,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 def _serve(prog: str) -> int:
     there = status()
     if there is not None:
-        complain(f"{prog}: server {there['pid']} serves there already")
+        print_error(f"{prog}: server {there['pid']} serves there already")
         return reading.BAD
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     say([f"serving on {sockets.path()}, as process {os.getpid()}"])

@@ -49,12 +49,12 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: C
             output.flush()
             return code
     except BrokenPipeError:
-        output.hush()
+        output.silence_stdout()
         return reading.BROKEN_PIPE
     except KeyboardInterrupt:
         return reading.INTERRUPTED
     except (Error, OSError, ValueError) as error:
-        output.complain(f"{parser.prog}: {output.escaped(str(error), _MAX_LENGTH)}")
+        output.print_error(f"{parser.prog}: {output.escaped(str(error), _MAX_LENGTH)}")
         return reading.TROUBLE
 
 

@@ -126,7 +126,9 @@ def _show_tensor(options: argparse.Namespace, contents: Contents, entry: Entry, 
     try:
         found = statistics.statistics_of(part)
     except (RuntimeError, TypeError, NotImplementedError) as error:  # a dtype without arithmetic
-        output.complain(f"zerocopy show: no statistics: {output.printable(str(error).partition(chr(10))[0])}")
+        output.print_error(
+            f"zerocopy show: no statistics: {output.printable(str(error).partition(chr(10))[0])}"
+        )
     if options.json:
         output.say_json(guard.heading("show") | _json_of(options, entry, index_text, part, found))
         return

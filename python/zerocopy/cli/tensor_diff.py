@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,6 +98,22 @@ class Side:
     def is_dense(self, info: TensorInfo) -> bool:
         """Return whether a tensor is made of one storage, so that parts of it can be read."""
         return bool(info.stride) or (not info.shape and bool(info.storage))
+
+    def ties(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the names that show the same elements as an earlier one of `names`, with the first such name."""
+        first: dict[tuple[Any, ...], str] = {}
+        found = {}
+        for name in names:
+            info = self.checkpoint.info(name)
+            layer = self._layers[name]
+            if not info.storage or not info.nbytes or not isinstance(layer, FileLayer):
+                continue
+            begin = layer.entry(name).storage_offset
+            key = (layer.path, info.storage, begin, info.dtype, tuple(info.shape), tuple(info.stride))
+            other = first.setdefault(key, name)
+            if other != name:
+                found[name] = other
+        return found
 
     def block(self, name: str, index: tuple[Any, ...]) -> torch.Tensor:
         """Return a part of a tensor."""

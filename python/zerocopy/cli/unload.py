@@ -1,20 +1,20 @@
-"""``zerocopy unload``: results that the model server need not keep any longer."""
+"""``zerocopy unload``: removes results from the model server."""
 
 from __future__ import annotations
 
 import argparse
 
-from zerocopy.cli import reading, serving
-from zerocopy.cli.output import complain, escaped, say
-from zerocopy.share import unload
+from zerocopy.cli import ps, reading, serving
+from zerocopy.cli.output import escaped, print_error, say
+from zerocopy.share import status, unload
 
 DESCRIPTION = """
-Has the model server forget results. Processes that have one keep it, and the next call computes it anew. Its memory is
-given back when the last process has let go of it.
+Removes results from the model server. A process that uses a result keeps it, and the next call computes the result
+anew. The server frees the memory when the last process has released it.
 """
 
 EPILOG = serving.exit_codes(
-    fine="forgotten",
+    fine="removed",
     bad="there is no such result, or no server",
     trouble="it does not answer, or its socket is not safe",
 )
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         nargs="*",
         default=[],
-        help="a key as ps shows it, or its first characters (six at least), or the name of a function",
+        help="a key, function or file as ps prints it, or the first characters of a key (six at least)",
     )
 
 
@@ -42,9 +42,12 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 def _unload(key: str) -> int:
     count = unload(key)
+    if not count and key not in ("", "-"):
+        found = status()
+        count = sum(unload(entry["key"]) for entry in ps.matching(found["entries"], key)) if found else 0
     named = "all results" if key == "*" else escaped(key)
     if count:
-        say([f"{named}: {count} forgotten"])
+        say([f"{named}: {count} removed"])
         return reading.FINE
-    complain(f"zerocopy unload: {named}: there is no such result")
+    print_error(f"zerocopy unload: {named}: there is no such result")
     return reading.BAD

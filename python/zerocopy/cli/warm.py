@@ -12,7 +12,7 @@ from typing import Any
 
 from zerocopy import share
 from zerocopy.cli import reading, serving
-from zerocopy.cli.output import complain, escaped, say
+from zerocopy.cli.output import escaped, print_error, say
 
 DESCRIPTION = """
 Has the model server load checkpoints, so that the first program that asks for one has it at once. A program asks for
@@ -61,7 +61,7 @@ def _codes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iter
         # A function of a library may take other names than paths: those of models, for one.
         is_path = options.by is None or options.by in ("torch.load", "zerocopy.load", _SAFETENSORS)
         if is_path and not Path(path).exists():
-            complain(f"{parser.prog}: {escaped(path)}: No such file or directory")
+            print_error(f"{parser.prog}: {escaped(path)}: No such file or directory")
             yield reading.TROUBLE
             continue
         name = options.by or (_SAFETENSORS if path.endswith(".safetensors") else "torch.load")
@@ -74,11 +74,11 @@ def _warm(parser: argparse.ArgumentParser, path: str, name: str) -> int:
     try:
         share.load(function, path)
     except (share.ServerError, ImportError, MemoryError) as error:
-        complain(f"{parser.prog}: {escaped(path)}: {escaped(str(error), _MAX_LENGTH)}")
+        print_error(f"{parser.prog}: {escaped(path)}: {escaped(str(error), _MAX_LENGTH)}")
         return reading.TROUBLE
     except Exception as error:  # whatever the function raises
         said = f"{type(error).__name__}: {error}"
-        complain(f"{parser.prog}: {escaped(path)}: {escaped(said, _MAX_LENGTH)}")
+        print_error(f"{parser.prog}: {escaped(path)}: {escaped(said, _MAX_LENGTH)}")
         return reading.BAD
     say([f"{escaped(path)}: there, by {name}, after {time.perf_counter() - start:.3f} s"])
     return reading.FINE
@@ -92,7 +92,7 @@ def _is_module(name: str) -> bool:
 
 
 def _function(parser: argparse.ArgumentParser, name: str) -> Callable[..., Any]:
-    """Return what a dotted name means."""
+    """Return the function that a dotted name names."""
     module, _, attributes = name.partition("::") if "::" in name else name.rpartition(".")
     # "transformers.BertModel.from_pretrained" is a function of a class: the module is a shorter part of the name.
     while "::" not in name and "." in module and not _is_module(module):
@@ -105,5 +105,5 @@ def _function(parser: argparse.ArgumentParser, name: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, ValueError) as error:
         parser.error(f"--by {escaped(name)}: {error}")
     if not callable(found):
-        parser.error(f"--by {escaped(name)} is no function")
+        parser.error(f"--by {escaped(name)} is not a function")
     return found

@@ -18,7 +18,7 @@ from zerocopy.converting.zip_records import zip_records
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Options
 from zerocopy.loading import error_context, inputs
-from zerocopy.loading.formats import hdf5, model_folder
+from zerocopy.loading.formats import hdf5
 from zerocopy.loading.options import require_unknown
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving.atomic_file import path_of_file, replacing
@@ -33,6 +33,7 @@ def convert(
     keep: Keep | None = None,
     progress: Progress | None = None,
     unknown: str = "refuse",
+    strip_prefix: str = "",
 ) -> None:
     """Write a checkpoint in another format: ``.pt``, ``.safetensors`` and ``.h5``, one file or shards.
 
@@ -56,6 +57,9 @@ def convert(
     keep : str, list of str or callable, optional
         Selects leaves by dotted name: a prefix, a list of leaves and branches, or a function ``keep(name)``.
         Use ``keep=["model"]`` to drop the optimizer. Names do not change.
+    strip_prefix : str
+        Removed from the beginning of each dotted name that begins so: ``"model."`` writes ``model.weight`` as
+        ``weight``. `keep` selects by the names before that. A ``.pt`` or ``.h5`` target then holds a flat dict.
     progress : callable, optional
         Called with the bytes that are written and those that there are.
     unknown : {"refuse", "stub"}
@@ -73,7 +77,7 @@ def convert(
         There are tensors that the format cannot hold (sparse, quantized, overlapping, ...), which the message lists;
         several sources have the same names; a format that is none of these; h5py is not installed.
     ValueError
-        No such size; `keep` leaves nothing.
+        No such size; `keep` leaves nothing; no name begins with `strip_prefix`.
     KeyError
         `keep` has a name that is not there.
 
@@ -91,16 +95,16 @@ def convert(
     >>> zerocopy.load(folder / "model.safetensors")
     {'model.weight': tensor([0., 1., 2., 3.], dtype=torch.bfloat16)}
     """
-    paths: Sequence[Any] = [
-        model_folder.resolved(path) for path in (src if isinstance(src, (list, tuple)) else [src])
-    ]
+    paths: Sequence[Any] = list(src) if isinstance(src, (list, tuple)) else [src]
     require_unknown(unknown, weights_only=True)
     target = (Path(os.fsdecode(dst)) if max_shard_size is not None else path_of_file(dst)).absolute()
     if not paths:
         raise ValueError("expected at least one source")
     Options(dtype)  # which says what is wrong with it
     require_progress(progress)
-    job = outputs.Job(paths, dtype, keep, progress, unknown)
+    if not isinstance(strip_prefix, str):
+        raise TypeError(f"expected strip_prefix to be a str, got {type(strip_prefix).__name__}")
+    job = outputs.Job(paths, dtype, keep, progress, unknown, strip_prefix)
     if max_shard_size is not None:
         most = shard_plan.size_of(max_shard_size)
         layout = shard_plan.layout_of(target, outputs.SUFFIXES)
@@ -119,14 +123,16 @@ def convert(
         raise UnsupportedError(
             f"{os.fspath(dst)}: expected a name that ends in .pt, .safetensors or .h5, got {ending!r}"
         )
-    elif dtype is None and keep is None and len(paths) == 1 and _is_zip(paths[0]):
-        _copy_archive(Path(os.fsdecode(paths[0])).absolute(), target, progress)
     else:
-        outputs.write_hdf5(job, target)
+        changes = dtype is not None or keep is not None or bool(strip_prefix)
+        if not changes and len(paths) == 1 and _is_zip(source := inputs.located(paths[0])):
+            _copy_archive(Path(os.fsdecode(source)).absolute(), target, progress)
+        else:
+            outputs.write_hdf5(job, target)
 
 
 def _is_zip(source: Any) -> bool:
-    if inputs.several_files(source) is not None:
+    if not isinstance(source, (str, os.PathLike)):
         return False
     with error_context.as_public_error(), error_context.naming(source, weights_only=True):
         # It checks the file, and says what it is instead.

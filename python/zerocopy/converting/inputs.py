@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -41,7 +43,7 @@ class Sources:
     ----------
     paths : sequence
         As for ``zerocopy.open``.
-    keep : optional
+    keep, strip_prefix : optional
         As for ``zerocopy.convert``.
     **how
         As for ``zerocopy.open``.
@@ -58,15 +60,19 @@ class Sources:
         Leaves that are left out because their classes are unknown (``unknown="stub"``).
     is_filtered : bool
         Whether leaves are left out.
+    is_renamed : bool
+        Whether names lack a prefix that they have in the sources.
+    is_of_torch : bool
+        Whether a source is a file of ``torch.save``.
     metadata : dict of str to object
         Metadata of the files, beside their leaves.
     """
 
-    def __init__(self, paths: Sequence[Any], keep: Keep | None, **how: Any) -> None:
+    def __init__(self, paths: Sequence[Any], keep: Keep | None, strip_prefix: str = "", **how: Any) -> None:
         self._block = contextlib.ExitStack()
         self._infos: dict[str, TensorInfo] = {}
         self.others: dict[str, Any] = {}
-        self.is_filtered = keep is not None
+        self.is_filtered, self.is_renamed = keep is not None, bool(strip_prefix)
         try:
             self.opened = [self._block.enter_context(checkpoint.open(path, **how)) for path in paths]
             self.name = " + ".join(each.path for each in self.opened)
@@ -78,12 +84,17 @@ class Sources:
                     layer.path
                 ).is_file()  # a folder of torch.distributed.checkpoint opens its files later
             }
+            self.is_of_torch = any(
+                layer.container in _PICKLED for each in self.opened for layer in _file_layers(each)
+            )
             self._merge()
             self.stubs = [name for name, value in self.others.items() if isinstance(value, Stub)]
             for name in self.stubs:
                 del self.others[name]
             self.is_filtered = self.is_filtered or bool(self.stubs)
             self._choose(keep)
+            if strip_prefix:
+                self._strip(strip_prefix)
         except BaseException:
             self._block.close()
             raise
@@ -186,6 +197,19 @@ class Sources:
             raise UnsupportedError(
                 f"{self.name}: expected each name in one source, found these in two: {listed(doubles)}"
             )
+
+    def _strip(self, prefix: str) -> None:
+        renamed = {name: name.removeprefix(prefix) for name in (*self.tensors, *self.others)}
+        if not any(map(str.startswith, renamed, itertools.repeat(prefix))):
+            raise ValueError(f"{self.name}: no name begins with {shown(prefix)!r}")
+        counts = Counter(renamed.values())
+        if doubles := [name for name, count in counts.items() if count > 1]:
+            raise UnsupportedError(
+                f"{self.name}: without the prefix {shown(prefix)!r} these names are there twice: {listed(doubles)}"
+            )
+        self.tensors = {renamed[name]: tensor for name, tensor in self.tensors.items()}
+        self.others = {renamed[name]: value for name, value in self.others.items()}
+        self._infos.clear()
 
     def _choose(self, keep: Keep | None) -> None:
         if keep is None:

@@ -34,7 +34,7 @@ PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 #: All endings that say a format.
 SUFFIXES = (*PICKLED, SAFETENSORS, *hdf5.SUFFIXES)
 
-_FORMAT = {"format": "pt"}  # what shards say of themselves
+_FORMAT = {"format": "pt"}  # the framework: transformers and accelerate refuse some files without this entry
 _ALIGNMENT = 64  # of storages in .pt, as torch has it
 _logger = logging.getLogger("zerocopy")
 
@@ -47,6 +47,11 @@ class Job(NamedTuple):
     keep: Keep | None
     progress: Progress | None
     unknown: str = "refuse"
+    strip_prefix: str = ""
+
+    def sources(self, **how: Any) -> Sources:
+        """Open the sources, with further arguments of ``zerocopy.open``."""
+        return Sources(self.paths, self.keep, self.strip_prefix, unknown=self.unknown, **how)
 
 
 # --------------------------------------------------------------------------------- one file
@@ -54,8 +59,10 @@ class Job(NamedTuple):
 
 def write_safetensors(job: Job, target: Path) -> None:
     """Write a ``.safetensors`` file."""
-    with Sources(job.paths, job.keep, device="cpu", unknown=job.unknown) as sources:
+    with job.sources(device="cpu") as sources:
         plan = planned(sources, job.dtype)
+        if sources.is_of_torch:
+            plan = plan._replace(metadata=_FORMAT | plan.metadata)
         _say_left_out(target, plan.left_out)
         _say_unknown(target, sources)
         with replacing(target) as new:
@@ -133,7 +140,7 @@ class _Stored(NamedTuple):
 def write_shards(job: Job, layout: shard_plan.Layout, most: int) -> None:
     """Write shards of at most so many bytes, and the index."""
     if layout.suffix == SAFETENSORS:
-        with Sources(job.paths, job.keep, device="cpu", unknown=job.unknown) as sources:
+        with job.sources(device="cpu") as sources:
             plan = planned(sources, job.dtype)
             # accelerate, and transformers before version 5, refuse files that have metadata and not this.
             plan = plan._replace(metadata=_FORMAT | plan.metadata)
@@ -239,7 +246,7 @@ def _counted(job: Job, plan: Plan) -> Counted:
 
 def _sources_of_objects(job: Job) -> Sources:
     """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
-    sources = Sources(job.paths, job.keep, unknown=job.unknown)
+    sources = job.sources()
     if job.dtype is None and all(
         sources.entry(name).is_mapped
         and (device := sources.info(name).device) is not None
@@ -249,7 +256,7 @@ def _sources_of_objects(job: Job) -> Sources:
         return sources
     with sources:
         pass
-    sources = Sources(job.paths, job.keep, dtype=job.dtype, device="cpu", unknown=job.unknown)
+    sources = job.sources(dtype=job.dtype, device="cpu")
     for dropped, kept in tied_names(sources).items():
         one, other = sources.placeholder(dropped), sources.placeholder(kept)
         if isinstance(one, NotYetLoadedTensor) and isinstance(other, NotYetLoadedTensor):
@@ -259,7 +266,7 @@ def _sources_of_objects(job: Job) -> Sources:
 
 def _object_of(sources: Sources) -> Any:
     whole = sources.whole()
-    if whole is None:
+    if whole is None or sources.is_renamed:
         return _flat(sources, sources.tensors, sources.others)
     return whole.build([*sources.tensors, *sources.others] if sources.is_filtered else None)
 

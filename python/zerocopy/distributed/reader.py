@@ -143,11 +143,11 @@ class CheckpointReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return whether a path may be a checkpoint: a file, or a folder with an index or ``.metadata``."""
+        """Return whether a path may be a checkpoint: a file, or a folder that holds one."""
         if os.path.isfile(checkpoint_id):  # noqa: PTH113  may be bytes inside
             return True
         try:
-            return inputs.several_files(checkpoint_id) is not None
+            return inputs.located(checkpoint_id) is not checkpoint_id
         except (OSError, Error):
             return False
 

@@ -21,7 +21,7 @@ from zerocopy.gds.channel import Channel, name_of
 from zerocopy.gds.devices import device_of
 from zerocopy.gds.image import Image, Record
 from zerocopy.loading import error_context, inputs, loader
-from zerocopy.loading.formats import shard_index
+from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.objects import allowlist, builder
 
 log = logging.getLogger("zerocopy")
@@ -39,8 +39,8 @@ def load(
     Parameters
     ----------
     path : str or PathLike
-        A file of ``torch.save``, a ``.safetensors`` file, an index of shards (``*.index.json``) or its
-        folder.
+        A file of ``torch.save``, a ``.safetensors`` file, an index of shards (``*.index.json``), or a folder
+        that holds an index or one model file.
     device : str, int or torch.device
         "cuda", "cuda:1", ...; "cpu": as ``zerocopy.load``; "auto": the GPU where there is one, else the CPU.
     require : {None, "direct", "compat"}
@@ -74,9 +74,11 @@ def load(
         if is_required(require):
             raise UnsupportedError(f"GPUDirect Storage is required, but cannot load to {found}")
         return loader.load(path, map_location=found)
-    if isinstance(index := inputs.several_files(path), shard_index.Index):
-        return shard_index.load(index, functools.partial(_load_file, device=found, require=require))
-    return _load_file(Path(os.fsdecode(path)), found, require)
+    located = inputs.located(path)
+    if isinstance(located, shard_index.Index):
+        return shard_index.load(located, functools.partial(_load_file, device=found, require=require))
+    file = path if isinstance(located, dcp_metadata.Folder) else located
+    return _load_file(Path(os.fsdecode(file)), found, require)
 
 
 def _load_file(path: Path, device: torch.device, require: str | None) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 
 import zerocopy
 from zerocopy import environment
-from zerocopy.process import import_hook
+from zerocopy.process import import_hook, log_level
 
 _OWN = os.path.join(os.path.dirname(__file__), "")  # noqa: PTH118, PTH120
 
@@ -113,6 +113,7 @@ def patch_this_process(share: bool) -> None:
     """
     if environment.is_disabled():
         return
+    log_level.configure()  # a program that starts warm has another environment than its fork server
     import_hook.when_imported("torch", lambda _: zerocopy.patch())
     if share:  # over the other: what the server cannot give is loaded by zerocopy.load
         importlib.import_module("zerocopy.share.patches.patch_all").patch_all()

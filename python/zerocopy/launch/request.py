@@ -22,6 +22,9 @@ _READ_LATER = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
 _UNFIT = frozenset({"coverage", "debugpy", "eventlet", "gevent", "pydevd", "trio_debug"})
 _MAX_SCRIPT_LENGTH = 1 << 22
 
+#: Spellings of ``-v``, and how many they count for.
+VERBOSE = {"-v": 1, "-vv": 2, "--verbose": 1}
+
 
 class Request(NamedTuple):
     """A program to run.
@@ -34,11 +37,14 @@ class Request(NamedTuple):
         Whether it is a module, as in ``python -m``.
     share : bool
         Whether models come from the model server.
+    verbosity : int
+        How many times ``-v`` was given.
     """
 
     words: list[str]
     is_module: bool
     share: bool
+    verbosity: int = 0
 
     @property
     def identity(self) -> str:
@@ -51,15 +57,25 @@ class Request(NamedTuple):
 def parse(words: list[str]) -> Request | None:
     """Return the program that the words after ``run`` name with ``--warm``; None for words that argparse must see."""
     chosen: set[str] = set()
+    verbosity = 0
     for number, word in enumerate(words):
         if word in ("--warm", "--share", "-m"):
             chosen.add(word)
             continue
+        if word in VERBOSE:
+            verbosity += VERBOSE[word]
+            continue
         rest = words[number + (word == "--") :]
         if "--warm" not in chosen or not rest or (word != "--" and word.startswith("-")):
             return None
-        return Request(rest, "-m" in chosen, "--share" in chosen)
+        return Request(rest, "-m" in chosen, "--share" in chosen, verbosity)
     return None
+
+
+def set_log_level(verbosity: int) -> None:
+    """Have this process, and those that it starts, log at INFO for one ``-v``, at DEBUG for two."""
+    if verbosity:
+        os.environ["ZEROCOPY_LOG_LEVEL"] = "INFO" if verbosity == 1 else "DEBUG"
 
 
 def doubt_of_process() -> str:

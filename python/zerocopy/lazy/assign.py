@@ -13,7 +13,7 @@ import torch
 from zerocopy._torch import modules
 from zerocopy.lazy.placeholder import materialized
 from zerocopy.loading import inputs, loader
-from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
+from zerocopy.loading.formats import dcp_metadata, shard_index
 
 Slot = tuple[torch.nn.Module, str]
 
@@ -141,12 +141,13 @@ def _require_module(module: Any) -> None:
 
 def _is_safetensors(f: Any) -> bool:
     """Whether a file, or the shards of an index, are in the format that has no ties."""
-    f = model_folder.resolved(f)
-    match inputs.several_files(f):
+    match inputs.located(f):
         case shard_index.Index() as index:
             return any(shard.suffix == ".safetensors" for shard in index.shards)
         case dcp_metadata.Folder():
             return False
+        case found:
+            f = found
     begin = inputs.position_of(f)
     if hasattr(f, "read") and begin is None:
         return False

@@ -21,7 +21,7 @@ from zerocopy.lazy.reading.read_plan import ReadPlan
 from zerocopy.lazy.reading.source import CheckpointSource
 from zerocopy.lazy.slice import Slice
 from zerocopy.loading import inputs
-from zerocopy.loading.formats import model_folder, shard_index
+from zerocopy.loading.formats import shard_index
 from zerocopy.loading.options import require_unknown
 
 
@@ -86,7 +86,6 @@ def open(
     (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
     """
     require_unknown(unknown, weights_only)
-    path = model_folder.resolved(path)
     how = {
         "mode": mode,
         "backend": backend,
@@ -95,10 +94,10 @@ def open(
         "device": device,
         "unknown": unknown,
     }
-    several = inputs.several_files(path)
-    if isinstance(several, shard_index.Index):
-        return open_shards(several, weights_only, keys, prefix, predicate, **how)
-    file = lazy_file.read_with_names(path if several is None else several, weights_only, **how)
+    found = inputs.located(path)
+    if isinstance(found, shard_index.Index):
+        return open_shards(found, weights_only, keys, prefix, predicate, **how)
+    file = lazy_file.read_with_names(found, weights_only, **how)
     layer = FileLayer(file, selection.chosen(file.native, keys, prefix, predicate))
     return Checkpoint([layer], opened=[layer])
 

@@ -17,7 +17,7 @@ from zerocopy.lazy.checkpoint import open_shards
 from zerocopy.lazy.conversion import Options
 from zerocopy.lazy.unpickler import LazyUnpickler
 from zerocopy.loading import diagnosis, error_context, inputs
-from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
+from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.options import require_unknown
 from zerocopy.loading.readers import tar
 
@@ -83,8 +83,7 @@ def lazy_load(
     """
     require_unknown(unknown, weights_only)
     options = Options(dtype, device, mode, unknown)
-    path = model_folder.resolved(path)
-    match inputs.several_files(path):
+    match inputs.located(path):
         case shard_index.Index() as index:
             how = {
                 "mode": mode,
@@ -101,6 +100,8 @@ def lazy_load(
             return source.native.build(
                 source.objects, selection.chosen(source.native, keys, prefix, predicate)
             )
+        case file:
+            path = file
 
     def load_safely(opened: lazy_file.Opened) -> Any:
         source = lazy_file.read_archive(opened, encoding, options)

@@ -16,7 +16,7 @@ from zerocopy._native import _C
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading import backends, inputs
-from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
+from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.progress import Progress, require_progress
 
 _BETWEEN_LOOKS = 50  # milliseconds
@@ -253,10 +253,10 @@ def _paths(names: Iterable[str]) -> Iterator[str]:
 
 def _files_of(path: str | os.PathLike[str]) -> list[str]:
     """Return the files whose bytes a checkpoint is made of: shards and not their index."""
-    path = model_folder.resolved(path)
-    match inputs.several_files(path):
+    match inputs.located(path):
         case shard_index.Index() as index:
             return [str(shard) for shard in index.shards]
         case dcp_metadata.Folder() as folder:
             return [str(place.file) for place in folder.places]
-    return [os.fspath(path)]
+        case file:
+            return [os.fspath(file)]

@@ -143,7 +143,7 @@ def _bare_pickle(head: bytes) -> Exception:
     try:
         allowlist.resolve(_C.foreign_globals(head))
     except pickle.UnpicklingError as refusal:
-        found = str(refusal).partition(" If you trust the file")[0]
+        found = str(refusal).partition(f" {allowlist.TRUST}")[0]
         unknown = UnknownPickleError(
             f"this is a plain pickle, not a file that torch.save wrote: only pickle.load reads it, and can run any "
             f"code of it. {found}"

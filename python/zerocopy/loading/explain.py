@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 
 from zerocopy._native import _C
-from zerocopy.display import count, size
+from zerocopy.display import count, listed, shown, size
+from zerocopy.errors import Error
 from zerocopy.loading import archives, backends, diagnosis, error_context, inputs
-from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
+from zerocopy.loading.formats import dcp_metadata, shard_index
+from zerocopy.loading.objects import stubs
 from zerocopy.loading.options import LoadOptions
 from zerocopy.loading.readers import dcp_folder
 
-_SHOWN = 4  # storages named for each reason
+_MAX_NAMES = 3  # tensors that the short report names for each reason
+_READ = "the file is read, not mapped"  # the native extension's reason for buffers and other backends
 
 
 class StorageExplanation(NamedTuple):
@@ -36,6 +42,8 @@ class StorageExplanation(NamedTuple):
         Shared with the file, or read into private memory, or decompressed into it.
     why : str
         Why it is not mapped; empty if it is.
+    names : tuple of str
+        The tensors over it, by their dotted names. Tensors inside objects of classes have none.
     """
 
     key: str
@@ -45,10 +53,19 @@ class StorageExplanation(NamedTuple):
     offset: int
     how: str
     why: str
+    names: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The names of its tensors, or its key, in printable characters."""
+        if not self.names:
+            return f"storage {shown(self.key)}"
+        first, *others = (shown(name) or "''" for name in self.names)
+        return f"{first} (shared with {listed(others, _MAX_NAMES)})" if others else first
 
 
 class Explanation(NamedTuple):
-    """The result of :func:`explain`. ``str()`` of it is a short report.
+    """The result of :func:`explain`. ``str()`` returns a short report, :meth:`details` a line for each storage.
 
     Attributes
     ----------
@@ -72,34 +89,60 @@ class Explanation(NamedTuple):
         return sum(storage.nbytes for storage in self.storages if storage.how == how)
 
     def __str__(self) -> str:
+        return "\n".join([self._verdict(), *self._reasons(), *self._remedy()])
+
+    def details(self) -> str:
+        """Return the short report, and a line for each storage: how, bytes, dtype, offset, tensors, reason.
+
+        Examples
+        --------
+        >>> import tempfile, torch, zerocopy
+        >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        ...     torch.save({"weight": torch.ones(4)}, file.name)
+        ...     print(zerocopy.explain(file.name).details())
+        /...: zip, 1 storage, 16 B: all mapped
+          mapped         16 B  float32   at ...  weight
+        """
+        return "\n".join([self._verdict(), *map(_line, self.storages), *self._remedy()])
+
+    def _verdict(self) -> str:
+        note = f", {self.note}" if self.note else ""
+        if not self.storages:
+            return f"{self.name}: {self.container}{note or ', no storages'}"
+        whole = size(sum(storage.nbytes for storage in self.storages))
+        hows = sorted({storage.how for storage in self.storages}, reverse=True)
+        sums = ", ".join(f"{size(self.nbytes(how))} {how}" for how in hows) if hows[1:] else f"all {hows[0]}"
+        return f"{self.name}: {self.container}{note}, {count(len(self.storages), 'storage')}, {whole}: {sums}"
+
+    def _reasons(self) -> Iterable[str]:
         groups: dict[tuple[str, str], list[StorageExplanation]] = defaultdict(list)
         for storage in self.storages:
-            groups[storage.how, storage.why].append(storage)
-        whole = sum(storage.nbytes for storage in self.storages)
-        lines = [f"{self.name}: {self.container}, {count(len(self.storages), 'storage')}, {size(whole)}"]
-        for (how, why), storages in sorted(groups.items(), reverse=True):
-            nbytes = sum(storage.nbytes for storage in storages)
-            lines.append(
-                f"  {how:<8}  {count(len(storages), 'storage'):>15}  {size(nbytes):>9}"
-                + (f"  {why}" if why else "")
-            )
-            if why:
-                named = ", ".join(
-                    f"{ascii(storage.key)[1:-1]} ({storage.dtype})" for storage in storages[:_SHOWN]
-                )
-                more = ", ..." if len(storages) > _SHOWN else ""
-                lines.append(f"            {named}{more}")
-        if self.note:
-            lines.append(f"  {self.note}")
-        if self.container != "distributed" and any(storage.how != "mapped" for storage in self.storages):
-            lines.append("  zerocopy.save writes a file whose storages can all be mapped")
-        return "\n".join(lines)
+            if storage.why:
+                groups[storage.how, storage.why].append(storage)
+        for (how, why), storages in groups.items():
+            yield f"  {how}: {listed((storage.label for storage in storages), _MAX_NAMES)}: {why}"
+
+    def _remedy(self) -> Iterable[str]:
+        whys = {storage.why for storage in self.storages if storage.how != "mapped"}
+        if self.container == "distributed" and whys:
+            yield "  zerocopy.convert writes the folder as one mappable file"
+        elif whys - {_READ}:
+            yield "  zerocopy.save writes it mappable"
+        elif whys:
+            yield '  to map it, load it by its path with backend="mmap"'
+
+
+def _line(storage: StorageExplanation) -> str:
+    why = f": {storage.why}" if storage.why else ""
+    facts = f"{storage.how:<8}  {size(storage.nbytes):>9}  {storage.dtype:<8}  at {storage.offset}"
+    return f"  {facts}  {storage.label}{why}"
 
 
 def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
-    """Say for each storage of a checkpoint whether ``load`` maps it, copies it or inflates it, and why.
+    """Return for each storage of a checkpoint whether ``load`` maps it, copies it or inflates it, and why.
 
-    Nothing is loaded, no class of the file is imported, no data is read.
+    Nothing is loaded, no class of the file is imported, no data is read. ``print(explain(path))`` prints the verdict,
+    the tensors that are not mapped, and the remedy. ``explain(path).details()`` has a line for each storage.
 
     Parameters
     ----------
@@ -124,20 +167,19 @@ def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation
     ...     torch.save({"weight": torch.ones(256, 256), "bias": torch.ones(256)}, file.name)
     ...     explanation = zerocopy.explain(file.name)
     >>> print(explanation)
-    /...: zip, 2 storages, 263.2 kB
-      mapped         2 storages   263.2 kB
+    /...: zip, 2 storages, 263.2 kB: all mapped
     >>> explanation.storages[1].nbytes
     1024
     """
-    path = model_folder.resolved(path)
-    match inputs.several_files(path):
+    match inputs.located(path):
         case shard_index.Index() as index:
             shards = [_of_file(shard, backend, mode) for shard in index.shards]
             storages = tuple(storage for shard in shards for storage in shard.storages)
             return Explanation(index.name, "sharded", storages, f"in {count(len(shards), 'file')}")
         case dcp_metadata.Folder() as folder:
             return _of_folder(folder, backend, mode)
-    return _of_file(path, backend, mode)
+        case file:
+            return _of_file(file, backend, mode)
 
 
 def _of_file(f: Any, backend: str, mode: str) -> Explanation:
@@ -163,7 +205,19 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
 
 def _storages_of(archive: _C.Archive) -> list[StorageExplanation]:
     # A StoragePlacement has the same fields in the same order; by name each would take twice as long.
-    return [StorageExplanation._make(storage) for storage in archive.explain()]
+    names = _names_of(archive)
+    return [StorageExplanation._make((*storage, tuple(names[storage.key]))) for storage in archive.explain()]
+
+
+def _names_of(archive: _C.Archive) -> dict[str, list[str]]:
+    """Return the dotted names of the tensors over each storage, by the storage's key."""
+    names = defaultdict(list)
+    # A file whose names cannot be made (absurdly many, say) is explained by its keys.
+    with contextlib.suppress(Error, pickle.UnpicklingError):
+        native = _C.Lazy(archive, stubs.allow, None, False, None, "utf-8", stubs, "")
+        for name, entry in zip(native.names(), native.entries(), strict=True):
+            names[entry.storage].append(name)
+    return names
 
 
 def _of_folder(folder: dcp_metadata.Folder, backend: str, mode: str) -> Explanation:
@@ -180,7 +234,7 @@ def _of_folder(folder: dcp_metadata.Folder, backend: str, mode: str) -> Explanat
     files = dcp_folder.Files(folder, mode, way, windows=True, load_archive=of_archive)
     storages: list[StorageExplanation] = []
     for name, entry in folder.entries.items():
-        found = [storage._replace(key=name) for part in files.each(name) for storage in part]
+        found = [storage._replace(key=name, names=(name,)) for part in files.each(name) for storage in part]
         if isinstance(entry, dcp_metadata.Chunked) and len(entry.chunks) > 1:
             why = "the tensor is put together of several chunks"
             found = [storage._replace(how="copied", why=why) for storage in found]

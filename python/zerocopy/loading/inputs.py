@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from zerocopy._native import _C
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading import backends, diagnosis
-from zerocopy.loading.formats import dcp_metadata, hdf5, shard_index
+from zerocopy.loading.formats import dcp_metadata, hdf5, model_folder, shard_index
 
 Backend = str
 
@@ -31,9 +31,27 @@ _WRAPPERS = {
 }
 
 
-def several_files(f: Any) -> shard_index.Index | dcp_metadata.Folder | None:
-    """Return the index of shards, or the DCP folder, that a path leads to; None for one file, and for its bytes."""
-    return shard_index.index_of(f) or dcp_metadata.folder_of(f)
+def located(f: Any) -> Any:
+    """Return where the checkpoint is that a path leads to.
+
+    Returns
+    -------
+    Index
+        The index of shards that `f` names, or that is in the folder `f`.
+    Folder
+        The folder `f` of ``torch.distributed.checkpoint``.
+    str
+        The one model file of a Hugging Face folder.
+    object
+        `f` itself, for a file, a file object or a buffer.
+    """
+    found = model_folder.located(f)
+    return found if isinstance(found, shard_index.Index) else dcp_metadata.folder_of(found) or found
+
+
+def is_of_several_files(f: Any) -> bool:
+    """Return whether a path leads to an index of shards or to a DCP folder."""
+    return isinstance(located(f), (shard_index.Index, dcp_metadata.Folder))
 
 
 def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows: bool = False) -> _C.Archive:

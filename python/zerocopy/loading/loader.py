@@ -10,7 +10,7 @@ from typing import Any
 from zerocopy._native import _C
 from zerocopy.loading import archives, diagnosis, error_context, inputs
 from zerocopy.loading.device import staging
-from zerocopy.loading.formats import dcp_metadata, model_folder, shard_index
+from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.options import LoadOptions, checked
 from zerocopy.loading.readers import tar, torchscript
 from zerocopy.loading.readers.dcp_folder import Files
@@ -84,7 +84,8 @@ def load(
     zerocopy.FormatError
         The bytes contradict the format: truncated, overlapping, out of range.
     pickle.UnpicklingError
-        The file names globals that are on no allow-list. All are listed, nothing was imported or run.
+        The file names globals that are on no allow-list. Nothing was imported or run. The message names five of them,
+        the attribute ``globals`` of the error has all.
     zerocopy.UnsupportedError
         Legal, but not supported: TorchScript, encryption, a dtype that this release of PyTorch lacks, ...
 
@@ -108,13 +109,13 @@ def load(
     options = checked(
         map_location, pickle_module, weights_only, mmap, backend, mode, unknown, pickle_load_args
     )
-    f = model_folder.resolved(f)
-    match inputs.several_files(f):
+    match inputs.located(f):
         case shard_index.Index() as index:
             return shard_index.load(index, lambda shard: _load_file(shard, options))
         case dcp_metadata.Folder() as folder:
             return _load_folder(folder, options)
-    return _load_file(f, options)
+        case file:
+            return _load_file(file, options)
 
 
 def _load_folder(folder: dcp_metadata.Folder, options: LoadOptions) -> Any:

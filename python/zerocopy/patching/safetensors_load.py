@@ -154,7 +154,7 @@ def _load(filename: Any) -> Any:
 
 
 def _open(filename: Any) -> Checkpoint:
-    if inputs.several_files(filename) is not None:
+    if inputs.is_of_several_files(filename):
         _require_safetensors("several files")
     checkpoint = open_checkpoint(filename)
     try:

@@ -18,7 +18,7 @@ import torch
 
 from zerocopy import environment
 from zerocopy.errors import UnsupportedError
-from zerocopy.patching import torch_jit, torch_load, torch_save
+from zerocopy.patching import tally, torch_jit, torch_load, torch_save
 from zerocopy.process import torch_compiler
 from zerocopy.process.replacements import Replacements, lock
 
@@ -49,7 +49,9 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     zerocopy refuses as malformed or unsafe is not tried again. ``torch.save`` to a path whose file is mapped by this
     process writes another file and renames it, so that live tensors keep their bytes.
 
-    Calling it again changes nothing. With ``ZEROCOPY_DISABLE=1`` in the environment it does nothing.
+    Calling it again changes nothing. With ``ZEROCOPY_DISABLE=1`` in the environment it does nothing. With
+    ``ZEROCOPY_LOG_LEVEL=INFO`` one line on standard error, at the end of the program, says what was mapped and what was
+    left to torch.
 
     Parameters
     ----------
@@ -80,6 +82,7 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     parts = _parts(jit, safetensors)
     if environment.is_disabled():
         return
+    tally.report_at_exit()
     with lock:
         _for_good.update(parts)
         _install(parts, rebind)

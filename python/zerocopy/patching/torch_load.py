@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from zerocopy.errors import Error, UnsupportedError
 from zerocopy.loading import diagnosis, inputs, loader
 from zerocopy.loading.options import LoadOptions, checked
 from zerocopy.loading.readers import legacy
-from zerocopy.patching import torch_errors
+from zerocopy.patching import tally, torch_errors
 
 Function = Callable[..., Any]
 
@@ -130,14 +131,23 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
     def in_torch_words(error: Exception) -> BaseException:
         if begin is not None:
             f.seek(begin)
+        tally.add_failed()
         return torch_errors.in_torch_words(original, error, f, weights_only)
+
+    placement: Counter[str] = Counter()
+
+    def require(archive: _C.Archive, options: LoadOptions) -> None:
+        _require_only_a_load(archive, options)
+        placement.update(tally.placement_of(archive, options))
 
     try:
         mmap = None if call.mmap is _UNSET else call.mmap
         options = checked(
             call.map_location, call.pickle_module, weights_only, mmap, pickle_args=call.pickle_load_args
         )
-        return loader.load_diagnosed(f, options, _require_only_a_load)
+        result = loader.load_diagnosed(f, options, require)
+        tally.add_served(placement)
+        return result
     except diagnosis.UNKNOWN as error:  # the original says what it thinks of such a file
         reason = str(error)
     except (diagnosis.TarError, diagnosis.TorchScriptError) as error:
@@ -151,9 +161,14 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
         raise in_torch_words(error) from error
     except pickle.UnpicklingError as error:
         if not weights_only:  # pickle's own words
+            tally.add_failed()
             raise
         raise in_torch_words(error) from error
+    except (OSError, MemoryError):
+        tally.add_failed()
+        raise
     except RuntimeError as error:  # from map_location
+        tally.add_failed()
         words = torch_errors.of_weights_only(original, error) if weights_only else error
         if words is error:
             raise
@@ -172,5 +187,7 @@ def _require_only_a_load(archive: _C.Archive, options: LoadOptions) -> None:
 
 
 def _hand_over(original: Function, reason: str, *args: Any, **kwargs: Any) -> Any:
-    log.debug("%s goes to torch.load: %s", inputs.name_of(args[0] if args else kwargs.get("f")), reason)
+    name = inputs.name_of(args[0] if args else kwargs.get("f"))
+    log.debug("%s goes to torch.load: %s", name, reason)
+    tally.add_left(reason.removeprefix(f"{name}: "))
     return original(*args, **kwargs)

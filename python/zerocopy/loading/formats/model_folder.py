@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from zerocopy.loading.formats import shard_index
+
 #: In the order in which transformers, diffusers and peft look.
 NAMES = (
     "model.safetensors",
@@ -22,7 +24,6 @@ NOT_A_CHECKPOINT = (
 )
 
 _DCP_METADATA = ".metadata"
-_INDEX_ENDING = ".index.json"
 
 
 def model_file_in(folder: str | os.PathLike[str]) -> Path | None:
@@ -36,17 +37,20 @@ def model_file_in(folder: str | os.PathLike[str]) -> Path | None:
     return next((path / name for name in NAMES if (path / name).is_file()), None)
 
 
-def resolved(f: Any) -> Any:
-    """Return the model file of a folder that has neither an index nor DCP metadata; anything else as it is.
+def located(f: Any) -> Any:
+    """Return the index of shards that a path leads to, or the model file of a folder; anything else as it is.
 
     Raises
     ------
     OSError
-        The folder cannot be read.
+        The folder or the index cannot be read.
+    zerocopy.FormatError, zerocopy.UnsupportedError
+        As :func:`zerocopy.loading.formats.shard_index.index_of`.
     """
+    index = shard_index.index_of(f)
+    if index is not None:
+        return index
     if not isinstance(f, (str, os.PathLike)) or not os.path.isdir(f):  # noqa: PTH112  a Path takes longer to make
-        return f
-    if any(name.endswith(_INDEX_ENDING) for name in os.listdir(os.fsdecode(f))):  # noqa: PTH208  names are enough
         return f
     found = model_file_in(os.fsdecode(f))
     return f if found is None else str(found)

@@ -16,10 +16,12 @@ from zerocopy._torch import safe_globals
 from zerocopy.loading.objects import rebuild, user_globals
 from zerocopy.loading.objects.global_names import BLOCKED_MODULES, Name, modern, printable
 
-# A message names every global of an honest file; one made to fill a log is cut, and so is `error.globals`.
-_MAX_LISTED = 200
-_MAX_LISTING = 8000
-_MAX_NAMES = 10_000
+_MAX_LISTED = 5  # globals in the message of a refusal
+_MAX_NAMES = 10_000  # globals in its attribute, against files made to fill memory
+
+
+#: Begins the advice in a refusal.
+TRUST = "If you trust the file:"
 
 
 def _is_lacking(path: str) -> bool:
@@ -46,7 +48,7 @@ def resolve(names: Iterable[Name]) -> dict[Name, Any]:
     Raises
     ------
     pickle.UnpicklingError
-        If one of them, or several, are on no list. All are named, and in its attribute ``globals``.
+        If one or several of them are on no list. The message names the first five, its attribute ``globals`` all.
     """
     found, refused = look_up(names)
     if refused:
@@ -85,15 +87,13 @@ def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
 
 def _refusal(refused: list[Name]) -> pickle.UnpicklingError:
     names = sorted(map(printable, refused[:_MAX_NAMES]))
-    listed = names[:_MAX_LISTED]
-    while len(listed) > 1 and sum(map(len, listed)) > _MAX_LISTING:
-        listed.pop()
-    rest = f" and {len(refused) - len(listed)} more" if len(listed) < len(refused) else ""
+    rest = f" and {len(refused) - _MAX_LISTED} more" if len(refused) > _MAX_LISTED else ""
     what = "a global" if len(refused) == 1 else f"{len(refused)} globals"
     error = pickle.UnpicklingError(
-        f"weights_only refuses {what} of this file: {', '.join(listed)}{rest}. "
-        "Nothing was imported or run. If you trust the file: allow each with zerocopy.safe_globals([...]), "
-        "or load it with weights_only=False, which lets it run any code."
+        f"weights_only refuses {what} of this file: {', '.join(names[:_MAX_LISTED])}{rest}. "
+        'Nothing was imported or run. "zerocopy scan FILE" lists all with their uses. '
+        f"{TRUST} allow each with zerocopy.safe_globals([...]), or load it with weights_only=False, which lets it "
+        'run any code. To load all else without trust, call zerocopy.load(FILE, unknown="stub").'
     )
     error.globals = names  # type: ignore[attr-defined]
     error.first = refused[0]  # type: ignore[attr-defined]
