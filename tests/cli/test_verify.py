@@ -138,7 +138,7 @@ def test_a_flipped_bit_is_named(record: str, save: Saver, capsys: pytest.Capture
 
 DAMAGED = {
     "cut": (checkpoint()[:-9], "truncated"),
-    "hidden bytes": (checkpoint(gap=b"hidden"), "no record owns"),
+    "hidden bytes": (checkpoint(gap=b"hidden"), "do not belong to a record"),
     "local name": (
         archive([*entries()[:1], Entry("archive/data/0", DATA, local={"name": b"archive/data/1"}), entries()[2]]),
         "disagree",

@@ -215,7 +215,7 @@ REFUSED = (
     ),
     Reason(
         "new objects (NEWOBJ) of plain types",
-        "pickle: a new '.*' that is not called",
+        "pickle: NEWOBJ of '.*', which needs a call",
         "pickle writes calls of them",
         lambda: _pickle(new(name("builtins", "set"))),
     ),
@@ -227,7 +227,7 @@ REFUSED = (
     ),
     Reason(
         "one key of a storage with two types, sizes or locations",
-        r"is named twice, with another|persistent id: -?\d+ elements of \d+ bytes",
+        r"is used again with another|persistent id: -?\d+ elements of \d+ bytes",
         "torch takes the first, and gives the second another type than it says",
         lambda: _pickle([storage(), storage(kind="IntStorage")]),
     ),
