@@ -23,7 +23,7 @@ from zerocopy.errors import Error
 from zerocopy.loading.objects.global_names import Name, printable
 
 DESCRIPTION = """
-Lists what the pickles of checkpoints name, and says of each file whether zerocopy.load would take it with
+Lists the globals that the pickles of checkpoints name, and whether zerocopy.load accepts each file with
 weights_only=True, its default. Nothing of a file is imported, run or built.
 """
 
@@ -31,17 +31,16 @@ EPILOG = (
     reading.EXIT_CODES.format(
         fine="safe: nothing is refused by policy, and there is one way to read the file",
         bad="unsafe: the reasons are listed",
-        trouble="trouble: a file could not be read, or is no checkpoint",
+        trouble="trouble: a file could not be read, or is not a checkpoint",
     )
     + """
 example:
   $ zerocopy scan downloads/*.pt
   $ zerocopy scan --json model.pt | jq '.files[].reasons'
 
-"safe" means: on the allow-list. Not: free of malice; nobody can tell that of weights.
+"safe" means that every global is on the allow-list. Nobody can tell whether weights are free of malice.
 """
 )
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _VERDICTS = ("safe", "unsafe")
 _MAX_PICKLES = 1000

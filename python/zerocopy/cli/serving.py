@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, json: bool = False) -> Non
     parser.add_argument(
         "--socket",
         metavar="PATH",
-        help=f"the server's socket, in a folder of yours alone (default: {_SOCKET}, or one for each release of torch)",
+        help=f"the socket of the server, in a folder that only you can use (default: {_SOCKET}, or one for each torch)",
     )
     if json:
         parser.add_argument(
