@@ -1,4 +1,4 @@
-"""What holds for every command: its help, its errors, bad input, pipes that close, and Ctrl-C."""
+"""Tests of every command: help, errors, bad input, pipes that close, and Ctrl-C."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _loaders(path: str, container: str, trust: bool) -> dict[str, Callable[[], A
 
     import zerocopy
 
-    # What other releases lack is not asked of them.
+    # Other releases have no such parameter.
     known = inspect.signature(torch.load).parameters
     safety: dict[str, Any] = {"weights_only": not trust} if "weights_only" in known else {}
     found: dict[str, Callable[[], Any]] = {

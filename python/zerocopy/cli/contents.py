@@ -101,7 +101,7 @@ class Contents(NamedTuple):
     values : list of Value
         Everything that is not a tensor.
     metadata : dict of str to str
-        What a .safetensors file or an index says beside its tensors.
+        The metadata of a .safetensors file or of an index.
     stored_nbytes : int
         Bytes of all storages, each counted once.
     """

@@ -43,7 +43,7 @@ _CUFILE_FOLDERS = ("/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linu
                    "/usr/local/cuda/targets/sbsa-linux/lib", "/usr/lib/aarch64-linux-gnu")  # fmt: skip
 _TIMEOUT = 120
 
-# What the process that imports torch prints, as JSON on its last line.
+# The program of the process that imports torch. Its last line is JSON.
 _PROBE = """
 import json
 found = {}

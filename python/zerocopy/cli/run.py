@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Run the program to its end. What it raises goes on to the interpreter, which knows what to do with it."""
+    """Run the program to its end. Its exceptions go on to the interpreter."""
     name, *arguments = words = options.program[options.program[0] == "--" :]
     set_log_level(options.verbose)
     try:

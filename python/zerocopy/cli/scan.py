@@ -66,7 +66,7 @@ _OPCODE_NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes
 
 
 class Scan(NamedTuple):
-    """What is to say of a file."""
+    """The findings of ``scan`` for one file."""
 
     path: str
     container: str
@@ -124,7 +124,7 @@ def examine(file: reading.OpenFile) -> Scan:
         Error,
         tarfile.TarError,
         ValueError,
-    ) as error:  # there is no way to look further, or more than one
+    ) as error:  # the file cannot be read further, or in several ways
         reasons.append(_structure(error))
     named = [entry.name for one in found if not one.stray for entry in one.globals if not entry.native]
     refused = [name for name in dict.fromkeys([*foreign, *named]) if not policy.running().allows(name)]
@@ -184,7 +184,7 @@ def _refused_acts(facts: dict[str, Any]) -> Iterator[str]:
     for name in facts["changed"]:
         yield f"what {printable(name)} returns may not be changed by a file"
     if facts["odd"]:
-        yield "attributes whose names are no strings, or a call of something that is no global"
+        yield "attributes whose names are not strings, or a call of something that is not a global"
     for target, attribute in facts["attributes"]:
         if not policy.may_be_set(target, attribute):
             yield f"attribute '{escaped(attribute)}' of {printable(target)} may not be set by a file"

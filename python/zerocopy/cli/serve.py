@@ -31,7 +31,7 @@ example:
 """
 )
 
-# What a unit takes over of the environment it is written in.
+# Variables of the environment that the unit keeps.
 _KEPT = ("ZEROCOPY_SOCKET", "ZEROCOPY_MAX_BYTES", "ZEROCOPY_SHARE_IDLE")
 
 
@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-bytes",
         metavar="SIZE",
         help="the most memory that results may take: bytes, or a number with K, M, G or T; results that no "
-        "process uses are removed first, the least recently used before others (default: ZEROCOPY_MAX_BYTES, or no limit)",
+        "process uses are removed first, the least recently used before others (default: ZEROCOPY_MAX_BYTES, or no "
+        "limit)",
     )
     parser.add_argument(
         "--idle",

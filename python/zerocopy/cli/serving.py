@@ -1,4 +1,4 @@
-"""What the commands about the model server have in common."""
+"""Shared by the commands of the model server: options, exit codes, errors."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ EPILOG = (
     reading.EXIT_CODES.format(
         fine="fine: no damage was found (formats without checksums: as far as the structure shows)",
         bad="damaged: the reasons are listed, and the records named; or different, with --compare",
-        trouble="trouble: a file could not be read or compared, or is no checkpoint",
+        trouble="trouble: a file could not be read or compared, or is not a checkpoint",
     )
     + """
 example:
@@ -49,7 +49,7 @@ _NO_CHECKSUMS = {"hdf5": "data that are not packed have no checksums in this for
 
 
 class Verification(NamedTuple):
-    """What is to say of a file."""
+    """The findings of ``verify`` for one file."""
 
     path: str
     container: str
