@@ -238,6 +238,8 @@ def bad_inputs(folder: Path) -> dict[str, Path]:
 @pytest.mark.parametrize("command", ["ls", "map", "show"])
 def test_bad_input_is_one_sentence(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, path in bad_inputs(tmp_path).items():
+        if command == "ls" and name == "old.pt":
+            continue  # which ls lists
         arguments = [command, str(path)] + ["weight"] * (command == "show")
         assert main(arguments) == 2, name
         printed = capsys.readouterr()

@@ -131,7 +131,7 @@ UNSAFE = {
     "shadowed method": (zipped(build(ordered_dict(), {"items": 1})), "items"),
     "dunder": (zipped(build(ordered_dict(), {"__class__": 1})), "__class__"),
     "class method of type": (zipped(build(ordered_dict(), {"mro": 1})), "mro"),
-    "attribute that is no name": (zipped(build(ordered_dict(), {1: 1})), "no strings"),
+    "attribute that is no name": (zipped(build(ordered_dict(), {1: 1})), "not strings"),
     "hooks": (zipped(tensor(hooks=ordered_dict(("f", 1)))), "hooks"),
     "DUP": (checkpoint(b"\x80\x02" + VALUE + DUP + b"."), "0x32"),
     "tensor outside": (zipped(tensor(size=(17,))), "structure"),

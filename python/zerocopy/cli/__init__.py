@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,22 +20,22 @@ COMMANDS = {
     "bench": "measure loaders side by side on a file",
     "build-bridge": "compile the part that depends on the release of PyTorch",
     "completion": "print a script that completes commands in bash",
-    "convert": "write a checkpoint in another format, or as shards",
+    "convert": "write checkpoints in another format, or as shards",
     "diff": "compare two checkpoints: names, dtypes, shapes and values",
     "env": "print what a bug report needs: versions, system, variables",
     "ls": "list the tensors of a checkpoint, and its other values",
-    "map": "say what every byte of a checkpoint's file is",
-    "plan": "say which bytes each rank of a job would read of a checkpoint",
-    "ps": "list what the model server keeps",
+    "map": "list the parts of a checkpoint's file, byte by byte",
+    "plan": "list the bytes of a checkpoint that each rank of a job would read",
+    "ps": "list the results that the model server keeps",
     "report": "write an HTML page about a checkpoint",
     "run": "run a Python program with torch.load patched",
-    "scan": "say what a checkpoint's pickles name, and whether a safe load would take it",
-    "serve": "be the model server, or write a systemd unit for it",
+    "scan": "list the globals of a checkpoint's pickles, and whether a safe load accepts it",
+    "serve": "run the model server, or write a systemd unit for it",
     "show": "print a tensor of a checkpoint, or a part, with statistics",
-    "stop": "end the model server",
-    "unload": "have the model server forget results",
+    "stop": "stop the model server",
+    "unload": "remove results from the model server",
     "verify": "check a checkpoint's structure and checksums",
-    "warm": "have the model server load checkpoints before they are asked for",
+    "warm": "load checkpoints into the model server in advance",
 }
 
 
@@ -57,6 +58,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return options.execute(options.parser, options)
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Wraps paragraphs to the width of the terminal, and keeps the lines of lists and examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(self._filled(paragraph, width) for paragraph in text.strip("\n").split("\n\n"))
+
+    def _filled(self, paragraph: str, width: int) -> str:
+        if "\n  " not in paragraph:
+            return textwrap.fill(" ".join(paragraph.split()), width)
+        # A command that is an example stays on one line, however long it is.
+        return "\n".join(
+            line if line.lstrip().startswith("$ ") else textwrap.fill(line, width, subsequent_indent="     ")
+            for line in paragraph.split("\n")
+        )
+
+
 class _CommandParser(argparse.ArgumentParser):
     """Parses the arguments of a subcommand, and imports the subcommand's module only then."""
 
@@ -66,7 +83,7 @@ class _CommandParser(argparse.ArgumentParser):
         command = importlib.import_module(f"{__name__}.{self.name.replace('-', '_')}")
         self.description = command.DESCRIPTION
         self.epilog = getattr(command, "EPILOG", None)
-        self.formatter_class = getattr(command, "FORMATTER", argparse.HelpFormatter)
+        self.formatter_class = _HelpFormatter
         command.add_arguments(self)
         self.set_defaults(execute=command.execute, parser=self)
         found, unknown = super().parse_known_args(args, namespace)

@@ -24,10 +24,10 @@ from zerocopy.cli.output import escaped, say
 from zerocopy.cli.reading import Trouble
 
 DESCRIPTION = """
-Measures loaders on a checkpoint, side by side: until the object is there (READY), and until every byte of its tensors
-was used once by one thread (CONSUMED), each time in a process of its own that is forked for it. The last line is the
-ceiling: reading the bytes of the file, and nothing else. Rounds alternate between loaders, and medians are shown.
-PRIVATE is the memory that the process has for itself at the end.
+Measures loaders on a checkpoint, side by side. READY is the time until the object is there. CONSUMED is the time until
+one thread has read every byte of its tensors once. Each measurement has its own forked process. The last line is the
+ceiling: the time to read the bytes of the file. Rounds alternate between loaders, and medians are printed. PRIVATE is
+the private memory of the process at the end.
 """
 
 EPILOG = """
@@ -40,7 +40,6 @@ example:
   $ zerocopy bench model.pt
   $ zerocopy bench --cold --repeat 3 model.safetensors
 """
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _PIECE = 1 << 20
 _MAX_ERROR = 300
@@ -113,7 +112,7 @@ def _loaders(path: str, container: str, trust: bool) -> dict[str, Callable[[], A
 
     import zerocopy
 
-    # What other releases lack is not asked of them.
+    # Other releases have no such parameter.
     known = inspect.signature(torch.load).parameters
     safety: dict[str, Any] = {"weights_only": not trust} if "weights_only" in known else {}
     found: dict[str, Callable[[], Any]] = {

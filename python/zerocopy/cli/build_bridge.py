@@ -7,9 +7,10 @@ import argparse
 from zerocopy.cli import output, reading
 
 DESCRIPTION = """
-Compiles a bridge to the PyTorch of this Python, where the package brings none. It needs a C++ compiler and PyTorch's
-headers, takes a minute, and downloads nothing. The bridge lies in ~/.cache/zerocopy/bridges (or XDG_CACHE_HOME), and is
-used by this version of PyTorch and this Python only. Without it zerocopy works too, and makes tensors more slowly.
+Compiles a bridge to the PyTorch of this Python, if the package has none for its release. This needs a C++ compiler and
+PyTorch's headers, takes a minute, and downloads nothing. The bridge is stored in ~/.cache/zerocopy/bridges (or
+XDG_CACHE_HOME), and only this PyTorch and this Python use it. Without a bridge zerocopy works too, but makes tensors
+more slowly.
 """
 
 EPILOG = f"""
@@ -17,7 +18,6 @@ exit codes:
   {reading.FINE}  the bridge is there
   {reading.TROUBLE}  trouble: no compiler, no headers, or the compiler failed
 """
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,15 +11,14 @@ from zerocopy.cli import reading
 from zerocopy.cli.output import say
 
 DESCRIPTION = """
-Prints a script for bash that completes commands, options and file names. The script asks zerocopy for nothing when a
-key is pressed, so print it anew after an upgrade.
+Prints a script for bash that completes commands, options and file names. The script does not start zerocopy when a key
+is pressed, so print it again after an upgrade.
 """
 
 EPILOG = """
 example:
   $ zerocopy completion > ~/.local/share/bash-completion/completions/zerocopy
 """
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _SCRIPT = """\
 # bash completion of zerocopy

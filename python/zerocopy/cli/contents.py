@@ -22,6 +22,10 @@ from zerocopy.loading.formats import model_folder, shard_index
 _MAX_MESSAGE = 1000
 
 
+class TarTrouble(Trouble):
+    """The file is a tar archive of before PyTorch 0.1.10."""
+
+
 class Entry(NamedTuple):
     """The facts that a file states about one tensor.
 
@@ -97,7 +101,7 @@ class Contents(NamedTuple):
     values : list of Value
         Everything that is not a tensor.
     metadata : dict of str to str
-        What a .safetensors file or an index says beside its tensors.
+        The metadata of a .safetensors file or of an index.
     stored_nbytes : int
         Bytes of all storages, each counted once.
     """
@@ -151,9 +155,9 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
     """
     container = _container_of(file)
     if container == "tar":
-        raise Trouble(
-            "is a tar archive of before PyTorch 0.1.10: its names cannot be listed without running the file's code; "
-            "load it with weights_only=False, and save it again"
+        raise TarTrouble(
+            "is a tar archive of before PyTorch 0.1.10, which only ls lists: load it with weights_only=False, and "
+            "save it again"
         )
     if container == "pickle":
         raise Trouble("is a bare pickle, not a checkpoint that torch.save wrote")
@@ -184,7 +188,12 @@ def _container_of(file: OpenFile) -> str:
 
 def _of_file(path: str, file_path: str) -> Contents:
     with contextlib.closing(OpenFile(file_path)) as file:
-        facts = facts_of(file)
+        try:
+            facts = facts_of(file)
+        except TarTrouble:
+            from zerocopy.cli import tar_contents
+
+            facts = tar_contents.facts_of(file)
     entries = list(_entries(facts, file_path))
     values = [Value(*value) for value in facts["others"]]
     stored = sum(storage.nbytes for storage in facts["storages"])

@@ -16,15 +16,15 @@ from zerocopy.cli.output import Progress, escaped, print_error, say
 from zerocopy.errors import Error
 
 DESCRIPTION = """
-Writes checkpoints as .pt, .safetensors or .h5, as the ending of DST says, in one file or in shards. Several sources
-are merged. Memory stays at the largest tensor that has to be changed; DST is whole, or what it was before.
+Writes checkpoints as .pt, .safetensors or .h5, in one file or in shards. The ending of DST selects the format. Several
+sources are merged. One tensor at a time is in memory. After an error, DST is what it was before.
 """
 
 EPILOG = (
     reading.EXIT_CODES.format(
         fine="converted",
         bad="--verify found a difference",
-        trouble="nothing was converted: the line on standard error says why; or it could not be verified",
+        trouble="nothing was converted, or the result could not be verified: one line on standard error says why",
     )
     + """
 example:
@@ -33,7 +33,6 @@ example:
   $ zerocopy convert --max-shard-size 5GB model.pt folder
 """
 )
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16", "fp32": "float32",
           "f32": "float32", "fp64": "float64", "f64": "float64"}  # fmt: skip
@@ -45,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sources", metavar="SRC", nargs="+", help="a checkpoint: a file, an index, a folder")
     parser.add_argument("target", metavar="DST", help="where to write")
     parser.add_argument("--dtype", help="convert floating-point tensors: bf16, fp16, float32, ...")
-    parser.add_argument("--max-shard-size", metavar="SIZE", help="write shards: 5GB, 500MB, 1GiB")
+    parser.add_argument(
+        "--max-shard-size", metavar="SIZE", help="write shards of at most this size: 5GB, 500MB, 1GiB"
+    )
     parser.add_argument(
         "--keep", metavar="PREFIX", action="append", help="only names that begin with PREFIX; may be repeated"
     )
@@ -61,7 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="refuse",
         help="objects of classes that are not allowed: refuse the file, or leave these objects out (default: refuse)",
     )
-    parser.add_argument("--verify", action="store_true", help="compare the two afterwards, bit for bit")
+    parser.add_argument(
+        "--verify", action="store_true", help="compare source and target afterwards, bit for bit"
+    )
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:

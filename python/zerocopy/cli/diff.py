@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """
 Compares two checkpoints of any formats: the names of tensors, dtypes, shapes, ties, elements, and values that are not
-tensors. Each is a file, an index of shards, or a folder. Tensors are compared piece by piece, so that memory stays
-small. Without a tolerance elements are equal if their bits are: NaN equals the same NaN, and 0.0 differs from -0.0.
+tensors. Each checkpoint is a file, an index of shards, or a folder. Tensors are compared piece by piece, in little
+memory. Without a tolerance elements are equal if their bits are: NaN equals the same NaN, and 0.0 differs from -0.0.
 With --rtol or --atol elements are equal if |a - b| <= atol + rtol * |b|; every NaN then equals every NaN. Tensors of
 different dtypes differ; their elements are compared as well, by value.
 """
@@ -30,16 +30,15 @@ lines:
   ! NAME    in both, but different; A's side is shown first
 
 exit codes:
-  0  the two are the same; nothing is printed
+  0  the checkpoints are the same; nothing is printed
   1  they differ
-  2  trouble: the line on standard error says why
+  2  trouble: one line on standard error says why
 130 after an interrupt.
 
 example:
   $ zerocopy diff old.pt new.pt
   $ zerocopy diff --rtol 1e-2 --ignore-dtype model.pt model-bf16.safetensors
 """
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _MAX_LINES = 100
 _VERDICTS = ("same", "different")
@@ -48,20 +47,20 @@ _VERDICTS = ("same", "different")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("a", metavar="A", help="a checkpoint: a file, an index, a folder")
-    parser.add_argument("b", metavar="B", help="the other one")
+    parser.add_argument("b", metavar="B", help="the other checkpoint")
     parser.add_argument("--rtol", type=_tolerance, metavar="X", help="relative tolerance (default: 0)")
     parser.add_argument("--atol", type=_tolerance, metavar="X", help="absolute tolerance (default: 0)")
-    parser.add_argument("--ignore-dtype", action="store_true", help="dtypes may differ: compare values only")
+    parser.add_argument("--ignore-dtype", action="store_true", help="compare values only, not dtypes")
     parser.add_argument(
         "--tensors-only",
         action="store_true",
-        help="leave out what is not a tensor: steps, settings, metadata",
+        help="compare tensors only: no steps, settings or metadata",
     )
     parser.add_argument(
         "-q",
         "--brief",
         action="store_true",
-        help="say only whether they differ; stop at the first difference",
+        help="print only whether they differ; stop at the first difference",
     )
     parser.add_argument(
         "--max",

@@ -20,9 +20,9 @@ from zerocopy.cli.output import escaped, say
 from zerocopy.process.control_group import control_group
 
 DESCRIPTION = """
-Prints what a bug report needs: versions, the system, memory, the file system of the current folder, CUDA and cuFile,
-and the variables that change how checkpoints are loaded. CUDA is not started. torch is imported in a process of its
-own, so that the block is printed where torch is missing or broken too.
+Prints facts for a bug report: versions, the system, memory, the file system of the current folder, CUDA and cuFile,
+and the variables that change how checkpoints are loaded. CUDA is not started. torch is imported in another
+process, so the block is printed even if torch is missing or broken.
 """
 
 EPILOG = """
@@ -30,7 +30,6 @@ exit codes:
   0  printed
   2  trouble: the line on standard error says why
 """
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _LIBRARIES = (
     "numpy", "safetensors", "h5py", "transformers", "diffusers", "accelerate", "dill", "tqdm", "rich", "kvikio",
@@ -44,7 +43,7 @@ _CUFILE_FOLDERS = ("/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linu
                    "/usr/local/cuda/targets/sbsa-linux/lib", "/usr/lib/aarch64-linux-gnu")  # fmt: skip
 _TIMEOUT = 120
 
-# What the process that imports torch prints, as JSON on its last line.
+# The program of the process that imports torch. Its last line is JSON.
 _PROBE = """
 import json
 found = {}

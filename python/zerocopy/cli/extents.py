@@ -32,7 +32,7 @@ class Extent(NamedTuple):
     name : str
         The record's, the storage's or the tensor's; or empty.
     note : str
-        What is odd: misaligned, unreferenced; or empty.
+        A fault: misaligned or unreferenced; or empty.
     """
 
     offset: int

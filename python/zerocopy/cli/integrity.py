@@ -28,7 +28,7 @@ class Checked(NamedTuple):
 
     @property
     def state(self) -> str:
-        """What its checksum says: ``ok``, ``mismatch``, ``no checksum`` (in this format), or ``broken``."""
+        """The state of its checksum: ``ok``, ``mismatch``, ``no checksum`` (in this format), or ``broken``."""
         if self.fault:
             return "broken"
         if self.record.crc is None:

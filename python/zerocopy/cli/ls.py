@@ -17,8 +17,8 @@ from zerocopy.cli.folding import Row
 from zerocopy.cli.output import escaped
 
 DESCRIPTION = """
-Lists the tensors of a checkpoint: name, dtype, shape, bytes, and where they lie; then the values that are not tensors,
-and totals. FILE is a file of any format, an index of shards, or a folder. No tensor is read, and no code is run.
+Lists the tensors of a checkpoint: name, dtype, shape, bytes and offset; then the values that are not tensors, and
+totals. FILE is a file of any format, an index of shards, or a folder. No tensor is read, and no code is run.
 """
 
 EPILOG = """
@@ -28,7 +28,7 @@ exit codes:
   2  trouble: the file cannot be read, or is not a checkpoint
 130 after an interrupt.
 
-In a pipe each tensor is one line of seven columns, separated by tabs:
+In a pipe, each tensor is one line of seven columns, separated by tabs:
   name, dtype, shape (2x3), bytes, file, offset in the file, tie
 A column without a value is "-". A tie is "=NAME" (the same bytes) or "~NAME" (another view of the same storage).
 
@@ -37,7 +37,6 @@ examples:
   $ zerocopy ls model.pt 'encoder.*.weight' --sort size
   $ zerocopy ls model.pt | cut -f1,4
 """
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _HEADING = ("NAME", "DTYPE", "SHAPE", "BYTES", "OFFSET")
 _NUMBERS = (3, 4)
@@ -56,13 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         help="only names that match: 'encoder.*', or a branch with all that is below it",
     )
-    parser.add_argument("--all", action="store_true", help="one row a tensor, equal layers too")
+    parser.add_argument("--all", action="store_true", help="print one row for each tensor: no folding")
     parser.add_argument(
-        "--sort", choices=("size", "name", "offset"), help="the order; default: that of the file"
+        "--sort", choices=("size", "name", "offset"), help="sort the rows (default: the order of the file)"
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--tree", action="store_true", help="nest names at their dots, with sums")
-    form.add_argument("--table", action="store_true", help="print the table of a terminal in a pipe too")
+    form.add_argument("--tree", action="store_true", help="print an outline of the names, with sums")
+    form.add_argument("--table", action="store_true", help="print the table in a pipe too")
     form.add_argument("--json", action="store_true", help="print one JSON object (docs/cli.md describes it)")
 
 

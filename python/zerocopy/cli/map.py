@@ -15,7 +15,7 @@ from zerocopy.cli.reading import OpenFile, Trouble
 
 DESCRIPTION = """
 Lists the parts of a checkpoint's file from the first byte to the last: headers, padding, records, tensors, pickles, the
-directory; and names what is misaligned, and bytes that no tensor uses. No tensor is read, and no code is run.
+directory. Marks misaligned tensors, and bytes that no tensor uses. No tensor is read, and no code is run.
 """
 
 EPILOG = """
@@ -24,15 +24,14 @@ exit codes:
   2  trouble: the file cannot be read, is not a checkpoint, or has a format that map does not support
 130 after an interrupt.
 
-Formats: zip, TorchScript, legacy, safetensors; of HDF5 the datasets, and all else as "structure". Of an index, or a
-folder with several files, give one file. In a pipe each part is one line of five columns, separated by tabs:
+Formats: zip, TorchScript, legacy, safetensors; of HDF5 the datasets, and all else as "structure". For an index, or a
+folder with several files, name one of the files. In a pipe, each part is one line of five columns, separated by tabs:
   offset, bytes, kind, name, note
 
 examples:
   $ zerocopy map model.pt
   $ zerocopy map model.pt | grep -e misaligned -e unreferenced
 """
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _HEADING = ("NAME", "KIND", "OFFSET", "BYTES", "NOTE")
 _NUMBERS = (2, 3)
@@ -43,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", metavar="FILE", help="a checkpoint of one file")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--table", action="store_true", help="print the table of a terminal in a pipe too")
+    form.add_argument("--table", action="store_true", help="print the table in a pipe too")
     form.add_argument("--json", action="store_true", help="print one JSON object (docs/cli.md describes it)")
 
 

@@ -51,7 +51,7 @@ def width() -> int:
         return max(_NARROWEST, int(columns))
     try:
         return max(_NARROWEST, os.get_terminal_size(sys.stdout.fileno()).columns or _USUAL)
-    except (OSError, ValueError):  # There is no terminal, or no descriptor.
+    except (OSError, ValueError):  # Standard output is not a terminal, or is closed.
         return _USUAL
 
 

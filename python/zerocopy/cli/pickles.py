@@ -19,7 +19,7 @@ MAX_GLOBALS = 1000
 _FIRST_WINDOW = 1 << 16
 _LEGACY_PARTS = ("magic number", "protocol version", "sys_info", "object", "storage keys")
 
-# What zerocopy reads of an archive. TorchScript's own loader also reads constants.pkl.
+# The pickles of an archive that zerocopy reads. TorchScript's own loader also reads constants.pkl.
 _READ_BY_LOAD = ("data.pkl", "constants.pkl")
 _READ_OF_HDF5 = ("data.pkl",)
 _NAMED_LIKE_A_PICKLE = re.compile(r"\.(pkl|pickle)$", re.IGNORECASE)

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from zerocopy.lazy.layer import TensorInfo
 
 DESCRIPTION = """
-Says which bytes each rank of a job would read of a checkpoint with zerocopy.distributed, in how many requests: by rank,
-by host, and by storage server. Only the file's directory is read, so it works for any number of ranks on any machine.
+Lists the bytes of a checkpoint that each rank of a job would read with zerocopy.distributed, and in how many requests:
+by rank, by host, and by storage server. Only the file's directory is read, so any machine can plan for any number of
+ranks.
 """
 
 ROWWISE = r"(o_proj|down_proj|out_proj|c_proj|wo|w2|fc2|dense_4h_to_h)\.weight$"
@@ -39,7 +40,6 @@ example:
   $ zerocopy plan --ranks 1024 --tp 8 --servers 16 model.safetensors.index.json
 """
 )
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _SCHEMA = 1
 

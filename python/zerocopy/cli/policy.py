@@ -1,4 +1,4 @@
-"""What the safe loader would say to the globals of a file, without importing torch where that can be avoided.
+"""Decides which globals of a file the safe loader allows, mostly without importing torch.
 
 torch takes a second to import, and all that is wanted of it is a list of names. So the weights_only lists of the
 releases that zerocopy is tested with are kept here (a test holds them against those releases). On any other release
@@ -17,7 +17,7 @@ from zerocopy.loading.objects.global_names import BLOCKED_MODULES, Name, modern
 _ELEMENTS = ("BFloat16", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
 _PLACES = ("torch", "torch.cuda", "torch.sparse", "torch.cuda.sparse")
 
-# What zerocopy builds itself is on every list and not repeated, except where Python 2 had other modules for it.
+# Globals that zerocopy builds itself are allowed everywhere. Only their names in Python 2's modules are listed here.
 _EVERYWHERE = frozenset(
     {
         *(f"{place}.{element}Tensor" for place in _PLACES for element in _ELEMENTS),
@@ -104,7 +104,7 @@ _RUNNING_BUILTINS = frozenset(
 
 
 class Policy(NamedTuple):
-    """What a file may name on one release of PyTorch."""
+    """The globals that a file may name on one release of PyTorch."""
 
     release: str
     allowed: frozenset[str]
@@ -165,7 +165,7 @@ def releases(name: Name) -> list[str]:
 
 @functools.cache
 def running() -> Policy:
-    """Return the policy of the installed release; where there is none, that of the latest one known."""
+    """Return the policy of the installed release, or of the latest known release if torch is not installed."""
     version = environment.torch_version()
     minor = ".".join(version.split(".")[:2]) or max(
         LISTS, key=lambda release: tuple(map(int, release.split(".")))

@@ -21,11 +21,10 @@ that used random numbers. The last lines name the fork servers of "run --warm". 
 """
 
 EPILOG = serving.exit_codes(
-    fine="there is a server",
-    bad="there is none",
-    trouble="it does not answer, or its socket is not safe",
+    fine="a server is running",
+    bad="no server is running",
+    trouble="the server does not answer, or its socket is not safe",
 )
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _HEADING = ("KEY", "FUNCTION", "FILE", "MAPPED", "MEMORY", "IN USE", "HITS", "LAST USE")
 _FUNCTION, _FILE = 1, 2  # the columns that are shortened

@@ -1,4 +1,4 @@
-"""What the commands have in common that read files and report on each."""
+"""Shared by the commands that read files: exit codes, JSON, errors, reports on several files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Of several files the highest counts. 130 after an interrupt.
 
 
 class Report(Protocol):
-    """What a command found out about a file."""
+    """The result of a command for one file."""
 
     @property
     def code(self) -> int:
@@ -54,7 +54,7 @@ class Reason(NamedTuple):
 
 
 class Findings(Protocol):
-    """What all commands say of a file that they could read."""
+    """The facts about a readable file that all commands report."""
 
     @property
     def path(self) -> str:
@@ -70,7 +70,7 @@ class Findings(Protocol):
 
     @property
     def notes(self) -> list[str]:
-        """What else there is to say."""
+        """Further remarks."""
 
 
 def code_of(findings: Findings) -> int:
@@ -90,11 +90,11 @@ def json_of(findings: Findings, verdicts: Sequence[str]) -> dict[str, Any]:
 
 
 class Trouble(Exception):
-    """A file cannot be read, or is nothing that a command knows."""
+    """A file cannot be read, or has a format that the command does not know."""
 
 
 class TroubleReport(NamedTuple):
-    """... as a report."""
+    """The report on a file that is trouble."""
 
     path: str
     why: str

@@ -23,20 +23,19 @@ if TYPE_CHECKING:
 DESCRIPTION = """
 Writes one self-contained HTML page about a checkpoint: a treemap of bytes by module path, dtypes, the layout of the
 file, a table of tensors to search and sort, and the values that are not tensors. The page loads nothing from a network.
-Only what the file says of its tensors is read, unless --statistics or --compare is given.
+No tensor is read unless --statistics or --compare is given.
 """
 
 EPILOG = """
 exit codes:
   0  the page is written
-  2  trouble: the line on standard error says why
+  2  trouble: one line on standard error says why
 130 after an interrupt.
 
 example:
   $ zerocopy report model.safetensors -o report.html
   $ zerocopy report new.pt --compare old.pt --statistics -o report.html
 """
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _STATISTICS = ("min", "max", "mean", "std", "NaN", "Inf")
 
@@ -45,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", metavar="FILE", help="a checkpoint: a file, an index, a folder")
     parser.add_argument(
-        "-o", "--output", metavar="PAGE", required=True, help="where to write; - for standard output"
+        "-o", "--output", metavar="PAGE", required=True, help="the page to write; - for standard output"
     )
     parser.add_argument(
         "--compare", metavar="OTHER", help="also show how FILE differs from OTHER, as zerocopy diff does"
@@ -60,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Write the page, and return the exit code."""
     for source in filter(None, (options.file, options.compare)):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # opening it raises the same, and is reported
             if Path(source).samefile(options.output):
                 parser.error(f"-o {escaped(options.output)} would replace the checkpoint")
     return reading.run_guarded("report", lambda: _report(options))

@@ -18,11 +18,11 @@ from zerocopy.launch.request import Request, set_log_level
 from zerocopy.process import log_level
 
 DESCRIPTION = """
-Runs an unchanged program as python would, with torch.load replaced by one that maps checkpoints instead of reading
-them, as soon as the program imports torch. Processes that it starts by multiprocessing are patched too; other programs
-that it starts are not. With --share whole models come from the model server, which loads each of them once on this
-machine. With --warm the program is forked from a process that has imported what the program imported the last time, so
-that it starts in milliseconds; docs/warm-starts.md says what differs. ZEROCOPY_DISABLE=1 leaves torch.load as it is.
+Runs an unchanged program as python would. When the program imports torch, torch.load is replaced by a function that
+maps checkpoints instead of reading them. Processes that the program starts by multiprocessing are patched too; other
+programs that it starts are not. With --share, whole models come from the model server, which loads each model once on
+this machine. With --warm, the program is forked from a process that has its imports already, so it starts in
+milliseconds; docs/warm-starts.md lists the differences. ZEROCOPY_DISABLE=1 leaves torch.load as it is.
 """
 
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--share",
         action="store_true",
-        help="models too come from the model server: from_pretrained, pipeline, torch.load and others",
+        help="take models from the model server: from_pretrained, pipeline, torch.load and others",
     )
     parser.add_argument(
         "--warm",
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Run the program to its end. What it raises goes on to the interpreter, which knows what to do with it."""
+    """Run the program to its end. Its exceptions go on to the interpreter."""
     name, *arguments = words = options.program[options.program[0] == "--" :]
     set_log_level(options.verbose)
     try:

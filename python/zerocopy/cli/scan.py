@@ -23,7 +23,7 @@ from zerocopy.errors import Error
 from zerocopy.loading.objects.global_names import Name, printable
 
 DESCRIPTION = """
-Lists what the pickles of checkpoints name, and says of each file whether zerocopy.load would take it with
+Lists the globals that the pickles of checkpoints name, and whether zerocopy.load accepts each file with
 weights_only=True, its default. Nothing of a file is imported, run or built.
 """
 
@@ -31,17 +31,16 @@ EPILOG = (
     reading.EXIT_CODES.format(
         fine="safe: nothing is refused by policy, and there is one way to read the file",
         bad="unsafe: the reasons are listed",
-        trouble="trouble: a file could not be read, or is no checkpoint",
+        trouble="trouble: a file could not be read, or is not a checkpoint",
     )
     + """
 example:
   $ zerocopy scan downloads/*.pt
   $ zerocopy scan --json model.pt | jq '.files[].reasons'
 
-"safe" means: on the allow-list. Not: free of malice; nobody can tell that of weights.
+"safe" means that every global is on the allow-list. Nobody can tell whether weights are free of malice.
 """
 )
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _VERDICTS = ("safe", "unsafe")
 _MAX_PICKLES = 1000
@@ -67,7 +66,7 @@ _OPCODE_NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes
 
 
 class Scan(NamedTuple):
-    """What is to say of a file."""
+    """The findings of ``scan`` for one file."""
 
     path: str
     container: str
@@ -125,7 +124,7 @@ def examine(file: reading.OpenFile) -> Scan:
         Error,
         tarfile.TarError,
         ValueError,
-    ) as error:  # there is no way to look further, or more than one
+    ) as error:  # the file cannot be read further, or in several ways
         reasons.append(_structure(error))
     named = [entry.name for one in found if not one.stray for entry in one.globals if not entry.native]
     refused = [name for name in dict.fromkeys([*foreign, *named]) if not policy.running().allows(name)]
@@ -185,7 +184,7 @@ def _refused_acts(facts: dict[str, Any]) -> Iterator[str]:
     for name in facts["changed"]:
         yield f"what {printable(name)} returns may not be changed by a file"
     if facts["odd"]:
-        yield "attributes whose names are no strings, or a call of something that is no global"
+        yield "attributes whose names are not strings, or a call of something that is not a global"
     for target, attribute in facts["attributes"]:
         if not policy.may_be_set(target, attribute):
             yield f"attribute '{escaped(attribute)}' of {printable(target)} may not be set by a file"

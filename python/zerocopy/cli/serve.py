@@ -14,15 +14,15 @@ from zerocopy.share.server import server, systemd
 from zerocopy.share.wire import sockets
 
 DESCRIPTION = """
-Runs the model server until it is told to stop: by "zerocopy stop", by SIGTERM or Ctrl-C, or because nobody has asked it
-for anything for long. It need not be run by hand: the first program that wants one starts it, in the background.
+Runs the model server until "zerocopy stop", SIGTERM or Ctrl-C stops it, or until no program has used it for a while.
+You need not run it by hand: the first program that needs a server starts one in the background.
 """
 
 EPILOG = (
     serving.exit_codes(
-        fine="it has ended as it was told to; or the unit was printed, or written",
-        bad="another one serves there already",
-        trouble="the socket is not safe, or a value makes no sense",
+        fine="the server was stopped; or the unit was printed or written",
+        bad="another server has the socket",
+        trouble="the socket is not safe, or a value is not valid",
     )
     + """
 example:
@@ -30,9 +30,8 @@ example:
   $ zerocopy serve --systemd --max-bytes 16G && systemctl --user enable --now zerocopy
 """
 )
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
-# What a unit takes over of the environment it is written in.
+# Variables of the environment that the unit keeps.
 _KEPT = ("ZEROCOPY_SOCKET", "ZEROCOPY_MAX_BYTES", "ZEROCOPY_SHARE_IDLE")
 
 
@@ -42,22 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-bytes",
         metavar="SIZE",
-        help="the most memory that results may take: a number, or one with K, M, G or T behind it; the first to go are "
-        "those that no process has, and the least used of these (default: ZEROCOPY_MAX_BYTES, or any)",
+        help="the most memory that results may take: bytes, or a number with K, M, G or T; results that no "
+        "process uses are removed first, the least recently used before others (default: ZEROCOPY_MAX_BYTES, or no "
+        "limit)",
     )
     parser.add_argument(
         "--idle",
         metavar="SECONDS",
-        help="end when nobody has asked for anything for so long (default: ZEROCOPY_SHARE_IDLE, or an hour)",
+        help="stop after this time without requests (default: ZEROCOPY_SHARE_IDLE, or an hour)",
     )
     unit = parser.add_mutually_exclusive_group()
-    unit.add_argument(
-        "--print-unit", action="store_true", help="print a systemd user unit, and serve nothing"
-    )
+    unit.add_argument("--print-unit", action="store_true", help="print a systemd user unit, and do not serve")
     unit.add_argument(
         "--systemd",
         action="store_true",
-        help="write it to ~/.config/systemd/user/zerocopy.service, and serve nothing",
+        help="write the unit to ~/.config/systemd/user/zerocopy.service, and do not serve",
     )
 
 

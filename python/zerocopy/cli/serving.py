@@ -1,4 +1,4 @@
-"""What the commands about the model server have in common."""
+"""Shared by the commands of the model server: options, exit codes, errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, json: bool = False) -> Non
     parser.add_argument(
         "--socket",
         metavar="PATH",
-        help=f"the server's socket, in a folder of yours alone (default: {_SOCKET}, or one for each release of torch)",
+        help=f"the socket of the server, in a folder that only you can use (default: {_SOCKET}, or one for each torch)",
     )
     if json:
         parser.add_argument(

@@ -35,7 +35,6 @@ examples:
   $ zerocopy show model.pt 'model.weight[0, :8]'
   $ zerocopy show --json model.pt step
 """
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _MAX_VALUES = 1000  # elements that JSON lists
 _SIMPLE = ("None", "bool", "int", "float", "complex", "str")
@@ -47,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", metavar="FILE", help="a checkpoint, an index of shards, or a folder")
     parser.add_argument(
-        "name", metavar="NAME[SLICE]", help="a name as zerocopy ls prints it, and what to show of it"
+        "name", metavar="NAME[SLICE]", help="a name as zerocopy ls prints it, and perhaps a part: [0, :8]"
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object (docs/cli.md describes it)"

@@ -13,7 +13,7 @@ _BINS = 16
 
 
 class Statistics(NamedTuple):
-    """What is said of the elements of a tensor; of complex ones of their absolute values.
+    """Statistics of the elements of a tensor; of complex elements, of their absolute values.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""``zerocopy stop``: the end of the model server."""
+"""``zerocopy stop``: stops the model server."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from zerocopy.launch import control
 from zerocopy.share import shutdown, status
 
 DESCRIPTION = """
-Ends the model server, and waits until it has ended. Processes keep what they have of it; the next call starts another
-server. The fork servers of "run --warm" end too, as soon as their programs have ended.
+Stops the model server, and waits until it has ended. Processes keep the results that they use. The next call starts
+another server. The fork servers of "run --warm" end too, as soon as their programs have ended.
 """
 
 EPILOG = serving.exit_codes(
-    fine="it has ended",
-    bad="there was none",
-    trouble="it does not end, or its socket is not safe",
+    fine="stopped",
+    bad="no server was running",
+    trouble="the server does not end, or its socket is not safe",
 )
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,9 +16,8 @@ anew. The server frees the memory when the last process has released it.
 EPILOG = serving.exit_codes(
     fine="removed",
     bad="there is no such result, or no server",
-    trouble="it does not answer, or its socket is not safe",
+    trouble="the server does not answer, or its socket is not safe",
 )
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

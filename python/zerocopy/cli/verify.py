@@ -27,9 +27,9 @@ imported, run or built, unless --compare is given.
 
 EPILOG = (
     reading.EXIT_CODES.format(
-        fine="fine: nothing contradicts anything (formats without checksums: as far as can be told)",
+        fine="fine: no damage was found (formats without checksums: as far as the structure shows)",
         bad="damaged: the reasons are listed, and the records named; or different, with --compare",
-        trouble="trouble: a file could not be read or compared, or is no checkpoint",
+        trouble="trouble: a file could not be read or compared, or is not a checkpoint",
     )
     + """
 example:
@@ -38,7 +38,6 @@ example:
   $ zerocopy verify --compare model.pt     # does zerocopy load what torch.load loads?
 """
 )
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _VERDICTS = ("fine", "damaged")
 _MAX_REASON_LENGTH = 1000
@@ -50,7 +49,7 @@ _NO_CHECKSUMS = {"hdf5": "data that are not packed have no checksums in this for
 
 
 class Verification(NamedTuple):
-    """What is to say of a file."""
+    """The findings of ``verify`` for one file."""
 
     path: str
     container: str

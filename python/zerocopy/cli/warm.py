@@ -15,15 +15,15 @@ from zerocopy.cli import reading, serving
 from zerocopy.cli.output import escaped, print_error, say
 
 DESCRIPTION = """
-Has the model server load checkpoints, so that the first program that asks for one has it at once. A program asks for
-what a function returns for its arguments: give paths as the program gives them, and from the same folder if they are
-relative. What is there already is not loaded again.
+Loads checkpoints into the model server, so that the first program that needs a checkpoint gets it at once. A program
+gets the result of the same function with the same arguments: spell paths as the program does, and run this command in
+the same folder if they are relative. Checkpoints that the server has already are not loaded again.
 """
 
 EPILOG = (
     serving.exit_codes(
-        fine="all of them are there",
-        bad="the function does not load one of them: it raised the exception that is shown",
+        fine="all are loaded",
+        bad="the function raised an exception, which is printed",
         trouble="no such file or function; the server cannot be started, does not answer or has no room",
     )
     + """
@@ -33,7 +33,6 @@ example:
   $ zerocopy warm --by zerocopy.load model.pt       # for zerocopy.share.load(zerocopy.load, "model.pt")
 """
 )
-FORMATTER = argparse.RawDescriptionHelpFormatter
 
 _SAFETENSORS = "safetensors.torch.load_file"
 _MAX_LENGTH = 2000
@@ -42,12 +41,11 @@ _MAX_LENGTH = 2000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     serving.add_arguments(parser)
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="a checkpoint, or what else --by takes")
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="a checkpoint, or another argument for --by")
     parser.add_argument(
         "--by",
         metavar="FUNCTION",
-        help=f"what loads it: a function of one argument, as torch.load (default: that, or {_SAFETENSORS} for files of "
-        "that format)",
+        help=f"the function of one argument that loads PATH (default: torch.load, or {_SAFETENSORS} for .safetensors)",
     )
 
 

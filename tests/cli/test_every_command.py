@@ -1,0 +1,152 @@
+"""Tests of every command: help, errors, bad input, pipes that close, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import terminals
+import torch
+
+from zerocopy import cli
+
+ZEROCOPY = [sys.executable, "-m", "zerocopy"]
+# The arguments of each command that reads a file, with FILE for the file.
+READING = {
+    "bench": ["FILE"],
+    "convert": ["FILE", "out.safetensors"],
+    "diff": ["FILE", "FILE"],
+    "ls": ["FILE"],
+    "map": ["FILE"],
+    "plan": ["--ranks", "2", "FILE"],
+    "report": ["FILE", "-o", "out.html"],
+    "scan": ["FILE"],
+    "show": ["FILE", "weight"],
+    "verify": ["FILE"],
+    "warm": ["--socket", "s", "FILE"],
+}
+NAMES = ("a\nb", "\x1b[31mred", "\u202eright to left", "x" * 300, "layer.weight")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    torch.save({name: torch.ones(3) for name in NAMES}, tmp_path / "names.pt")
+    return tmp_path
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("name", ["", *cli.COMMANDS])
+def test_help_fits_the_terminal(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*([name] if name else []), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert ended.value.code == 0 and lines[0].startswith(f"usage: zerocopy {name}".rstrip())
+    assert max(len(line) for line in lines if not line.startswith("  $ ")) <= columns
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_unknown_option_prints_the_usage_of_the_command(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [argument.replace("FILE", "x.pt") for argument in READING.get(name, [])]
+    with pytest.raises(SystemExit) as ended:
+        cli.main([name, "--no-such-option", *given])
+    lines = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and lines[0].startswith(f"usage: zerocopy {name} ")
+    assert lines[-1].startswith(f"zerocopy {name}: error: ")
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "text", "folder", "cut", "null byte", "long name"])
+@pytest.mark.parametrize("command", READING)
+def test_bad_input_exits_with_2_and_one_sentence(
+    command: str, kind: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if command == "warm" and kind not in ("missing", "long name"):
+        pytest.skip("the function that loads decides about the rest, in the server")
+    if (command, kind) in (("scan", "cut"), ("verify", "cut"), ("bench", "text"), ("bench", "cut")):
+        pytest.skip("a result, not trouble: unsafe, damaged, or refused by the loaders")
+    path = {"null byte": "a\0b", "long name": "n" * 300}.get(kind, "bad.pt")
+    if kind == "empty":
+        Path(path).touch()
+    elif kind == "text":
+        Path(path).write_text("this is a text, not a checkpoint")
+    elif kind == "folder":
+        Path(path).mkdir()
+    elif kind == "cut":
+        Path(path).write_bytes(Path("names.pt").read_bytes()[:-40])
+    before = set(here.iterdir())
+    code = cli.main([command, *(path if argument == "FILE" else argument for argument in READING[command])])
+    out, err = capfd.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(f"zerocopy {command}: "), err
+    assert err.isascii() and err.replace("\n", "").isprintable()
+    assert set(here.iterdir()) == before
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("command", ["ls", "map", "scan", "verify", "show", "diff"])
+def test_names_of_strangers_stay_harmless_on_a_terminal(command: str, columns: int, here: Path) -> None:
+    torch.save({name: torch.zeros(2) for name in NAMES}, here / "other.pt")
+    more = {"show": ["layer.weight"], "diff": ["other.pt"]}.get(command, [])
+    code, shown = terminals.run_on_terminal([*ZEROCOPY, command, "names.pt", *more], columns)
+    text = re.sub(
+        r"\x1b\[[01]m|\r( +\r)?", "", shown
+    )  # bold headings, and a line of progress that is cleared
+    assert code in (0, 1) and text.replace("\n", "").isprintable() and "\u202e" not in text
+    if command in ("ls", "map"):
+        assert max(map(len, text.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("command", ["ls", "map"])
+def test_no_color_leaves_the_terminal_plain(command: str, here: Path) -> None:
+    assert "\x1b[1m" in terminals.run_on_terminal([*ZEROCOPY, command, "names.pt"], 80)[1]
+    assert "\x1b" not in terminals.run_on_terminal([*ZEROCOPY, command, "names.pt"], 80, NO_COLOR="1")[1]
+    assert "\x1b" not in terminals.run_on_terminal([*ZEROCOPY, command, "names.pt"], 80, TERM="dumb")[1]
+
+
+@pytest.mark.parametrize("command", ["ls", "map", "scan", "show", "diff", "verify", "ls --json", "env"])
+def test_head_1_ends_the_command_quietly(command: str, here: Path) -> None:
+    torch.save({f"layer.{i}.weight.{'x' * 60}": torch.ones(1) for i in range(3000)}, here / "many.pt")
+    torch.save({"layer.0": torch.ones(1)}, here / "other.pt")
+    files = {"show": "many.pt layer.0.weight." + "x" * 60, "diff": "many.pt other.pt --max 0", "env": ""}
+    line = f"{sys.executable} -m zerocopy {command} {files.get(command, 'many.pt')} | head -1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert done.stderr == "" and done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "diff", "convert"])
+def test_ctrl_c_ends_the_command_with_130_and_without_a_traceback(command: str, here: Path) -> None:
+    """SIGINT arrives while the file is being read: a FIFO-like pause is not possible, so the file is large."""
+    torch.save({"w": torch.zeros(1 << 28, dtype=torch.uint8)}, here / "large.pt")
+    arguments = {
+        "verify": ["large.pt"],
+        "diff": ["large.pt", "copy.pt"],
+        "convert": ["large.pt", "out.safetensors"],
+    }
+    if command == "diff":
+        os.link(here / "large.pt", here / "hard.pt")
+        (here / "copy.pt").write_bytes((here / "large.pt").read_bytes())
+    script = (
+        "import signal, sys, threading\n"
+        "from zerocopy.cli import main, output\n"
+        "add = output.Progress.add\n"
+        "def interrupted(self, amount):\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "output.Progress.add = interrupted\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, command, *arguments[command]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (130, "", "")
+    assert not (here / "out.safetensors").exists()
