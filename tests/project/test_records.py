@@ -34,8 +34,8 @@ def test_stub_of_a_record_names_its_fields_in_order(record: type, stub: str) -> 
     assert named == fields_of(record)
 
 
-def test_storage_explanation_has_the_fields_of_a_placement_in_order() -> None:
-    assert StorageExplanation._fields == fields_of(_native._C.StoragePlacement)
+def test_storage_explanation_has_the_fields_of_a_placement_and_names() -> None:
+    assert StorageExplanation._fields == (*fields_of(_native._C.StoragePlacement), "names")
 
 
 def test_record_of_a_zip_is_read_only(save: Saver) -> None:

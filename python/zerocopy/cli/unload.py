@@ -15,7 +15,7 @@ anew. The server frees the memory when the last process has released it.
 
 EPILOG = serving.exit_codes(
     fine="removed",
-    bad="there is no such result, or no server",
+    bad="the server does not have the result, or no server runs",
     trouble="the server does not answer, or its socket is not safe",
 )
 
@@ -48,5 +48,5 @@ def _unload(key: str) -> int:
     if count:
         say([f"{named}: {count} removed"])
         return reading.FINE
-    print_error(f"zerocopy unload: {named}: there is no such result")
+    print_error(f"zerocopy unload: {named}: the server does not have this result; zerocopy ps lists them")
     return reading.BAD
