@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -193,3 +195,24 @@ def test_report_in_chromium_shows_names_as_text(save: Saver, tmp_path: Path) -> 
     assert body is not None
     names = re.findall(r'<tr><td title="[^"]*">(.*?)</td>', body[1], flags=re.DOTALL)
     assert "model.&lt;/script&gt;&lt;script&gt;alert(1)" in names and "model.é𝄞.b" in names
+
+
+def test_report_into_a_pipe_leaves_the_pipe_in_place(save: Saver, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
+    try:
+        assert cli.main(["report", str(save({"weight": torch.ones(3)})), "-o", str(pipe)]) == 0
+        assert b"weight" in os.read(reader, 1 << 20)
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_report_through_a_link_keeps_the_link(save: Saver, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("before")
+    link = tmp_path / "link.html"
+    link.symlink_to("page.html")
+    assert cli.main(["report", str(save({"weight": torch.ones(3)})), "-o", str(link)]) == 0
+    assert link.is_symlink() and "weight" in (tmp_path / "page.html").read_text()

@@ -211,8 +211,13 @@ def _write(text: str, target: str) -> None:
     if target == "-":
         say([text])
         return
-    path = Path(target)
+    path = Path(os.path.realpath(target))
     content = text.encode("utf-8", "backslashreplace")
+    if path.exists() and not path.is_file():
+        # A device or a pipe takes the page. A file in its place would take its name away from all programs.
+        with path.open("wb") as stream:
+            stream.write(content)
+        return
     # A page that is written halfway is not left in the place of an older one.
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
