@@ -55,7 +55,8 @@ void ZipArchive::check_version() const {
     throw FormatError("checkpoint: version " + quote(digits) + " is not a number");
   }
   if (error == std::errc::result_out_of_range || version > kMaxVersion) {
-    throw UnsupportedError("checkpoint: file format version " + quote(digits) + ", expected 10 at most");
+    throw UnsupportedError("checkpoint: file format version " + quote(digits) +
+                           ", newer than 10, the newest that zerocopy knows");
   }
 }
 

@@ -76,6 +76,8 @@ class Outcome:
         Forbidden acts of the loader, from Python's audit events.
     left : list of str
         The contents of the working folder, which was empty before.
+    globals : list of str
+        All refused names, as the exception lists them. Its message has the first five.
     """
 
     word: str
@@ -84,6 +86,7 @@ class Outcome:
     memory: int = 0
     noted: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    globals: list[str] = field(default_factory=list)
 
 
 def serve(folder: Path) -> None:
@@ -254,7 +257,7 @@ def judged(error: BaseException) -> Outcome:
     word, message = type(error).__name__, str(error)
     if isinstance(error, MemoryError) or any(said in message for said in _ALLOCATORS):
         word = NO_MEMORY
-    return Outcome(word, message[:100_000])
+    return Outcome(word, message[:100_000], globals=getattr(error, "globals", []))
 
 
 def memory_of(name: str) -> int:
