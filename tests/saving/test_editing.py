@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import itertools
 import os
@@ -313,6 +314,20 @@ def test_file_that_no_edit_left_stays_as_it_is(tmp_path: Path, make: Any, names:
         with pytest.raises((zerocopy.Error, KeyError)):
             change()
         assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "make", [end_that_speaks_of_an_early_directory, directory_that_calls_data_an_old_record]
+)
+def test_failed_edit_unlocks_the_file_although_its_exception_is_kept(tmp_path: Path, make: Any) -> None:
+    """The exception's frames have a mapping of the file, and with it a duplicate of the locked descriptor."""
+    path = tmp_path / "model.pt"
+    path.write_bytes(make())
+    with pytest.raises(zerocopy.Error) as kept:
+        zerocopy.rename_keys(path, {})
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert kept.tb is not None
 
 
 def test_interrupted_edit_is_not_undone_by_wrong_arguments(

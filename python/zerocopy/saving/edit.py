@@ -167,6 +167,8 @@ def _opened(path: Path) -> Iterator[int]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # one edit at a time
         yield descriptor
     finally:
+        # An exception may keep a mapping, which has a duplicate of the descriptor: closing alone would keep the lock.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
