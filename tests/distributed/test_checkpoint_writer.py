@@ -131,9 +131,7 @@ class TestOneProcess:
         self.dcp = pytest.importorskip("torch.distributed.checkpoint")
 
     def save(self, state: dict[str, Any], path: Path, **options: Any) -> Path:
-        self.dcp.save(
-            state, storage_writer=zerocopy.distributed.CheckpointWriter(path, **options), no_dist=True
-        )
+        self.dcp.save(state, storage_writer=zerocopy.distributed.CheckpointWriter(path, **options))
         return path
 
     def test_a_file_is_replaced_and_its_mode_kept(self, tmp_path: Path) -> None:

@@ -425,7 +425,7 @@ DIFFERENT = (
     Reason(
         "functions of torch as values",
         r"<function (rebuild|get)_\w+ at .* and <function _(rebuild|get)_",
-        "a file gets the checked simulated of the function; nothing that torch.save writes has one as a value",
+        "a file gets the checked version of the function; torch.save never writes a function as a value",
         lambda: _pickle(name("torch._utils", "_rebuild_tensor_v2")),
     ),
     Reason(

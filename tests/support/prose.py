@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import re
 import subprocess
@@ -22,9 +23,10 @@ RIDDLE = re.compile(
 
 def files() -> list[Path]:
     """Return the files of the repository, as git or the source archive has them."""
-    git = subprocess.run(["git", "-C", ROOT, "ls-files"], capture_output=True, text=True)
-    if git.returncode == 0:
-        return [ROOT / name for name in git.stdout.splitlines() if (ROOT / name).exists()]
+    with contextlib.suppress(FileNotFoundError):  # git is not installed
+        git = subprocess.run(["git", "-C", ROOT, "ls-files"], capture_output=True, text=True)
+        if git.returncode == 0:
+            return [ROOT / name for name in git.stdout.splitlines() if (ROOT / name).exists()]
     folders = ("python", "csrc", "tests", "benchmarks", "scripts", "docs", "examples")
     found = [path for folder in folders for path in ROOT.glob(f"{folder}/**/*") if path.is_file()]
     return [*found, *ROOT.glob("*.md")]

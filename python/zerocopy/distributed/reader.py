@@ -74,7 +74,7 @@ class CheckpointReader(StorageReader):
     >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
     ...     torch.save({"weight": torch.arange(3.0), "step": 7}, file.name)
     ...     state = {"weight": torch.zeros(3), "step": 0}
-    ...     dcp.load(state, storage_reader=CheckpointReader(file.name), no_dist=True)
+    ...     dcp.load(state, storage_reader=CheckpointReader(file.name))
     >>> state
     {'weight': tensor([0., 1., 2.]), 'step': 7}
     """

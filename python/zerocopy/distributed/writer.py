@@ -63,7 +63,7 @@ class CheckpointWriter(StorageWriter):
     >>> from zerocopy.distributed import CheckpointWriter
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.pt"
     >>> state = {"model": {"weight": torch.arange(3.0)}, "step": 7}
-    >>> _ = dcp.save(state, storage_writer=CheckpointWriter(path), no_dist=True)
+    >>> _ = dcp.save(state, storage_writer=CheckpointWriter(path))
     >>> torch.load(path)
     {'model': {'weight': tensor([0., 1., 2.])}, 'step': 7}
     """
