@@ -119,6 +119,11 @@ MODELS = """
             expected = plain(x)
         mesh = init_device_mesh("cpu", (4,))
         sharded = fully_shard(model(), mesh=mesh)
+        try:
+            with torch.no_grad():
+                sharded(x)
+        except AttributeError:  # Debian's PyTorch 2.6 is built without the streams that this takes on a CPU
+            return None
         tensor_parallel = parallelize_module(
             model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
         worst = 0.0
@@ -138,7 +143,10 @@ def test_load_into_fsdp2_and_tensor_parallel_models_computes_the_same(ranks: Ran
         pytest.skip("fully_shard: PyTorch 2.6 or later")
     model = torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.ReLU(), torch.nn.Linear(20, 6))
     torch.save({"model": model.state_dict()}, tmp_path / "model.pt")
-    assert max(ranks.run(MODELS, 4, str(tmp_path / "model.pt"))) < 1e-5
+    errors = ranks.run(MODELS, 4, str(tmp_path / "model.pt"))
+    if None in errors:
+        pytest.skip("this build cannot run fully_shard on a CPU")
+    assert max(errors) < 1e-5
 
 
 VALUES = """

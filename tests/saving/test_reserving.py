@@ -156,6 +156,8 @@ def test_offsets_are_torchs(tmp_path: Path, write: Any) -> None:
 
     with FakeTensorMode():
         fake = torch.load(path)
+    if not hasattr(fake["weight"].untyped_storage(), "_checkpoint_offset"):
+        pytest.skip("this release has no _checkpoint_offset")
     found = {name: fake[name].untyped_storage()._checkpoint_offset for name in ("weight", "view", "bias")}
     offsets = zerocopy.storage_offsets(path)
     assert found == {"weight": offsets["0"].offset, "view": offsets["0"].offset, "bias": offsets["1"].offset}
