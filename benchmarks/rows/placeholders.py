@@ -22,7 +22,8 @@ def _lazy_fabric(path: str) -> Any:
 
 
 def _filled_by(method: str) -> Callable[[Any], Any]:
-    """Return what puts, in place, the tensors into a state dict of placeholders."""
+    """Return a function that replaces, in place, the placeholders by tensors in a state dict of
+    placeholders."""
 
     def fill(state: Any) -> Any:
         for name in state:

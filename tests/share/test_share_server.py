@@ -583,8 +583,8 @@ def test_memory_that_is_not_sealed_is_refused(tmp_path: Path) -> None:
     blank = sealed_memory.sealed("blank", [bytes(1000)])
     layout = {"table": 64, "storages": 0, "pickle": [64, 10], "skeleton": None}
     for descriptor, identity, why in (
-        (open_memory, None, "not sealed"),
-        (short, None, "not sealed"),
+        (open_memory, None, "expected a sealed memfd"),
+        (short, None, "expected a sealed memfd"),
         (blank, None, "did not fill"),
         (blank, [1, 2, 3, 4, 5], "a different file"),
     ):

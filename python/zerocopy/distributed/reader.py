@@ -34,7 +34,7 @@ BROADCASTS = ("off", "host", "job", "auto")
 
 
 class CheckpointReader(StorageReader):
-    """Has ``torch.distributed.checkpoint.load`` read plain checkpoints, of which each rank reads only its own bytes.
+    """Make ``torch.distributed.checkpoint.load`` read plain checkpoints: each rank reads its own bytes only.
 
     Parameters
     ----------
@@ -94,16 +94,16 @@ class CheckpointReader(StorageReader):
         self._group, self._aliases = process_group, dict(aliases or {})
         self._state: StoredState | None = None
 
-    # ------------------------------------------------------------------ what dcp.load calls, in this order
+    # ------------------------------------------------------------------ called by dcp.load, in this order
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin a load: of another checkpoint, if one is named."""
+        """Start a load. `checkpoint_id`, if given, is the new path."""
         self._close()
         if checkpoint_id:
             self._path = checkpoint_id
 
     def read_metadata(self) -> Metadata:
-        """Return which tensors and values there are. Every rank calls this."""
+        """Return the metadata of all tensors and values. Every rank calls this."""
         self._close()
         self._state = self._told() if self._shares() else StoredState(self._path, self._aliases)
         return _metadata_of(self._state)
@@ -112,11 +112,11 @@ class CheckpointReader(StorageReader):
         """Do nothing: the metadata are known."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Note whose plan it is."""
+        """Add this rank's origin to the plan."""
         return dataclasses.replace(plan, storage_data=sharing.origin()) if self._shares() else plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Decide who reads what several ranks need. The coordinator calls this."""
+        """Choose a reader for each part that several ranks need. The coordinator calls this."""
         if not self._shares():
             return plans
         sharing.require_all([plan.storage_data for plan in plans], self._group)
@@ -124,7 +124,7 @@ class CheckpointReader(StorageReader):
         return [dataclasses.replace(plan, storage_data=own) for plan, own in zip(plans, shares, strict=True)]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read what the plan says into the tensors of the planner."""
+        """Read the parts of the plan into the tensors of the planner."""
         try:
             _Reading(self._opened, plan, planner, self._group).run()
         finally:
@@ -133,11 +133,11 @@ class CheckpointReader(StorageReader):
         done.set_result(None)
         return done
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ identity
 
     @property
     def checkpoint_id(self) -> str:
-        """The path; of several the first."""
+        """The path; the first of several."""
         several = isinstance(self._path, (list, tuple))
         return os.fsdecode(self._path[0] if several else self._path)
 
@@ -155,7 +155,7 @@ class CheckpointReader(StorageReader):
         return self._broadcast != "off" and dist.is_available() and dist.is_initialized()
 
     def _told(self) -> StoredState:
-        """Have the first rank read the metadata, and tell the others: also an error."""
+        """Have the first rank read the metadata, and broadcast them, or its error, to the others."""
         group = self._group or dist.group.WORLD
         first = dist.get_process_group_ranks(group)[0]
         told: list[Any] = [None]
@@ -188,7 +188,7 @@ class CheckpointReader(StorageReader):
 def _metadata_of(state: StoredState) -> Metadata:
     found: dict[str, Any] = {}
     for name, (_, shape, dtype) in state.tensors.items():
-        # One chunk: which chunks of a file a box lies in is this reader's business.
+        # One chunk for each tensor: this reader finds the chunks of a box itself.
         chunk = ChunkStorageMetadata(torch.Size([0] * len(shape)), shape)
         found[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, [chunk])
     found.update((name, BytesStorageMetadata()) for name in state.value_names)
@@ -196,7 +196,7 @@ def _metadata_of(state: StoredState) -> Metadata:
 
 
 class _Reading:
-    """One rank's plan, carried out."""
+    """Carries out the plan of one rank."""
 
     def __init__(self, state: StoredState, plan: LoadPlan, planner: LoadPlanner, group: Any) -> None:
         self._state, self._planner, self._items, self._group = state, planner, plan.items, group

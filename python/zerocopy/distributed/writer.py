@@ -1,4 +1,4 @@
-"""``CheckpointWriter``: ``torch.distributed.checkpoint.save`` into one plain file."""
+"""Write one ordinary file with ``torch.distributed.checkpoint.save``."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from zerocopy.distributed.layout import SUFFIXES, Extent, NewCheckpoint, NewTens
 from zerocopy.saving.checkpoint_writer import checked_alignment
 
 
-class _Places(NamedTuple):
-    """Where a rank writes: the new file, and the part of each of its items; None for a value."""
+class _WriteTargets(NamedTuple):
+    """The new file, and the extent of each item of a rank. The extent is None for items that are not tensors."""
 
     path: str
     extents: list[Extent | None]
 
 
 class CheckpointWriter(StorageWriter):
-    """Has ``torch.distributed.checkpoint.save`` write one ordinary file, which stock loaders read.
+    """Make ``torch.distributed.checkpoint.save`` write one ordinary file, which stock loaders read.
 
-    The first rank makes room for all tensors in a new file beside the target. Each rank writes its own parts there,
-    all at the same time: no tensor is sent to another rank. At last the new file takes the target's name at once. If
-    anything goes wrong before, or a rank is killed, the old file stays as it is; the new one is deleted when the writer
-    is let go, at the end of the process, or by the next save.
+    The first rank creates a temporary file beside the target, and reserves space for all tensors. All ranks write their
+    own parts into the file in parallel: no tensor is sent to another rank. At the end the new file replaces the target
+    atomically. After an error, or if a rank is killed, the old file is unchanged. The new file is then deleted when the
+    writer is garbage collected, at process exit, or by the next save.
 
     Parameters
     ----------
     path : str or PathLike
         ``.pt``, ``.pth``, ``.bin``, ``.ckpt`` or ``.safetensors``, on a file system that all ranks have.
     alignment : int
-        As for ``zerocopy.save``; of ``.pt``.
+        Alignment of storages, as in ``zerocopy.save``. Used for ``.pt`` only.
 
     Raises
     ------
     ValueError
-        Another suffix, no such alignment.
+        The suffix or the alignment is not supported.
     zerocopy.UnsupportedError
-        Before PyTorch 2.2; for ``.safetensors`` also in the save, of what that cannot hold.
+        PyTorch is older than 2.2, or ``.safetensors`` cannot hold a value of the state.
 
     Notes
     -----
     Nested dicts and lists are saved as ``torch.distributed.checkpoint`` sees them: the keys of dicts become strings.
-    Tensors that are tied are saved each for itself, as ``dcp.save`` does. Storages have no checksums, since no rank
-    sees all bytes of one. On NFS two clients must not write to one page at a time: shards that split another
-    dimension than the first may do so there. Local file systems and Lustre are safe.
+    Tied tensors are saved separately, as ``dcp.save`` does. Storages do not have checksums, because no rank sees all
+    bytes of a storage. On NFS two clients must not write to one page at a time. Shards along any dimension but the
+    first may do this. Local file systems and Lustre are safe.
 
     Examples
     --------
@@ -72,26 +72,26 @@ class CheckpointWriter(StorageWriter):
         super().__init__()
         self._path, self._alignment = _checked(path), checked_alignment(alignment)
         self._pending = _Pending()
-        # A rank that fails ends the save without another call to this object.
+        # dcp.save does not call this object after a rank has failed, so a finalizer deletes the new file.
         weakref.finalize(self, self._pending.abandon)
 
-    # ------------------------------------------------------------------ what dcp.save calls, in this order
+    # ------------------------------------------------------------------ called by dcp.save, in this order
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin a save: to another file, if one is named."""
+        """Start a save. `checkpoint_id`, if given, is the new path."""
         self._pending.abandon()
         if checkpoint_id:
             self._path = _checked(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool) -> None:
-        """Do nothing: only the coordinator is asked to plan."""
+        """Do nothing: this writer needs no set-up."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Lay out the file, make room, and say each rank where to write. The coordinator calls this."""
+        """Lay out the file, reserve space, and tell each rank where to write. The coordinator calls this."""
         self._pending.abandon()
         tensors = _tensors_of(plans)
         values = [
@@ -101,14 +101,14 @@ class CheckpointWriter(StorageWriter):
         path, offsets = new.begin()
         return [
             dataclasses.replace(
-                plan, storage_data=_Places(path, [_extent_of(item, offsets) for item in plan.items])
+                plan, storage_data=_WriteTargets(path, [_extent_of(item, offsets) for item in plan.items])
             )
             for plan in plans
         ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's parts."""
-        places: _Places = plan.storage_data
+        places: _WriteTargets = plan.storage_data
         descriptor = os.open(places.path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             results = [
@@ -125,13 +125,13 @@ class CheckpointWriter(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write what is not tensors, and give the file its name. The coordinator calls this."""
+        """Write the values that are not tensors, and rename the file. The coordinator calls this."""
         new = self._pending.new
-        assert new is not None, "prepare_global_plan() was called"
+        assert new is not None, "finish() was called before prepare_global_plan()"
         values = {
             result.index.fqn: result.storage_data
-            for of_rank in results
-            for result in of_rank
+            for rank_results in results
+            for result in rank_results
             if isinstance(result.storage_data, bytes)
         }
         try:
@@ -141,16 +141,16 @@ class CheckpointWriter(StorageWriter):
             raise
         self._pending.new = None
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ identity
 
     @property
     def checkpoint_id(self) -> str:
-        """The path."""
+        """The path of the checkpoint."""
         return os.fspath(self._path)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return whether a path has a suffix that says a format."""
+        """Return whether the suffix of the path is supported."""
         return Path(checkpoint_id).suffix in SUFFIXES
 
 
@@ -163,7 +163,7 @@ class _Pending:
 
     def abandon(self) -> None:
         new, self.new = self.new, None
-        if new is not None and self._process == os.getpid():  # a child of fork has a copy of this object
+        if new is not None and self._process == os.getpid():  # a forked child must not delete it
             new.abandon()
 
 
@@ -174,9 +174,9 @@ def _checked(path: str | os.PathLike[str]) -> Path:
 
 
 def _tensors_of(plans: list[SavePlan]) -> dict[str, NewTensor]:
-    """Return the tensors of all plans. Raises ``ValueError`` unless their parts make up each exactly."""
+    """Return the tensors of all plans. ``ValueError`` if parts have more or fewer elements than their tensor."""
     found: dict[str, NewTensor] = {}
-    missing: dict[str, int] = {}
+    remaining: dict[str, int] = {}
     for plan in plans:
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO or item.tensor_data is None:
@@ -184,10 +184,10 @@ def _tensors_of(plans: list[SavePlan]) -> dict[str, NewTensor]:
             name, data = item.index.fqn, item.tensor_data
             tensor = found.setdefault(name, NewTensor(data.size, data.properties.dtype))
             if tensor != (data.size, data.properties.dtype):
-                raise ValueError(f"{shown(name)} has another shape or dtype on another rank")
-            missing.setdefault(name, data.size.numel())
-            missing[name] -= data.chunk.sizes.numel()
-    if wrong := [name for name, left in missing.items() if left]:
+                raise ValueError(f"{shown(name)}: expected the same shape and dtype on all ranks")
+            remaining.setdefault(name, data.size.numel())
+            remaining[name] -= data.chunk.sizes.numel()
+    if wrong := [name for name, elements in remaining.items() if elements]:
         raise ValueError(
             f"the parts of {shown(wrong[0])} do not make up a tensor of {tuple(found[wrong[0]].shape)}"
         )

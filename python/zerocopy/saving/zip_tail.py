@@ -1,4 +1,4 @@
-"""The end of a zip archive: its last bytes, the directory that they lead to, and names that are free in it.
+"""Read the end of a zip archive and its central directory, and choose unused record names.
 
 Format: PKWARE APPNOTE 6.3.10, sections 4.3.12 to 4.3.16.
 """
@@ -14,7 +14,7 @@ from zerocopy._core import crc32
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.saving.zip_writer import plain_local_header
 
-#: Records that no pickle refers to have names with this prefix, below the root folder.
+#: Prefix of retired records, which no pickle refers to. It follows the root folder.
 OLD = b"old/"
 #: Bytes of a local header without its name.
 LOCAL_HEADER = 30
@@ -25,7 +25,7 @@ MARK = b"zerocopy edits this file: until its end is in force, it may be cut here
 
 
 class RawEntry(NamedTuple):
-    """An entry of a directory as it is there."""
+    """A central directory entry, with its bytes unchanged."""
 
     content: bytes
     offset: int  # of the local header
@@ -44,37 +44,37 @@ class RawEntry(NamedTuple):
 
     @property
     def short_name(self) -> bytes:
-        """Without the root folder."""
+        """The name without the root folder."""
         return self.name.partition(b"/")[2]
 
     @property
     def is_deflated(self) -> bool:
-        """Whether the record is not stored as it is."""
+        """Whether the record is compressed."""
         return self.content[10:12] != b"\0\0"
 
     def renamed(self, name: bytes) -> RawEntry:
-        """Return the entry under another name, as long as its own."""
+        """Return a copy with another name of the same length."""
         assert len(name) == self.name_size
         return self._replace(content=self.content[:_CENTRAL] + name + self.content[_CENTRAL + len(name) :])
 
 
 class Tail(NamedTuple):
-    """The last bytes of an archive, and what they say."""
+    """The end record of an archive, and its decoded fields."""
 
     content: bytes  # the locator, if there is one, and the end record
     directory: int
     size: int
-    end: int  # where the archive that they speak of ends: before the file's end, if it was growing
+    end: int  # of the archive; an unfinished edit leaves further bytes in the file
 
 
 def tail_of(file: int) -> Tail:
-    """Return the end of the archive that the last bytes of a file speak of."""
+    """Read the end record at the end of the file. Raise ``UnsupportedError`` if the file ends otherwise."""
     size = os.fstat(file).st_size
     content = os.pread(file, _LOCATOR + _END, max(0, size - _LOCATOR - _END))
     last = content[-_END:]
     if len(content) < _LOCATOR + _END or not last.startswith(b"PK\5\6") or last[-2:] != b"\0\0":
         raise UnsupportedError(
-            "expected the archive to end with its end record, found a comment or other bytes"
+            "expected an end record without a comment at the end of the file: save the file again"
         )
     if content.startswith(b"PK\6\7"):
         (at,) = struct.unpack_from("<Q", content, 8)
@@ -105,7 +105,7 @@ def directory_of(file: int, tail: Tail) -> list[RawEntry]:
 
 
 def _wide_offset(raw: bytes, offset: int) -> int:
-    """Return the offset of an entry, which its zip64 field has last if 32 bits cannot hold it."""
+    """Return the offset of an entry: the last value of its zip64 field if 32 bits are too few."""
     if offset != 0xFFFFFFFF:
         return offset
     name_size, extra_size = struct.unpack_from("<HH", raw, 28)
@@ -119,7 +119,7 @@ def _wide_offset(raw: bytes, offset: int) -> int:
 
 
 class FreeNames:
-    """Names of records that no pickle speaks of, and that no record of an archive has yet."""
+    """Unused names for retired records."""
 
     def __init__(self, raws: list[RawEntry]) -> None:
         self._taken = {raw.name for raw in raws}
@@ -128,10 +128,10 @@ class FreeNames:
         self.mark = plain_local_header(self.mark_name.decode(), len(MARK), crc32(MARK)) + MARK
 
     def free(self, length: int) -> bytes:
-        """Return a name of that length behind the root folder's."""
+        """Reserve and return an unused name. `length` does not count the root folder."""
         for number in range(10 ** (length - len(OLD))):
             name = self.root + OLD + str(number).zfill(length - len(OLD)).encode()
             if name not in self._taken:
                 self._taken.add(name)
                 return name
-        raise OSError(errno.EFBIG, "the file was edited too often: save it anew")
+        raise OSError(errno.EFBIG, "no unused record names are left: save the file again")

@@ -1,7 +1,7 @@
-"""The conditions of a result besides its key: files and names, the folder, variables, the program's own modules.
+"""The facts that a cached result depends on besides its key: files, folder, variables, own modules.
 
-A worker notes them (file_tracker.py). At each request the server asks whether the files hold, and the client whether
-the rest holds in its process.
+A worker records the conditions (file_tracker.py). For each request the server checks the files. The client
+checks the other conditions in its own process.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from typing import Any
 from zerocopy.share.conditions import environment, program
 from zerocopy.share.wire.file_identity import Files, Identity, are_same, identity_at
 
-#: A path, the kind of fact, and the fact:
-#:
-#: file      device, inode, size and both times: as ``file_identity.Identity``
-#: missing   there is nothing
-#: there     there is something, that may be opened or not as access(2) said
-#: folder    there is a folder
-#: names     device and inode of a folder, both times, and a digest of the names in it
-#: link      what the link says
-#: resolved  the path without links
-#: never     it has changed under the call: that does not hold again
+#: One fact about a path: [path, kind, values].
+#: file device, inode, size, mtime and ctime, as ``file_identity.Identity``
+#: missing the path does not exist
+#: there the path exists, and access(2) gives the recorded answer for the recorded flags
+#: folder the path is a folder
+#: names device, inode, mtime and ctime of a folder, and a digest of its names
+#: link the target of the symbolic link
+#: resolved the path with all symbolic links resolved
+#: never the path changed during the call, so the condition never holds
 Row = list[Any]
 
 
@@ -40,21 +39,21 @@ class Conditions:
     paths : list of Row
         Facts about absolute paths.
     folder : str or None
-        The current folder, if the call asked for it or found something relative to it.
+        The current folder, if the call read it or found a relative path.
     absent : list of str
-        Relative paths that the call found nothing at.
+        Relative paths that did not exist during the call.
     environment : dict
-        The variables that were read; None: not set.
+        Variables that the call read. None means not set.
     all_variables : bool
-        Whether the call read all variables, so that none may be added.
+        Whether the call read all variables. A new variable then makes the result invalid.
     argv : list of str or None
         ``sys.argv``, if the call read it.
     modules : dict
-        Modules of the program's own, outermost names only, and where they came from.
+        The program's own top-level modules, and their origin.
     imported : list of str
-        All outermost names of modules that the call imported.
+        Top-level names of all modules that the call imported.
     unseen : list of str
-        Why there may be more that the result depends on.
+        Reasons why the result may depend on something that was not recorded.
     """
 
     paths: list[Row] = dataclasses.field(default_factory=list)
@@ -68,16 +67,16 @@ class Conditions:
     unseen: list[str] = dataclasses.field(default_factory=list)
 
     def without_paths(self) -> Conditions:
-        """Return the conditions that a client has to ask about."""
+        """Return the conditions that the client checks in its own process."""
         return dataclasses.replace(self, paths=[])
 
     def as_body(self) -> dict[str, Any]:
-        """Return it as JSON can have it."""
+        """Return the conditions as a JSON-compatible dict."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
     def files(self) -> Files:
-        """The files that count, and None for those that are missing."""
+        """The recorded files by path; None for a file that did not exist."""
         found: Files = {}
         for path, kind, *fact in self.paths:
             if kind == "file":
@@ -91,18 +90,18 @@ class Conditions:
         return [row for row in self.paths if row[1] not in ("file", "missing")]
 
     def files_hold(self, known: Mapping[str, Identity | None] = {}) -> bool:
-        """Return whether all paths are what they were. Identities in `known` are not read again."""
+        """Return whether all paths are unchanged. Identities in `known` are not read again."""
         return are_same(self.files, known) and all(holds(row) for row in self._others)
 
     def why_not_paths(self) -> str:
-        """Return which path is not what it was, as this process sees it, or an empty string."""
+        """Return a message about the first changed path, as this process sees it, or an empty string."""
         for path, before in self.files.items():
             if identity_at(path) != before:
-                return f"{path} is another file here"
-        return next((f"{row[0]} is different here" for row in self._others if not holds(row)), "")
+                return f"{path} is a different file in this process"
+        return next((f"{row[0]} is different in this process" for row in self._others if not holds(row)), "")
 
     def why_not_here(self) -> str:
-        """Return why the call would be another in this process, or an empty string. Paths are not looked at."""
+        """Return why this process does not meet the conditions, or an empty string. Paths are not checked."""
         return (
             self._why_not_folder()
             or self._why_not_environment()
@@ -112,9 +111,9 @@ class Conditions:
 
     def _why_not_folder(self) -> str:
         if self.folder is not None and self.folder != _current():
-            return f"the result is of the folder {self.folder}"
+            return f"the result was computed in the folder {self.folder}, the current folder is {_current()}"
         found = next((path for path in self.absent if os.path.lexists(path)), None)
-        return "" if found is None else f"{found} was not there in the current folder of the call"
+        return "" if found is None else f"{found} exists now, but did not exist during the call"
 
     def _why_not_environment(self) -> str:
         if not self.environment and not self.all_variables:
@@ -124,21 +123,21 @@ class Conditions:
             if here.get(name) != value:
                 return f"the environment variable {name} is different"
         if self.all_variables and environment.counting(here) - set(self.environment):
-            return "there are more environment variables"
+            return "the environment has variables that did not exist during the call"
         return ""
 
     def _why_not_argv(self) -> str:
         is_same = self.argv is None or self.argv == getattr(sys, "argv", [])
-        return "" if is_same else "the program has other arguments (sys.argv)"
+        return "" if is_same else "sys.argv differs from sys.argv of the call"
 
     def _why_not_modules(self) -> str:
         for name, origin in self.modules.items():
             if program.here(name) != origin:
-                return f"the module {name} is another"
+                return f"the module {name} comes from another file"
         for name in program.shadowed(self._not_own, sys.path):
             here = program.here(name)
             if isinstance(here, str) and program.is_own(here):
-                return f"the module {name} is the program's own"
+                return f"the program has its own module {name}, but the call used an installed one"
         return ""
 
     @functools.cached_property
@@ -148,7 +147,7 @@ class Conditions:
 
 def _current() -> str | None:
     try:
-        return os.getcwd()  # noqa: PTH109 - a client asks at each request
+        return os.getcwd()  # noqa: PTH109 - faster than Path.cwd, and a client calls this for each request
     except FileNotFoundError:
         return None
 
@@ -166,7 +165,7 @@ def holds(row: Row) -> bool:
 
 
 def names_of(path: str) -> list[Any]:
-    """Return a folder and the names in it."""
+    """Return a folder's device, inode, mtime and ctime, and a digest of its names."""
     status = os.stat(path)  # noqa: PTH116
     names = sorted(name for name in os.listdir(os.fsencode(path)) if name != b"__pycache__")  # noqa: PTH208
     digest = hashlib.blake2b(b"\0".join(names), digest_size=16).hexdigest()

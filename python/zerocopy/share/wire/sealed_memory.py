@@ -1,4 +1,4 @@
-"""Memory that is shared between processes and can be changed by none of them: sealed memfds."""
+"""Create and check sealed memfds: shared memory that no process can change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zerocopy.share.errors import ServerError
 from zerocopy.share.wire import file_identity
 
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-_NOEXEC_SEAL = 8  # of Linux 6.3: it can never be made executable either
+_NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL of Linux 6.3 forbids making the memory executable
 
 
 def create(name: str) -> int:
@@ -25,12 +25,12 @@ def create(name: str) -> int:
 
 
 def seal(descriptor: int) -> None:
-    """Make a memfd what it is for good."""
+    """Seal a memfd: no process can change or resize it any more."""
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
 
 
 def sealed(name: str, content: Sequence[Any]) -> int:
-    """Return a sealed memfd with these buffers one behind the other."""
+    """Return a sealed memfd that contains the buffers in order."""
     descriptor = create(name)
     try:
         for buffer in content:
@@ -43,13 +43,13 @@ def sealed(name: str, content: Sequence[Any]) -> int:
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Make a memfd as long as that, with memory behind every byte of it, or raise what the system says."""
+    """Allocate `size` bytes for a memfd. Raise ``OSError`` if the memory is not available."""
     if size:
         os.posix_fallocate(descriptor, 0, size)
 
 
 def write(descriptor: int, buffer: memoryview, offset: int | None = None) -> None:
-    """Write all of a buffer, never through a mapping: where memory ends that raises instead of killing."""
+    """Write a whole buffer by write(2): a mapping would kill the process (SIGBUS) when memory is full."""
     done = 0
     while done < buffer.nbytes:
         rest = buffer[done:]
@@ -57,28 +57,31 @@ def write(descriptor: int, buffer: memoryview, offset: int | None = None) -> Non
 
 
 def content(descriptor: int) -> bytes:
-    """Return what is in a memfd."""
+    """Return all bytes of a memfd."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
 def environment_of(content: bytes) -> dict[bytes, bytes]:
-    """Return the variables that were sent as the kernel keeps them, a zero byte behind each."""
+    """Parse NAME=VALUE strings separated by zero bytes, as in /proc/PID/environ."""
     found = (item.partition(b"=") for item in content.split(b"\0"))
     return {name: value for name, equals, value in found if name and equals}
 
 
 def require_sealed(descriptor: int, size: int) -> None:
-    """Raise ``ServerError`` unless a descriptor is a sealed memfd of so many bytes at least."""
+    """Raise ``ServerError`` unless a descriptor is a sealed memfd of at least `size` bytes."""
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:
         seals = 0
-    if seals & SEALS != SEALS or os.fstat(descriptor).st_size < size:
-        raise ServerError("the model server sent memory that is not sealed")
+    found = os.fstat(descriptor).st_size
+    if seals & SEALS != SEALS or found < size:
+        raise ServerError(
+            f"expected a sealed memfd of at least {size} bytes, found {found} bytes, seals {seals:#x}"
+        )
 
 
 def require_file(descriptor: int, identity: Sequence[int]) -> None:
-    """Raise ``ServerError`` unless a descriptor is the regular file that was promised."""
+    """Raise ``ServerError`` unless a descriptor is the regular file with this identity."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or file_identity.identity(status) != tuple(identity):
         raise ServerError(
