@@ -189,15 +189,15 @@ _META = _rebuild("_rebuild_meta_tensor_no_storage", name("torch", "float32"), (2
 #: Pickles that another reader loads and zerocopy refuses: `says` is in our message.
 REFUSED = (
     Reason(
-        "pairs that only join to an allowed name: `torch`, `_utils._rebuild_tensor_v2`",
+        "pairs that are allowed only as a joined name: `torch`, `_utils._rebuild_tensor_v2`",
         r"refuses a global of this file: torch\._utils\._rebuild_tensor_v2\.",
-        "a global is a pair; whoever follows the dot may come elsewhere",
+        "a global is a pair of names; a reader that follows the dot may reach another object",
         lambda: _pickle(name("torch", "_utils._rebuild_tensor_v2")),
     ),
     Reason(
         "calls of tensor classes, which allocate by a number from the file",
         r"(Tensor|Storage) may not be called by a file",
-        "`torch.Tensor(64)` is uninitialised memory, `torch.Tensor(2**38)` is all of it",
+        "`torch.Tensor(64)` returns uninitialised memory; `torch.Tensor(2**38)` allocates 1 TiB",
         lambda: _pickle(call(name("torch", "FloatTensor"), 3)),
     ),
     Reason(
@@ -207,28 +207,28 @@ REFUSED = (
         lambda: _pickle(call(name("builtins", "bytearray"), 3)),
     ),
     Reason(
-        "plain types made in other ways than pickle writes them",
+        "calls of plain types that pickle never writes",
         r"pickle: (torch\.Size|torch\.device|_codecs\.encode|collections\.\w+|(builtins|__builtin__)\.\w+): "
         r"(\d+ arguments|argument \d is no|argument 0 holds|device|codec)",
-        "each call takes the arguments that are written, of their types; a codec's name could import a module",
+        "each call accepts only the argument types that pickle writes; a codec's name could import a module",
         lambda: _pickle(call(name("torch", "Size"), [1, 2])),
     ),
     Reason(
         "new objects (NEWOBJ) of plain types",
         "pickle: NEWOBJ of '.*', which needs a call",
-        "pickle writes calls of them",
+        "pickle writes a call (REDUCE) for these types",
         lambda: _pickle(new(name("builtins", "set"))),
     ),
     Reason(
         "a storage of another size than its record",
         r"record '.*' holds \d+ bytes, its storage needs",
-        "torch before 2.10 does not compare them, and reads what lies behind",
+        "torch before 2.10 does not compare them, and reads bytes beyond the record",
         lambda: _pickle(tensor(storage(numel=8), size=(8,))),
     ),
     Reason(
         "one key of a storage with two types, sizes or locations",
         r"is used again with another|persistent id: -?\d+ elements of \d+ bytes",
-        "torch takes the first, and gives the second another type than it says",
+        "torch reuses the first storage, so the second has another type than its id says",
         lambda: _pickle([storage(), storage(kind="IntStorage")]),
     ),
     Reason(
@@ -244,20 +244,20 @@ REFUSED = (
         lambda: _pickle(tensor(storage("i", "QUInt8Storage", "cpu", 32))),
     ),
     Reason(
-        "shapes that only an empty tensor hides: offsets out of the storage, negative strides, products that overflow",
+        "invalid shapes of empty tensors: offsets outside the storage, negative strides, products that overflow",
         r"element \d+ of a storage|needs element|negative size, stride or offset|that overflow|more bytes than fit"
         "|negative shape",
-        "torch does not look at them where there are no elements, and computes pointers with them",
+        "torch skips these checks for empty tensors, and still computes pointers",
         lambda: _pickle(tensor(offset=255, size=(0,))),
     ),
     Reason(
         "sizes without strides",
         r"\d+ sizes and \d+ strides",
-        "some of torch's functions then take those of a contiguous tensor",
+        "some functions of torch then use contiguous strides",
         lambda: _pickle(_rebuild("_rebuild_tensor_v3", storage(), 0, (4,), (), *_PARTS[4:], name("torch", "float32"))),
     ),
     Reason(
-        "tensors without data of absurd sizes",
+        "meta tensors with absurd sizes",
         "a meta tensor's shape",
         "byte counts overflow as soon as the tensor is used",
         lambda: _pickle(
@@ -271,37 +271,37 @@ REFUSED = (
         lambda: _pickle(tensor(hooks={"a": 1})),
     ),
     Reason(
-        "attributes that the class gives a meaning to",
+        "attributes that the class reserves",
         "checkpoint: attribute '.*' of (OrderedDict|Tensor|Parameter)",
         "`items` would hide the method, `__class__` or `grad` make the object something else",
         lambda: _pickle(a.build(a.ordered_dict(), {"items": 1})),
     ),
     Reason(
-        "states, items and members of what takes none",
+        "states, items or members of objects that accept none",
         "(state|items) (set on|appended to|added to) (something|a )",
-        "what torch's functions have made is not changed; Python's pickle asks for methods of the name only",
+        "zerocopy never changes objects made by functions of torch; Python's pickle only looks for the method",
         lambda: _pickle(code(1), a.Code(a.MARK + a.SETITEMS)),
     ),
     Reason(
         "metadata other than `conj` and `neg`, or not a bool",
         r"metadata|_rebuild_tensor_v\d: argument \d is not a dict",
-        "torch ignores what it does not know and takes the presence of a key for its value",
+        "torch ignores unknown keys, and treats a present key as True",
         lambda: _pickle(tensor(storage(), 0, (16,), (1,), False, None, {"neg": 1})),
     ),
     Reason(
-        "requires_grad that is no bool",
+        "requires_grad that is not a bool",
         r"argument \d is not a bool",
         "any object counts as true in some of torch's functions",
         lambda: _pickle(_rebuild("_rebuild_parameter", tensor(), name("torch", "Tensor"), a.ordered_dict())),
     ),
     Reason(
-        "a parameter of a parameter",
+        "a parameter built from a parameter",
         r"_rebuild_parameter(_with_state)?: argument 0 is not a tensor",
-        "torch.save writes the tensor of a parameter",
+        "torch.save builds a parameter from a tensor only",
         lambda: _pickle(_rebuild("_rebuild_parameter", _rebuild("_rebuild_parameter", *_PARAMETER), *_PARAMETER[1:])),
     ),
     Reason(
-        "quantizers with a scale or a zero point out of range, or of another number of elements",
+        "quantizers with an invalid scale or zero point, or with the wrong number of elements",
         "a quantizer scale|a zero point out of range|a tensor that repeats its storage",
         "kernels divide by the scale and index by the zero point",
         lambda: _pickle(_quantized(0.0, 0)),
@@ -313,15 +313,15 @@ REFUSED = (
         lambda: _pickle(_sparse_out_of_range()),
     ),
     Reason(
-        "keys of integers of more than 64 bytes, or of functions, classes and tensors",
+        "dict keys: integers over 64 bytes, functions, classes, tensors",
         "a key of too large an integer|a key of an unusual type|a key of too many",
-        "a key is hashed each time, and a few bytes repeat it from the memo",
+        "each use hashes the key, and a few bytes can repeat the use",
         lambda: _pickle({1 << 600: 1}),
     ),
     Reason(
         "memo indices beyond the length of the pickle",
         r"memo index \d+ is beyond the pickle's length",
-        "no pickler has more entries than bytes; a memo that is an array would be as long",
+        "no pickler writes more entries than bytes; an array memo would grow to the index",
         lambda: _pickle(a.put(1, 255)),
     ),
     Reason(
@@ -333,7 +333,7 @@ REFUSED = (
     Reason(
         "frames that do not hold whole instructions",
         "crosses the end of its frame|inside another",
-        "PEP 3154; readers differ in where they go on",
+        "readers continue at different offsets (PEP 3154)",
         lambda: Program((b"\x80\4\x95\1\0\0\0\0\0\0\0K\1.",)),
     ),
     Reason(
@@ -375,19 +375,19 @@ ACCEPTED = (
     Reason(
         "`bytes()`",
         "^Unsupported global: GLOBAL bytes was not",
-        "how protocol 2 writes the empty one",
+        "protocol 2 writes an empty bytes object as this call",
         lambda: _pickle(call(name("__builtin__", "bytes"))),
     ),
     Reason(
         "metadata of a tensor, on 1.13",
         r"_rebuild_tensor_v2\(\) takes 6 positional arguments but 7 were given",
-        "later releases write it",
+        "newer releases of PyTorch write this metadata",
         lambda: _pickle(tensor(storage(), 0, (16,), (1,), False, None, {"neg": True})),
     ),
     Reason(
         "`conj: False` of a tensor that is not complex",
         "^isComplexType",
-        "it says what the tensor is",
+        "`conj: False` is true for a tensor that is not complex",
         lambda: _pickle(tensor(storage(), 0, (16,), (1,), False, None, {"conj": False})),
     ),
     Reason(
@@ -401,22 +401,22 @@ ACCEPTED = (
     Reason(
         "sparse tensors that say whether they are coalesced, on 1.13",
         r"too many values to unpack \(expected 3\)",
-        "later releases write it",
+        "newer releases of PyTorch write this metadata",
         lambda: _pickle(_sparse(1, True)),
     ),
     Reason(
-        "any number of a protocol",
+        "an unknown protocol number",
         "unsupported pickle protocol",
-        "torch does not believe it either: opcodes speak for themselves",
+        "torch ignores the number too; the opcodes decide",
         lambda: Program((b"\x80\x83K\1.",)),
     ),
 )
 
 #: Decided by :func:`is_unneeded`, whatever the other reader says.
 UNNEEDED = Reason(
-    "faults in values that the result does not hold",
+    "errors in values that the result does not contain",
     "",
-    "only what the result holds is made; which names a file has is checked all the same",
+    "zerocopy builds only the result, but checks all global names",
     lambda: _pickle(a.Code(b"U\1\xff"), 1),
 )
 
@@ -431,19 +431,19 @@ DIFFERENT = (
     Reason(
         "storage classes as values",
         r"torch\.serialization\.StorageType",
-        "torch's reader has a stand-in for them; here it is the class, as with weights_only=False",
+        "torch's reader returns a substitute; zerocopy returns the class, as with weights_only=False",
         lambda: _pickle(name("torch", "FloatStorage")),
     ),
     Reason(
-        "`conj` or `neg` that is said to be False",
+        "`conj` or `neg` stored as False",
         ": conj or neg$",
-        "torch takes the presence of the key for its value; torch.save writes what is True",
+        "torch treats a present key as True; torch.save writes the key only if it is True",
         lambda: _pickle(tensor(storage(), 0, (16,), (1,), False, None, {"neg": False})),
     ),
     Reason(
-        "one empty storage that is a value twice, by itself",
+        "an empty storage that occurs twice as a value",
         ": tied differently",
-        "one object here; torch keeps no storage without memory",
+        "zerocopy returns one object twice; torch makes a new storage each time",
         lambda: _pickle([storage("none", numel=0), storage("none", numel=0)]),
     ),
     Reason(
@@ -561,13 +561,15 @@ SECTIONS = {
 ALL = [(peer, reason) for peer, reasons in SECTIONS.values() for reason in reasons]
 LEGEND = """# Where zerocopy and others differ
 
-A file either loads as the same object with `zerocopy.load` and with `torch.load(weights_only=True)`, or both refuse
-it, or the reason why they differ is in this list. The tests `tests/hostile/test_differential_*.py` hold the readers
-against each other on files drawn at random, and fail where a difference is not here; Python's `zipfile` reads the same
-archives, its `pickle` the pickles that hold data alone, its `zlib` the deflated records (no difference is known).
+Which files do zerocopy and other readers treat differently? `zerocopy.load` and `torch.load(weights_only=True)` load
+the same object from a file, or both refuse the file, or this page gives the reason why they differ. The tests
+`tests/hostile/test_differential_*.py` compare the readers on random files, and fail for a difference that this page
+lacks. Python's `zipfile` reads the same archives, `pickle` the pickles that contain data only, and `zlib` the deflated
+records. For `zlib` no difference is known.
 
-Each row has an example, which the tests make and give to each reader; "differs" is another object than zerocopy's.
-After a change run `tests/hostile/test_differential_pickle.py` with `ZEROCOPY_UPDATE_DOCS=1`, once on each release.
+Each row has an example, which the tests make and give to each reader. "differs" means that the reader returns another
+object than zerocopy. After a change run `tests/hostile/test_differential_pickle.py` with `ZEROCOPY_UPDATE_DOCS=1`,
+once on each release.
 """
 
 

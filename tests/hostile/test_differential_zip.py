@@ -308,13 +308,13 @@ REFUSED = (
     Reason(
         "bytes after the end record",
         "directory at its end is missing",
-        "whoever looks from behind, as scanners do, may find another archive in them",
+        "a reader that searches from the end, as scanners do, may find another archive in them",
         lambda: a.checkpoint(after=b"?"),
     ),
     Reason(
         "bytes between the records",
         "bytes that do not belong to a record",
-        "room for a second file that only some readers see",
+        "the gap may contain a second file that only some readers see",
         lambda: _one(after=b"?"),
     ),
     Reason(
@@ -326,17 +326,17 @@ REFUSED = (
     Reason(
         "two end records that disagree",
         "the end record and the zip64 end record disagree",
-        "readers believe the one or the other",
+        "some readers use the first record, some the second",
         lambda: a.checkpoint(wide={}, entries=2),
     ),
     Reason(
         "a zip64 end record of another length",
         "zip64 end record at .* does not end at its locator",
-        "bytes that no structure owns",
+        "the record contains bytes without a meaning",
         lambda: a.checkpoint(wide={"record_size": 45}),
     ),
     Reason(
-        "two records of one name, also but for case",
+        "two records of one name, also if only the case differs",
         "has the name of another record",
         "torch takes the first it finds and ignores case, zipfile takes the last",
         lambda: _and("archive/DATA.PKL"),
@@ -348,21 +348,21 @@ REFUSED = (
         lambda: _and("archive/a\\b"),
     ),
     Reason(
-        "a local header that says another name or method, or another thing of encryption",
+        "a local header with another name, method or encryption flag than the directory",
         "local header and central directory disagree",
-        "what streams the file believes the local header, torch the directory",
+        "streaming readers use the local header, torch uses the directory",
         lambda: _one(local={"method": 8}),
     ),
     Reason(
-        "a local header that says other sizes",
+        "a local header with other sizes than the directory",
         "local header and central directory give different sizes",
-        "what streams the file believes the local header, torch the directory",
+        "streaming readers use the local header, torch uses the directory",
         lambda: _one(local={"size": 63}),
     ),
     Reason(
-        "zip64 fields that are there twice, too short or needed by nothing",
+        "zip64 fields that are duplicate, too short or not needed",
         "zip64 field|zip extra field: truncated",
-        "which of the numbers counts is up to the reader",
+        "readers use different numbers",
         lambda: _one(central={"extra": a.zip64(64)}),
     ),
     Reason(
@@ -372,7 +372,7 @@ REFUSED = (
         lambda: _one(central={"extra": b"\x75\x70\0\0"}),
     ),
     Reason(
-        "a record that is marked as a folder, or named as one, and holds bytes",
+        "a record with bytes that is marked or named as a folder",
         "is marked as a folder, but holds bytes",
         "torch returns uninitialised memory for it",
         lambda: _and("archive/folder/", b"bytes"),
@@ -380,23 +380,23 @@ REFUSED = (
     Reason(
         "a record on another disk",
         "lies on another disk",
-        "there is one file",
+        "an archive has one file only",
         lambda: _one(central={"disk": 1}),
     ),
     Reason(
         "flags that neither reader knows",
         r"otherwise special \(flags",
-        "they may mean that the bytes are not those of the record",
+        "a flag may mean that the bytes are encoded",
         lambda: _one(central={"flags": 0x0010}),
     ),
     Reason(
-        "a deflated stream that goes on, or breaks off, behind the bytes that are said of it",
+        "a deflated stream that is longer or shorter than the directory says",
         "deflated record at .*(truncated|bytes after the stream|inflates to more than)",
-        "zipfile and torch stop at the size of the directory, whatever follows",
+        "zipfile and torch stop at the directory's size, and ignore the rest",
         lambda: _one(method=8, stored=_endless(a.DATA)),
     ),
     Reason(
-        "a record of another size than is said of it",
+        "a record whose size differs from the directory",
         "is stored, but has two sizes|holds .* bytes, its storage needs",
         "torch before 2.10 does not compare the two",
         lambda: a.checkpoint(storages={"0": a.DATA + b"more"}),
@@ -406,7 +406,7 @@ REFUSED = (
 #: Archives that zerocopy loads, and zipfile refuses.
 NOT_BY_ZIPFILE = (
     Reason(
-        "CRCs that are wrong",
+        "wrong CRCs",
         "Bad CRC-32",
         "torch does not check them and can be told to write wrong ones; a check would read every byte",
         lambda: _one(central={"crc": 1}, local={"crc": 1}),
@@ -418,9 +418,9 @@ NOT_BY_ZIPFILE = (
         lambda: _and("archive/é", local={"flags": 0}, central={"flags": 0x0800}),
     ),
     Reason(
-        "versions that are not there yet",
+        "versions newer than the format's latest",
         "zip file version",
-        "the number says nothing of how the record is stored; its method and flags do",
+        "the method and flags say how the record is stored, the number does not",
         lambda: _one(central={"version": 99}),
     ),
 )
@@ -454,7 +454,7 @@ def test_archives_are_worth_comparing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reason", [*REFUSED, *NOT_BY_ZIPFILE, *NOT_BY_TORCH], ids=lambda reason: reason.name)
 def test_each_reason_is_used(reason: Reason, tmp_path: Path) -> None:
     """Torch reads what zerocopy refuses. Later patch levels of zipfile may refuse the same."""
-    if reason.name == "a record of another size than is said of it" and "2." in torch.__version__[:2]:
+    if reason.name == "a record whose size differs from the directory" and "2." in torch.__version__[:2]:
         pytest.skip("torch refuses it too")
     data, path = reason.example(), tmp_path / "x.pt"
     if reason in REFUSED and refusal(lambda: by_zipfile(data))[1]:
