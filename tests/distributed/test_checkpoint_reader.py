@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from dcp_errors import require_reports
 from ranks import Ranks
 from safetensors_files import saved as safetensors
 
@@ -221,6 +222,7 @@ ERRORS = """
 
 @pytest.mark.parametrize("broadcast", ["off", "job"])
 def test_errors_of_any_rank_reach_all_of_them(ranks: Ranks, tmp_path: Path, broadcast: str) -> None:
+    require_reports()
     path = checkpoint("pt", tmp_path)
     (tmp_path / "broken.pt").write_bytes(Path(path).read_bytes()[:3000])
     for found in ranks.run(ERRORS, 2, path, str(tmp_path / "broken.pt"), broadcast):
@@ -344,6 +346,7 @@ class TestOneProcess:
 
     @pytest.mark.parametrize("fault", ["twice", "elsewhere", "outside"])
     def test_an_index_that_contradicts_its_shards_is_refused(self, tmp_path: Path, fault: str) -> None:
+        require_reports()
         path = checkpoint("index", tmp_path)
         if fault == "twice":
             held = {name: state()[name] for name in list(state())[2:]}
@@ -358,6 +361,7 @@ class TestOneProcess:
             dcp_load({"layer.bias": torch.zeros(7)}, path)
 
     def test_files_that_have_one_name_twice_are_refused(self, tmp_path: Path) -> None:
+        require_reports()
         one, two = checkpoint("files", tmp_path)
         with pytest.raises(BaseException, match=r"embed\.weight is in .*one.* and in .*copy"):
             (tmp_path / "copy.safetensors").write_bytes(Path(one).read_bytes())
@@ -392,6 +396,7 @@ class TestOneProcess:
         assert torch.equal(loaded["c"], held["c"].resolve_conj())
 
     def test_nothing_that_a_file_names_is_called(self, tmp_path: Path) -> None:
+        require_reports()
         import os
 
         class Evil:
@@ -404,6 +409,7 @@ class TestOneProcess:
         assert not (tmp_path / "called").exists()
 
     def test_names_that_are_not_clear_are_refused(self, tmp_path: Path) -> None:
+        require_reports()
         torch.save({"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}}, tmp_path / "model.pt")
         with pytest.raises(BaseException, match=r"a\.b"):
             dcp_load({"a.b": torch.zeros(1)}, tmp_path / "model.pt")

@@ -27,6 +27,7 @@ from equality import assert_same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kinds import CATALOG, Kind
+from sharing import wait_until
 
 import zerocopy
 from zerocopy import _torch
@@ -463,6 +464,7 @@ def test_an_error_that_nobody_waited_for_is_logged(tmp_path: Path, caplog: pytes
         told.wait()
     assert not caplog.records
     del saving, told
+    wait_until(lambda: caplog.records)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "nowhere" in caplog.text
 
