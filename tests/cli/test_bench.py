@@ -23,7 +23,7 @@ def measured(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str
     return {row["name"]: row for row in found["loaders"]}
 
 
-def test_bench_of_pt_file_measures_what_this_torch_has(
+def test_bench_of_pt_file_measures_the_loaders_of_this_torch(
     save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = measured(capsys, save({"a": torch.ones(10 << 20), "b": [torch.ones(3)]}))

@@ -19,7 +19,9 @@ from zerocopy.cli import output
 STATE = {"model": {"w": torch.arange(100.0), "n": torch.arange(5)}, "optimizer": {"m": torch.ones(100)}}
 
 
-def test_what_it_writes(save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_command_writes_selected_tensors(
+    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source, target = str(save(STATE)), tmp_path / "m.safetensors"
     command = ["convert", "--keep", "model.w", "--keep", "model.n", "--dtype", "bf16", "--verify"]
     assert cli.main([*command, source, str(target)]) == 0
@@ -84,7 +86,9 @@ def test_trouble(
 
 @pytest.mark.parametrize("arguments", [["a.pt"], ["--dtype", "int8", "a.pt", "b.pt"], ["--dtype", "os", "a.pt", "b.pt"],
                                        ["--verify", "a.pt", "a.pt"]])  # fmt: skip
-def test_what_makes_no_sense(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]) -> None:
+def test_contradicting_options_are_usage_errors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(STATE, "a.pt")
     with pytest.raises(SystemExit) as caught:

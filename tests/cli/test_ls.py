@@ -127,7 +127,7 @@ def test_ls_of_a_whole_module_finds_the_tensors_inside(
     assert found["args.start"]["inside"] == "argparse.Namespace"
 
 
-def test_ls_of_tensors_of_several_parts_says_who_makes_them(
+def test_ls_of_tensors_of_several_parts_names_their_function(
     save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = save({"sparse": torch.eye(3).to_sparse(), "plain": torch.ones(1)})

@@ -17,7 +17,7 @@ from zerocopy.cli import manual
 PAGE = Path(__file__).parents[2] / "docs" / "zerocopy.1"
 
 
-def test_manual_page_is_what_the_parsers_say() -> None:
+def test_manual_page_equals_the_parsers() -> None:
     if os.environ.get("ZEROCOPY_UPDATE_DOCS") == "1":
         PAGE.write_text(manual.page())
     assert PAGE.read_text() == manual.page(), "ZEROCOPY_UPDATE_DOCS=1 renews docs/zerocopy.1"

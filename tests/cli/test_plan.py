@@ -30,7 +30,7 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_plan_json_is_what_shard_plan_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_json_equals_shard_plan(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(
         capsys, "--ranks", 8, "--tp", 4, "--replicate", "--ranks-per-host", 4, "--servers", 2, path
     )
@@ -60,9 +60,7 @@ def test_plan_text_names_ranks_hosts_and_servers(path: Path, capsys: pytest.Capt
     assert out.count("  rank ") == 16 and out.count("  host ") == 2 and out.count("  server ") == 4
 
 
-def test_plan_of_what_is_not_a_checkpoint_is_trouble(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_of_other_files_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "no.pt").write_bytes(b"no checkpoint")
     for name in ("no.pt", "gone.pt"):
         assert main(["plan", "--ranks", "2", str(tmp_path / name)]) == 2

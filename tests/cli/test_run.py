@@ -98,7 +98,7 @@ def place(tmp_path: Path) -> Path:
     ],
     ids=" ".join,
 )
-def test_what_the_program_sees(place: Path, arguments: list[str]) -> None:
+def test_program_under_run_sees_the_same_as_under_python(place: Path, arguments: list[str]) -> None:
     assert assert_same_as_python(*arguments, cwd=place) == ""
 
 

@@ -154,7 +154,9 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("content", SAFE.values(), ids=SAFE)
-def test_safe_is_what_load_takes(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scan_of_loadable_file_is_safe(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "x.pt"
     path.write_bytes(content)
     assert scan(path, capsys)[1]["reasons"] == []
@@ -162,7 +164,7 @@ def test_safe_is_what_load_takes(content: bytes, tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(("content", "word"), UNSAFE.values(), ids=UNSAFE)
-def test_unsafe_is_what_load_refuses(
+def test_scan_of_refused_file_is_unsafe(
     content: bytes,
     word: str,
     tmp_path: Path,
@@ -195,7 +197,7 @@ def test_unsafe_is_what_load_refuses(
     ids=["plain", "state", "module", "sparse", "quantized", "odds", "function"],
 )  # fmt: skip
 @pytest.mark.parametrize("zip_format", [True, False])
-def test_what_torch_saves(
+def test_scan_of_saved_object_agrees_with_load(
     obj: Any, zip_format: bool, save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = save(obj, _use_new_zipfile_serialization=zip_format)
@@ -354,7 +356,7 @@ def test_globals_against_pickletools(protocol: int) -> None:
     assert {code: count for code, (count, _) in walked["opcodes"].items()} == counts
 
 
-def test_stack_global_takes_what_is_on_the_stack() -> None:
+def test_stack_global_takes_names_from_the_stack() -> None:
     def walked(*parts: bytes) -> list[tuple[bytes, bytes]]:
         return [tuple(entry[:2]) for entry in _core.scan(b"\x80\x04" + b"".join(parts) + b".", 9)["globals"]]
 
@@ -379,7 +381,7 @@ def test_unresolved_stack_global(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert status == 1 and (opcode["opcode"], opcode["count"]) == ("STACK_GLOBAL", 1)
 
 
-def test_what_is_called() -> None:
+def test_scan_marks_called_globals() -> None:
     data = (
         b"\x80\x02"
         + name("a", "b")

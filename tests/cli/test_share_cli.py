@@ -244,7 +244,7 @@ def test_ps_fits_100_columns_and_unload_takes_each_cell(
 
 
 @pytest.mark.parametrize("text", ["...", "-", "", "model.safetensors", "torch"])
-def test_unload_of_what_ps_never_printed_removes_nothing(text: str, socket: Path) -> None:
+def test_unload_of_unknown_text_removes_nothing(text: str, socket: Path) -> None:
     share.load(int, "5")
     assert cli.main(["unload", text]) == 1
     assert len(share.status()["entries"]) == 1

@@ -79,7 +79,7 @@ def test_show_of_a_large_tensor_joins_its_pieces(save: Saver, capsys: pytest.Cap
         ("None, 3", (None, 3)),
     ],
 )
-def test_show_of_a_slice_shows_what_indexing_gives(
+def test_show_of_a_slice_equals_indexing(
     text: str, index: Any, save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = shown(capsys, save({"a": {"x": WEIGHT}}), f"a.x[{text}]")
@@ -148,7 +148,7 @@ def test_show_of_formats_without_pickles_and_of_folders(
         ("weight[0, 0, 0]", "too many indices"),
     ],
 )
-def test_show_of_a_wrong_name_or_slice_says_what_is_there(
+def test_show_of_a_wrong_name_or_slice_names_the_close_ones(
     name: str, said: str, save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = save({"weight": WEIGHT, "block": {"weight": WEIGHT}})

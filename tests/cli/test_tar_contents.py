@@ -35,7 +35,7 @@ def listed(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-def test_ls_of_tar_lists_what_a_trusting_load_returns(
+def test_ls_of_tar_lists_the_tensors_of_a_trusting_load(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "old.pt"

@@ -245,7 +245,7 @@ def packed(file: Any) -> None:
     file.create_dataset("unwritten", (2, 3), "f4", fillvalue=1)
 
 
-def test_what_h5py_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_of_foreign_hdf5_reads_by_h5py(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "x.h5"
     path.write_bytes(foreign(packed))
@@ -397,7 +397,7 @@ def test_a_difference_is_reported(
     )
 
 
-def test_what_is_refused_is_not_given_to_torch(
+def test_verify_of_refused_file_does_not_call_torch_load(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.pt"

@@ -34,7 +34,7 @@ def test_deflated_records_are_inflated(save: Saver, tmp_path: Path) -> None:
     assert {storage.how for storage in zerocopy.explain(tmp_path / "m.h5").storages} == {"mapped"}
 
 
-def test_what_is_in_the_file(save: Saver, tmp_path: Path) -> None:
+def test_converted_hdf5_has_page_aligned_storages_and_a_table(save: Saver, tmp_path: Path) -> None:
     """Bytes by h5py; storages on pages of their own; a table that says what h5py says."""
     path = save(STATE)
     zerocopy.convert(path, tmp_path / "m.h5")
@@ -69,7 +69,7 @@ def test_progress(save: Saver, tmp_path: Path) -> None:
 # ----------------------------------------------------------------------- whole or not at all
 
 
-def test_a_file_that_is_mapped_stays_what_it_is(save: Saver, tmp_path: Path) -> None:
+def test_convert_over_a_mapped_file_keeps_the_mapping(save: Saver, tmp_path: Path) -> None:
     target = tmp_path / "m.h5"
     zerocopy.convert(save({"w": torch.zeros(100_000)}, "old.pt"), target)
     target.chmod(0o640)
@@ -80,7 +80,7 @@ def test_a_file_that_is_mapped_stays_what_it_is(save: Saver, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("fault", ["damaged", "interrupted", "absent"])
-def test_what_fails_leaves_nothing(save: Saver, tmp_path: Path, fault: str) -> None:
+def test_failed_conversion_leaves_no_file(save: Saver, tmp_path: Path, fault: str) -> None:
     target, source = tmp_path / "m.h5", save(STATE)
     target.write_bytes(b"as it was")
 

@@ -44,7 +44,7 @@ def unfit_tensors() -> dict[str, torch.Tensor]:
     }
 
 
-def test_what_safetensors_cannot_hold_is_listed(save: Saver, tmp_path: Path) -> None:
+def test_tensors_that_safetensors_cannot_hold_are_listed(save: Saver, tmp_path: Path) -> None:
     unfit = unfit_tensors()
     source = save({**unfit, "fit": torch.ones(2)})
     for target, more in (("m.safetensors", {}), ("out", {"max_shard_size": 100})):
@@ -60,7 +60,7 @@ def test_what_safetensors_cannot_hold_is_listed(save: Saver, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.h5", "out", "out/model.bin"])
 @pytest.mark.parametrize("fault", ["interrupted", "changed"])
-def test_what_fails_leaves_nothing(save: Saver, tmp_path: Path, name: str, fault: str) -> None:
+def test_failed_conversion_leaves_no_file(save: Saver, tmp_path: Path, name: str, fault: str) -> None:
     source = save(STATE)
 
     def disturb(done: int, total: int) -> None:
@@ -250,7 +250,7 @@ def test_a_dtype_that_torch_cannot_convert_to(save: Saver, tmp_path: Path) -> No
         assert cli.main(["convert", "--dtype", "float4_e2m1fn_x2", str(source), str(tmp_path / name)]) == 2
 
 
-def test_whatever_the_default_device_is(save: Saver, tmp_path: Path) -> None:
+def test_convert_ignores_the_default_device(save: Saver, tmp_path: Path) -> None:
     if not hasattr(torch, "set_default_device"):
         pytest.skip("torch 2.0 and later")
     source = save(STATE)

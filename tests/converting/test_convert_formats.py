@@ -73,7 +73,7 @@ def test_there_and_back(save: Saver, tmp_path: Path, there: str, back: str) -> N
     )
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_state(tmp_path: Path, recipe: dict[str, Any]) -> None:
+def test_random_state_converts_to_an_equal_one(tmp_path: Path, recipe: dict[str, Any]) -> None:
     state = {}
     for seed, (name, (dtype, shape, is_transposed)) in enumerate(recipe.items()):
         tensor = filled(dtype, torch.Size(shape).numel(), seed).view(shape)
@@ -87,7 +87,7 @@ def test_whatever_state(tmp_path: Path, recipe: dict[str, Any]) -> None:
     same_tensors(stock_load(tmp_path / "again.pt"), dotted)
 
 
-def test_byte_for_byte_what_safetensors_writes(save: Saver, tmp_path: Path) -> None:
+def test_safetensors_output_equals_the_packages_byte_for_byte(save: Saver, tmp_path: Path) -> None:
     reference = pytest.importorskip("safetensors.torch")
     state = {
         f"{dtype}".removeprefix("torch."): filled(dtype, 12, i).view(3, 4) for i, dtype in enumerate(DTYPES)
@@ -140,7 +140,7 @@ def test_ties_outlive_a_conversion(tmp_path: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["pt", "h5"])
-def test_views_of_what_is_compressed_or_cast(save: Saver, tmp_path: Path, ending: str) -> None:
+def test_views_of_compressed_or_cast_storages_convert(save: Saver, tmp_path: Path, ending: str) -> None:
     weight, ids = torch.arange(6000.0), torch.arange(6000)
     state = {"weight": weight, "part": weight[10:20], "parameter": torch.nn.Parameter(weight)}
     state |= {"trained": weight.detach().requires_grad_(), "ids": ids[:10], "more": ids[5:9]}
@@ -236,7 +236,9 @@ def test_parts_that_meet_are_refused(tmp_path: Path, data: st.DataObject) -> Non
         assert torch.equal(zerocopy.load(tmp_path / "m.safetensors")["one"], one)
 
 
-def test_what_is_no_tensor_is_said(save: Saver, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_values_that_are_not_tensors_are_logged(
+    save: Saver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     source = save({"model": {"w": torch.ones(2)}, "step": 7, "arch": "tiny"})
     with caplog.at_level(logging.INFO, "zerocopy"):
         zerocopy.convert(source, tmp_path / "m.safetensors")
@@ -369,7 +371,7 @@ def test_sizes(save: Saver, tmp_path: Path, size: Any) -> None:
 
 
 @pytest.mark.parametrize("size", ["5", "GB", "-1GB", 0, -5, "5 bananas", True, 1.5, "0GB"])
-def test_what_is_no_size(save: Saver, tmp_path: Path, size: Any) -> None:
+def test_invalid_shard_size_raises_value_error(save: Saver, tmp_path: Path, size: Any) -> None:
     with pytest.raises(ValueError, match="size"):
         zerocopy.convert(save(STATE), tmp_path / "out", max_shard_size=size)
     assert not (tmp_path / "out").exists()

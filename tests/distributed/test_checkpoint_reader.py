@@ -283,7 +283,7 @@ def test_each_rank_reads_the_bytes_of_its_shards_and_no_others(
         assert size > 3 * read
 
 
-def test_one_rank_reads_what_all_need_and_sends_it(ranks: Ranks, tmp_path: Path) -> None:
+def test_one_rank_reads_a_shared_part_and_sends_it(ranks: Ranks, tmp_path: Path) -> None:
     torch.save({f"layer{i}": torch.randn(64, 8192) for i in range(8)}, tmp_path / "model.pt")
     size = (tmp_path / "model.pt").stat().st_size
     off = ranks.run(BYTES, 4, str(tmp_path / "model.pt"), None, "off")
@@ -451,7 +451,7 @@ def test_load_shard_splits_as_torch_chunk(tmp_path: Path, ranks_: int) -> None:
                     assert found.numel() == 0 and found.dim() == whole.dim()
 
 
-def test_load_shard_with_wrong_arguments_says_what_was_expected(tmp_path: Path) -> None:
+def test_load_shard_with_wrong_arguments_names_the_expected(tmp_path: Path) -> None:
     path = checkpoint("pt", tmp_path)
     with pytest.raises(ValueError, match="expected a rank from 0 to 1 of 2, got 2"):
         load_shard(path, "layer.bias", 0, 2, 2)

@@ -82,7 +82,7 @@ def test_thousands_of_ranks_are_planned_from_the_file_alone(path: Path) -> None:
     assert sum(rank.nbytes for rank in plan.ranks) == 4 * (1250 * 16 * 32768 + 8 * 1030 * 64)
 
 
-def test_wrong_arguments_say_what_was_expected(path: Path) -> None:
+def test_shard_plan_with_wrong_arguments_names_the_expected(path: Path) -> None:
     with pytest.raises(
         ValueError, match="expected 2 placements for wide, one for each mesh dimension, got 1"
     ):

@@ -106,14 +106,14 @@ def test_devices_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             zerocopy.gds.load(tmp_path / "model.pt", device)
 
 
-def test_what_is_available_without_cufile(refused: None, tmp_path: Path) -> None:
+def test_available_without_cufile_is_posix(refused: None, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "not there yet", Path("/proc/self/status")):
         assert zerocopy.gds.available(path) == (False, "posix", "the reason")
     with pytest.raises(FileNotFoundError):
         zerocopy.gds.available(tmp_path / "no folder" / "file")
 
 
-def test_what_is_required(refused: None, tmp_path: Path) -> None:
+def test_unavailable_required_mode_raises(refused: None, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     for require in ("direct", "compat"):
         with pytest.raises(zerocopy.UnsupportedError, match="the reason"):
@@ -169,7 +169,7 @@ def test_files(library: cufile.FakeCufile, tmp_path: Path, with_fake: bool) -> N
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_what_is_under_way_is_waited_for_on_its_device(
+def test_transfers_under_way_are_awaited_on_their_device(
     fake: cufile.FakeCufile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     """Whichever device is the thread's own: the default stream is that of the current device."""
@@ -193,7 +193,7 @@ def test_what_is_under_way_is_waited_for_on_its_device(
 
 
 @pytest.mark.skipif(not hasattr(torch, "set_default_device"), reason="a release without default devices")
-def test_memory_of_the_host_is_that_whatever_the_default_device_is() -> None:
+def test_host_memory_ignores_the_default_device() -> None:
     with torch.device("meta"):
         assert staging._Piece(100, torch.device("cpu")).tensor.device.type == "cpu"
 
@@ -447,7 +447,7 @@ def test_small_tensors_come_together(fake: cufile.FakeCufile, tmp_path: Path) ->
     assert fake.get("reads") + fake.get("batched") <= 3
 
 
-def test_what_is_not_plain_goes_by_the_cpu(fake: cufile.FakeCufile, tmp_path: Path) -> None:
+def test_converted_storages_load_by_way_of_the_cpu(fake: cufile.FakeCufile, tmp_path: Path) -> None:
     path, state = tmp_path / "deflated.pt", {"weight": _BASE, "bias": torch.ones(3)}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         torch.save(state, tmp_path / "stored.pt")
@@ -669,7 +669,7 @@ def test_buffers(fake: cufile.FakeCufile, tmp_path: Path) -> None:
         zerocopy.gds.register_buffer(storage)
 
 
-def test_a_buffer_that_somebody_else_has_registered(fake: cufile.FakeCufile, tmp_path: Path) -> None:
+def test_buffer_registered_by_another_library_is_used(fake: cufile.FakeCufile, tmp_path: Path) -> None:
     """With torch's own functions, say: it is theirs to deregister, and no reason to refuse a load."""
     zerocopy.gds.save(STATE, tmp_path / "model.pt")
     fake.set(buf_register=5023)

@@ -69,7 +69,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     require_equal(zerocopy.gds.load(path, "cpu"), expected)
 
 
-def test_what_kernels_are_still_writing_is_saved(tmp_path: Path) -> None:
+def test_save_waits_for_running_kernels(tmp_path: Path) -> None:
     made = torch.zeros(20_000_000, device="cuda")
     for _ in range(50):
         made += 1
@@ -121,7 +121,7 @@ def test_files(tmp_path: Path) -> None:
             file.load_storage(storage, 4 * BLOCK)
 
 
-def test_available_says_what_is_done(tmp_path: Path, way: str) -> None:
+def test_available_agrees_with_the_transfer(tmp_path: Path, way: str) -> None:
     found = zerocopy.gds.available(tmp_path)
     assert found.reason and found.ok == (found.mode == "direct")
     assert found.mode == "posix" or way == "as it is"
@@ -163,7 +163,7 @@ def test_devices(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.cuda, "gds"), reason="a release without torch.cuda.gds")
-def test_torchs_own_reads_what_is_saved(tmp_path: Path) -> None:
+def test_torch_gds_reads_a_saved_file(tmp_path: Path) -> None:
     """The tutorial, with our file; only where torch's cuFile works."""
     data = torch.randn(1 << 20, device="cuda")
     zerocopy.gds.save({"w": data}, tmp_path / "model.pt")

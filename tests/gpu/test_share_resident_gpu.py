@@ -35,7 +35,7 @@ def holder() -> dict[str, Any]:
     return dict(there)
 
 
-def test_modules_are_what_they_are_on_the_cpu() -> None:
+def test_resident_module_equals_the_module_on_the_cpu() -> None:
     there, other, here = loaded(sharing.Module), loaded(sharing.Module), share.load(sharing.Module)
     assert there.second.weight is there.first.weight
     for (name, tensor), expected in zip(there.state_dict().items(), here.state_dict().values(), strict=True):

@@ -41,7 +41,7 @@ def test_seeds_are_good(target: engine.Target) -> None:
 
 
 @pytest.mark.parametrize(("target", "path"), CRASHES)
-def test_what_was_found_is_mended(target: engine.Target, path: Path) -> None:
+def test_kept_finding_stays_mended(target: engine.Target, path: Path) -> None:
     failure = engine.alone(target, path.read_bytes())
     assert failure is None, failure.report
 

@@ -136,7 +136,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_program_started_warm_does_what_python_does(place: Place, case: str) -> None:
+def test_warm_program_matches_python(place: Place, case: str) -> None:
     text = textwrap.dedent(CASES[case])
     place.assert_same(text, "--", "-m", "two words", "\udc80é", stdin=STDIN)
     assert place.was_warm, place.reason

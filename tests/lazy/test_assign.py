@@ -134,14 +134,14 @@ def test_keys_and_messages_are_torchs(
 
 
 @pytest.mark.parametrize("given", [None, 3, [("weight", torch.ones(1, 2))], nn.Linear(2, 1)])
-def test_what_is_no_mapping(given: Any) -> None:
+def test_assign_of_other_than_a_mapping_raises_as_torch(given: Any) -> None:
     expected = outcome(lambda: nn.Linear(2, 1).load_state_dict(given))
     assert expected[1] is TypeError
     assert outcome(lambda: zerocopy.assign(nn.Linear(2, 1), given)) == expected
 
 
 @pytest.mark.parametrize("given", [None, {}, nn.Linear])
-def test_what_is_no_module(given: Any) -> None:
+def test_assign_to_other_than_a_module_raises_type_error(given: Any) -> None:
     with pytest.raises(TypeError, match=r"to be a torch\.nn\.Module, got"):
         zerocopy.assign(given, {})
     with pytest.raises(TypeError, match=r"to be a torch\.nn\.Module, got"):
@@ -161,7 +161,7 @@ def test_integers_cannot_require_gradients() -> None:
     assert module.weight.dtype == torch.int64
 
 
-def test_what_was_right_is_assigned_where_something_was_wrong(trained: Net) -> None:
+def test_correct_tensors_are_assigned_despite_a_mismatch(trained: Net) -> None:
     net, state_dict = Net("meta"), {**trained.state_dict(), "scale": torch.ones(2)}
     with pytest.raises(RuntimeError, match="size mismatch for scale"):
         zerocopy.assign(net, state_dict)
@@ -307,7 +307,7 @@ def test_a_tie_needs_one_key_only(present: int) -> None:
     assert module[0].weight.data_ptr() == tensor.data_ptr()
 
 
-def test_what_is_not_assigned_stays_tied() -> None:
+def test_unassigned_parameters_stay_tied() -> None:
     module = tied()
     before = module[0].weight
     zerocopy.assign(module, {}, strict=False)

@@ -178,7 +178,7 @@ class Marked(torch.Tensor):
     """A subclass of the user's."""
 
 
-def test_tensor_subclasses_take_what_load_takes(save: Saver) -> None:
+def test_tensor_subclasses_open_as_load_allows(save: Saver) -> None:
     path = save({"marked": torch.ones(2).as_subclass(Marked), "dense": BASE})
     refused = outcome(lambda: zerocopy.load(path))
     assert refused[1] is pickle.UnpicklingError
@@ -195,7 +195,7 @@ def test_tensor_subclasses_take_what_load_takes(save: Saver) -> None:
 # ----------------------------------------------------------------------------- a mapping
 
 
-def test_it_is_a_mapping(path: Path) -> None:
+def test_checkpoint_is_a_mapping(path: Path) -> None:
     checkpoint = zerocopy.open(path)
     names = [f"model.{name}" for name in STATE]
     assert isinstance(checkpoint, Mapping)
@@ -293,7 +293,7 @@ def test_names_that_are_not_there(path: Path) -> None:
             assert "checkpoint.pt" in text and hint in text and len(text) < 2000
 
 
-def test_copying_and_pickling_say_what_to_do(path: Path) -> None:
+def test_copying_and_pickling_a_checkpoint_advise_its_path(path: Path) -> None:
     checkpoint = zerocopy.open(path)
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="path"):
@@ -415,7 +415,7 @@ BAD: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_what_load_refuses_is_refused_alike(path: Path, kind: str) -> None:
+def test_open_refuses_the_files_that_load_refuses(path: Path, kind: str) -> None:
     BAD[kind](path)
     refused = outcome(lambda: zerocopy.load(path))
     assert refused[0] == "error"

@@ -235,7 +235,7 @@ def test_dtype_and_device(save: Saver, dtype: torch.dtype | None, device: Any) -
     assert all(lazy[name].is_loaded for name in expected)
 
 
-def test_what_is_converted_is_kept_as_such(save: Saver) -> None:
+def test_converted_tensor_is_made_once(save: Saver) -> None:
     """Operations get the converted tensor, once; nothing of the file stays mapped for it."""
     path = save(MIXED)
     tensor = zerocopy.lazy_load(path, dtype=torch.float64)["float"]
@@ -536,7 +536,7 @@ DICTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("what", DICTS)
-def test_it_is_a_dict(both: tuple[Any, Any], what: str) -> None:
+def test_lazy_dict_behaves_as_the_dict_of_load(both: tuple[Any, Any], what: str) -> None:
     eager, lazy = (outcome(lambda d=d: DICTS[what](d)) for d in both)
     compared(lazy, eager)
 

@@ -166,7 +166,7 @@ def test_module(save: Saver, change: str, mode: str, strict: bool, place: str) -
 
 
 @MODE
-def test_what_was_copied_is_not_kept(save: Saver, mode: str) -> None:
+def test_copied_tensors_release_the_file(save: Saver, mode: str) -> None:
     """The file is let go of, but where its tensors become the module's."""
     path = save(trained())
     lazy = zerocopy.lazy_load(path)

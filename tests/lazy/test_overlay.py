@@ -61,7 +61,7 @@ def test_ties_are_within_one_file(paths: tuple[Path, Path, Path]) -> None:
         assert row.tolist() == [9, 9, 9] and merged.get_tensor("body.tied").tolist() == [1, 1, 1]
 
 
-def test_what_is_open_stays_open(paths: tuple[Path, Path, Path]) -> None:
+def test_overlay_does_not_close_open_checkpoints(paths: tuple[Path, Path, Path]) -> None:
     base = zerocopy.open(paths[0])
     merged = zerocopy.overlay(base, paths[1])
     kept = merged["body.weight"]
@@ -157,7 +157,7 @@ def test_wrong_arguments(arguments: tuple[Any, ...]) -> None:
         zerocopy.overlay(*arguments)
 
 
-def test_what_was_opened_is_closed_when_a_later_one_fails(paths: tuple[Path, Path, Path]) -> None:
+def test_failed_overlay_closes_the_files_it_opened(paths: tuple[Path, Path, Path]) -> None:
     base, missing = zerocopy.open(paths[0]), paths[0].with_name("missing.pt")
     for wrong in (missing, b"hello", 3):
         with pytest.raises((FileNotFoundError, zerocopy.FormatError, TypeError)):

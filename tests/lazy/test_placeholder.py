@@ -114,7 +114,7 @@ def said(t: torch.Tensor, what: str) -> Any:
 
 
 @pytest.mark.parametrize("what", METADATA)
-def test_it_says_what_the_tensor_says(path: Path, what: str) -> None:
+def test_placeholder_attributes_equal_the_tensors(path: Path, what: str) -> None:
     """And loads nothing for it; once more with the tensor there."""
     eager, lazy = zerocopy.load(path.read_bytes()), zerocopy.lazy_load(path)
     for name, tensor in lazy.items():
@@ -127,7 +127,7 @@ def test_it_says_what_the_tensor_says(path: Path, what: str) -> None:
         assert_same(said(tensor, what), said(eager[name], what))
 
 
-def test_what_is_said_reads_no_byte(path: Path) -> None:
+def test_placeholder_attributes_read_no_byte(path: Path) -> None:
     """Not through a descriptor, and not through a mapping."""
     middle = path.read_bytes().find(BIG[500].numpy().tobytes()) // mmap.PAGESIZE
     drop(path)
@@ -158,7 +158,7 @@ def test_repr_is_short_until_it_is_loaded(path: Path) -> None:
         assert repr(tensor) == repr(eager[name]) and str(tensor) == str(eager[name])
 
 
-def test_it_is_a_key_by_identity(path: Path) -> None:
+def test_placeholder_is_a_key_by_identity(path: Path) -> None:
     lazy = zerocopy.lazy_load(path)
     hashes = {name: hash(tensor) for name, tensor in lazy.items()}
     by_tensor = {tensor: name for name, tensor in lazy.items()}
@@ -198,7 +198,7 @@ def test_memory_goes_back_with_the_last_real_tensor(mapped: Path) -> None:
     assert torch.equal(view, BIG[1])
 
 
-def test_what_an_operation_used_is_kept(mapped: Path) -> None:
+def test_tensor_used_by_an_operation_is_kept(mapped: Path) -> None:
     tensor = zerocopy.lazy_load(mapped)["big"]
     tensor.sum()
     assert tensor.is_loaded and maps_of(mapped)

@@ -469,7 +469,7 @@ def test_results_are_plain_tensors() -> None:
     assert all(map(is_placeholder, lazy.values()))
 
 
-def test_what_keeps_the_object_itself() -> None:
+def test_functions_that_return_their_argument_keep_the_placeholder() -> None:
     """torch gives back what it was given: a placeholder, which goes on working."""
     lazy = zerocopy.lazy_load(FILE)
     assert torch.as_tensor(lazy["w"]) is lazy["w"] or type(torch.as_tensor(lazy["w"])) is torch.Tensor

@@ -53,7 +53,7 @@ def test_an_open_file(cold: Path) -> None:
     [None, 3, b"m.pt", io.BytesIO(b"x"), object(), torch.ones],
     ids=lambda wrong: type(wrong).__name__,
 )
-def test_what_holds_no_tensors(wrong: Any) -> None:
+def test_prefetch_of_other_objects_raises_type_error(wrong: Any) -> None:
     with pytest.raises(TypeError, match=f"got {type(wrong).__name__}$"):
         zerocopy.prefetch(wrong)
 

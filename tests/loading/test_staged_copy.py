@@ -271,7 +271,7 @@ def test_placeholders_use_the_staged_copy(save: Saver, simulated: type[Simulated
     assert isinstance(lazy["parameter"].materialize(), torch.nn.Parameter)
 
 
-def test_placeholders_are_cast_there(save: Saver, simulated: type[SimulatedDevice]) -> None:
+def test_placeholder_dtype_is_cast_on_the_device(save: Saver, simulated: type[SimulatedDevice]) -> None:
     path = save(large_state())
     lazy = zerocopy.lazy_load(path, device="cpu", dtype=torch.bfloat16)
     real = lazy["layer.7"].materialize()

@@ -32,7 +32,7 @@ def pickle_of(path: Path) -> io.BytesIO:
         )
 
 
-def test_is_an_unpickler(path: Path) -> None:
+def test_unpickler_is_a_pickle_unpickler(path: Path) -> None:
     assert issubclass(zerocopy.Unpickler, pickle.Unpickler)
     loaded = zerocopy.Unpickler(pickle_of(path), path).load()
     assert_same(loaded, STATE)

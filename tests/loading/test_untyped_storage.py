@@ -60,7 +60,7 @@ def address_of(buffer: Any) -> int:
 
 
 @pytest.mark.parametrize("kind", WRITABLE)
-def test_is_the_buffers_memory(kind: str) -> None:
+def test_untyped_storage_is_the_buffers_memory(kind: str) -> None:
     buffer = WRITABLE[kind]()
     before = memoryview(buffer).tobytes()
     storage = zerocopy.untyped_storage(buffer)
@@ -192,7 +192,7 @@ def test_every_way_from_a_storage_to_a_tensor() -> None:
         torch.empty(0).set_(storage, 3, (2,), (1,))
 
 
-def test_is_not_resizable() -> None:
+def test_untyped_storage_is_not_resizable() -> None:
     storage = zerocopy.untyped_storage(bytearray(8))
     with pytest.raises(RuntimeError, match="resiz"):
         storage.resize_(16)

@@ -52,7 +52,7 @@ def found(path: Path) -> zerocopy.FileMemory:
     return file
 
 
-def test_what_the_kernel_says_is_added_up() -> None:
+def test_memory_report_adds_up_smaps() -> None:
     report = memory_report._report(SMAPS.splitlines())
     kib = 1024
     assert report.files == (

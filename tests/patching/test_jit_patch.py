@@ -110,7 +110,7 @@ def test_through_torch_load(linear: Path) -> None:
     assert lies_in_mapping(module.weight.data_ptr(), linear)
 
 
-def test_what_our_own_load_hands_over_is_not_ours_again(linear: Path) -> None:
+def test_file_left_to_torch_jit_is_not_taken_again(linear: Path) -> None:
     linear.write_bytes(rezip(linear.read_bytes(), byteorder=b"big"))
     with zerocopy.patched(jit=True):
         assert_same(zerocopy.jit.load(linear)(X), ORIGINAL(str(linear))(X))
@@ -174,7 +174,7 @@ def test_extra_files(linear: Path) -> None:
     assert ours == stock
 
 
-def test_what_goes_to_the_original_is_said(linear: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_call_left_to_torch_jit_is_logged(linear: Path, caplog: pytest.LogCaptureFixture) -> None:
     linear.write_bytes(rezip(linear.read_bytes(), byteorder=b"big"))
     with zerocopy.patched(jit=True), caplog.at_level(logging.DEBUG, "zerocopy"):
         torch.jit.load(str(linear))

@@ -165,7 +165,7 @@ def test_many_threads_patch_and_load(save: Saver) -> None:
     assert untouched()
 
 
-def test_somebody_patches_over_it(save: Saver) -> None:
+def test_later_patch_of_another_library_is_kept(save: Saver) -> None:
     path = save(STATE)
     zerocopy.patch()
     ours = torch.load
@@ -179,7 +179,7 @@ def test_somebody_patches_over_it(save: Saver) -> None:
         torch.load = ORIGINALS[0]
 
 
-def test_over_somebody_elses(save: Saver) -> None:
+def test_earlier_patch_of_another_library_is_called(save: Saver) -> None:
     calls: list[Any] = []
 
     def theirs(f: Any, *args: Any, **kwargs: Any) -> Any:
@@ -270,7 +270,7 @@ def test_signature_name_and_documentation() -> None:
         assert pickle.loads(pickle.dumps(torch.load)) is torch.load
 
 
-def test_what_goes_to_the_original_is_said_once(
+def test_call_left_to_torch_is_logged_once(
     save: Saver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "scalar.txt"

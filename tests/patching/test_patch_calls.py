@@ -164,7 +164,7 @@ def test_pickle_module_is_honoured(save: Saver) -> None:
 
 
 @pytest.mark.skipif(not TAKES_MMAP, reason="needs torch.load(mmap=)")
-def test_mmap_means_what_it_says(save: Saver) -> None:
+def test_mmap_argument_is_honoured_while_patched(save: Saver) -> None:
     path = save(STATE)
     with zerocopy.patched():
         for mmap, mapped in ((True, True), (False, False), (None, True)):

@@ -32,7 +32,7 @@ def test_resume_and_save(save: Saver) -> None:
     assert_same(torch.load(path)["weight"], STATE["weight"] + 4)
 
 
-def test_smaller_than_what_was_mapped(save: Saver, forked: Child) -> None:
+def test_patched_save_of_a_smaller_file_over_a_mapped_one(save: Saver, forked: Child) -> None:
     """The recipe that ends in SIGBUS otherwise."""
     code = """
         import sys, torch, zerocopy
@@ -45,7 +45,7 @@ def test_smaller_than_what_was_mapped(save: Saver, forked: Child) -> None:
     assert done.stdout == f"{int(STATE['weight'].sum())} [0.0, 1.0, 2.0]\n", done.stderr
 
 
-def test_saving_what_is_mapped_over_itself(save: Saver) -> None:
+def test_patched_save_of_mapped_tensors_over_their_file(save: Saver) -> None:
     path = save(STATE)
     with zerocopy.patched():
         state = torch.load(path)

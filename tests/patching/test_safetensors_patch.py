@@ -139,7 +139,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("title", OTHERS)
-def test_what_goes_to_the_original(path: Path, title: str) -> None:
+def test_unsupported_safetensors_call_goes_to_the_package(path: Path, title: str) -> None:
     stock = outcome(lambda: OTHERS[title](path))
     with zerocopy.patched(safetensors=True):
         assert outcome(lambda: OTHERS[title](path)) == stock

@@ -126,7 +126,7 @@ def test_changed_while_it_is_loaded(
 @BOTH
 @BACKENDS
 @pytest.mark.parametrize("change", [replace, unlink, link])
-def test_the_opened_file_is_loaded_whatever_becomes_of_its_path(
+def test_opened_file_is_loaded_after_its_path_changed(
     path: Path, change: Callable[[Path], None], backend: str, weights_only: bool
 ) -> None:
     place = Midway(lambda: change(path))
@@ -134,7 +134,7 @@ def test_the_opened_file_is_loaded_whatever_becomes_of_its_path(
 
 
 @pytest.mark.parametrize("kind", ["deflated", "big-endian", "unaligned"])
-def test_what_is_copied_from_a_file_that_gets_shorter(tmp_path: Path, forked: Child, kind: str) -> None:
+def test_copy_from_a_file_that_gets_shorter_raises(tmp_path: Path, forked: Child, kind: str) -> None:
     """By reading it: an error, where copying out of the mapping would end the process."""
     content = {
         "deflated": rezip(saved_bytes(list(STATE.values())), zipfile.ZIP_DEFLATED),
@@ -234,7 +234,7 @@ def test_truncated_under_a_mapping(path: Path, forked: Child) -> None:
     assert (done.returncode, done.stdout.split()) == (-signal.SIGBUS, ["5.0", "1.0"])
 
 
-def test_truncated_under_what_was_read(path: Path, forked: Child) -> None:
+def test_read_tensors_survive_a_truncation(path: Path, forked: Child) -> None:
     done = forked(LOAD + TRUNCATED, path, "pread", 0)
     assert (done.returncode, done.stdout.split()) == (0, ["5.0", "1.0", "9.0"])
 

@@ -269,7 +269,7 @@ def test_built_bridge_is_used_by_the_next_process(installation: Installation, co
     assert build_bridge(installation, "--force", CXX=str(compiler)).returncode == 2
 
 
-def test_build_without_a_compiler_says_what_to_install(installation: Installation) -> None:
+def test_build_without_a_compiler_names_the_package(installation: Installation) -> None:
     done = build_bridge(installation, CXX="/nonexistent/c++")
     assert done.returncode == 2
     assert "no C++ compiler (/nonexistent/c++ not found): install one" in done.stderr

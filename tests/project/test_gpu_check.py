@@ -26,7 +26,7 @@ def check(*arguments: str, **environment: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_no_device_is_said_with_what_is_missing() -> None:
+def test_gpu_check_without_device_names_the_missing_tools() -> None:
     before = sorted(SCRIPT.parent.parent.glob("benchmarks/results/*"))
     code, said = check("here", "--python", sys.executable, CXX="no-such-compiler")
     assert code == 3

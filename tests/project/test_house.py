@@ -107,7 +107,7 @@ def test_arrows_point_down(path: Path) -> None:
 
 
 @each_core_file
-def test_who_may_include_what_from_outside(path: Path) -> None:
+def test_foreign_headers_are_included_in_their_room_only(path: Path) -> None:
     name = str(path.relative_to(ROOT / "csrc"))
     for included in includes(path):
         if included.startswith(("torch/", "c10/", "ATen/", "caffe2/")):
@@ -142,7 +142,7 @@ def test_libraries_are_opened_in_three_files_only(path: Path) -> None:
 
 
 @each_core_file
-def test_a_header_opens_with_what_it_is_about(path: Path) -> None:
+def test_header_opens_with_a_comment(path: Path) -> None:
     if path.suffix == ".h":
         assert path.read_text().startswith("// ")
         assert "#pragma once" in path.read_text()

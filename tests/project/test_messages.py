@@ -64,7 +64,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("content", "advice"), OTHERS.values(), ids=OTHERS)
-def test_other_file_is_named_with_what_to_do(
+def test_foreign_file_error_names_format_and_advice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, advice: str
 ) -> None:
     path = tmp_path / "model.pt"
@@ -183,7 +183,7 @@ def test_pipe_by_its_name_says_to_pass_a_file_object(tmp_path: Path) -> None:
     writing.join()
 
 
-def test_info_line_says_what_came_of_it(
+def test_load_logs_mapped_and_inflated_storages(
     save: Saver, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     path, packed = save({"a": torch.ones(300), "b": torch.ones(300)}), tmp_path / "packed.pt"

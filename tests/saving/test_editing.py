@@ -136,7 +136,7 @@ def test_a_disk_that_is_full(small_disk: Path) -> None:
     assert zerocopy.load(path)["b"].sum() == 300_000
 
 
-def test_what_has_it_open_keeps_it(save: Saver) -> None:
+def test_edit_keeps_the_bytes_of_open_checkpoints(save: Saver) -> None:
     path = save({"weight": BASE, "bias": torch.ones(3)})
     loaded, opened = zerocopy.load(path), zerocopy.open(path)
     before = opened.get_tensor("weight")
@@ -184,7 +184,7 @@ def test_edited_as_the_object_would_be(
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_what_was_dropped_may_define_what_stays(protocol: int) -> None:
+def test_dropped_entry_that_defines_a_shared_value_moves_it(protocol: int) -> None:
     shared = ["shared", ("tuple", 1)]
     shared.append(shared)
     obj = {"a": shared, "key": "key", "b": {"key": shared, "c": shared[1]}, "d": {"e": "key", "f": [shared]}}
@@ -307,7 +307,7 @@ def directory_that_calls_data_an_old_record() -> bytes:
     ],
 )
 @pytest.mark.parametrize("names", [{}, {"first": "erste"}, {"nothing": "x"}])
-def test_file_that_no_edit_left_stays_as_it_is(tmp_path: Path, make: Any, names: Any) -> None:
+def test_foreign_file_that_fails_an_edit_is_unchanged(tmp_path: Path, make: Any, names: Any) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(content := make())
     for change in (lambda: zerocopy.rename_keys(path, names), lambda: zerocopy.drop_keys(path, list(names))):
@@ -438,7 +438,7 @@ def test_copy_reaches_the_file(tmp_path: Path, write: Any) -> None:
     assert loaded["model"]["bias"][1] == 5 and not loaded["first"].any()
 
 
-def test_copy_to_what_is_converted(save: Saver) -> None:
+def test_write_to_a_converted_tensor_raises(save: Saver) -> None:
     path = save({"weight": torch.ones(2), "ids": torch.ones(2, dtype=torch.int64)})
     with zerocopy.open(path, mode="r+", dtype=torch.float16, device="cpu") as checkpoint:
         checkpoint["ids"].zero_()

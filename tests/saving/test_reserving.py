@@ -175,7 +175,7 @@ def test_offsets_of_other_formats(tmp_path: Path) -> None:
     assert safe.read_bytes()[at : at + size] == storage_bytes(untyped(BASE))
 
 
-def test_what_has_no_offsets(tmp_path: Path) -> None:
+def test_storage_offsets_of_deflated_files_raises(tmp_path: Path) -> None:
     packed = tmp_path / "packed.pt"
     with zipfile.ZipFile(io.BytesIO(saved_bytes(STATE))) as old, zipfile.ZipFile(packed, "w", 8) as new:
         for info in old.infolist():

@@ -41,7 +41,7 @@ def written(obj: Any, **options: Any) -> bytes:
 
 @relaxed
 @given(checkpoint=strategies.checkpoints())
-def test_stock_reads_what_it_would_of_its_own(checkpoint: Any) -> None:
+def test_stock_torch_reads_a_saved_file_as_its_own(checkpoint: Any) -> None:
     content = written(checkpoint)
     assert_same(stock_load(io.BytesIO(content)), stock_load(io.BytesIO(saved_bytes(checkpoint))))
     assert_same(zerocopy.load(content), checkpoint, attributes=False)
@@ -216,7 +216,7 @@ def test_mode_bits(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------- placeholders
 
 
-def test_placeholders_are_saved_as_what_they_stand_for(save: Saver, tmp_path: Path) -> None:
+def test_placeholders_are_saved_as_tensors(save: Saver, tmp_path: Path) -> None:
     path, target = save(STATE), tmp_path / "again.pt"
     zerocopy.save(zerocopy.lazy_load(path), target)
     assert_same(stock_load(target), STATE)

@@ -42,7 +42,7 @@ def interrupt(*_: int) -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("fault", ["pickling", "interrupted"])
-def test_what_fails_leaves_what_was_there(tmp_path: Path, there: bool, fault: str) -> None:
+def test_failed_save_keeps_the_old_file(tmp_path: Path, there: bool, fault: str) -> None:
     path = tmp_path / "model.pt"
     if there:
         path.write_bytes(b"as it was")
@@ -187,7 +187,7 @@ def test_a_file_without_a_name() -> None:
         assert_same(stock_load(file), STATE)
 
 
-def test_errors_of_a_callback_stay_what_they_are(save: Saver) -> None:
+def test_error_of_a_callback_is_raised_unchanged(save: Saver) -> None:
     path = save(STATE)
 
     def fail(*_: int) -> None:
@@ -245,7 +245,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("checksum", [True, False])
 @pytest.mark.parametrize("name", ["checkpoint.pt", "other.pt"])
 @pytest.mark.parametrize("mode", ["c", "r", "r+"])
-def test_what_is_mapped_is_copied_from_file_to_file(
+def test_mapped_tensors_are_copied_from_file_to_file(
     save: Saver, copied: list[int], mode: str, name: str, checksum: bool
 ) -> None:
     path = save(STATE)
@@ -259,7 +259,7 @@ def test_what_is_mapped_is_copied_from_file_to_file(
 
 
 @pytest.mark.parametrize("place", [0, SIZE // 2, -1])
-def test_what_was_written_to_is_saved_as_it_is_now(save: Saver, copied: list[int], place: int) -> None:
+def test_changed_elements_of_a_mapped_tensor_are_saved(save: Saver, copied: list[int], place: int) -> None:
     """One element, in the first page, in the middle, in the last page, which also the next storage begins in."""
     path = save(STATE)
     state = zerocopy.load(path)

@@ -301,7 +301,7 @@ def test_a_save_that_waits_comes_behind_those_in_the_background(
 # ----------------------------------------------------------------------------- errors
 
 
-def test_what_pickling_raises_comes_at_the_call(tmp_path: Path) -> None:
+def test_error_of_pickling_is_raised_by_the_call(tmp_path: Path) -> None:
     with pytest.raises(AttributeError, match="lambda"):
         zerocopy.save({"weight": BASE, "bad": lambda: 1}, tmp_path / "model.pt", wait=False)
     with pytest.raises(ValueError, match="a power of two"):
@@ -457,7 +457,7 @@ def test_memory_that_a_copy_of_the_process_does_not_have(tmp_path: Path, by_proc
     assert caught.value.errno == errno.ESTALE and not any(tmp_path.iterdir())
 
 
-def test_an_error_that_nobody_waited_for_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_without_a_wait_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     saving = zerocopy.save(STATE, tmp_path / "nowhere" / "model.pt", wait=False)
     told = zerocopy.save(STATE, tmp_path / "elsewhere" / "model.pt", wait=False)
     with pytest.raises(FileNotFoundError):

@@ -155,9 +155,7 @@ class StatOfAnotherGroup:
         self.st_mode, self.st_uid, self.st_gid = status.st_mode, status.st_uid, status.st_gid + 1
 
 
-def test_list_that_cannot_be_restored_gives_its_permissions_to_nobody(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acl_that_cannot_be_restored_adds_no_permission(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_attribute(path, ACL, acl(user=6, group=0, mask=6, other=4))
 
     def refused(*_: Any) -> None:

@@ -78,7 +78,7 @@ def test_checksums_come_along(sharing: Path, had_some: bool) -> None:
         assert archive.getinfo("archive/data/0").CRC == archive.getinfo("archive/data/1").CRC == 0
 
 
-def test_what_is_written_to_here_has_checksums_of_its_own(sharing: Path) -> None:
+def test_changed_storages_get_new_checksums(sharing: Path) -> None:
     source, copy = sharing / "model.pt", sharing / "copy.pt"
     zerocopy.save(STATE, source)
     shared, state = zerocopy.load(source, mode="r+"), zerocopy.load(source)

@@ -62,7 +62,7 @@ def test_every_kind_of_object(tmp_path: Path, kind: Kind) -> None:
     (kind.same or assert_same)(loaded, expected)
 
 
-def test_stand_ins_say_what_the_tensor_was(tmp_path: Path) -> None:
+def test_stored_tensor_repr_describes_the_tensor(tmp_path: Path) -> None:
     with zerocopy.Writer(tmp_path / "model.pt") as writer:
         stored = writer.store_early(torch.nn.Parameter(torch.ones(2, 3, dtype=torch.float64)))
         assert stored.shape == (2, 3) and stored.dtype is torch.float64 and stored.requires_grad
@@ -181,7 +181,7 @@ def test_placeholders(save: Saver, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("fault", ["raised", "not saved", "cannot be pickled"])
-def test_what_fails_leaves_what_was_there(tmp_path: Path, there: bool, fault: str) -> None:
+def test_failed_save_keeps_the_old_file(tmp_path: Path, there: bool, fault: str) -> None:
     path = tmp_path / "model.pt"
     if there:
         path.write_bytes(b"as it was")

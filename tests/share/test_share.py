@@ -70,7 +70,7 @@ PLAIN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_result_is_what_the_call_returns(name: str) -> None:
+def test_result_equals_the_return_value_of_the_call(name: str) -> None:
     wanted = PLAIN[name]
     for _ in range(2):
         found = share.load(sharing.box, wanted).things[0]
@@ -108,7 +108,7 @@ def test_a_module_is_whole() -> None:
     assert torch.equal(second.first.weight, share.load(Module).first.weight)
 
 
-def test_what_one_writes_no_other_sees() -> None:
+def test_write_to_a_result_is_private() -> None:
     first, second = share.load(_itself, BASE), share.load(_itself, BASE)
     first.add_(1)
     assert torch.equal(second, BASE) and torch.equal(share.load(_itself, BASE), BASE)
@@ -146,7 +146,7 @@ def _view_of(content: bytes, format: str, shape: list[int], readonly: bool) -> m
     return view if format == "B" else view.cast(format, shape)  # type: ignore[call-overload]
 
 
-def test_what_is_no_plain_memory() -> None:
+def test_memoryviews_of_unusual_formats_are_refused() -> None:
     numpy = pytest.importorskip("numpy")
     with pytest.raises(zerocopy.UnsupportedError, match="Zd"):
         share.load(_itself, memoryview(numpy.zeros(1000, dtype="c16")))
@@ -204,7 +204,7 @@ def test_hooks_beside_those_of_a_result() -> None:
     assert torch.equal(module(x), module.forward(x) * 2 + 10)
 
 
-def test_what_torch_cannot_pickle_is_unsupported() -> None:
+def test_dtypes_that_torch_cannot_pickle_are_unsupported() -> None:
     refused = 0
     for name in ("complex32", "uint4"):
         try:
@@ -223,7 +223,7 @@ def _of_dtype(name: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("thing", [None, "torch.load", 5])
-def test_what_cannot_be_called(thing: Any) -> None:
+def test_load_of_a_non_callable_raises_type_error(thing: Any) -> None:
     with pytest.raises(TypeError, match=f"'{type(thing).__name__}' object is not callable"):
         share.load(thing)
 
@@ -274,7 +274,7 @@ def test_calls_that_mean_the_same_are_one(tmp_path: Path) -> None:
     assert sharing.calls_in(tmp_path / "log") == 3
 
 
-def test_arguments_stay_what_they_are() -> None:
+def test_arguments_reach_the_function_unchanged() -> None:
     def open_ended(first: int, second: float = 0.0, *others: int, **named: int) -> Any:
         return first, math.copysign(1, second), others, named
 
@@ -304,7 +304,7 @@ def test_modules_of_one_name_are_two(tmp_path: Path) -> None:
         assert program.communicate(timeout=60)[0] == f"{name}\n"
 
 
-def test_buffers_of_what_takes_dill() -> None:
+def test_buffers_of_objects_that_need_dill_are_shared() -> None:
     pytest.importorskip("dill")
     numpy = pytest.importorskip("numpy")
     arrays = [numpy.arange(5000.0) * n for n in range(3)]
@@ -364,7 +364,7 @@ def test_memory_is_sealed(server: Path) -> None:
     connection.close()
 
 
-def test_few_descriptors_whatever_the_number_of_tensors(tmp_path: Path) -> None:
+def test_number_of_descriptors_does_not_grow_with_tensors(tmp_path: Path) -> None:
     state = {str(n): torch.full((3,), float(n)) for n in range(3000)}
     torch.save(state, tmp_path / "many.pt")
     before = sharing.descriptors_of()
@@ -617,5 +617,5 @@ def test_forked_children_can_load() -> None:
     assert torch.equal(share.load(sharing.filled, 5000, 3), tensor)
 
 
-def test_box_is_what_it_was() -> None:
+def test_class_of_a_result_is_the_programs_own() -> None:
     assert isinstance(share.load(sharing.box, 1), Box)

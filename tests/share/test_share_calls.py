@@ -89,7 +89,7 @@ def test_a_patched_call_that_draws_is_made_here(
     assert not [entry for entry in sharing.entries() if entry["name"].endswith("drawn")]
 
 
-def test_an_explicit_load_is_computed_once_whatever_the_seed(caplog: pytest.LogCaptureFixture) -> None:
+def test_explicit_load_with_other_seeds_is_computed_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "zerocopy")
     seed(1)
     first, before = share.load(drawn, "torch"), torch.get_rng_state()

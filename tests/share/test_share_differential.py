@@ -184,7 +184,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=range(len(PAIRS)))
-def test_descriptions_tell_apart_what_differs(pair: Any) -> None:
+def test_descriptions_of_different_objects_differ(pair: Any) -> None:
     one, other = pair
     gc.collect()
     assert describe(one()) == describe(one()) and describe(other()) == describe(other())

@@ -127,7 +127,7 @@ def server(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-def test_what_a_program_defines(tmp_path: Path) -> None:
+def test_functions_and_classes_of_main_are_shared(tmp_path: Path) -> None:
     """The seed of hashes does not change the call. Classes are the program's own on both sides."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -160,7 +160,7 @@ def test_names_within_a_function_are_no_paths(tmp_path: Path, monkeypatch: pytes
     assert sharing.calls_in(tmp_path / "log") == 1
 
 
-def test_functions_beside_what_is_patched(tmp_path: Path) -> None:
+def test_functions_that_are_not_patched_stay(tmp_path: Path) -> None:
     path = str(tmp_path / "model.pt")
     torch.save(torch.ones(3), path)
     share.patch_all()

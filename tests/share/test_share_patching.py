@@ -154,7 +154,7 @@ def test_a_method_that_a_class_calls_of_its_base(library: Library, asked: list[A
     assert again.__qualname__ == "Overriding.make" and again.__module__ == module.__name__
 
 
-def test_what_cannot_be_served(
+def test_call_that_the_server_refuses_goes_to_the_original(
     library: Library, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The original is called with the very arguments, and what that calls in turn is not asked of the server again."""

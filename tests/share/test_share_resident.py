@@ -76,7 +76,7 @@ def only_empty() -> Any:
 
 
 @pytest.mark.parametrize("call", [(sharing.Module,), (sharing.counted, b"/dev/null", 5), (parts, 3000)])
-def test_results_are_what_they_are_without(call: tuple[Any, ...]) -> None:
+def test_resident_results_equal_ordinary_ones(call: tuple[Any, ...]) -> None:
     one, other, plain = loaded(*call), loaded(*call), share.load(*call)
     if call[0] is sharing.Module:
         assert_same(one.state_dict(), plain.state_dict())
@@ -105,7 +105,7 @@ def test_results_are_what_they_are_without(call: tuple[Any, ...]) -> None:
     assert same.reshape(-1)[1] == 77 and torch.equal(apart, before)
 
 
-def test_what_needs_no_device() -> None:
+def test_result_without_tensors_needs_no_device() -> None:
     share.unload("*")
     tokenizer, empty = loaded(only_bytes), loaded(only_empty)
     assert tokenizer.things[0] == b"x" * 10_000 and tokenizer.things[1].sum() == 3000
@@ -113,7 +113,7 @@ def test_what_needs_no_device() -> None:
     assert [there["memory"] for there in residents()] == [0]  # of the empty ones
 
 
-def test_one_holder_for_all_who_ask_at_once() -> None:
+def test_concurrent_requests_start_one_device_owner() -> None:
     share.unload("*")
     found: list[Any] = []
     threads = [
@@ -159,7 +159,7 @@ def test_a_resident_result_as_an_argument_goes_by_value() -> None:
 # ------------------------------------------------------------------------------------------------ life
 
 
-def test_it_stays_as_long_as_anybody_has_it(server: Path) -> None:
+def test_resident_copy_lives_as_long_as_its_last_user(server: Path) -> None:
     share.unload("*")
     shared_memory = set(Path("/dev/shm").iterdir())
     before = sharing.descriptors_of()
@@ -183,7 +183,7 @@ def test_it_stays_as_long_as_anybody_has_it(server: Path) -> None:
 
 
 @pytest.mark.parametrize("ended", ["server", "holder"])
-def test_whoever_is_killed(server: Path, ended: str) -> None:
+def test_result_is_remade_after_its_process_is_killed(server: Path, ended: str) -> None:
     mine = loaded(sharing.filled, 4000, 3)
     status, (there,) = share.status(), residents()
     assert status is not None
@@ -203,7 +203,7 @@ def test_whoever_is_killed(server: Path, ended: str) -> None:
     sharing.wait_until(lambda: sharing.is_gone(there["pid"]))
 
 
-def test_what_somebody_has_on_a_device_is_not_forgotten_for_room(tmp_path: Path) -> None:
+def test_resident_copy_in_use_is_not_evicted(tmp_path: Path) -> None:
     with sharing.served(tmp_path, ZEROCOPY_MAX_BYTES="1M", ZEROCOPY_SHARE_IDLE="1") as place:
         mine = loaded(sharing.filled, 700_000, 1)
         with pytest.raises(ServerError, match="do not fit"):

@@ -81,7 +81,7 @@ def test_twenty_that_start_at_once_have_one_server(own: Path) -> None:
     assert out.split() == [str(sharing.pid_of_server())] * 20 and program.returncode == 0, err
 
 
-def test_what_is_left_of_a_dead_server_is_no_hindrance(own: Path) -> None:
+def test_remains_of_a_dead_server_are_replaced(own: Path) -> None:
     kept = share.load(sharing.filled, 50_000, 4)
     pid = sharing.pid_of_server()
     shared_memory = set(Path("/dev/shm").iterdir())
@@ -111,7 +111,7 @@ def test_a_signal_ends_it_cleanly(own: Path, number: int) -> None:
     assert share.status() is None
 
 
-def test_it_ends_when_nobody_has_asked_for_long(tmp_path: Path) -> None:
+def test_idle_server_ends(tmp_path: Path) -> None:
     with sharing.served(tmp_path, ZEROCOPY_SHARE_IDLE="1") as place:
         sharing.start_server(place)
         sharing.wait_until(lambda: not place.exists())
@@ -158,7 +158,7 @@ def test_status_and_unload(server: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [None, 5, b"key", ["*"]])
-def test_what_is_no_key(server: Path, key: Any) -> None:
+def test_unload_with_other_than_a_string_raises_type_error(server: Path, key: Any) -> None:
     assert serves(server)
     with pytest.raises(TypeError, match="expected a str as key"):
         share.unload(key)
@@ -223,7 +223,7 @@ def _when(_: int, seconds: float, number: int) -> Any:
 
 
 @pytest.mark.plain_memory("it measures memory")
-def test_descriptors_and_memory_stay_what_they_are(server: Path) -> None:
+def test_descriptors_and_memory_of_the_server_stay_constant(server: Path) -> None:
     pid = sharing.pid_of_server()
 
     def cycles(count: int) -> None:
@@ -450,7 +450,7 @@ def test_a_client_that_dies_between_any_two_messages(server: Path, tmp_path: Pat
     assert sharing.calls_in(Path(os.fsdecode(log))) == 1
 
 
-def test_a_slow_client_hinders_nobody(server: Path) -> None:
+def test_slow_client_does_not_block_others(server: Path) -> None:
     with sharing.connected(server) as slow:
         slow.send(b"\0\0\0\x40{")
         for _ in range(20):
@@ -564,7 +564,7 @@ def test_a_server_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
             share.status()
 
 
-def test_whoever_is_at_the_other_end_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = socket.socketpair()
     with here, there:
         assert sockets.require_same_user(here) == os.getpid()
