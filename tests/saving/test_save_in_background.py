@@ -590,7 +590,7 @@ def test_many_saves_at_once_leave_nothing(tmp_path: Path, writer: str) -> None:
         saving.wait()
     assert [stock_load(tmp_path / f"model{n}.pt")[1] for n in range(3)] == [9, 10, 11]
     assert len(list(tmp_path.iterdir())) == 3
-    assert descriptors() == before
+    assert descriptors() <= before  # garbage of earlier tests may have gone meanwhile
 
 
 def test_a_child_of_the_program_does_not_wait(tmp_path: Path, by_process: None) -> None:
