@@ -95,7 +95,7 @@ class DocumentPruner {
 
   py::object mapping(const Mapping& mapping) {
     const py::object made = new_dict(mapping);
-    for (const auto& [key, item] : dict_entries(mapping)) {
+    for (const auto& [key, item] : DictEntries(mapping)) {
       if (const py::object kept = value(item)) made[builder_.value(key)] = kept;
     }
     if (py::len(made) == 0) return {};

@@ -79,14 +79,12 @@ std::string identity(const Value& key) {
   }
 }
 
-}  // namespace
-
-std::vector<Mapping::Item> dict_entries(const Mapping& mapping) {
+std::vector<Mapping::Item> merged(const ArenaList<Mapping::Item>& items) {
   std::vector<Mapping::Item> entries;
   NameTable<NameHash> texts;
   NameTable<NameHash> others;
   std::deque<std::string> kept;
-  for (const Mapping::Item& item : mapping.items) {
+  for (const Mapping::Item& item : items) {
     const bool is_text = item.key.is_text();
     const std::string_view name =
         is_text ? item.key.as<Blob>().bytes.text() : kept.emplace_back(identity(item.key));
@@ -98,6 +96,30 @@ std::vector<Mapping::Item> dict_entries(const Mapping& mapping) {
     }
   }
   return entries;
+}
+
+// Returns false only if no two keys are equal. Keys other than strings may be equal.
+bool may_have_equal_keys(const ArenaList<Mapping::Item>& items) {
+  if (items.size() < 2) return false;
+  std::vector<std::uint32_t> hashes(std::bit_ceil(2 * items.size()));  // 0 is a free place
+  for (const Mapping::Item& item : items) {
+    if (!item.key.is_text()) return true;
+    const auto hash = static_cast<std::uint32_t>(NameHash()(item.key.as<Blob>().bytes.text())) | 1U;
+    std::size_t at = (hash >> 1U) & (hashes.size() - 1);
+    for (; hashes[at] != 0; at = (at + 1) & (hashes.size() - 1)) {
+      if (hashes[at] == hash) return true;
+    }
+    hashes[at] = hash;
+  }
+  return false;
+}
+
+}  // namespace
+
+DictEntries::DictEntries(const Mapping& mapping) : entries_(mapping.items.begin(), mapping.items.end()) {
+  if (!may_have_equal_keys(mapping.items)) return;
+  merged_ = merged(mapping.items);
+  entries_ = merged_;
 }
 
 }  // namespace zerocopy

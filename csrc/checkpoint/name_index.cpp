@@ -94,7 +94,7 @@ void NameIndex::add(std::string_view name, const Value& value) {
   if (!branch_path_.enter(value.node())) return;
   std::size_t place = 0;
   if (value.is_mapping()) {
-    for (const auto& [key, item] : dict_entries(value.as<Mapping>())) {
+    for (const auto& [key, item] : DictEntries(value.as<Mapping>())) {
       const bool is_text = key.is_text();
       add(join(name, is_text ? key.as<Blob>().bytes.text() : keep(spelled(key, place))), item);
       ++place;

@@ -38,7 +38,7 @@ void ObjectTensors::walk(const std::string& name, const Value& value, int depth)
   if (is_object) {
     walk_object(name, value.as<Object>(), depth);
   } else if (value.is_mapping()) {
-    for (const auto& [key, item] : dict_entries(value.as<Mapping>())) {
+    for (const auto& [key, item] : DictEntries(value.as<Mapping>())) {
       walk(below(name, key, place++), item, depth + 1);
     }
   } else {

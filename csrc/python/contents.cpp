@@ -208,7 +208,7 @@ std::pair<const char*, py::object> described(const Value& value) {
 py::object metadata_of(const Document& document) {
   if (!document.metadata.is_mapping()) return py::none();
   py::dict made;
-  for (const auto& [key, item] : dict_entries(document.metadata.as<Mapping>())) {
+  for (const auto& [key, item] : DictEntries(document.metadata.as<Mapping>())) {
     if (key.is_text() && item.is_text())
       made[text_of(key.as<Blob>().bytes.text())] = text_of(item.as<Blob>().bytes.text());
   }

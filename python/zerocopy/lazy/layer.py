@@ -229,8 +229,10 @@ class FileLayer:
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
-        stubs = self._stubs
-        return tuple(name for name in self._native.names() if self._is_chosen(name) and name not in stubs)
+        names, stubs = self._native.names(), self._stubs
+        if self._chosen is None and not stubs:
+            return tuple(names)
+        return tuple(name for name in names if self._is_chosen(name) and name not in stubs)
 
     @cached_property
     def _stubs(self) -> dict[str, None]:

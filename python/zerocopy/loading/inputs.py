@@ -45,6 +45,8 @@ def located(f: Any) -> Any:
     object
         `f` itself, for a file, a file object or a buffer.
     """
+    if not model_folder.is_folder(f):
+        return shard_index.index_named(f) or f
     found = model_folder.located(f)
     return found if isinstance(found, shard_index.Index) else dcp_metadata.folder_of(found) or found
 
@@ -69,7 +71,7 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
             raise ValueError("embedded null byte")
         sys.audit("open", name_of(f), "rb", os.O_RDONLY)  # as Python's own open() says it
         name, strategy = name_of(f), backends.strategy_for(path, backend, windows=windows)
-        with _saying_if_special(path):
+        try:
             archive = _attempt(
                 lambda listing: _C.Archive.open(path, mode, strategy.name, strategy.threads, listing),
                 lambda: _sample_of_path(path),
@@ -77,6 +79,9 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
                 name,
                 path,
             )
+        except OSError as error:
+            _refuse_pipe(path, error)
+            raise
         backends.note(name, archive, strategy)
         return archive
     f = _unwrapped(f)
@@ -111,15 +116,10 @@ def open_parts(path: Path, mode: str, backend: Backend, *, windows: bool) -> _C.
     return parts
 
 
-@contextlib.contextmanager
-def _saying_if_special(path: bytes) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.EINVAL and stat.S_ISFIFO(Path(os.fsdecode(path)).stat().st_mode):
-            reason = "a pipe is read through a file object: open it in mode 'rb', and pass that"
-            raise OSError(errno.EINVAL, reason, os.fsdecode(path)) from None
-        raise
+def _refuse_pipe(path: bytes, error: OSError) -> None:
+    if error.errno == errno.EINVAL and stat.S_ISFIFO(Path(os.fsdecode(path)).stat().st_mode):
+        reason = "a pipe is read through a file object: open it in mode 'rb', and pass that"
+        raise OSError(errno.EINVAL, reason, os.fsdecode(path)) from None
 
 
 def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:

@@ -26,6 +26,11 @@ NOT_A_CHECKPOINT = (
 _DCP_METADATA = ".metadata"
 
 
+def is_folder(f: Any) -> bool:
+    """Return whether `f` is the path of a folder, and not a file object or a buffer."""
+    return isinstance(f, (str, os.PathLike)) and os.path.isdir(f)  # noqa: PTH112  a Path takes longer to make
+
+
 def model_file_in(folder: str | os.PathLike[str]) -> Path | None:
     """Return the model file of a folder, the first of :data:`NAMES` that exists, or None.
 
@@ -50,7 +55,7 @@ def located(f: Any) -> Any:
     index = shard_index.index_of(f)
     if index is not None:
         return index
-    if not isinstance(f, (str, os.PathLike)) or not os.path.isdir(f):  # noqa: PTH112  a Path takes longer to make
+    if not is_folder(f):
         return f
-    found = model_file_in(os.fsdecode(f))
+    found = model_file_in(f)
     return f if found is None else str(found)

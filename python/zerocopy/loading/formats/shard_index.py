@@ -64,13 +64,17 @@ def index_of(f: Any) -> Index | None:
     zerocopy.UnsupportedError
         The folder holds several indices, and transformers would choose none of them.
     """
-    if not isinstance(f, (str, os.PathLike)):
-        return None
-    name = os.fsdecode(f)
-    if name.endswith(_ENDING):
-        return _read(Path(name))
-    found = _in_folder(Path(name)) if os.path.isdir(name) else None  # noqa: PTH112  a Path takes longer to make
+    index = index_named(f)
+    if index is not None or not isinstance(f, (str, os.PathLike)) or not os.path.isdir(f):  # noqa: PTH112  quicker
+        return index
+    found = _in_folder(Path(os.fsdecode(f)))
     return None if found is None else _read(found)
+
+
+def index_named(f: Any) -> Index | None:
+    """Return the index that a path names; None for anything else. Errors as :func:`index_of`."""
+    name = os.fsdecode(f) if isinstance(f, (str, os.PathLike)) else ""
+    return _read(Path(name)) if name.endswith(_ENDING) else None
 
 
 def load(index: Index, load_shard: Callable[[Path], Any]) -> dict[str, Any]:
