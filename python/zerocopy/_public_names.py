@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -33,14 +33,14 @@ def on_first_use(
     return sorted(modules), get, lambda: sorted({*namespace, *modules})
 
 
-def import_beside_torch(package: str, *further: str) -> None:
-    """Import all names of a package, and further modules of it, if torch is imported already.
+def import_beside_torch(package: str, names: Iterable[str], *modules: str) -> None:
+    """Import some names of a package, and further modules of it, if torch is imported already.
 
-    No first use is then slower than the next. Without torch the program decides when torch is imported, and with which
-    environment: ``zerocopy run`` depends on that.
+    Their first use is then as quick as the next. Without torch the program decides when torch is imported, and with
+    which environment: ``zerocopy run`` depends on that.
     """
     if "torch" in sys.modules:
-        for module in further:
+        for module in modules:
             importlib.import_module(f"{package}.{module}")
-        for name in sys.modules[package].__all__:
+        for name in names:
             getattr(sys.modules[package], name)

@@ -40,6 +40,9 @@ def snapshot():
 snapshot()
 before = snapshot()
 import zerocopy
+if sys.argv[1] == "every name":
+    for name in zerocopy.__all__:
+        getattr(zerocopy, name)
 after = snapshot()
 for old, new, thing in zip(before[0], after[0], watched):
     assert old == new, (thing, {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)})
@@ -49,9 +52,29 @@ sys.exit(3)
 """
 
 
-def test_import_changes_nothing(child: Child) -> None:
-    done = child(IMPORT)
+@pytest.mark.parametrize("names", ["no name", "every name"])
+def test_import_changes_nothing(child: Child, names: str) -> None:
+    done = child(IMPORT, names)
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+def test_import_beside_torch_imports_only_what_load_needs(child: Child) -> None:
+    done = child(
+        "import torch, zerocopy, sys; print(*(name for name in sys.modules if name[:9] == 'zerocopy.'))"
+    )
+    packages = {name.split(".")[1] for name in done.stdout.split()}
+    assert "loading" in packages, done.stderr
+    assert not packages & {
+        "share",
+        "distributed",
+        "converting",
+        "saving",
+        "launch",
+        "cli",
+        "gds",
+        "patching",
+        "jit",
+    }
 
 
 def test_import_alone_suffices(child: Child) -> None:

@@ -18,4 +18,4 @@ __all__, __getattr__, __dir__ = _public_names.on_first_use(
         "patches.patch_all": "patch_all unpatch_all",
     },
 )
-_public_names.import_beside_torch(__name__, "client.load_call")
+_public_names.import_beside_torch(__name__, __all__, "client.load_call")
