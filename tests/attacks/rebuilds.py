@@ -99,9 +99,12 @@ NESTED_FAULTS: dict[str, dict[str, Any]] = {
 def _valid_nested() -> Iterable[Attack]:
     def value() -> Any:
         size, stride = torch.tensor([[4], [2]]), torch.tensor([[1], [1]])
-        return torch._nested_view_from_buffer(FLOATS, size, stride, torch.tensor([0, 4]))
+        return torch._nested_view_from_buffer(torch.full((6,), 2.0), size, stride, torch.tensor([0, 4]))
 
-    yield Attack("a valid nested tensor", nested, EQUAL, value=value, needs=NESTED)
+    # Some releases require that the parts fill their buffer's storage. As floats, each integer is two times 2.0.
+    filled = tensor(storage("filled", numel=6), 0, (6,), (1,))
+    made = nested(buffer=filled, integers={"filled": (0x4000_0000_4000_0000,) * 3})
+    yield Attack("a valid nested tensor", lambda: made, EQUAL, value=value, needs=NESTED)
 
 
 # --------------------------------------------------------------------------------------- other devices

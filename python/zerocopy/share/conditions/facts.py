@@ -18,8 +18,6 @@ _SYSTEM = (
 )
 # Of packages, and of torch: which releases those are the key says.
 _OF_RELEASES = ("-info/", "-packages/torch/")
-# Paths of code that Python and torch generate. PyTorch 2.2 to 2.6 write the last one on importing torch.distributed.
-_GENERATED = ("/__pycache__", "/torchinductor_", "/_remote_module_non_scriptable.py")
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
@@ -199,7 +197,7 @@ def _counts(path: str, mode: int) -> bool:
     """Return whether a path may be another without something being installed."""
     if path.startswith(_SYSTEM):
         return path.startswith("/dev/shm/")
-    if any(mark in path for mark in _GENERATED):
+    if program.is_generated(path):
         return False
     if program.is_installed(path):
         # Data in a package counts, be it a model; what is code, missing or a folder comes with an installation.

@@ -32,6 +32,8 @@ _listings: dict[str, _Listing] = {}
 
 # Asking sysconfig and site costs a client some ten milliseconds.
 _INSTALLED = ("/site-packages/", "/dist-packages/")
+# Code that Python and torch generate. PyTorch 2.2 to 2.6 write the last one on importing torch.distributed.
+_GENERATED = ("/__pycache__", "/torchinductor_", "/_remote_module_non_scriptable.py")
 _FOLDERS = (
     *(str(folder) for folder in (Path(os.__file__).parent, Path(__file__).parents[2])),
     *(f"{prefix}/{name}" for prefix in (sys.prefix, sys.base_prefix) for name in ("bin", "lib")),
@@ -45,9 +47,14 @@ def is_installed(path: str) -> bool:
     return inside.startswith(_LIBRARIES) or any(mark in inside for mark in _INSTALLED)
 
 
+def is_generated(path: str) -> bool:
+    """Return whether a path is of code that Python or torch generated."""
+    return any(mark in path for mark in _GENERATED)
+
+
 def is_own(path: str) -> bool:
-    """Return whether a file is the program's and not installed."""
-    return path.startswith("/") and not is_installed(path)
+    """Return whether a file is the program's, and neither installed nor generated."""
+    return path.startswith("/") and not is_installed(path) and not is_generated(path)
 
 
 def origin_of(module: Any) -> Origin | None:
