@@ -169,7 +169,7 @@ def running(place: Place) -> Iterator[tuple[subprocess.Popen[str], int]]:
     )
     place.wait()  # the run before may have imported more
     with subprocess.Popen(
-        [*WARM, "program.py"],
+        ["env", "--default-signal=HUP", *WARM, "program.py"],  # nohup ignores it
         cwd=place.folder,
         env=place.environment,
         stdout=subprocess.PIPE,
