@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Saver
+from conftest import Child, Saver
 from json_schemas import require_valid
 
 import zerocopy
@@ -33,6 +33,65 @@ def changed(**entries: Any) -> dict[str, Any]:
 def test_diff_of_equal_files_prints_nothing(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
     nan = {"x": torch.tensor([float("nan"), 1.0])}
     assert run(capsys, save({**STATE, **nan}, "a.pt"), save({**STATE, **nan}, "b.pt")) == (0, "", "")
+
+
+WITHOUT_TORCH = """
+import sys
+from zerocopy import cli
+code = cli.main(["diff", "--json", *sys.argv[1:]])
+assert "torch" not in sys.modules
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy", "safetensors"])
+def test_diff_of_equal_bytes_needs_no_torch(save: Saver, child: Child, form: str) -> None:
+    state = torch.nn.Sequential(torch.nn.Linear(3, 2)).state_dict()
+    paths = [save(state, f"{name}.pt", _use_new_zipfile_serialization=form != "legacy") for name in "ab"]
+    if form == "safetensors":
+        for path in paths:
+            zerocopy.convert(path, path.with_suffix(".safetensors"))
+        paths = [path.with_suffix(".safetensors") for path in paths]
+    done = child(WITHOUT_TORCH, *paths)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    require_valid("diff", found)
+    assert (found["tensors_in_both"], found["tensors_equal"], found["differences"]) == (2, 2, [])
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_diff_after_equal_bytes_finds_the_difference(
+    save: Saver, capsys: pytest.CaptureFixture[str], tmp_path: Path, suffix: str
+) -> None:
+    state = {name: torch.arange(50000.0) for name in "abcd"}
+    other = {**state, "c": torch.arange(50000.0)}
+    other["c"][150] = -1
+    paths = []
+    for name, each in (("a", state), ("b", other)):
+        view = each["c"][100:200]
+        each["view of c"] = view if suffix == ".pt" else view.clone()
+        paths.append(save(each, f"{name}.pt"))
+        if suffix != ".pt":
+            zerocopy.convert(paths[-1], tmp_path / f"{name}{suffix}")
+            paths[-1] = tmp_path / f"{name}{suffix}"
+    code, out, err = run(capsys, *paths)
+    assert (code, err) == (1, "")
+    assert [line.partition(":")[0] for line in out.splitlines()[:-1]] == ["! c", "! view of c"]
+    assert "1 of 50000 values differ" in out and "1 of 100 values differ" in out
+
+
+def test_diff_of_equal_unsafe_files_is_trouble(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [save({"w": torch.ones(3), "path": Path("x")}, f"{name}.pt") for name in "ab"]
+    code, out, err = run(capsys, *paths)
+    assert (code, out) == (2, "") and "pathlib" in err
+
+
+def test_diff_of_equal_truncated_files_is_trouble(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [save(STATE, f"{name}.pt") for name in "ab"]
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:-100])
+    code, out, _ = run(capsys, *paths)
+    assert (code, out) == (2, "")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from zerocopy.cli import output, reading
+from zerocopy.cli import equal_bytes, output, reading
 from zerocopy.cli.output import escaped, say
 
 if TYPE_CHECKING:
@@ -95,12 +95,18 @@ def _count(text: str) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
+    same = equal_bytes.compare(options.a, options.b)
+    if same is not None and same.is_all:
+        if options.json:
+            _say_json(options, reading.FINE, [], None if options.brief else same.tensors)
+        return reading.FINE
+
     import zerocopy
 
     with contextlib.ExitStack() as stack:
         a = stack.enter_context(zerocopy.open(options.a))
         b = stack.enter_context(zerocopy.open(options.b))
-        found_differences = differences(a, b, options)
+        found_differences = differences(a, b, options, 0 if same is None else same.end)
         if options.brief:
             differ = next(found_differences, None) is not None
             if options.json:
@@ -159,8 +165,13 @@ def line(found: dict[str, Any]) -> str:
     return f"! {name}: {found['kind']}: {found['text']}"
 
 
-def differences(a: Checkpoint, b: Checkpoint, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the differences, cheap ones first: names, then what the files state, then elements."""
+def differences(
+    a: Checkpoint, b: Checkpoint, options: argparse.Namespace, equal_until: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Yield the differences, cheap ones first: names, then what the files state, then elements.
+
+    Tensors that end before `equal_until` in the file of `a` are known to be equal.
+    """
     from zerocopy.cli.tensor_diff import Tolerance
 
     exact = options.rtol is None and options.atol is None
@@ -172,7 +183,7 @@ def differences(a: Checkpoint, b: Checkpoint, options: argparse.Namespace) -> It
                 yield {"side": side, "kind": "only", "name": name, "text": text}
     if not options.tensors_only:
         yield from _value_differences(a, b, tolerance)
-    yield from _tensor_differences(a, b, tolerance, options)
+    yield from _tensor_differences(a, b, tolerance, options, equal_until)
 
 
 def _described(info: Any) -> str:
@@ -184,7 +195,7 @@ def _name_of(dtype: Any) -> str:
 
 
 def _tensor_differences(
-    a: Checkpoint, b: Checkpoint, tolerance: Tolerance | None, options: argparse.Namespace
+    a: Checkpoint, b: Checkpoint, tolerance: Tolerance | None, options: argparse.Namespace, equal_until: int
 ) -> Iterator[dict[str, Any]]:
     from zerocopy.cli.tensor_diff import Side, compare, is_same_file
 
@@ -214,7 +225,8 @@ def _tensor_differences(
         if is_same_file(options.a, options.b):
             return
         for one, other in left:
-            found = compare(*sides, one, other, tolerance, brief=options.brief)
+            is_equal = one.offset is not None and one.offset + one.nbytes <= equal_until
+            found = None if is_equal else compare(*sides, one, other, tolerance, brief=options.brief)
             progress.add(one.nbytes)
             if found is not None:
                 yield {"side": "!", "name": one.name, "kind": "values", "text": str(found)} | _facts(found)
