@@ -153,7 +153,15 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
     Trouble
         If it is not a checkpoint that can be listed.
     """
-    container = _container_of(file)
+    container = _core.container(file.descriptor, file.path)
+    if container == "zip":
+        try:
+            return _core.contents(file.descriptor, file.path)
+        except (Error, UnpicklingError) as error:
+            container = _kind_of(file)
+            if container == "zip":
+                raise Trouble(escaped(str(error), _MAX_MESSAGE)) from None
+    container = container or _kind_of(file)
     if container == "tar":
         raise TarTrouble(
             "is a tar archive of before PyTorch 0.1.10, which only ls lists: load it with weights_only=False, and "
@@ -169,18 +177,8 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
         return _core.contents(file.descriptor, file.path, layout.listing_of(file))
 
 
-def _container_of(file: OpenFile) -> str:
-    known = _core.container(file.descriptor, file.path)
-    if known and known != "zip":
-        return known
-    if known == "zip":
-        # Only where the file is not a checkpoint it is searched for what it is instead.
-        try:
-            _core.zip_records(file.descriptor, file.path)
-        except Error:
-            pass
-        else:
-            return known
+def _kind_of(file: OpenFile) -> str:
+    """Return what a file is that is not a checkpoint by its first bytes."""
     from zerocopy.cli import layout
 
     return layout.container_of(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -122,8 +123,13 @@ def _line(entry: Entry) -> str:
     tie = f"={same_as}" if same_as else f"~{shares_with}" if shares_with else "-"
     return (
         f"{escaped(name, _MAX_SHOWN)}\t{dtype or '?'}\t{_shape(entry, 'x')}\t{nbytes}\t"
-        f"{escaped(file, _MAX_SHOWN) or '-'}\t{'-' if offset is None else offset}\t{escaped(tie, _MAX_SHOWN)}\n"
+        f"{_file(file)}\t{'-' if offset is None else offset}\t{'-' if tie == '-' else escaped(tie, _MAX_SHOWN)}\n"
     )
+
+
+@functools.lru_cache(1)  # of neighbours it is the same
+def _file(path: str) -> str:
+    return escaped(path, _MAX_SHOWN) or "-"
 
 
 # --------------------------------------------------------------------------------------- for people
