@@ -29,6 +29,8 @@ def orders():
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
     sys.exit()
 
+for public in zerocopy.__all__:  # a child may give up its privileges, and could then import nothing
+    getattr(zerocopy, public)
 gc.freeze()  # collections leave torch's own hundred thousand objects alone: half of the time of an end
 order = orders()
 signal.alarm(order["seconds"])
@@ -41,7 +43,7 @@ os.environ.clear()
 os.environ.update(order["environment"])
 os.chdir(order["cwd"])
 code = compile(order["code"], "<child>", "exec")
-del order, orders, name, stream, flags, descriptor
+del order, orders, name, public, stream, flags, descriptor
 exec(code)
 """
 

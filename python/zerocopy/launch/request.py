@@ -88,6 +88,8 @@ def doubt_of_process() -> str:
         return "a debugger or profiler is at work"
     if os.getsid(0) == os.getpid():
         return "this process leads its session, which ends with it"
+    if os.getpgrp() == 0:
+        return "its process group is of another PID namespace"
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

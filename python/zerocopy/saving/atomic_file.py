@@ -132,15 +132,21 @@ def created_for(target: Path, *, has_name: bool = False) -> NewFile:
     return new
 
 
-@contextlib.contextmanager
-def _naming(target: Path) -> Iterator[None]:
-    """Raise errors under the name that the user knows."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:
-            raise
-        raise OSError(error.errno, os.strerror(error.errno), os.fspath(target)) from None
+class _naming:
+    """Raise errors under the name that the user knows.
+
+    Not a generator: from Python 3.13 on, its frames and the error would keep each other, and all callers' variables.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, os.strerror(error.errno), os.fspath(self._target)) from None
 
 
 def _status_of(target: Path) -> os.stat_result | None:
