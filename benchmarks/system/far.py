@@ -67,7 +67,13 @@ def mounted(folder: Path, **options: int) -> Iterator[Path]:
         subprocess.run(["fusermount3", "-u", "-z", place], check=False, capture_output=True)
         server.terminate()
         server.communicate()
-        place.rmdir()
+        for _ in range(200):  # the kernel may still be busy with it
+            with contextlib.suppress(OSError):
+                place.rmdir()
+                break
+            time.sleep(0.01)
+        else:
+            place.rmdir()
 
 
 @functools.cache

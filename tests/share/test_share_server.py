@@ -130,7 +130,7 @@ def test_shutdown(own: Path) -> None:
 
 
 def test_the_server_has_no_torch(server: Path) -> None:
-    maps = Path(f"/proc/{sharing.pid_of_server()}/maps").read_text()
+    maps = sharing.entry_of_server(sharing.pid_of_server(), "maps").read_text()
     assert "libtorch" not in maps and "libc.so" in maps
 
 
