@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sysconfig
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +33,8 @@ class Stamp(NamedTuple):
 
 def running_stamp(abi: int) -> Stamp:
     """Return the stamp of a bridge that was compiled for this process."""
-    python = str(sysconfig.get_config_var("SOABI"))
+    # The first suffix has the tag. sysconfig takes milliseconds to import.
+    python = EXTENSION_SUFFIXES[0].removeprefix(".").removesuffix(".so")
     return Stamp(abi, str(torch.__version__), int(torch.compiled_with_cxx11_abi()), python)
 
 
