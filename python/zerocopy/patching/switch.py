@@ -18,8 +18,8 @@ import torch
 
 from zerocopy import environment
 from zerocopy.errors import UnsupportedError
-from zerocopy.patching import tally, torch_jit, torch_load, torch_save
-from zerocopy.process import torch_compiler
+from zerocopy.patching import torch_jit, torch_load, torch_save
+from zerocopy.process import tally, torch_compiler
 from zerocopy.process.replacements import Replacements, lock
 
 Function = Callable[..., Any]

@@ -16,9 +16,11 @@ from zerocopy._native import _C
 from zerocopy._torch import context
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.loading import diagnosis, inputs, loader
+from zerocopy.loading.device import staging
 from zerocopy.loading.options import LoadOptions, checked
 from zerocopy.loading.readers import legacy
-from zerocopy.patching import tally, torch_errors
+from zerocopy.patching import torch_errors
+from zerocopy.process import tally
 
 Function = Callable[..., Any]
 
@@ -138,7 +140,7 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
 
     def require(archive: _C.Archive, options: LoadOptions) -> None:
         _require_only_a_load(archive, options)
-        placement.update(tally.placement_of(archive, options))
+        placement.update(_placement_of(archive, options))
 
     try:
         mmap = None if call.mmap is _UNSET else call.mmap
@@ -184,6 +186,20 @@ def _require_only_a_load(archive: _C.Archive, options: LoadOptions) -> None:
         raise UnsupportedError("this is a TorchScript archive")
     if archive.container == "legacy" and legacy.has_sources(archive, **options.pickle_args):
         raise UnsupportedError("the file has the source of its classes, which torch compares")
+
+
+def _placement_of(archive: _C.Archive, options: LoadOptions) -> Counter[str]:
+    """Return the bytes of an archive by the way they come to memory; nothing where the program ends without the line."""
+    if not tally.will_be_reported() or archive.is_torchscript:
+        return Counter()
+    found: Counter[str] = Counter()
+    try:
+        for storage in archive.explain():
+            staged = staging.stages_all(options.map_location)
+            found["copied to the device" if staged else storage.how] += storage.nbytes
+    except (Error, pickle.UnpicklingError):  # loading the file raises it again
+        return Counter()
+    return found
 
 
 def _hand_over(original: Function, reason: str, *args: Any, **kwargs: Any) -> Any:

@@ -15,6 +15,7 @@ import torch
 
 from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
+from zerocopy.process import tally
 from zerocopy.share import settings
 from zerocopy.share.client import call_options, calls, resident, result_references
 from zerocopy.share.client.connection import Exchange, require
@@ -157,6 +158,7 @@ class _Asking:
                 ", ".join(moved),
             )
         result = _attached(answer, arguments, name)
+        tally.add_shared(sum(size for _, size, _ in answer.body.parts))
         if seeded is not None:
             generators.set_states(generators.from_body(seeded))
         return result

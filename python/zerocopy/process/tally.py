@@ -1,18 +1,13 @@
-"""Counts what the patched ``torch.load`` did, for one line at the end of the program."""
+"""Counts what the patched ``torch.load`` and the model server did, for one line at the end of the program."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
-import pickle
 from collections import Counter
 
-from zerocopy._native import _C
 from zerocopy.display import listed, shown, size
-from zerocopy.errors import Error
-from zerocopy.loading.device import staging
-from zerocopy.loading.options import LoadOptions
 from zerocopy.process import log_level
 from zerocopy.process.fork_safe import ForkSafeLock
 
@@ -21,13 +16,14 @@ _log = logging.getLogger("zerocopy")
 
 
 class Tally:
-    """Calls of ``torch.load``, the bytes that came of them, and the reasons of those left to torch."""
+    """Calls of ``torch.load``: their bytes, and why some were left to torch. And results of the model server."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
         self._calls = self._failed = 0
         self._nbytes: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
+        self._shared = self._shared_bytes = 0
 
     def add_served(self, placement: Counter[str]) -> None:
         """Count a call that zerocopy served, with the bytes of each way to memory."""
@@ -47,15 +43,26 @@ class Tally:
             self._calls += 1
             self._failed += 1
 
+    def add_shared(self, nbytes: int) -> None:
+        """Count a result that the model server gave, with the bytes that were mapped for it."""
+        with self._lock:
+            self._shared += 1
+            self._shared_bytes += nbytes
+
     def __str__(self) -> str:
         with self._lock:
-            parts = [f"{size(nbytes)} {how}" for how, nbytes in self._nbytes.items() if nbytes]
-            if left := sum(self._reasons.values()):
-                reasons = listed((shown(reason) for reason, _ in self._reasons.most_common()), _MAX_REASONS)
-                parts.append(f"{left} left to torch ({reasons})")
-            if self._failed:
-                parts.append(f"{self._failed} failed")
-            return f"{self._calls} torch.load" + (f": {', '.join(parts)}" if parts else "")
+            loads = [self._loads()] if self._calls or not self._shared else []
+            shared = f"{self._shared} from the model server: {size(self._shared_bytes)} mapped"
+            return "; ".join(loads + [shared] * bool(self._shared))
+
+    def _loads(self) -> str:
+        parts = [f"{size(nbytes)} {how}" for how, nbytes in self._nbytes.items() if nbytes]
+        if left := sum(self._reasons.values()):
+            reasons = listed((shown(reason) for reason, _ in self._reasons.most_common()), _MAX_REASONS)
+            parts.append(f"{left} left to torch ({reasons})")
+        if self._failed:
+            parts.append(f"{self._failed} failed")
+        return f"{self._calls} torch.load" + (f": {', '.join(parts)}" if parts else "")
 
 
 _tally = Tally()
@@ -71,23 +78,15 @@ def report_at_exit() -> None:
         _reporting_process = os.getpid()
 
 
+def will_be_reported() -> bool:
+    """Return whether this process ends with that line."""
+    return bool(_reporting_process)
+
+
 def _report() -> None:
     if _reporting_process == os.getpid():
         _log.info("%s", _tally)
 
 
-def placement_of(archive: _C.Archive, options: LoadOptions) -> Counter[str]:
-    """Return the bytes of an archive by the way they come to memory; nothing where nobody asked for the line."""
-    if not _reporting_process or archive.is_torchscript:
-        return Counter()
-    found: Counter[str] = Counter()
-    try:
-        for storage in archive.explain():
-            staged = staging.stages_all(options.map_location)
-            found["copied to the device" if staged else storage.how] += storage.nbytes
-    except (Error, pickle.UnpicklingError):  # loading the file raises it again
-        return Counter()
-    return found
-
-
 add_served, add_left, add_failed = _tally.add_served, _tally.add_left, _tally.add_failed
+add_shared = _tally.add_shared
