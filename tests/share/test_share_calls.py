@@ -192,6 +192,23 @@ def test_globals_that_are_allowed_here_are_allowed_there(configured: str) -> Non
         share.load(safely, configured)
 
 
+def imported(prefix: str) -> list[str]:
+    return [name for name in sys.modules if name.startswith(prefix)]
+
+
+def test_globals_of_torchs_modules_are_imported_in_a_loader_only_for_files_that_name_them(
+    tmp_path: Path,
+) -> None:
+    """The modules take a second to import, which a call would wait for."""
+    placements = pytest.importorskip("torch.distributed.tensor")
+    if placements.Shard not in getattr(torch.serialization, "get_safe_globals", list)():
+        pytest.skip("this release does not allow its placements")
+    torch.save({"placement": placements.Shard(1)}, tmp_path / "placement.pt")
+    assert share.load(imported, "torch.distributed.tensor.") == []
+    for load in (safely, zerocopy.load):
+        assert share.load(load, str(tmp_path / "placement.pt")) == {"placement": placements.Shard(1)}
+
+
 def test_globals_that_zerocopy_allows_are_allowed_there(configured: str) -> None:
     with zerocopy.safe_globals([Config]):
         assert share.load(zerocopy.load, configured)["config"].size == 3

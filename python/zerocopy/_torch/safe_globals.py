@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -20,6 +21,9 @@ REGISTERED_BY_TORCH = frozenset(
 _OF_DTENSOR = frozenset(
     {"torch.distributed._mesh_layout._FlatLayout", "torch.distributed._mesh_layout._MeshLayout"}
 )
+
+# Paths of globals that torch registers when it imports certain modules, which have not been imported here.
+_awaited: dict[str, tuple[str, str]] = {}
 
 _STACK = "traceback.StackSummary"
 
@@ -66,6 +70,34 @@ def add(found: list[Any]) -> None:
     add_safe_globals = getattr(serialization, "add_safe_globals", None)
     if add_safe_globals and found:
         add_safe_globals(found)
+
+
+def expect(names: Iterable[tuple[str, str]]) -> None:
+    """Allow globals of torch, given as module and name, from the time when a file first names one of them.
+
+    Their modules may take a second to import, so this is left to :func:`import_awaited`.
+    """
+    here = dict(named(registered()))
+    _awaited.update({f"{module}.{name}": (module, name) for module, name in names})
+    for path in here.keys() & _awaited.keys():
+        del _awaited[path]
+
+
+def import_awaited(paths: Iterable[str]) -> bool:
+    """Import and allow all expected globals if `paths` has one of them. Return whether that was so."""
+    return not _awaited.keys().isdisjoint(paths) and import_all_awaited()
+
+
+def import_all_awaited() -> bool:
+    """Import and allow all expected globals. Return whether there were any."""
+    names = list(_awaited.values())
+    _awaited.clear()
+    for module, name in names:
+        try:
+            add([getattr(importlib.import_module(module), name)])
+        except (ImportError, AttributeError):  # the client has other modules
+            continue
+    return bool(names)
 
 
 def jagged_tensor(arguments: dict[str, Any]) -> torch.Tensor:

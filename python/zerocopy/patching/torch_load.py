@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from zerocopy import _torch, environment
 from zerocopy._native import _C
-from zerocopy._torch import context
+from zerocopy._torch import context, safe_globals
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.loading import diagnosis, inputs, loader
 from zerocopy.loading.device import staging
@@ -206,4 +206,5 @@ def _hand_over(original: Function, reason: str, *args: Any, **kwargs: Any) -> An
     name = inputs.name_of(args[0] if args else kwargs.get("f"))
     log.debug("%s goes to torch.load: %s", name, reason)
     tally.add_left(reason.removeprefix(f"{name}: "))
+    safe_globals.import_all_awaited()
     return original(*args, **kwargs)

@@ -82,6 +82,8 @@ def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
                 found[name] = OF_OTHER_RELEASES[path]
                 continue
         refused.append(name)
+    if refused and safe_globals.import_awaited(".".join(pair) for pair in map(modern, refused) if pair):
+        return look_up(names)
     return found, refused
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -146,7 +145,7 @@ def torchs_globals() -> list[tuple[str, str]]:
 @contextlib.contextmanager
 def extended(added: Extensions | None, torchs: Iterable[tuple[str, str]]) -> Iterator[None]:
     """Load within a block as a process does that has added `added`."""
-    safe_globals.add([entry for module, name in torchs for entry in _found(module, name)])
+    safe_globals.expect(torchs)
     if added is None:
         yield
         return
@@ -168,10 +167,3 @@ def _is_torchs(entry: Any) -> bool:
 def _name_of(entry: Any) -> str:
     thing = entry[0] if isinstance(entry, tuple) else entry
     return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', '')} {entry!r:.200}"
-
-
-def _found(module: str, name: str) -> list[Any]:
-    try:
-        return [getattr(importlib.import_module(module), name)]
-    except (ImportError, AttributeError):
-        return []
