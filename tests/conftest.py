@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import io
 import logging
@@ -148,17 +147,6 @@ def python_peak(function: Callable[[], object]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-
-
-@contextlib.contextmanager
-def unfilled_memory() -> Iterator[None]:
-    """Have glibc fill no memory within a block, which ``MALLOC_PERTURB_`` asks for everywhere else."""
-    libc, option = ctypes.CDLL(None), -6  # M_PERTURB
-    libc.mallopt(option, 0)
-    try:
-        yield
-    finally:
-        libc.mallopt(option, int(os.environ.get("MALLOC_PERTURB_", "0")))
 
 
 def saved_bytes(obj: Any, **kwargs: Any) -> bytes:

@@ -36,8 +36,9 @@ def why_not() -> str:
 
 @functools.cache
 def program() -> Path:
-    """Compile the file system; one for this process."""
+    """Compile the file system, once. It is removed when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="latency_fs_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     flags = subprocess.run(
         ["pkg-config", "--cflags", "--libs", "fuse3"], check=True, capture_output=True, text=True
     ).stdout.split()

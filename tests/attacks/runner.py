@@ -31,6 +31,7 @@ class Process:
                 filter(None, [str(TESTS), str(TESTS / "support"), os.environ.get("PYTHONPATH")])
             ),
             "PYTHONHASHSEED": "0",
+            "TMPDIR": str(folder),  # torch extracts tar archives, and leaves them where it is killed
             "OMP_NUM_THREADS": "1",
             "MALLOC_PERTURB_": "165",  # memory that nobody has written is not zero, nor what it was
         }

@@ -46,7 +46,7 @@ SLOWNESS = 5 if SANITIZED else 1
 #: How much more memory: around each allocation lies some that nobody may touch.
 GREED = 2 if SANITIZED else 1
 #: Seconds by the clock, of a process that takes no processor time.
-PATIENCE = 3
+PATIENCE = 1
 #: Of malloc.h.
 _ARENA_MAX = -8
 #: Parts of what is said where memory is not given.
