@@ -1,1 +1,1 @@
-"""State of the whole process: locks that survive a fork, import hooks, replaced functions, counts of calls, the heap."""
+"""State of the whole process: locks that survive a fork, import hooks, replaced functions, counts, the heap."""
