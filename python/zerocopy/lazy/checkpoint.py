@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -154,8 +155,6 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         self._layers, self._opened, self._path = tuple(layers), tuple(opened), path
         self._closed = False
 
-    # --------------------------------------------------------------------------------- a mapping
-
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.layer_of(name).tensor(name)
 
@@ -172,8 +171,6 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         """Return the tensor of that name, or `default`."""
         layer = self._find(name)
         return default if layer is None else layer.tensor(name)
-
-    # --------------------------------------------------------------------------------- tensors
 
     def get_tensor(self, name: str) -> torch.Tensor:
         """Return a real tensor, as ``checkpoint[name].materialize()`` does."""
@@ -241,7 +238,10 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         """Return the facts that the file states about a tensor. Its data are not read."""
         layer = self.layer_of(name)
         info = layer.info(name)
-        return info._replace(tied=tuple(other for other in info.tied if self._find(other) is layer))
+        if len(self.layers) == 1 or not info.tied:
+            return info
+        owners = self._owners
+        return info._replace(tied=tuple(other for other in info.tied if owners.get(other) is layer))
 
     def tensors(self) -> list[TensorInfo]:
         """Return the facts about each tensor, in file order."""
@@ -250,8 +250,6 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def metadata(self) -> dict[str, Any]:
         """Return the values that are not tensors, by dotted names; of ``.safetensors`` its metadata."""
         return {name: value for layer in self.layers for name, value in layer.metadata().items()}
-
-    # --------------------------------------------------------------------------------- showing
 
     @property
     def path(self) -> str:
@@ -281,8 +279,6 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)
 
-    # --------------------------------------------------------------------------------- open, and closed
-
     def close(self) -> None:
         """Let go of the file.
 
@@ -309,8 +305,6 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open Checkpoint cannot be copied or pickled: pass its path on, and open that")
 
-    # --------------------------------------------------------------------------------- layers
-
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The files that it is made of, the uppermost last."""
@@ -324,6 +318,11 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def _find(self, name: object) -> Layer | None:
         """Return the file that a name is of: the uppermost that has it."""
         return next((layer for layer in reversed(self.layers) if name in layer), None)
+
+    @cached_property
+    def _owners(self) -> dict[str, Layer]:
+        """The file that each tensor is of, for questions about many names."""
+        return {name: layer for layer in self.layers for name in layer.names()}
 
     def layer_of(self, name: object) -> Layer:
         """Return the file that a tensor is read from. Raises KeyError for an unknown name."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
-from itertools import islice
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -176,7 +175,8 @@ class FileLayer:
         entry = self.entry(name)
         if not entry.is_dense:
             return _info_of(name, self.tensor(name))
-        others = (other for other in self._over_storage[entry.storage] if other != name)
+        over = self._over_storage[entry.storage]
+        others = [other for other in over[: _MAX_TIED + 1] if other != name]
         return TensorInfo(
             name,
             torch.Size(entry.shape),
@@ -187,7 +187,7 @@ class FileLayer:
             entry.storage,
             _device(entry.location),
             entry.requires_grad,
-            tuple(islice(others, _MAX_TIED)),
+            tuple(others[:_MAX_TIED]),
         )
 
     def shapes(self) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
