@@ -13,6 +13,11 @@ namespace {
 constexpr std::uint64_t kTimes = 64;
 constexpr std::uint64_t kLeafCost = 64;
 constexpr std::uint64_t kBranchCost = 16;
+// A tensor that the pickle refers to again takes two bytes there, and half a kilobyte in a listing.
+constexpr std::uint64_t kAgainCost = 1536;
+// Listings escape, join and copy names, so their fixed part is smaller.
+constexpr std::uint64_t kFixedOfNames = std::uint64_t{16} << 20U;
+constexpr auto kTooMany = "pickle: far more leaves than it spells out";
 
 std::string spelled(double number) {
   std::array<char, 32> digits{};
@@ -63,7 +68,9 @@ void BranchPath::leave(const Node& branch) {
 }
 
 NameIndex::NameIndex(const Document& document)
-    : budget_(document.text().size(), "pickle: far more leaves than it spells out", kTimes),
+    : leaf_budget_(document.text().size(), kTooMany, kTimes),
+      name_budget_(document.text().size(), kTooMany, kTimes, kFixedOfNames),
+      seen_(document.tensors.size()),
       branch_path_(document),
       by_name_(document.tensors.size()) {  // other leaves are usually few
   leaves_.reserve(document.tensors.size());
@@ -90,7 +97,7 @@ const Tensor* NameIndex::dense(const Value& value) {
 
 void NameIndex::add(std::string_view name, const Value& value) {
   if (!BranchPath::is_branch(value)) return add_leaf(name, value);
-  budget_.charge(kBranchCost);
+  leaf_budget_.charge(kBranchCost);
   if (!branch_path_.enter(value.node())) return;
   std::size_t place = 0;
   if (value.is_mapping()) {
@@ -106,7 +113,13 @@ void NameIndex::add(std::string_view name, const Value& value) {
 }
 
 void NameIndex::add_leaf(std::string_view name, const Value& value) {
-  budget_.charge(kLeafCost);
+  leaf_budget_.charge(kLeafCost);
+  // pickle writes an integer again wherever it is used.
+  if (value.is(Kind::big_integer)) leaf_budget_.charge(value.as<Blob>().bytes.size());
+  if (const Tensor* tensor = dense(value)) {
+    if (seen_[tensor->index]) leaf_budget_.charge(kAgainCost);
+    seen_[tensor->index] = true;
+  }
   std::string_view free = name.data() == nullptr ? std::string_view("") : name;
   for (int i = 2; !by_name_.insert(free, leaves_.size()).second; ++i) {
     free = keep(std::string(name) + "~" + std::to_string(i));
@@ -123,7 +136,7 @@ std::string_view NameIndex::join(std::string_view branch, std::string_view key) 
 }
 
 std::string_view NameIndex::keep(std::string name) {
-  budget_.charge(name.size());
+  name_budget_.charge(name.size());
   return kept_.emplace_back(std::move(name));
 }
 

@@ -64,7 +64,9 @@ class NameIndex {
   std::string_view join(std::string_view branch, std::string_view key);
   std::string_view keep(std::string name);
 
-  Budget budget_;
+  Budget leaf_budget_;
+  Budget name_budget_;
+  std::vector<bool> seen_;  // by the index of the tensor
   BranchPath branch_path_;
   std::vector<Leaf> leaves_;
   std::deque<std::string> kept_;

@@ -19,8 +19,9 @@ class Budget {
   static constexpr std::uint64_t kTimes = 20;
 
   // The budget throws FormatError with `message` for a file that asks for more.
-  Budget(std::uint64_t file_size, std::string message, std::uint64_t times = kTimes)
-      : left_(kFixed + times * std::min(file_size, kMaxSize)), message_(std::move(message)) {}
+  Budget(std::uint64_t file_size, std::string message, std::uint64_t times = kTimes,
+         std::uint64_t fixed = kFixed)
+      : left_(fixed + times * std::min(file_size, kMaxSize)), message_(std::move(message)) {}
 
   // Takes the bytes from the budget. Returns false, and takes none, if they exceed it.
   bool take(std::uint64_t bytes) noexcept {

@@ -83,6 +83,7 @@ void Document::check_repeated_work() const {
   if (walked_ > kAlways && exceeds(walked_ - kAlways, kWalks, held)) {
     throw FormatError("pickle: the same tensors are rebuilt too often");
   }
+  Budget(text_.size(), "pickle: far more tensors than it spells out").charge(made_);
   if (converted_ != 0) {
     Budget(text_.size() + held, "pickle: the same tensors are converted too often").charge(converted_);
   }

@@ -246,6 +246,10 @@ class Document {
     if (visited_ / kVisits > text_.size()) throw FormatError("pickle: long keys are used too often");
   }
 
+  // A call makes a tensor or parameter, which takes some 512 bytes in torch and more for each
+  // dimension. The call may take 5 bytes, if its arguments come from the memo.
+  void charge_tensor(std::uint64_t dimensions) { made_ += 512 + 16 * dimensions; }
+
   // torch's rebuild functions check every element of their tensors (indices must be in range), and
   // attributes are set one by one. A few bytes can repeat either with the same tensors or state.
   //
@@ -288,6 +292,7 @@ class Document {
   std::uint32_t slots_ = 0;
   std::uint64_t charged_ = 0;
   std::uint64_t visited_ = 0;
+  std::uint64_t made_ = 0;                  // bytes of tensors and parameters, without their data
   std::uint64_t walked_ = 0;                // bytes of tensors
   std::uint64_t converted_ = 0;             // bytes of tensors in another dtype
   std::vector<const Mapping*> states_;      // one entry per use

@@ -36,6 +36,7 @@ Tensor& make_tensor(Document& document, const Arguments& arguments, const DType&
   Storage& storage = arguments.storage(0);
   const Integers size(arguments, 2);
   const Integers stride(arguments, 3);
+  document.charge_tensor(size.values().size());
   auto& tensor = document.make<Tensor>(Kind::tensor);
   tensor.index = document.tensors.size();
   document.tensors.push_back(&tensor);
@@ -91,6 +92,7 @@ Value rebuild_parameter(Document& document, const Arguments& arguments, bool wit
   arguments.require_count(with_state ? 4 : 3, with_state ? 4 : 3);
   const Value& data = arguments[0];
   if (!data.is(Kind::tensor) && !data.is(Kind::object)) arguments.fail("is not a tensor", 0);
+  document.charge_tensor(0);
   auto& parameter = document.make<Parameter>(Kind::parameter);
   parameter.data = data;
   parameter.depth = static_cast<std::uint16_t>(data.node().depth + 1);

@@ -13,6 +13,7 @@ import pytest
 import safetensors_files
 import torch
 from archives import deflated
+from assembler import Code, checkpoint, pickle, tensor
 from conftest import Child, Saver
 
 import zerocopy
@@ -291,3 +292,18 @@ def test_memory_is_a_tensor_at_a_time(
     big = deflated(big) if how == "deflated" else big
     done = forked(MEMORY, big, save(STATE, "small-source.pt"), tmp_path, how, ending)
     assert int(done.stdout) < 58 << 10, f"{done.stdout} kB"
+
+
+def test_values_that_nest_too_deep_for_pickle_are_refused(tmp_path: Path) -> None:
+    """Python 3.11 pickles fewer levels than a checkpoint may have, later ones more."""
+    path = tmp_path / "model.pt"
+    path.write_bytes(checkpoint(pickle({"weight": tensor(), "deep": Code(b"]" * 900 + b"a" * 899)})))
+    try:
+        zerocopy.convert(path, tmp_path / "out.pt")
+    except zerocopy.UnsupportedError as error:
+        assert "nested too deep" in str(error) and not (tmp_path / "out.pt").exists()
+    else:
+        depth, level = 1, zerocopy.load(tmp_path / "out.pt")["deep"]
+        while level:
+            depth, level = depth + 1, level[0]
+        assert depth == 900

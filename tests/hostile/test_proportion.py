@@ -8,7 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from assembler import APPEND, EMPTY_LIST, Code, call, checkpoint, get, name, pickle, put, storage, tensor
+from assembler import (
+    APPEND,
+    EMPTY_LIST,
+    REDUCE,
+    Code,
+    call,
+    checkpoint,
+    get,
+    name,
+    ordered_dict,
+    pickle,
+    put,
+    storage,
+    tensor,
+)  # fmt: skip
 from conftest import Child
 from dcp_folders import Writer
 from sanitizer import SANITIZED
@@ -62,6 +76,13 @@ def a_set_in_many_leaves(items: int, leaves: int) -> Code:
     return again(made, leaves)
 
 
+def calls_of_one_tensor(times: int) -> Code:
+    """A list of tensors of 64 dimensions: a function and its arguments, called again and again."""
+    arguments = (storage("0", "ByteStorage", numel=1), 0, (1,) * 64, (1,) * 64, False, ordered_dict())
+    made = put(name(UTILS, "_rebuild_tensor_v2"), 0) + put(arguments, 1) + REDUCE + APPEND
+    return Code(EMPTY_LIST + made + (get(0) + get(1) + REDUCE + APPEND) * times)
+
+
 def conversions(times: int) -> Code:
     floats = tensor(storage("0", "ByteStorage", numel=1 << 20), 0, (1 << 20,))
     rebuild = name(UTILS, "_rebuild_device_tensor_from_cpu_tensor")
@@ -101,6 +122,14 @@ FILES: dict[str, Callable[[Path], Path]] = {
             False,
         )
     ),
+    "100 000 calls of one function with one tuple": saved(calls_of_one_tensor(100_000), {"0": bytes(1)}),
+    "500 000 times one tensor": saved(
+        again(tensor(storage("0", "ByteStorage", numel=1), 0, (1,)), 500_000), {"0": bytes(1)}
+    ),
+    "60 000 times one dict with a long key": saved(
+        again({"k" * 1000: tensor(storage("0", "ByteStorage", numel=1), 0, (1,))}, 60_000), {"0": bytes(1)}
+    ),
+    "4000 times one integer of 100 000 bytes": saved(again(1 << 800_000, 4000)),
     "a tensor of 2^30 elements over one": saved(
         {"weight": tensor(None, 0, (1 << 30,), (0,))}, {"0": bytes(4)}
     ),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import io
+import os
 import pickle
 import types
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +171,33 @@ def test_a_file_in_text_mode(save: Saver) -> None:
 def test_unknown_arguments_are_named(save: Saver) -> None:
     with pytest.raises(TypeError, match="'nonsense'"):
         zerocopy.load(save(STATE), nonsense=1)
+
+
+class _Runs:
+    """An object whose pickle would call a function."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+@pytest.mark.parametrize("load", [zerocopy.load, zerocopy.lazy_load, zerocopy.open])
+def test_weights_only_none_is_the_safe_default(
+    load: Callable[..., Any], is_zip: bool, tmp_path: Path, save: Saver
+) -> None:
+    path = save({"object": _Runs(tmp_path / "ran")}, _use_new_zipfile_serialization=is_zip)
+    with pytest.raises(pickle.UnpicklingError, match="weights_only refuses a global"):
+        load(path, weights_only=None)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_open_without_weights_only_names_what_it_does_not_run(tmp_path: Path, save: Saver) -> None:
+    path = save({"object": _Runs(tmp_path / "ran")})
+    with pytest.raises(
+        zerocopy.UnsupportedError, match=r"never runs code.*mkdir.*unknown=\"stub\""
+    ) as caught:
+        zerocopy.open(path, weights_only=False)
+    assert "weights_only=False" not in str(caught.value) and not (tmp_path / "ran").exists()

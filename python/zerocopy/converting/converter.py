@@ -19,7 +19,7 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Options
 from zerocopy.loading import error_context, inputs
 from zerocopy.loading.formats import hdf5
-from zerocopy.loading.options import require_unknown
+from zerocopy.loading.options import is_weights_only
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving.atomic_file import path_of_file, replacing
 
@@ -96,7 +96,7 @@ def convert(
     {'model.weight': tensor([0., 1., 2., 3.], dtype=torch.bfloat16)}
     """
     paths: Sequence[Any] = list(src) if isinstance(src, (list, tuple)) else [src]
-    require_unknown(unknown, weights_only=True)
+    is_weights_only(True, unknown)
     target = (Path(os.fsdecode(dst)) if max_shard_size is not None else path_of_file(dst)).absolute()
     if not paths:
         raise ValueError("expected at least one source")

@@ -20,8 +20,10 @@ from zerocopy.converting.hdf5_writer import STORAGES, Hdf5Writer, Record
 from zerocopy.converting.inputs import METADATA, Keep, Sources, listed
 from zerocopy.converting.safetensors_plan import Plan, planned
 from zerocopy.converting.ties import tied_names
+from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import cast_dtype
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
+from zerocopy.loading import inputs
 from zerocopy.loading.formats import hdf5
 from zerocopy.progress import Counted, Progress
 from zerocopy.saving.atomic_file import NewFile, replacing
@@ -74,7 +76,7 @@ def write_pickled(job: Job, target: Path) -> None:
     """Write what ``torch.load`` loads: of one file the object that it held, else a dict of all tensors by name."""
     with _sources_of_objects(job) as sources:
         _say_unknown(target, sources)
-        parts = PickledObject(_object_of(sources))
+        parts = _pickled(job, sources)
         with replacing(target) as new:
             sink = FileSink(new.descriptor, os.fspath(target))
             parts.write(sink, _ALIGNMENT, True, Counted(job.progress, parts.total))
@@ -86,7 +88,7 @@ def write_hdf5(job: Job, target: Path) -> None:
     h5py = hdf5.import_h5py(target)
     with _sources_of_objects(job) as sources:
         _say_unknown(target, sources)
-        parts = PickledObject(_object_of(sources))
+        parts = _pickled(job, sources)
         records: list[Record] = [
             _Content("data.pkl", parts.pickle),
             _Content("version", b"3\n"),
@@ -262,6 +264,16 @@ def _sources_of_objects(job: Job) -> Sources:
         if isinstance(one, NotYetLoadedTensor) and isinstance(other, NotYetLoadedTensor):
             tie(one, other)
     return sources
+
+
+def _pickled(job: Job, sources: Sources) -> PickledObject:
+    try:
+        return PickledObject(_object_of(sources))
+    except RecursionError:
+        raise UnsupportedError(
+            f"{inputs.name_of(job.paths[0])}: expected values that pickle can write, found some that are nested "
+            "too deep for it: sys.setrecursionlimit allows more"
+        ) from None
 
 
 def _object_of(sources: Sources) -> Any:

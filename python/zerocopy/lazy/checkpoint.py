@@ -23,7 +23,7 @@ from zerocopy.lazy.reading.source import CheckpointSource
 from zerocopy.lazy.slice import Slice
 from zerocopy.loading import inputs
 from zerocopy.loading.formats import shard_index
-from zerocopy.loading.options import require_unknown
+from zerocopy.loading.options import is_weights_only
 
 
 def open(
@@ -31,7 +31,7 @@ def open(
     *,
     mode: str = "c",
     backend: str = "auto",
-    weights_only: bool = True,
+    weights_only: bool | None = True,
     dtype: torch.dtype | None = None,
     device: Any = None,
     keys: Iterable[str] | None = None,
@@ -86,7 +86,7 @@ def open(
     ...         list(checkpoint), checkpoint.metadata(), checkpoint.get_tensor("model.bias")
     (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
     """
-    require_unknown(unknown, weights_only)
+    weights_only = is_weights_only(weights_only, unknown)
     how = {
         "mode": mode,
         "backend": backend,
@@ -317,7 +317,9 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def _find(self, name: object) -> Layer | None:
         """Return the file that a name is of: the uppermost that has it."""
-        return next((layer for layer in reversed(self.layers) if name in layer), None)
+        if len(self.layers) == 1:
+            return self.layers[0] if name in self.layers[0] else None
+        return self._owners.get(name) if isinstance(name, str) else None
 
     @cached_property
     def _owners(self) -> dict[str, Layer]:

@@ -11,6 +11,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._native import _C
+from zerocopy.display import listed
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Options, cast_dtype, converted
 from zerocopy.lazy.placeholder_builder import Call, Deferred
@@ -179,7 +180,11 @@ def read_with_names(f: Any, weights_only: bool, **how: Any) -> LazyFile:
     except pickle.UnpicklingError as error:
         if weights_only:
             raise
-        raise UnsupportedError(f"{error} To look at such a file use zerocopy.lazy_load.") from error
+        found = listed(getattr(error, "globals", [str(error)]), 5)
+        raise UnsupportedError(
+            f"{inputs.name_of(f)}: expected globals on an allow-list, since open() never runs code of a file, found "
+            f'{found}. zerocopy.open(FILE, unknown="stub") opens all else.'
+        ) from error
     with error_context.naming(f, weights_only):
         file.native.find("")  # makes the names, so that a file with absurdly many is refused now
     return file

@@ -18,7 +18,7 @@ from zerocopy.lazy.conversion import Options
 from zerocopy.lazy.unpickler import LazyUnpickler
 from zerocopy.loading import diagnosis, error_context, inputs
 from zerocopy.loading.formats import dcp_metadata, shard_index
-from zerocopy.loading.options import require_unknown
+from zerocopy.loading.options import is_weights_only
 from zerocopy.loading.readers import tar
 
 
@@ -30,7 +30,7 @@ def lazy_load(
     keys: Iterable[str] | None = None,
     prefix: str | None = None,
     predicate: selection.Predicate | None = None,
-    weights_only: bool = True,
+    weights_only: bool | None = True,
     backend: str = "auto",
     mode: str = "c",
     encoding: str = "utf-8",
@@ -81,7 +81,7 @@ def lazy_load(
     >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
-    require_unknown(unknown, weights_only)
+    weights_only = is_weights_only(weights_only, unknown)
     options = Options(dtype, device, mode, unknown)
     match inputs.located(path):
         case shard_index.Index() as index:

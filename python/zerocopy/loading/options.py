@@ -52,7 +52,7 @@ def checked(
     pickle_args: dict[str, Any] | None = None,
 ) -> LoadOptions:
     """Return the options of a load. Raises TypeError, ValueError or RuntimeError where they contradict each other."""
-    weights_only = weights_only is None or weights_only
+    weights_only = is_weights_only(weights_only, unknown)
     backend = backends.backend_of(backend, mmap)
     pickle_args = pickle_args or {}
     if strangers := pickle_args.keys() & _OF_LAZY_LOAD.keys():
@@ -64,14 +64,18 @@ def checked(
         raise TypeError(f"load() got an unexpected keyword argument {min(strangers)!r}, under weights_only")
     if not isinstance(pickle_args.get("encoding", ""), str):
         raise TypeError(f"expected encoding to be a str, got {type(pickle_args['encoding']).__name__}")
-    require_unknown(unknown, weights_only)
     pickle_args = {"encoding": "utf-8", **pickle_args}
-    return LoadOptions(map_location, pickle_module, bool(weights_only), backend, mode, unknown, pickle_args)
+    return LoadOptions(map_location, pickle_module, weights_only, backend, mode, unknown, pickle_args)
 
 
-def require_unknown(unknown: str, weights_only: bool) -> None:
-    """Raise ValueError unless `unknown` is "refuse" or "stub", and agrees with `weights_only`."""
+def is_weights_only(weights_only: bool | None, unknown: str) -> bool:
+    """Return whether nothing of the file may run: None is the default, as for torch, and the default is safe.
+
+    Raises ValueError unless `unknown` is "refuse" or "stub", and agrees with `weights_only`.
+    """
     if unknown not in ("refuse", "stub"):
         raise ValueError(f"unknown must be 'refuse' or 'stub', not {unknown!r}")
-    if unknown == "stub" and not weights_only:
+    is_safe = weights_only is None or bool(weights_only)
+    if unknown == "stub" and not is_safe:
         raise ValueError("unknown='stub' runs nothing of the file: it goes with weights_only=True")
+    return is_safe
