@@ -34,7 +34,7 @@ LAYERS = {
 
 # The Python half, from the bottom up. A file imports from the rooms above it in this list, and from its own.
 ROOMS = (
-    "_version errors environment display progress _interpreters _public_names",
+    "_version errors environment display progress _interpreters _public_names _typing",
     "process",
     "_torch",
     "_native",

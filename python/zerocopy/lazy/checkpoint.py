@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from zerocopy import display
+from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.errors import ClosedError
 from zerocopy.lazy import file as lazy_file
 from zerocopy.lazy import selection
@@ -26,10 +27,10 @@ from zerocopy.loading.options import require_unknown
 
 
 def open(
-    path: Any,
+    path: File,
     *,
-    mode: str = "c",
-    backend: str = "auto",
+    mode: Mode = "c",
+    backend: Backend = "auto",
     weights_only: bool = True,
     dtype: torch.dtype | None = None,
     device: Any = None,
@@ -37,7 +38,7 @@ def open(
     prefix: str | None = None,
     predicate: selection.Predicate | None = None,
     encoding: str = "utf-8",
-    unknown: str = "refuse",
+    unknown: Unknown = "refuse",
 ) -> Checkpoint:
     """Open a checkpoint to look at it and take single tensors out of it.
 
@@ -45,7 +46,9 @@ def open(
     ----------
     path : str, PathLike, binary file object or buffer
         As for ``load``, in every format that it reads.
-    mode, backend, encoding : str
+    mode : {"c", "r", "r+"}
+    backend : {"auto", "mmap", "pread", "direct"}
+    encoding : str
         As for ``load``.
     weights_only : bool
         Opening never runs code of the file. With False a file that ``weights_only`` refuses is an

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy._native import _C
+from zerocopy._typing import Backend, File, Mode
 from zerocopy.display import count, listed, shown, size
 from zerocopy.errors import Error
 from zerocopy.loading import archives, backends, diagnosis, error_context, inputs
@@ -138,7 +139,7 @@ def _line(storage: StorageExplanation) -> str:
     return f"  {facts}  {storage.label}{why}"
 
 
-def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
+def explain(path: File, *, backend: Backend = "auto", mode: Mode = "c") -> Explanation:
     """Return for each storage of a checkpoint whether ``load`` maps it, copies it or inflates it, and why.
 
     Nothing is loaded, no class of the file is imported, no data is read. ``print(explain(path))`` prints the verdict,
@@ -148,7 +149,8 @@ def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation
     ----------
     path : str, PathLike, binary file object or buffer
         As for ``load``.
-    backend, mode : str
+    backend : {"auto", "mmap", "pread", "direct"}
+    mode : {"c", "r", "r+"}
         As for ``load``.
 
     Returns
