@@ -35,7 +35,7 @@ LAYERS = {
 # The Python half, from the bottom up. A file imports from the rooms above it in this list, and from its own.
 ROOMS = (
     "_version errors environment display progress _interpreters _public_names _typing",
-    "process",
+    "process notebook",
     "_torch",
     "_native",
     "loading",

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from zerocopy import display
+from zerocopy import display, notebook
 from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.errors import ClosedError
 from zerocopy.lazy import file as lazy_file
@@ -279,7 +279,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def _repr_html_(self) -> str:
         infos = self.tensors()
-        return display.table(self._title(infos), infos)
+        return notebook.table_of_tensors(self._title(infos), infos)
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)

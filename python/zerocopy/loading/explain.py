@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from zerocopy import notebook
 from zerocopy._native import _C
 from zerocopy._typing import Backend, File, Mode
 from zerocopy.display import count, listed, shown, size
@@ -68,6 +69,8 @@ class StorageExplanation(NamedTuple):
 class Explanation(NamedTuple):
     """The result of :func:`explain`. ``str()`` returns a short report, :meth:`details` a line for each storage.
 
+    A notebook shows a table of the storages.
+
     Attributes
     ----------
     name : str
@@ -105,6 +108,14 @@ class Explanation(NamedTuple):
           mapped         16 B  float32   at ...  weight
         """
         return "\n".join([self._verdict(), *map(_line, self.storages), *self._remedy()])
+
+    def _repr_html_(self) -> str:
+        title = self._replace(name=shown(self.name))._verdict()
+        heads = ("tensors", "how", "bytes", "dtype", "offset", "reason")
+        rows = ((s.label, s.how, size(s.nbytes), s.dtype, str(s.offset), s.why) for s in self.storages)
+        rest = len(self.storages) - notebook.MAX_ROWS
+        more = f"and {count(rest, 'storage')} more" if rest > 0 else ""
+        return notebook.table(title, heads, rows, more=more, notes=self._remedy())
 
     def _verdict(self) -> str:
         note = f", {self.note}" if self.note else ""
