@@ -39,12 +39,12 @@ html_copy_source = False
 # The pages in the order of the site's menu; others come last.
 GUIDES = {
     "Start": "README examples/README",
-    "Problems": "memory hazards",
+    "Problems": "not-faster memory weights-only hazards network-disks settings",
     "Load": "formats lazy hdf5 torchscript gpu",
     "Save and convert": "saving converting",
-    "Programs": "patch share distributed warm-starts bridges",
+    "Programs": "patch workers share distributed warm-starts bridges",
     "Look inside": "cli inspecting",
-    "Judge": "benchmarks security SECURITY",
+    "Judge": "benchmarks peers security SECURITY",
     "Reference": "api reference/objects reference/attacks reference/differences reference/messages",
     "Project": "DESIGN CONTRIBUTING CHANGELOG",
 }
