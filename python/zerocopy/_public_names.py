@@ -13,6 +13,8 @@ def on_first_use(
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a package.
 
+    ``dir()`` then shows the public names only, and not the modules that were imported so far.
+
     Parameters
     ----------
     package : str
@@ -30,7 +32,11 @@ def on_first_use(
         found = namespace[name] = getattr(module, name) if modules[name] else module
         return found
 
-    return sorted(modules), get, lambda: sorted({*namespace, *modules})
+    def names() -> list[str]:
+        of_every_module = {name for name in namespace if name.startswith("__") and name.endswith("__")}
+        return sorted(of_every_module | modules.keys())
+
+    return sorted(modules), get, names
 
 
 def import_beside_torch(package: str, names: Iterable[str], *modules: str) -> None:

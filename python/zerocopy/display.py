@@ -1,4 +1,4 @@
-"""Checkpoints as people read them: sizes, names of strangers', an outline, a table for a notebook.
+"""Checkpoints as people read them: sizes, names of strangers', an outline.
 
 Names come from the file. A shown name is bounded, cannot control the terminal, and is not markup.
 """
@@ -12,7 +12,6 @@ from typing import Any
 _MAX_LENGTH = 200  # characters of a name in a message
 _WIDEST = 60  # of the column of names in an outline
 _DEEPEST = 12  # levels of an outline; the rest of a name is one label
-_ROWS = 200  # of a table
 _UNITS = {1000: ("B", "kB", "MB", "GB", "TB"), 1024: ("B", "KiB", "MiB", "GiB", "TiB")}
 
 
@@ -106,42 +105,17 @@ def _rows(branch: _Branch, level: int, depth: int) -> Iterator[tuple[str, str, s
     for label, inner in branch.below.items():
         text = shown("  " * level + (shown(label) or "''"), _WIDEST)
         for info in inner.tensors:
-            yield text, _dtype(info), _shape(info), size(info.nbytes)
+            yield text, dtype(info), shape(info), size(info.nbytes)
         if inner.below:
             yield text, count(inner.number, "tensor"), "", size(inner.nbytes)
             yield from _rows(inner, level + 1, depth)
 
 
-def table(title: str, infos: Iterable[Any]) -> str:
-    """Return an HTML table of tensors with bars of their bytes, the first :data:`_ROWS` of them."""
-    import html  # of notebooks only: every load would pay for it
-
-    infos = list(infos)
-    largest = max((info.nbytes for info in infos), default=0) or 1
-    heads = "".join(f"<th>{head}</th>" for head in ("name", "dtype", "shape", "bytes", ""))
-    rows = "".join(_html_row(info, 100 * info.nbytes / largest) for info in infos[:_ROWS])
-    more = ""
-    if left_out := infos[_ROWS:]:
-        text = f"and {count(len(left_out), 'tensor')} more, {size(total(left_out))}"
-        more = f'<tr><td colspan="5">{text}</td></tr>'
-    return f"<table><caption>{html.escape(title)}</caption><tr>{heads}</tr>{rows}{more}</table>"
-
-
-def _html_row(info: Any, percent: float) -> str:
-    import html
-
-    cells = (shown(info.name) or "''", _dtype(info), _shape(info), size(info.nbytes))
-    bar = f'<div style="background:#4c78a8;height:0.8em;width:{percent:.1f}%"></div>'
-    return (
-        "<tr>"
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        + f'<td style="width:12em">{bar}</td></tr>'
-    )
-
-
-def _dtype(info: Any) -> str:
+def dtype(info: Any) -> str:
+    """Return the dtype of a tensor without torch's name."""
     return str(info.dtype).removeprefix("torch.")
 
 
-def _shape(info: Any) -> str:
+def shape(info: Any) -> str:
+    """Return the shape of a tensor as "2 x 3"."""
     return shown(" x ".join(map(str, info.shape)) or "scalar", _WIDEST)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zerocopy._native import _C
+from zerocopy._typing import File, Mode
 from zerocopy.errors import FormatError
 from zerocopy.loading import backends, diagnosis, error_context, inputs
 from zerocopy.loading.readers import torchscript
@@ -15,11 +16,11 @@ _FLATBUFFER = slice(4, 8), b"PTMF"
 
 
 def load(
-    path_or_buffer: Any,
+    path_or_buffer: File,
     map_location: Any = None,
     _extra_files: dict[str, Any] | None = None,
     *,
-    mode: str | None = None,
+    mode: Mode | None = None,
 ) -> Any:
     """Load what ``torch.jit.save`` wrote, without reading the data until it is touched.
 

@@ -303,3 +303,21 @@ def test_log_level_that_is_none_exits_with_2_and_names_the_levels(checkpoints: P
     assert done.stderr == (
         "zerocopy run: ZEROCOPY_LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, not 'loud'\n"
     )
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import zerocopy; zerocopy.load('model.pt')",
+        "import zerocopy; zerocopy.is_patched()",
+        "import zerocopy; zerocopy.jit",
+        "import zerocopy.gds",
+        "import zerocopy.distributed",
+        "from zerocopy import patched",
+    ],
+)
+def test_program_may_use_zerocopy_before_it_imports_torch(tmp_path: Path, first: str) -> None:
+    torch.save({"weight": torch.ones(2)}, tmp_path / "model.pt")
+    (tmp_path / "program.py").write_text(f"{first}\nimport torch, zerocopy\nprint(zerocopy.is_patched())\n")
+    done = process(RUN, "program.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

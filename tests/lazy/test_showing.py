@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import Saver
+from html_cells import Cells
 
 import zerocopy
 
@@ -19,22 +19,6 @@ HOSTILE = {
     "<b>&": torch.ones(4),
     "": torch.ones(5),
 }
-
-
-class Cells(HTMLParser):
-    """Collects tags and the text of each cell."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.cells: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.tags.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.cells.append(data)
 
 
 def test_outline(save: Saver) -> None:
@@ -102,6 +86,55 @@ def test_what_is_shown_is_bounded(save: Saver) -> None:
     page = many._repr_html_()
     assert "and 2800 tensors more, 11.2 kB" in page and len(page) < 100_000
     assert len(repr(many)) < 300
+
+
+# The names by which IPython asks an object how to show it, and one that it invents to find objects that have all names.
+ASKED = ["_ipython_canary_method_should_not_exist_", "_ipython_display_", "_repr_mimebundle_", "_repr_svg_"]
+KINDS = {
+    "dense": torch.ones(3, 4),
+    "parameter": torch.nn.Parameter(torch.ones(3, 4)),
+    "sparse": torch.eye(3).to_sparse(),
+    "empty": torch.empty(0, 4),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_notebook_shows_a_placeholder_without_loading_it(save: Saver, kind: str) -> None:
+    path = save({"tensor": KINDS[kind]})
+    tensor = zerocopy.lazy_load(path)["tensor"]
+    path.unlink()  # so that to load it would be an error
+    for name in ASKED:
+        assert not hasattr(tensor, name)
+    cells = Cells(tensor._repr_html_()).cells
+    assert " x ".join(map(str, KINDS[kind].shape)) in cells and "float32" in cells and str(path) in cells
+    assert not tensor.is_loaded
+
+
+def test_notebook_shows_the_values_of_a_loaded_placeholder(save: Saver) -> None:
+    tensor = zerocopy.lazy_load(save({"tensor": torch.ones(3)}))["tensor"]
+    tensor.add_(1)
+    assert tensor._repr_html_() is None
+    assert "2." in repr(tensor)
+
+
+def test_attribute_with_a_notebooks_name_is_kept(save: Saver) -> None:
+    tensor = zerocopy.lazy_load(save({"tensor": torch.ones(3)}))["tensor"]
+    tensor._repr_note = "mine"
+    assert tensor._repr_note == "mine"
+
+
+def test_placeholder_that_becomes_a_parameter_is_shown_by_torch(save: Saver) -> None:
+    tensor = zerocopy.lazy_load(save({"tensor": torch.ones(3)}))["tensor"]
+    assert not hasattr(torch.nn.Parameter(tensor), "_repr_html_")
+    assert not hasattr(tensor + 1, "_repr_html_")
+
+
+def test_placeholder_of_a_file_with_a_hostile_name_is_escaped(tmp_path: Path) -> None:
+    path = tmp_path / ("<script>alert(1)" + "x" * 100)
+    torch.save(STATE, path)
+    page = zerocopy.lazy_load(path)["model"]["weight"]._repr_html_()
+    assert "script" not in Cells(page).tags and any("<script>" in cell for cell in Cells(page).cells)
+    assert len(page) < 1000
 
 
 @pytest.mark.parametrize("content", [{}, 3])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from archives import big_endian, rezip
 from conftest import Saver, saved_bytes
+from html_cells import Cells
 
 import zerocopy
 from zerocopy import _native
@@ -153,3 +154,25 @@ def test_strange_keys_are_escaped(key: str) -> None:
     shown = str(zerocopy.explain(content))
     assert shown.replace("\n", "").isprintable()
     assert "a\nb" not in shown
+
+
+def test_notebook_shows_a_row_for_each_storage(save: Saver) -> None:
+    page = Cells(zerocopy.explain(save(STATE))._repr_html_())
+    row = page.cells[page.cells.index("weight (shared with tied)") :][:4]
+    assert row == ["weight (shared with tied)", "mapped", "256 B", "float32"]
+    assert page.tags.count("tr") == 3
+
+
+def test_notebook_table_escapes_names_and_is_bounded(save: Saver) -> None:
+    hostile = {f"<script>{i}" + "x" * 1000: torch.ones(1) for i in range(300)}
+    text = zerocopy.explain(save(hostile))._repr_html_()
+    page = Cells(text)
+    assert set(page.tags) <= {"table", "caption", "tr", "th", "td", "p"}
+    assert any(cell.startswith("<script>0xx") for cell in page.cells)
+    assert "and 100 storages more" in page.cells
+    assert len(text) < 100_000
+
+
+def test_notebook_table_says_what_helps() -> None:
+    text = zerocopy.explain(rezip(saved_bytes(STATE), zipfile.ZIP_DEFLATED))._repr_html_()
+    assert "inflated" in Cells(text).cells and "zerocopy.save writes it mappable" in text

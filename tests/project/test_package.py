@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.metadata
 import inspect
+import pydoc
 import re
 import shutil
 import subprocess
@@ -137,15 +138,24 @@ def test_public_names(name: str) -> None:
     assert home.split(".")[0] == "zerocopy"
 
 
-def test_all_is_complete() -> None:
-    public = {
-        name
-        for name in dir(zerocopy)
-        if not name.startswith("_")
-        and getattr(getattr(zerocopy, name), "__module__", "").startswith("zerocopy")
-    }
-    assert set(zerocopy.__all__) == public | {"distributed", "gds", "jit", "share"}
-    assert len(zerocopy.__all__) == len(public) + 4
+@pytest.mark.parametrize("package", [zerocopy, zerocopy.share], ids=lambda package: package.__name__)
+def test_dir_shows_public_names_only(package: ModuleType) -> None:
+    assert [name for name in dir(package) if not name.startswith("_")] == sorted(package.__all__)
+    assert [name for name in dir(package) if name.startswith("_") and not name.endswith("__")] == []
+
+
+def test_all_has_every_function_and_class_of_the_package() -> None:
+    for name in zerocopy.__all__:
+        getattr(zerocopy, name)
+    imported = {name for name, value in vars(zerocopy).items() if not inspect.ismodule(value)}
+    assert {name for name in imported if not name.startswith("_")} <= set(zerocopy.__all__)
+
+
+def test_help_describes_public_names_only() -> None:
+    page = pydoc.plain(pydoc.render_doc(zerocopy))
+    described = re.findall(r"^ {4}(?:class )?(\w+)\(", page, flags=re.MULTILINE)
+    assert set(described) <= set(zerocopy.__all__)
+    assert {"load", "Checkpoint", "open"} <= set(described)
 
 
 @pytest.mark.parametrize("package", [zerocopy, zerocopy.share], ids=lambda package: package.__name__)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from zerocopy._typing import FilePath, Unknown
 from zerocopy.converting import outputs, shard_plan
 from zerocopy.converting.hdf5_writer import Hdf5Writer
 from zerocopy.converting.inputs import Keep
@@ -25,14 +26,14 @@ from zerocopy.saving.atomic_file import path_of_file, replacing
 
 
 def convert(
-    src: Any,
-    dst: str | os.PathLike[str],
+    src: FilePath | Sequence[FilePath],
+    dst: FilePath,
     *,
     dtype: torch.dtype | None = None,
     max_shard_size: int | str | None = None,
     keep: Keep | None = None,
     progress: Progress | None = None,
-    unknown: str = "refuse",
+    unknown: Unknown = "refuse",
     strip_prefix: str = "",
 ) -> None:
     """Write a checkpoint in another format: ``.pt``, ``.safetensors`` and ``.h5``, one file or shards.

@@ -36,12 +36,14 @@ def __getattr__(name: str) -> Any:
 
 def _unsupported(name: str) -> Any:
     """Return what stands for a class that this release cannot have: making one raises UnsupportedError."""
+    reason = (
+        f"zerocopy.distributed.{name} needs torch.distributed.checkpoint.load and save: "
+        f"{_distributed.FIRST_RELEASE} or later"
+    )
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise UnsupportedError(
-            f"zerocopy.distributed.{name} needs torch.distributed.checkpoint.load and save: "
-            f"{_distributed.FIRST_RELEASE} or later"
-        )
+        raise UnsupportedError(reason)
 
     refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = f"Raise UnsupportedError: {reason}."
     return refuse

@@ -14,6 +14,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._native import _C
+from zerocopy._typing import GdsMode
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.gds import driver
 from zerocopy.gds.availability import is_required, required
@@ -30,7 +31,7 @@ _PLAIN = ("zip", "legacy", "safetensors")
 
 
 def load(
-    path: str | os.PathLike[str], device: str | int | torch.device = "cuda", *, require: str | None = None
+    path: str | os.PathLike[str], device: str | int | torch.device = "cuda", *, require: GdsMode | None = None
 ) -> Any:
     """Load a checkpoint to a GPU, by GPUDirect Storage if possible.
 

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import Any
 
 from zerocopy import _core, _torch
+from zerocopy._typing import GdsMode
 from zerocopy.errors import UnsupportedError
 from zerocopy.gds import driver
 from zerocopy.gds.availability import required
@@ -28,7 +29,7 @@ _LARGE = 1 << 20
 _layouts: OrderedDict[tuple[int, tuple[int, ...]], dict[str, int]] = OrderedDict()
 
 
-def save(state_dict: Any, path: str | os.PathLike[str], *, require: str | None = None) -> None:
+def save(state_dict: Any, path: str | os.PathLike[str], *, require: GdsMode | None = None) -> None:
     """Save as ``torch.save`` does, with GPUDirect Storage for GPU storages if possible.
 
     Every ``torch.load`` since PyTorch 1.6 reads the file, and its storages begin at multiples of 4096 bytes. Storages

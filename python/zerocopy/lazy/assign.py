@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from zerocopy._torch import modules
+from zerocopy._typing import File
 from zerocopy.lazy.placeholder import materialized
 from zerocopy.loading import inputs, loader
 from zerocopy.loading.formats import dcp_metadata, shard_index
@@ -69,7 +70,7 @@ def assign(
 
 def load_model(
     module: torch.nn.Module,
-    path: Any,
+    path: File,
     *,
     strict: bool = True,
     assign: bool = True,

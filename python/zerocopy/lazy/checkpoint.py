@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from zerocopy import display
+from zerocopy import display, notebook
+from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.errors import ClosedError
 from zerocopy.lazy import file as lazy_file
 from zerocopy.lazy import selection
@@ -27,10 +28,10 @@ from zerocopy.loading.options import is_weights_only
 
 
 def open(
-    path: Any,
+    path: File,
     *,
-    mode: str = "c",
-    backend: str = "auto",
+    mode: Mode = "c",
+    backend: Backend = "auto",
     weights_only: bool | None = True,
     dtype: torch.dtype | None = None,
     device: Any = None,
@@ -38,7 +39,7 @@ def open(
     prefix: str | None = None,
     predicate: selection.Predicate | None = None,
     encoding: str = "utf-8",
-    unknown: str = "refuse",
+    unknown: Unknown = "refuse",
 ) -> Checkpoint:
     """Open a checkpoint to look at it and take single tensors out of it.
 
@@ -46,7 +47,9 @@ def open(
     ----------
     path : str, PathLike, binary file object or buffer
         As for ``load``, in every format that it reads.
-    mode, backend, encoding : str
+    mode : {"c", "r", "r+"}
+    backend : {"auto", "mmap", "pread", "direct"}
+    encoding : str
         As for ``load``.
     weights_only : bool
         Opening never runs code of the file. With False a file that ``weights_only`` refuses is an
@@ -274,7 +277,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def _repr_html_(self) -> str:
         infos = self.tensors()
-        return display.table(self._title(infos), infos)
+        return notebook.table_of_tensors(self._title(infos), infos)
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)

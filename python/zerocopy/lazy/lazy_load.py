@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.errors import Error
 from zerocopy.lazy import file as lazy_file
 from zerocopy.lazy import selection
@@ -23,7 +24,7 @@ from zerocopy.loading.readers import tar
 
 
 def lazy_load(
-    path: Any,
+    path: File,
     *,
     dtype: torch.dtype | None = None,
     device: Any = None,
@@ -31,10 +32,10 @@ def lazy_load(
     prefix: str | None = None,
     predicate: selection.Predicate | None = None,
     weights_only: bool | None = True,
-    backend: str = "auto",
-    mode: str = "c",
+    backend: Backend = "auto",
+    mode: Mode = "c",
     encoding: str = "utf-8",
-    unknown: str = "refuse",
+    unknown: Unknown = "refuse",
 ) -> Any:
     """Load what ``torch.save`` wrote, with placeholders for its tensors.
 
@@ -56,7 +57,10 @@ def lazy_load(
         that are given. Other leaves are left out of dicts, and are None in lists and tuples.
     weights_only : bool
         As for ``load``.
-    backend, mode, encoding, unknown : str
+    backend : {"auto", "mmap", "pread", "direct"}
+    mode : {"c", "r", "r+"}
+    encoding : str
+    unknown : {"refuse", "stub"}
         As for ``load``.
 
     Returns

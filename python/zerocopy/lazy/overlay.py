@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any
 
+import torch
+
+from zerocopy._typing import File
 from zerocopy.lazy.checkpoint import Checkpoint, open
 from zerocopy.lazy.layer import Layer, TensorsLayer
 
 
-def overlay(*checkpoints: Any) -> Checkpoint:
+def overlay(*checkpoints: Checkpoint | Mapping[str, torch.Tensor] | File) -> Checkpoint:
     """Put checkpoints on top of each other: where several have a name, the last one's tensor is meant.
 
     No tensor is read or copied. Shared tensors of one file stay shared, unless a later file has one of the

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _torch
+from zerocopy import _torch, notebook
+from zerocopy.display import dtype, shape, size
 from zerocopy.lazy.indexing import is_basic
 
 
@@ -50,6 +51,10 @@ _LITTLE_METADATA: frozenset[Any] = frozenset(
 #: They read their second argument and do not keep it; module_load (2.3 and later) unless it is told to assign.
 _COPIES = frozenset([torch.Tensor.copy_, torch.ops.aten.copy_, torch.ops.aten.copy_.default])
 _MODULE_LOAD = getattr(torch.Tensor, "module_load", None)
+
+
+#: A notebook asks every object for these names. To show a placeholder must not load it.
+_NOTEBOOK = ("_repr_", "_ipython_")
 
 
 class NotYetLoadedTensor(torch.Tensor):
@@ -144,6 +149,8 @@ class NotYetLoadedTensor(torch.Tensor):
         return _applied(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
+        if self._real is None and name.startswith(_NOTEBOOK):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         # A dense tensor of a file has no attributes of its own; a parameter or a subclass may. This is called
         # after an AttributeError of Tensor, and the real tensor raises it in its own words.
         plain = self._is_dense and not self._is_param and self._real is None
@@ -177,6 +184,16 @@ class NotYetLoadedTensor(torch.Tensor):
             return repr(self._real)
         dtype, shape = self.dtype, tuple(self.shape)
         return f"NotYetLoadedTensor(shape={shape}, dtype={dtype}, file={self._recipe[0].name!r})"
+
+    def _repr_html_(self) -> str | None:
+        """Return a table of the known facts; None after the tensor was loaded, so that a notebook shows its values."""
+        if self._recipe is None or self._real is not None:
+            return None
+        heads, facts = ["dtype", "shape"], [dtype(self), shape(self)]
+        if self._is_dense:
+            heads, facts = [*heads, "bytes"], [*facts, size(self.numel() * self.element_size())]
+        device, file = str(self.device), self._recipe[0].name
+        return notebook.table("NotYetLoadedTensor", [*heads, "device", "file"], [[*facts, device, file]])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return real_of(self).__reduce_ex__(protocol)

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from zerocopy import notebook
 from zerocopy._native import _C
+from zerocopy._typing import Backend, File, Mode
 from zerocopy.display import count, listed, shown, size
 from zerocopy.errors import Error
 from zerocopy.loading import archives, backends, diagnosis, error_context, inputs
@@ -67,6 +69,8 @@ class StorageExplanation(NamedTuple):
 class Explanation(NamedTuple):
     """The result of :func:`explain`. ``str()`` returns a short report, :meth:`details` a line for each storage.
 
+    A notebook shows a table of the storages.
+
     Attributes
     ----------
     name : str
@@ -105,6 +109,14 @@ class Explanation(NamedTuple):
         """
         return "\n".join([self._verdict(), *map(_line, self.storages), *self._remedy()])
 
+    def _repr_html_(self) -> str:
+        title = self._replace(name=shown(self.name))._verdict()
+        heads = ("tensors", "how", "bytes", "dtype", "offset", "reason")
+        rows = ((s.label, s.how, size(s.nbytes), s.dtype, str(s.offset), s.why) for s in self.storages)
+        rest = len(self.storages) - notebook.MAX_ROWS
+        more = f"and {count(rest, 'storage')} more" if rest > 0 else ""
+        return notebook.table(title, heads, rows, more=more, notes=self._remedy())
+
     def _verdict(self) -> str:
         note = f", {self.note}" if self.note else ""
         if not self.storages:
@@ -138,7 +150,7 @@ def _line(storage: StorageExplanation) -> str:
     return f"  {facts}  {storage.label}{why}"
 
 
-def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation:
+def explain(path: File, *, backend: Backend = "auto", mode: Mode = "c") -> Explanation:
     """Return for each storage of a checkpoint whether ``load`` maps it, copies it or inflates it, and why.
 
     Nothing is loaded, no class of the file is imported, no data is read. ``print(explain(path))`` prints the verdict,
@@ -148,7 +160,8 @@ def explain(path: Any, *, backend: str = "auto", mode: str = "c") -> Explanation
     ----------
     path : str, PathLike, binary file object or buffer
         As for ``load``.
-    backend, mode : str
+    backend : {"auto", "mmap", "pread", "direct"}
+    mode : {"c", "r", "r+"}
         As for ``load``.
 
     Returns

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zerocopy._native import _C
+from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.loading import archives, diagnosis, error_context, inputs
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata, shard_index
@@ -22,15 +23,15 @@ TORCHSCRIPT_REFUSED = (
 
 
 def load(
-    f: Any,
+    f: File,
     map_location: Any = None,
     pickle_module: Any = None,
     *,
     weights_only: bool | None = True,
     mmap: bool | None = None,
-    backend: str = "auto",
-    mode: str = "c",
-    unknown: str = "refuse",
+    backend: Backend = "auto",
+    mode: Mode = "c",
+    unknown: Unknown = "refuse",
     **pickle_load_args: Any,
 ) -> Any:
     """Load what ``torch.save`` wrote, a ``.safetensors`` or an HDF5 file, without reading the data until it is touched.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from zerocopy.display import size
+from zerocopy import notebook
+from zerocopy.display import count, size
 from zerocopy.process.control_group import ControlGroup, control_group
+
+_HEADS = ("mapped", "resident", "private", "shared", "file")
 
 # Libraries and what else the system maps for every program; of its devices one is a folder of anybody's files.
 _OF_THE_SYSTEM = re.compile("/usr/lib/|/usr/share/locale/|/dev/(?!shm/)|/SYSV")
@@ -82,8 +84,9 @@ class MemoryReport(NamedTuple):
         return sum(file.shared for file in self.files)
 
     def __str__(self) -> str:
-        lines = [f"{'mapped':>10}  {'resident':>10}  {'private':>10}  {'shared':>10}  file"]
-        lines += ["  ".join([*(f"{cell:>10}" for cell in cells), name]) for *cells, name in self._rows()]
+        lines = [
+            "  ".join([*(f"{cell:>10}" for cell in cells), name]) for *cells, name in [_HEADS, *self._rows()]
+        ]
         return "\n".join([*lines, *self._below()])
 
     def __repr__(self) -> str:
@@ -98,20 +101,26 @@ class MemoryReport(NamedTuple):
             yield f"control group: charged with {size(group.charged)} {limit}{cache}"
 
     def _repr_html_(self) -> str:
-        names = "".join(f"<th>{name}</th>" for name in ("mapped", "resident", "private", "shared", "file"))
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._rows()
+        *sums, _ = _row(self, "")
+        title = (
+            ", ".join(map(" ".join, zip(_HEADS, sums, strict=False)))
+            + f" in {count(len(self.files), 'file')}"
         )
-        below = "".join(f"<p>{html.escape(line)}</p>" for line in self._below())
-        return f"<table><tr>{names}</tr>{rows}</table>{below}"
+        rows = (_row(file, file.path) for file in self.files)
+        rest = len(self.files) - notebook.MAX_ROWS
+        more = f"and {count(rest, 'file')} more" if rest > 0 else ""
+        return notebook.table(title, _HEADS, rows, more=more, notes=self._below())
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for file in self.files:
-            name = ascii(file.path)[1:-1]
-            yield size(file.mapped), size(file.resident), size(file.private), size(file.shared), name
+            yield _row(file, file.path)
         if len(self.files) != 1:
-            yield size(self.mapped), size(self.resident), size(self.private), size(self.shared), "together"
+            yield _row(self, "together")
+
+
+def _row(counted: FileMemory | MemoryReport, name: str) -> tuple[str, ...]:
+    sizes = (counted.mapped, counted.resident, counted.private, counted.shared)
+    return *map(size, sizes), ascii(name)[1:-1]
 
 
 def memory() -> MemoryReport:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from zerocopy._native import _C
+from zerocopy._typing import Bytes
 
 
-def untyped_storage(buffer: Any, *, allow_readonly: bool = False) -> torch.UntypedStorage:
+def untyped_storage(buffer: Bytes, *, allow_readonly: bool = False) -> torch.UntypedStorage:
     """Return an ``UntypedStorage`` over a buffer, without a copy.
 
     The storage holds the buffer as long as it lives, through every tensor made from it: meanwhile a ``bytearray``

@@ -6,7 +6,9 @@ many threads torch has, for one.
 
 from __future__ import annotations
 
+import functools
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -19,10 +21,25 @@ Act = Callable[[ModuleType], object]
 
 _lock = ForkSafeLock()
 _awaited: dict[str, list[Act]] = {}
+_OWN = __name__.partition(".")[0] + "."
+
+
+class _Thread(threading.local):
+    """The imports of this package that a thread is in, and what it calls when they have ended."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.due: list[Callable[[], object]] = []
+
+
+_thread = _Thread()
 
 
 def when_imported(name: str, act: Act) -> None:
-    """Call `act` with a module: now, if it is there, else when its import has ended well."""
+    """Call `act` with a module: now, if it is there, else when its import has ended well.
+
+    If a module of this package imports it, `act` is called when that module has been imported too: it may need it.
+    """
     with _lock:
         module = sys.modules.get(name)
         if module is None:
@@ -56,7 +73,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in _awaited:
+        if fullname not in _awaited and not fullname.startswith(_OWN):
             return None
         others = (finder for finder in list(sys.meta_path) if finder is not self)
         specs = (
@@ -77,11 +94,18 @@ def _act_after(loader: Any, name: str) -> None:
 
     def exec_module(module: ModuleType) -> None:
         del loader.exec_module
-        execute(module)
+        own = name.startswith(_OWN)
+        _thread.depth += own
+        try:
+            execute(module)
+        finally:
+            _thread.depth -= own
         with _lock:
             acts = _awaited.get(name, [])
             _set_awaited(name, [])
-        for act in acts:
-            act(sys.modules.get(name, module))  # some put another object there
+        there = sys.modules.get(name, module)  # some put another object there
+        _thread.due += [functools.partial(act, there) for act in acts]
+        while _thread.due and not _thread.depth:
+            _thread.due.pop(0)()
 
     loader.exec_module = exec_module

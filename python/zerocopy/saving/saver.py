@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 import torch
 
 from zerocopy import _torch
+from zerocopy._typing import FilePath, WritableFile
 from zerocopy.process.malloc_trim import Heap
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving import background
@@ -24,7 +25,7 @@ from zerocopy.saving.sink import FileSink, Sink, StreamSink, Written
 @overload
 def save(
     obj: Any,
-    f: Any,
+    f: FilePath | WritableFile,
     *,
     alignment: int = 64,
     checksum: bool = True,
@@ -36,7 +37,7 @@ def save(
 @overload
 def save(
     obj: Any,
-    f: Any,
+    f: FilePath | WritableFile,
     *,
     alignment: int = 64,
     checksum: bool = True,
@@ -47,7 +48,7 @@ def save(
 
 def save(
     obj: Any,
-    f: Any,
+    f: FilePath | WritableFile,
     *,
     alignment: int = 64,
     checksum: bool = True,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from zerocopy.share import role
 from zerocopy.share.client import connection
 from zerocopy.share.wire import messages
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def load(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+
+def load(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Return ``fn(*args, **kwargs)``, computed once per machine, and rebuilt here over shared storages.
 
     The first call computes the result in a process of its own, which ends then; every other, in any process of the

@@ -1,0 +1,44 @@
+"""Types of arguments in public signatures, so that a type checker finds a wrong one."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal, Protocol, TypeAlias
+
+
+class Buffer(Protocol):
+    """An object with the buffer protocol; ``collections.abc.Buffer`` needs Python 3.12."""
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Return a view of the bytes."""
+
+
+class Array(Protocol):
+    """An array as NumPy's types describe it before Python 3.12, where it does not count as a buffer."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """Address, shape and dtype."""
+
+
+class ReadableFile(Protocol):
+    """A file object that is open in binary mode, for reading."""
+
+    def read(self, size: int = ..., /) -> bytes:
+        """Return the next bytes."""
+
+
+class WritableFile(Protocol):
+    """A file object that is open in binary mode, for writing."""
+
+    def write(self, data: Any, /) -> object:
+        """Write bytes."""
+
+
+FilePath: TypeAlias = str | os.PathLike[str]
+Bytes: TypeAlias = Buffer | Array
+File: TypeAlias = FilePath | ReadableFile | Bytes
+Backend: TypeAlias = Literal["auto", "mmap", "pread", "direct"]
+Mode: TypeAlias = Literal["c", "r", "r+"]
+Unknown: TypeAlias = Literal["refuse", "stub"]
+GdsMode: TypeAlias = Literal["direct", "compat"]

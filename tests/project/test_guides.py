@@ -1,0 +1,80 @@
+"""The examples of the guides run as they stand, and the front page leads to an answer for each question."""
+
+from __future__ import annotations
+
+import operator
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Child
+
+import zerocopy
+
+DOCS = Path(__file__).parents[2] / "docs"
+RUN = """
+import os, sys
+import torch, zerocopy
+page, folder = sys.argv[1:]
+os.chdir(folder)
+names = {"torch": torch, "zerocopy": zerocopy, "model": torch.nn.Linear(16, 4), "__name__": "guide"}
+for number, block in enumerate(open(page).read().split("```python\\n")[1:], start=1):
+    exec(compile(block.partition("```")[0], f"{page}, example {number}", "exec"), names)
+"""
+GUIDES = [
+    "converting",
+    "hazards",
+    "index",
+    "network-disks",
+    "not-faster",
+    "patch",
+    "settings",
+    "weights-only",
+    "workers",
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with the files that the guides name."""
+    torch.save(torch.nn.Linear(16, 4).state_dict(), tmp_path / "model.pt")
+    torch.save({"model": {"up": torch.ones(2)}, "step": 1}, tmp_path / "checkpoint.pt")
+    torch.save({"b": torch.ones(2)}, tmp_path / "b.pt")
+    zerocopy.convert(tmp_path / "model.pt", tmp_path / "a.safetensors")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_examples_of_a_guide_run(forked: Child, folder: Path, name: str) -> None:
+    if name == "patch":  # patches safetensors too
+        pytest.importorskip("safetensors")
+    done = forked(RUN, DOCS / f"{name}.md", folder)
+    assert done.returncode == 0, done.stderr
+
+
+def test_front_page_has_an_anchor_for_each_of_twenty_questions() -> None:
+    rows = re.findall(
+        r"^\| (.+?) \| \[([\w.-]+)\]\((\S+)\) \|$", (DOCS / "index.md").read_text(), flags=re.MULTILINE
+    )
+    assert len(rows) >= 20
+    for question, name, target in rows:
+        path, anchor = target.split("#")
+        page = DOCS / path
+        assert page.name == name
+        headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in anchors, f"{question}: {target}"
+
+
+def test_front_page_leads_to_each_guide() -> None:
+    front = (DOCS / "index.md").read_text()
+    assert [name for name in GUIDES if name != "index" and f"({name}.md" not in front] == []
+
+
+def test_names_on_the_reference_page_exist() -> None:
+    rows = re.findall(r"^\| [a-z].*? \| (`.*) \|$", (DOCS / "api.md").read_text(), flags=re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+    assert len(names) > 40
+    for name in names:
+        assert operator.attrgetter(name)(zerocopy).__doc__
