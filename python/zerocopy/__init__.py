@@ -8,6 +8,7 @@ from zerocopy import _interpreters, _public_names
 from zerocopy._version import __version__ as __version__
 
 _interpreters.require_main()
+_interpreters.require_lock()
 
 # The public names of each module; ``__init__.pyi`` has them for type checkers. Submodules belong to the package itself.
 __all__, __getattr__, __dir__ = _public_names.on_first_use(

@@ -1,8 +1,9 @@
-"""Detects sub-interpreters, in which torch would end the process."""
+"""Detects interpreters that zerocopy cannot run in: sub-interpreters, and those without the global lock."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 
@@ -25,4 +26,17 @@ def require_main() -> None:
     if interpreters is not None and interpreters.get_current() != interpreters.get_main():
         raise ImportError(
             "zerocopy works in the main interpreter only: torch cannot be used in a sub-interpreter"
+        )
+
+
+def require_lock() -> None:
+    """Raise ImportError if the interpreter runs without the global lock, which protects zerocopy's native objects.
+
+    An extension that is not made for such an interpreter turns the lock on when it is imported, for the whole program.
+    That is for the user to decide.
+    """
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise ImportError(
+            "zerocopy needs the global interpreter lock, which is off in this free-threaded Python: use a Python that "
+            "is not free-threaded, or set PYTHON_GIL=1"
         )

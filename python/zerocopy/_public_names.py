@@ -8,6 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
+def missing_torch(user: str) -> ModuleNotFoundError:
+    """Return the error that a name or a command needs PyTorch, which is not installed."""
+    return ModuleNotFoundError(
+        f"{user} needs PyTorch, which is not installed for {sys.executable}: install PyTorch there, for example by "
+        "pip install torch, or on Debian apt install python3-torch",
+        name="torch",
+    )
+
+
 def on_first_use(
     package: str, homes: Mapping[str, str]
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
@@ -28,7 +37,12 @@ def on_first_use(
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{package}.{modules[name] or name}")
+        try:
+            module = importlib.import_module(f"{package}.{modules[name] or name}")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise missing_torch(f"{package}.{name}") from None
         found = namespace[name] = getattr(module, name) if modules[name] else module
         return found
 

@@ -150,3 +150,32 @@ def test_ctrl_c_ends_the_command_with_130_and_without_a_traceback(command: str, 
     )
     assert (done.returncode, done.stderr, done.stdout) == (130, "", "")
     assert not (here / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("command", ["show", "convert", "plan", "bench"])
+def test_command_without_torch_exits_with_2_and_says_what_to_install(command: str, here: Path) -> None:
+    program = """
+import sys
+class WithoutTorch:
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name=name)
+sys.meta_path.insert(0, WithoutTorch())
+from zerocopy.__main__ import main
+sys.exit(main())
+"""
+    arguments = [word.replace("FILE", "names.pt") for word in READING[command]]
+    done = subprocess.run(
+        [sys.executable, "-c", program, command, *arguments], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"zerocopy {command} needs PyTorch")
+    assert line.endswith("or on Debian apt install python3-torch")
+
+
+def test_run_without_torch_leaves_the_exception_to_the_program(here: Path) -> None:
+    (here / "program.py").write_text("raise ModuleNotFoundError('mine', name='torch')")
+    done = subprocess.run([*ZEROCOPY, "run", "program.py"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: mine"

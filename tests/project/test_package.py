@@ -118,6 +118,40 @@ def test_import_leaves_torch_to_the_program(child: Child) -> None:
     assert done.stdout == f"{zerocopy.__version__} False\n", done.stderr
 
 
+def test_import_without_torch_says_what_to_install(child: Child) -> None:
+    done = child(
+        """
+import sys
+class WithoutTorch:
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name=name)
+sys.meta_path.insert(0, WithoutTorch())
+import zerocopy
+for name in ("load", "Checkpoint", "jit"):
+    try:
+        getattr(zerocopy, name)
+    except ModuleNotFoundError as error:
+        print(name, error.name, sys.executable in str(error), str(error).partition(": ")[2])
+"""
+    )
+    advice = "install PyTorch there, for example by pip install torch, or on Debian apt install python3-torch"
+    expected = [f"{name} torch True {advice}" for name in ("load", "Checkpoint", "jit")]
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
+@pytest.mark.parametrize(("has_lock", "code"), [(True, 0), (False, 1)])
+def test_import_in_a_free_threaded_interpreter_needs_the_lock(
+    child: Child, has_lock: bool, code: int
+) -> None:
+    done = child(f"import sys; sys._is_gil_enabled = lambda: {has_lock}; import zerocopy")
+    assert done.returncode == code, done.stderr
+    refusal = done.stderr.splitlines()[-1:]
+    assert (
+        not refusal if has_lock else "ImportError: zerocopy needs the global interpreter lock" in refusal[0]
+    )
+
+
 def test_names_that_are_not_there() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         zerocopy.nonsense  # noqa: B018

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import zerocopy
+from zerocopy import _public_names
 
 #: The summary of each subcommand in the help.
 COMMANDS = {
@@ -54,8 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for name, summary in COMMANDS.items():
         subparsers.add_parser(name, help=summary, allow_abbrev=False).name = name
-    options = parser.parse_args(arguments)
-    return options.execute(options.parser, options)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        options = parser.parse_args(words)
+        return options.execute(options.parser, options)
+    except ModuleNotFoundError as error:
+        if error.name != "torch" or words[0] == "run":  # the exceptions of a program go on to the interpreter
+            raise
+        parser.exit(2, f"{_public_names.missing_torch(f'zerocopy {words[0]}')}\n")
 
 
 class _HelpFormatter(argparse.HelpFormatter):
