@@ -466,6 +466,6 @@ def test_classes_of_dcp_on_a_release_without_it_say_which_has_it(tmp_path: Path)
 
     if distributed.checkpoint_module() is not None:
         pytest.skip("this release has it")
-    for name in ("CheckpointReader", "CheckpointWriter"):
+    for name in ("CheckpointReader", "CheckpointWriter", "LoadPlanner"):
         with pytest.raises(UnsupportedError, match=r"PyTorch 2\.2 or later"):
             getattr(zerocopy.distributed, name)(tmp_path / "model.pt")

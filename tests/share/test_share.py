@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import datetime
 import functools
-import gc
 import io
 import math
 import mmap
@@ -25,7 +24,6 @@ import zerocopy
 from zerocopy import share
 from zerocopy.share import ServerError
 from zerocopy.share.client import result_references
-from zerocopy.share.objects import serialized
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -497,21 +495,6 @@ def _sum_inside(pieces: list[str]) -> torch.Tensor:
 
 def _sum_in_folder(folder: Path) -> torch.Tensor:
     return sharing.sum_of_file(str(folder / "w.pt"))
-
-
-def test_garbage_is_looked_for_again_after_threads() -> None:
-    """The order in which parallel loads end does not matter."""
-    uncollected = serialized._uncollected
-    uncollected.__enter__()
-    uncollected.__enter__()
-    uncollected.__exit__()
-    assert not gc.isenabled()
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if gc.isenabled() else 1)
-    assert os.waitpid(pid, 0)[1] == 0
-    uncollected.__exit__()
-    assert gc.isenabled()
 
 
 def test_a_relative_path_is_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

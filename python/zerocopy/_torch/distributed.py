@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Iterable
 from typing import Any
@@ -20,6 +21,22 @@ def checkpoint_module() -> Any | None:
     except ImportError:
         return None
     return found if hasattr(found, "load") and hasattr(found, "save") else None
+
+
+@functools.cache
+def dtensor_class() -> Any | None:
+    """Return DTensor, which has been public since 2.5; None if this release does not have the class."""
+    for name in ("torch.distributed.tensor", "torch.distributed._tensor"):
+        try:
+            return importlib.import_module(name).DTensor
+        except (ImportError, AttributeError):
+            continue
+    return None
+
+
+def local_type(tensor: Any) -> type:
+    """Return the class of the local tensor of a DTensor, without a call that autograd would see."""
+    return type(tensor._local_tensor)
 
 
 def flattened(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[str | int, ...]]]:

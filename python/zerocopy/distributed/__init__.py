@@ -1,7 +1,8 @@
 """Checkpoints for jobs of many ranks: each rank reads, and writes, only its own bytes of plain files.
 
-:class:`CheckpointReader` and :class:`CheckpointWriter` plug into ``torch.distributed.checkpoint`` (PyTorch 2.2 and
-later); :func:`load_shard` and :func:`shard_plan` need nothing of it. Importing this module imports none of it either.
+:class:`CheckpointReader`, :class:`LoadPlanner` and :class:`CheckpointWriter` plug into
+``torch.distributed.checkpoint`` (PyTorch 2.2 and later); :func:`load_shard` and :func:`shard_plan` need nothing of it.
+Importing this module imports none of it either.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from zerocopy.distributed.shards import load_shard
 from zerocopy.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from zerocopy.distributed.planner import LoadPlanner
     from zerocopy.distributed.reader import CheckpointReader
     from zerocopy.distributed.writer import CheckpointWriter
 
-__all__ = ["CheckpointReader", "CheckpointWriter", "ShardPlan", "load_shard", "shard_plan"]
+__all__ = ["CheckpointReader", "CheckpointWriter", "LoadPlanner", "ShardPlan", "load_shard", "shard_plan"]
 
-_OF_DCP = {"CheckpointReader": "reader", "CheckpointWriter": "writer"}
+_OF_DCP = {"CheckpointReader": "reader", "CheckpointWriter": "writer", "LoadPlanner": "planner"}
 
 
 def __getattr__(name: str) -> Any:

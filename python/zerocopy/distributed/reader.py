@@ -25,10 +25,12 @@ from zerocopy import _torch
 from zerocopy._torch import distributed
 from zerocopy.display import shown
 from zerocopy.distributed import sharing
+from zerocopy.distributed.plan_items import PlanItems
 from zerocopy.distributed.stored_state import StoredState
 from zerocopy.errors import Error
 from zerocopy.lazy.reading import engine, parts
 from zerocopy.loading import inputs
+from zerocopy.process.collector import COLLECTOR_PAUSED
 
 BROADCASTS = ("off", "host", "job", "auto")
 
@@ -93,6 +95,7 @@ class CheckpointReader(StorageReader):
         self._broadcast = "off" if broadcast == "auto" else broadcast
         self._group, self._aliases = process_group, dict(aliases or {})
         self._state: StoredState | None = None
+        self._items: PlanItems | None = None
 
     # ------------------------------------------------------------------ called by dcp.load, in this order
 
@@ -105,15 +108,18 @@ class CheckpointReader(StorageReader):
     def read_metadata(self) -> Metadata:
         """Return the metadata of all tensors and values. Every rank calls this."""
         self._close()
-        self._state = self._told() if self._shares() else StoredState(self._path, self._aliases)
-        return _metadata_of(self._state)
+        with COLLECTOR_PAUSED:
+            self._state = self._told() if self._shares() else StoredState(self._path, self._aliases)
+            return _metadata_of(self._state)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool) -> None:
         """Do nothing: the metadata are known."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Add this rank's origin to the plan."""
-        return dataclasses.replace(plan, storage_data=sharing.origin()) if self._shares() else plan
+        """Keep the items, and make them cheap to send. Add this rank's origin if ranks share parts."""
+        self._items = PlanItems(plan.items)
+        origin = sharing.origin() if self._shares() else plan.storage_data
+        return dataclasses.replace(plan, items=self._items, storage_data=origin)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """Choose a reader for each part that several ranks need. The coordinator calls this."""
@@ -126,7 +132,8 @@ class CheckpointReader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read the parts of the plan into the tensors of the planner."""
         try:
-            _Reading(self._opened, plan, planner, self._group).run()
+            with COLLECTOR_PAUSED:
+                _Reading(self._opened, self._with_own_items(plan), planner, self._group).run()
         finally:
             self._close()
         done: Future[None] = Future()
@@ -150,6 +157,13 @@ class CheckpointReader(StorageReader):
             return inputs.located(checkpoint_id) is not checkpoint_id
         except (OSError, Error):
             return False
+
+    def _with_own_items(self, plan: LoadPlan) -> LoadPlan:
+        """Put back the items that came back from the coordinator unchanged, so that they need not be unpacked."""
+        returned, own = plan.items, self._items
+        if own is None or not isinstance(returned, PlanItems) or returned.token != own.token:
+            return plan
+        return dataclasses.replace(plan, items=own.items)
 
     def _shares(self) -> bool:
         return self._broadcast != "off" and dist.is_available() and dist.is_initialized()
@@ -183,6 +197,7 @@ class CheckpointReader(StorageReader):
         if self._state is not None:
             self._state.close()
             self._state = None
+        self._items = None
 
 
 def _metadata_of(state: StoredState) -> Metadata:

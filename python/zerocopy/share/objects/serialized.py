@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import io
-import os
 import pickle
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +29,7 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.loading import archives
 from zerocopy.loading.device import staging
 from zerocopy.loading.objects import builder
+from zerocopy.process.collector import COLLECTOR_PAUSED
 from zerocopy.saving.pickler import Store, pickled
 from zerocopy.share.objects import custom_reducers
 from zerocopy.share.objects.skeleton import Naming, OutOfBandBuffers
@@ -154,7 +152,7 @@ def build(
         if len(here) < len(buffers):
             there, _ = buffers_of(archive, resident())
             buffers = [buffers[i] if i in here else buffer for i, buffer in enumerate(there)]
-    with _uncollected:
+    with COLLECTOR_PAUSED:
         of_skeleton = []
         for number, kind, *details in notes:
             if kind == "argument":
@@ -186,44 +184,8 @@ def buffers_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None =
         The treatment of storages that it does not copy; as in :func:`zerocopy._torch.restore_function`.
     """
     restored, cpu_as_is = restore or _RESTORE
-    with _uncollected:
+    with COLLECTOR_PAUSED:
         return archive.load(archives.refuse_all, restored, cpu_as_is, way, "utf-8", builder, False)
-
-
-class _Uncollected:
-    """Has no garbage looked for: all that is made is kept, and a search among torch's objects takes longer.
-
-    Threads may be within it side by side: what is off before any of them stays off, and nothing else.
-    """
-
-    def __init__(self) -> None:
-        self._be_outside()
-        os.register_at_fork(after_in_child=self._after_fork)
-
-    def _be_outside(self) -> None:
-        self._lock, self._count, self._was_on = threading.Lock(), 0, False
-
-    def _after_fork(self) -> None:
-        was_on = self._count and self._was_on  # the threads that were within are not in the child
-        self._be_outside()
-        if was_on:
-            gc.enable()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._count == 0:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._count += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._count -= 1
-            if self._count == 0 and self._was_on:
-                gc.enable()
-
-
-_uncollected = _Uncollected()
 
 
 class _SkeletonUnpickler(pickle.Unpickler):

@@ -1,0 +1,74 @@
+"""The pause of the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from zerocopy.process.collector import COLLECTOR_PAUSED
+
+
+@pytest.fixture(autouse=True)
+def _collector() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.enable()
+    yield
+    (gc.enable if was_on else gc.disable)()
+
+
+def test_pause_ends_with_the_outermost_block_also_after_an_error() -> None:
+    with pytest.raises(KeyError), COLLECTOR_PAUSED:
+        with COLLECTOR_PAUSED:
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    with COLLECTOR_PAUSED:
+        assert not gc.isenabled()
+    assert not gc.isenabled()
+
+
+def test_threads_in_the_block_at_the_same_time_end_the_pause_once() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with COLLECTOR_PAUSED:
+            inside.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=other)
+    with COLLECTOR_PAUSED:
+        thread.start()
+        assert inside.wait(30)
+    assert not gc.isenabled()
+    leave.set()
+    thread.join()
+    assert gc.isenabled()
+
+
+def test_child_of_a_fork_within_the_block_collects() -> None:
+    leave = threading.Event()
+    inside = threading.Event()
+
+    def other() -> None:
+        with COLLECTOR_PAUSED:
+            inside.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert inside.wait(30)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if gc.isenabled() else 1)
+    leave.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
