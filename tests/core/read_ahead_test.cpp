@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <tuple>
@@ -115,23 +116,40 @@ bool is_cached(const Region& mapped, std::uint64_t offset) {
   return (resident & 1U) != 0;
 }
 
+// Waits up to a second until the pages at all these offsets are in the page cache.
+bool are_cached_soon(const Region& mapped, const std::vector<std::uint64_t>& offsets) {
+  const auto cached = [&](std::uint64_t offset) { return is_cached(mapped, offset); };
+  for (int i = 0; i < 100; ++i) {
+    if (std::all_of(offsets.begin(), offsets.end(), cached)) return true;
+    ::usleep(10'000);
+  }
+  return false;
+}
+
 TEST_F(AheadTest, KernelReadsExpectedRanges) {
   const File file = open();
   ASSERT_EQ(::fsync(file.descriptor()), 0);
-  ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
+  const auto drop_pages = [&] { ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED); };
+  drop_pages();
   const Region mapped = map_file(file, 0, Mode::read_only);
   if (is_cached(mapped, 9 * kMiB)) GTEST_SKIP() << "a file system that keeps its files in memory";
   const std::vector<Extent> ranges = {{kMiB, 30}, {5 * kMiB, 30}, {9 * kMiB, 30}};
+  std::vector<std::uint64_t> expected;
+  for (const Extent& range : ranges) expected.push_back(100 + 100 + 50 + range.offset);
   const PartSource source(std::make_shared<FileSource>(open(), 100), {100, 12 * kMiB}, {});
-  for (const Extent& range : ranges) {
-    const std::uint64_t offset = 100 + 100 + 50 + range.offset;
-    for (int i = 0; i < 6000 && !is_cached(mapped, offset); ++i) {
-      // The kernel drops such advice while the disk is busy.
-      if (i % 100 == 0) source.expect(ranges, 50);
-      ::usleep(10'000);
-    }
-    EXPECT_TRUE(is_cached(mapped, offset)) << offset;
+  bool cached = false;
+  for (int attempt = 0; attempt < 20 && !cached; ++attempt) {
+    // A busy disk refuses such reads. A refused page stays in the cache without content, and is not read again.
+    drop_pages();
+    source.expect(ranges, 50);
+    cached = are_cached_soon(mapped, expected);
   }
+  if (!cached) {
+    drop_pages();
+    for (const std::uint64_t offset : expected) ::posix_fadvise(file.descriptor(), offset, 30, POSIX_FADV_WILLNEED);
+    if (!are_cached_soon(mapped, expected)) GTEST_SKIP() << "a kernel that drops the advice itself";
+  }
+  EXPECT_TRUE(cached);
   EXPECT_FALSE(is_cached(mapped, 11 * kMiB));
 }
 

@@ -89,6 +89,16 @@ class _Finder(MetaPathFinder):
 _FINDER = _Finder()
 
 
+def _call_due() -> None:
+    """Call what is due, in order. What becomes due meanwhile, by an import of this package, comes after the rest."""
+    _thread.depth += 1
+    try:
+        while _thread.due:
+            _thread.due.pop(0)()
+    finally:
+        _thread.depth -= 1
+
+
 def _act_after(loader: Any, name: str) -> None:
     execute = loader.exec_module
 
@@ -105,7 +115,7 @@ def _act_after(loader: Any, name: str) -> None:
             _set_awaited(name, [])
         there = sys.modules.get(name, module)  # some put another object there
         _thread.due += [functools.partial(act, there) for act in acts]
-        while _thread.due and not _thread.depth:
-            _thread.due.pop(0)()
+        if not _thread.depth:
+            _call_due()
 
     loader.exec_module = exec_module
