@@ -168,6 +168,13 @@ def test_a_file_in_text_mode(save: Saver) -> None:
         zerocopy.load(strict)
 
 
+@pytest.mark.parametrize("call", [zerocopy.load, zerocopy.lazy_load, zerocopy.open])
+@pytest.mark.parametrize("wrong", [3, None, {"weight": 1}])
+def test_an_object_that_is_not_a_file_is_told_from_one(call: Any, wrong: Any) -> None:
+    with pytest.raises(TypeError, match=rf"expected a path, .* got {type(wrong).__name__}"):
+        call(wrong)
+
+
 def test_unknown_arguments_are_named(save: Saver) -> None:
     with pytest.raises(TypeError, match="'nonsense'"):
         zerocopy.load(save(STATE), nonsense=1)

@@ -231,6 +231,11 @@ def test_refused(save: Saver, change: Any, error: type[Exception]) -> None:
     assert path.read_bytes() == before
 
 
+def test_unknown_name_is_refused_with_the_names_of_the_file(save: Saver) -> None:
+    with pytest.raises(KeyError, match=r"no entry is named nothing; there are .*first"):
+        zerocopy.drop_keys(save(state()), ["nothing"])
+
+
 def test_files_that_are_not_edited(tmp_path: Path) -> None:
     legacy, packed = tmp_path / "legacy.pt", tmp_path / "packed.pt"
     torch.save(state(), legacy, _use_new_zipfile_serialization=False)

@@ -86,6 +86,7 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
         return archive
     f = _unwrapped(f)
     if not hasattr(f, "read"):
+        _require_buffer(f)
         return _open_buffer(f, mode, "")
     name = name_of(f)
     if _is_plain_file(f):
@@ -120,6 +121,15 @@ def _refuse_pipe(path: bytes, error: OSError) -> None:
     if error.errno == errno.EINVAL and stat.S_ISFIFO(Path(os.fsdecode(path)).stat().st_mode):
         reason = "a pipe is read through a file object: open it in mode 'rb', and pass that"
         raise OSError(errno.EINVAL, reason, os.fsdecode(path)) from None
+
+
+def _require_buffer(f: Any) -> None:
+    try:
+        memoryview(f).release()
+    except TypeError:
+        raise TypeError(
+            f"expected a path, a binary file object or a buffer, got {type(f).__name__}"
+        ) from None
 
 
 def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from zerocopy.display import listed, shown
 from zerocopy.errors import FormatError, UnsupportedError
 
 _IN_PLACE = frozenset(["APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"])
@@ -148,7 +149,9 @@ class PickleEditor:
             raise TypeError(f"expected a str as name, got {name!r}")
         matches = list(_matches(self._root.value, name, ""))
         if not matches:
-            raise KeyError(name)
+            raise KeyError(
+                f"no entry is named {shown(name)}; there are {listed(map(shown, self.names()), 5)}"
+            )
         if len(matches) > 1:
             raise ValueError(f"{name!r} is the name of several entries")
         return matches[0]
