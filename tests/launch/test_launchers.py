@@ -1,4 +1,4 @@
-"""Programs that another launcher starts: the workers are patched where the launcher starts ``zerocopy run``."""
+"""Programs that a launcher starts as new processes: they are patched wherever ``zerocopy run`` stands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from python_programs import process
+from python_programs import PYTHON, RUN, process
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 ACCELERATE = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"]
@@ -22,6 +22,14 @@ import zerocopy
 mapped = [file.path for file in zerocopy.memory().files if file.path.endswith("model.pt")]
 found = {"arguments": sys.argv[1:], "patched": zerocopy.is_patched(), "mapped": len(mapped)}
 pathlib.Path(f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
+"""
+PATCHED = {"arguments": ["--epochs", "3"], "patched": True, "mapped": 1}
+# Prints how a program sees its own start, and starts itself once more.
+STARTS = """
+import os, subprocess, sys
+print(sys.path, sys.argv, __name__, [name for name in sys.modules if "sitecustom" in name], flush=True)
+if sys.argv[1:]:
+    subprocess.run([*sys.orig_argv[:1], *sys.argv[1:], __file__], check=True)
 """
 
 
@@ -47,18 +55,50 @@ def torchrun() -> list[str]:
 
 
 def test_torchrun_that_starts_zerocopy_run_has_patched_ranks(torchrun: list[str], tmp_path: Path) -> None:
-    patched = {"arguments": ["--epochs", "3"], "patched": True, "mapped": 1}
-    assert ranks_of([*torchrun, "-m", "zerocopy", "run"], tmp_path) == [patched, patched]
+    assert ranks_of([*torchrun, "-m", "zerocopy", "run"], tmp_path) == [PATCHED, PATCHED]
 
 
-def test_torchrun_under_zerocopy_run_has_plain_ranks(torchrun: list[str], tmp_path: Path) -> None:
-    """As docs/patch.md says: a launcher starts its workers as new programs."""
-    plain = {"arguments": ["--epochs", "3"], "patched": False, "mapped": 0}
-    assert ranks_of(["-m", "zerocopy", "run", *torchrun], tmp_path) == [plain, plain]
+def test_torchrun_under_zerocopy_run_has_patched_ranks(torchrun: list[str], tmp_path: Path) -> None:
+    assert ranks_of(["-m", "zerocopy", "run", *torchrun], tmp_path) == [PATCHED, PATCHED]
 
 
-def test_accelerate_launch_that_starts_zerocopy_run_has_patched_processes(tmp_path: Path) -> None:
+def test_accelerate_launch_under_zerocopy_run_has_patched_processes(tmp_path: Path) -> None:
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("accelerate is not installed")
-    patched = {"arguments": ["--epochs", "3"], "patched": True, "mapped": 1}
-    assert ranks_of([*ACCELERATE, "-m", "zerocopy", "run"], tmp_path) == [patched]
+    assert ranks_of(["-m", "zerocopy", "run", *ACCELERATE], tmp_path) == [PATCHED]
+
+
+def test_python_that_a_shell_starts_under_run_is_patched(tmp_path: Path) -> None:
+    (tmp_path / "launch.py").write_text(
+        "import os, sys\nos.system(f'{sys.executable} ' + ' '.join(sys.argv[1:]))\n"
+    )
+    assert ranks_of(["-m", "zerocopy", "run", "launch.py"], tmp_path) == [PATCHED]
+
+
+def test_program_that_run_starts_sees_the_path_and_arguments_of_python(tmp_path: Path) -> None:
+    (tmp_path / "start.py").write_text(STARTS)
+    plain, under = (process(command, "start.py", "-O", cwd=tmp_path) for command in (PYTHON, RUN))
+    assert plain.returncode == under.returncode == 0, under.stderr
+    assert plain.stdout.splitlines()[1].replace("[]", "['sitecustomize']") == under.stdout.splitlines()[1]
+
+
+def test_sitecustomize_of_the_user_is_imported_under_run(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("print('own', __file__)\n")
+    (tmp_path / "start.py").write_text(STARTS)
+    own = {"PYTHONPATH": str(tmp_path / "own")}
+    plain, under = (process(command, "start.py", "-O", cwd=tmp_path, **own) for command in (PYTHON, RUN))
+    assert plain.stdout == under.stdout
+    assert under.stdout.count("own /") == 2, under.stderr
+
+
+@pytest.mark.parametrize("settings", [{}, {"ZEROCOPY_DISABLE": "1"}], ids=str)
+def test_python_that_does_not_inherit_run_is_plain(tmp_path: Path, settings: dict[str, str]) -> None:
+    """Neither an isolated Python nor one that finds zerocopy disabled is patched."""
+    isolated = [] if settings else ["-I"]
+    (tmp_path / "launch.py").write_text(
+        f"import subprocess, sys\nsubprocess.run([sys.executable, *{isolated}, *sys.argv[1:]])\n"
+    )
+    (tmp_path / "patched.py").write_text("import torch\nprint(hasattr(torch.load, '__wrapped__'))\n")
+    done = process([*RUN, "launch.py"], "patched.py", cwd=tmp_path, **settings)
+    assert done.stdout == "False\n", done.stderr

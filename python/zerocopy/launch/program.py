@@ -15,14 +15,13 @@ import runpy
 import sys
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
-from multiprocessing import spawn
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
 import zerocopy
 from zerocopy import environment
-from zerocopy.process import import_hook, log_level
+from zerocopy.process import descendants, import_hook, log_level
 
 _OWN = os.path.join(os.path.dirname(__file__), "")  # noqa: PTH118, PTH120
 
@@ -102,37 +101,15 @@ def hide_own_frames(error: BaseException) -> None:
     sys.excepthook = excepthook
 
 
-_FORK_SERVER = "ignore"  # the name that multiprocessing.forkserver asks for the data of its server by
-
-
 def patch_this_process(share: bool) -> None:
-    """Patch here, and in the processes that multiprocessing will start from here.
+    """Patch here, and in the Python processes that the program starts. Calling it again changes nothing.
 
-    A forked process is patched as it is. One that is spawned, or comes from a fork server, is told what to do by a
-    dictionary; unpickling this entry of it patches before the program is imported again.
+    A forked process is patched as it is. Another Python is patched when it starts, by ``children/sitecustomize.py``.
     """
     if environment.is_disabled():
         return
     log_level.configure()  # a program that starts warm has another environment than its fork server
+    descendants.reach(share)
     import_hook.when_imported("torch", lambda _: zerocopy.patch())
     if share:  # over the other: what the server cannot give is loaded by zerocopy.load
         importlib.import_module("zerocopy.share.patches.patch_all").patch_all()
-    original = spawn.get_preparation_data
-
-    @functools.wraps(original)
-    def get_preparation_data(name: str) -> dict[str, Any]:
-        data = original(name)
-        if name == _FORK_SERVER:
-            # It would import the program before anything is patched there. Its children import the program again.
-            data.pop("init_main_from_path", None)
-        return {"zerocopy": _PatchWhenUnpickled(share), **data}
-
-    spawn.get_preparation_data = get_preparation_data
-
-
-class _PatchWhenUnpickled:
-    def __init__(self, share: bool) -> None:
-        self._share = share
-
-    def __reduce__(self) -> tuple[Callable[[bool], None], tuple[bool]]:
-        return patch_this_process, (self._share,)

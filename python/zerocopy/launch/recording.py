@@ -13,6 +13,7 @@ import sysconfig
 
 from zerocopy.launch import circumstances, records
 from zerocopy.launch.request import Request, doubt_of_record
+from zerocopy.process import descendants
 
 _BOOT = "import sys; sys.path[:] = sys.argv[2:]; from zerocopy.launch.server import main; main()"
 _TITLE = "zerocopy-warm"
@@ -66,7 +67,7 @@ class Recorder:
         found = [*before.modules, *_modules(known)]
         changed = {
             name
-            for name in {*os.environ, *self._environment}
+            for name in {*os.environ, *self._environment} - {descendants.VARIABLE, descendants.PATH}
             if os.environ.get(name) != self._environment.get(name)
         }
         by_imports = {name for name, value in before.set_by_imports.items() if os.environ.get(name) == value}

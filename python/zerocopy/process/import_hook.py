@@ -10,7 +10,6 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -67,7 +66,7 @@ def _set_awaited(name: str, acts: list[Act]) -> None:
         sys.meta_path.remove(_FINDER)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds nothing itself: it has the loader that another one found call what waits for the module."""
 
     def find_spec(

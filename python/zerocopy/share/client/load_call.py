@@ -15,7 +15,7 @@ import torch
 
 from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
-from zerocopy.process import tally
+from zerocopy.process import descendants, tally
 from zerocopy.share import settings
 from zerocopy.share.client import call_options, calls, resident, result_references
 from zerocopy.share.client.connection import Exchange, require
@@ -206,7 +206,8 @@ def _computed(
 def _described(head: messages.Process) -> list[int]:
     """Return what a worker has to know about its call, and the environment, as descriptors."""
     described = sealed_memory.sealed("zerocopy-call", [pickle.dumps(head)])
-    environment = b"\0".join(name + b"=" + value for name, value in os.environb.items())
+    variables = descendants.unreached(os.environ)
+    environment = b"\0".join(os.fsencode(f"{name}={value}") for name, value in variables.items())
     try:
         return [described, sealed_memory.sealed("zerocopy-environment", [environment])]
     except BaseException:

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from zerocopy.process import descendants
 from zerocopy.share.errors import ServerError
 from zerocopy.share.wire import sockets
 
@@ -76,7 +77,7 @@ class _Starting:
             self._pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-P", "-c", _BOOT, os.fspath(_ROOT), os.fspath(place)],
-                os.environ,
+                descendants.unreached(os.environ),
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),

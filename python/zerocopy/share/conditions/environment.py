@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from zerocopy.process import descendants
+
 if TYPE_CHECKING:  # the server has no torch, which it would import
     from zerocopy.share.conditions.imports import Imports
 
@@ -47,11 +49,13 @@ def _asking(frame: FrameType | None) -> str:
 
 
 def read() -> dict[str, str]:
-    """Return all variables as they are."""
+    """Return all variables as they are, without those of ``zerocopy run``."""
     # Python's own dictionary of bytes: to go by os.environ takes a client ten times as long at each request.
     found = getattr(os.environ, "_data", None)
     variables = found if isinstance(found, dict) else dict(os.environb)
-    return {os.fsdecode(name): os.fsdecode(value) for name, value in list(variables.items())}
+    return descendants.unreached(
+        {os.fsdecode(name): os.fsdecode(value) for name, value in list(variables.items())}
+    )
 
 
 class Variables:

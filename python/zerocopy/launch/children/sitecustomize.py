@@ -1,0 +1,37 @@
+"""Patches a Python process that a program under ``zerocopy run`` has started, such as a worker of torchrun.
+
+Python imports a module of this name when it starts. A module of the same name that the user has is imported too. Any
+release of Python may find this file, also one that has no zerocopy.
+"""
+
+import os
+import sys
+
+
+def _import_other():
+    """Import the ``sitecustomize`` that this one hides."""
+    this = sys.modules.pop(__name__)
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as error:
+        if getattr(error, "name", __name__) != __name__:
+            raise
+        sys.modules[__name__] = this  # the import that runs this file expects a module
+
+
+def _patch():
+    """Patch this process if its Python has zerocopy."""
+    try:
+        from zerocopy.launch.program import patch_this_process
+    except ImportError:
+        return
+    patch_this_process(os.environ["ZEROCOPY_RUN"] == "share")
+
+
+if __name__ == "sitecustomize":  # not where a tool imports all modules of the package
+    sys.path.remove(os.path.dirname(__file__))  # noqa: PTH120  # the program's path is as without zerocopy
+    try:
+        _import_other()
+    finally:
+        if "ZEROCOPY_RUN" in os.environ:
+            _patch()
