@@ -9,6 +9,7 @@ from ..engine.cases import Case
 from ..engine.loader import LOADERS
 from . import (
     cold,
+    distributed,
     far,
     floor,
     gpu,
@@ -37,6 +38,7 @@ AREAS = (  # in the order of the table
     cold,
     writing,
     share,
+    distributed,
     far,
     gpu,
 )

@@ -32,10 +32,17 @@ def failure(function, *arguments, **keywords):
         return [{rank: type(one[0]).__name__ for rank, one in failures.items()}, str(error)]
     return None
 
+def counted(field):
+    with open("/proc/self/io") as file:
+        return int(next(line.split()[1] for line in file if line.startswith(field)))
+
 def rchar():
     '''Return the bytes that this process has read by system calls.'''
-    with open("/proc/self/io") as file:
-        return int(next(line.split()[1] for line in file if line.startswith("rchar")))
+    return counted("rchar")
+
+def written():
+    '''Return the bytes that this process has written by system calls.'''
+    return counted("wchar")
 """
 LAUNCH = """
 def launch():

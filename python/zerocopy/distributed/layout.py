@@ -1,4 +1,4 @@
-"""Where each tensor of a new file lies, known before any of its bytes: ``.pt`` and ``.safetensors``."""
+"""The contents of a new file, known before any of its bytes: ``.pt`` and ``.safetensors``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import contextlib
 import io
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from zerocopy import _torch
 from zerocopy._torch import distributed
 from zerocopy.converting import outputs, safetensors_writer
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy.reading.extents import contiguous_strides
-from zerocopy.lazy.reading.segments import merged_dims
-from zerocopy.saving.atomic_file import NewFile, path_of_file, replacing
 from zerocopy.saving.checkpoint_writer import CheckpointWriter as RecordWriter
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickler import pickled, stored_tensor
@@ -33,25 +30,30 @@ class NewTensor(NamedTuple):
     shape: torch.Size
     dtype: torch.dtype
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
+        return self.shape.numel() * _torch.element_size(self.dtype)
 
-class NewCheckpoint(Protocol):
-    """A file that several processes write."""
 
-    def begin(self) -> tuple[str, dict[str, int]]:
-        """Make room. Return the path to write to, and the offset of each tensor."""
+class Content(Protocol):
+    """What one file is going to hold."""
+
+    def begin(self, descriptor: int) -> dict[str, int]:
+        """Reserve space for all tensors in an empty file. Return the offset of each."""
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
-        """Write the rest, and give the file its name."""
+        """Write the rest."""
 
-    def abandon(self) -> None:
-        """Delete the new file; the old one stays as it is."""
+    def close(self) -> None:
+        """Let go of everything, whether the file is finished or not."""
 
 
-def new_checkpoint(
-    path: str | os.PathLike[str], tensors: dict[str, NewTensor], values: list[str], alignment: int
-) -> NewCheckpoint:
-    """Return a new file of the format that its suffix says."""
-    if Path(path).suffix == outputs.SAFETENSORS:
+def content_of(
+    path: str, suffix: str, tensors: Mapping[str, NewTensor], values: list[str], alignment: int
+) -> Content:
+    """Return the content of a file in the format of a suffix. The path is for messages."""
+    if suffix == outputs.SAFETENSORS:
         if values:
             names = ", ".join(map(shown, values[:10]))
             raise UnsupportedError(
@@ -61,28 +63,9 @@ def new_checkpoint(
     return _Pickled(path, tensors, alignment)
 
 
-class _NewFile:
-    """The new file, until it has its name."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = path_of_file(path)
-        self._block = contextlib.ExitStack()
-
-    def _open(self) -> tuple[NewFile, FileSink]:
-        # Other processes find it by its name.
-        new = self._block.enter_context(replacing(self._path, has_name=True))
-        return new, FileSink(new.descriptor, os.fspath(self._path))
-
-    def abandon(self) -> None:
-        """Delete the new file; the old one stays as it is."""
-        error = RuntimeError("the save was not finished: the old file is unchanged")
-        with contextlib.suppress(RuntimeError):
-            self._block.__exit__(RuntimeError, error, None)
-
-
-class _Safetensors(_NewFile):
-    def __init__(self, path: str | os.PathLike[str], tensors: dict[str, NewTensor]) -> None:
-        super().__init__(path)
+class _Safetensors:
+    def __init__(self, path: str, tensors: Mapping[str, NewTensor]) -> None:
+        self._path = path
         described = {
             name: safetensors_writer.described(name, tensor.dtype, tensor.shape)
             for name, tensor in tensors.items()
@@ -92,38 +75,40 @@ class _Safetensors(_NewFile):
             raise UnsupportedError(f"{path}: .safetensors cannot hold {len(refused)} of its tensors: {names}")
         self._tensors = safetensors_writer.in_file_order(found for found in described.values() if found)
 
-    def begin(self) -> tuple[str, dict[str, int]]:
-        new, sink = self._open()
+    def begin(self, descriptor: int) -> dict[str, int]:
+        sink = FileSink(descriptor, self._path)
         sink.write(memoryview(safetensors_writer.header(self._tensors, {"format": "pt"})), lambda _: None)
         offsets, at = {}, sink.position
         for tensor in self._tensors:
             offsets[tensor.name] = at
             at += tensor.nbytes
-        os.truncate(new.descriptor, at)
-        return str(new.path), offsets
+        os.truncate(descriptor, at)
+        return offsets
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
-        self._block.close()
+        pass
+
+    def close(self) -> None:
+        pass
 
 
-class _Pickled(_NewFile):
+class _Pickled:
     """A zip archive as ``zerocopy.Writer`` writes it: the storages, and the pickle behind them."""
 
-    def __init__(self, path: str | os.PathLike[str], tensors: dict[str, NewTensor], alignment: int) -> None:
-        super().__init__(path)
-        self._tensors, self._alignment = tensors, alignment
+    def __init__(self, path: str, tensors: Mapping[str, NewTensor], alignment: int) -> None:
+        self._path, self._tensors, self._alignment = path, tensors, alignment
+        self._block = contextlib.ExitStack()
         self._records: RecordWriter | None = None
 
-    def begin(self) -> tuple[str, dict[str, int]]:
-        new, sink = self._open()
+    def begin(self, descriptor: int) -> dict[str, int]:
+        sink = FileSink(descriptor, self._path)
         # Ranks write parts of one storage, in any order: nobody has its bytes in a row for a checksum.
         writer = RecordWriter(sink, self._alignment, checksum=False, regular=False)
         self._records = self._block.enter_context(writer)
-        offsets = {}
-        for number, (name, tensor) in enumerate(self._tensors.items()):
-            nbytes = tensor.shape.numel() * torch.empty(0, dtype=tensor.dtype).element_size()
-            offsets[name] = writer.reserve(str(number), nbytes)
-        return str(new.path), offsets
+        return {
+            name: writer.reserve(str(number), tensor.nbytes)
+            for number, (name, tensor) in enumerate(self._tensors.items())
+        }
 
     def finish(self, values: Mapping[str, bytes], paths: Mapping[str, StatePath]) -> None:
         records = self._records
@@ -149,48 +134,6 @@ class _Pickled(_NewFile):
 
             records.pickle(pickled(state, self, store))
         records.finish()
+
+    def close(self) -> None:
         self._block.close()
-
-
-class Extent(NamedTuple):
-    """A part of a tensor in the new file.
-
-    Attributes
-    ----------
-    offset : int
-        Of the tensor's first element, in bytes.
-    shape, begin, size : tuple of int
-        Of the tensor; position and shape of the part.
-    """
-
-    offset: int
-    shape: tuple[int, ...]
-    begin: tuple[int, ...]
-    size: tuple[int, ...]
-
-    def write(self, descriptor: int, tensor: torch.Tensor) -> int:
-        """Write a part to its place. Return its bytes."""
-        row_by_row = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        content = safetensors_writer.elements_of(row_by_row)
-        itemsize = row_by_row.element_size()
-        strides = contiguous_strides(self.shape)
-        first = self.offset + sum(i * step for i, step in zip(self.begin, strides, strict=True)) * itemsize
-        dims = merged_dims(self.size, strides, contiguous_strides(self.size))
-        if dims is not None:
-            _write_runs(descriptor, content, first, 0, dims, itemsize)
-        return content.nbytes
-
-
-def _write_runs(
-    descriptor: int, content: memoryview, at: int, begin: int, dims: list[tuple[int, int, int]], itemsize: int
-) -> None:
-    if len(dims) > 1 or (dims and dims[0][1:] != (1, 1)):
-        n, step, own_step = dims[0]
-        for i in range(n):
-            inner = at + i * step * itemsize
-            _write_runs(descriptor, content, inner, begin + i * own_step * itemsize, dims[1:], itemsize)
-        return
-    left = content[begin : begin + itemsize * (dims[0][0] if dims else 1)]
-    while left:
-        done = os.pwrite(descriptor, left, at)
-        left, at = left[done:], at + done

@@ -1,4 +1,4 @@
-"""Write one ordinary file with ``torch.distributed.checkpoint.save``."""
+"""Write ordinary files with ``torch.distributed.checkpoint.save``."""
 
 from __future__ import annotations
 
@@ -15,39 +15,47 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
+from zerocopy.converting import shard_plan
 from zerocopy.display import shown
-from zerocopy.distributed.layout import SUFFIXES, Extent, NewCheckpoint, NewTensor, new_checkpoint
+from zerocopy.distributed.extent import Extent
+from zerocopy.distributed.layout import SUFFIXES, NewTensor
+from zerocopy.distributed.new_files import NewCheckpoint, new_checkpoint
 from zerocopy.saving.checkpoint_writer import checked_alignment
 
 
 class _WriteTargets(NamedTuple):
-    """The new file, and the extent of each item of a rank. The extent is None for items that are not tensors."""
+    """The new files, and the extent of each item of a rank. The extent is None for items that are not tensors."""
 
-    path: str
+    paths: list[str]
     extents: list[Extent | None]
 
 
 class CheckpointWriter(StorageWriter):
-    """Make ``torch.distributed.checkpoint.save`` write one ordinary file, which stock loaders read.
+    """Make ``torch.distributed.checkpoint.save`` write an ordinary file, or shards with an index.
 
-    The first rank creates a temporary file beside the target, and reserves space for all tensors. All ranks write their
-    own parts into the file in parallel: no tensor is sent to another rank. At the end the new file replaces the target
-    atomically. After an error, or if a rank is killed, the old file is unchanged. The new file is then deleted when the
-    writer is garbage collected, at process exit, or by the next save.
+    Stock loaders read the result. The first rank creates temporary files beside the target, and reserves space for all
+    tensors. All ranks write their own parts into the files in parallel: no tensor is sent to another rank. At the end
+    the new file, or the new index, replaces the old one atomically. After an error, or if a rank is killed, the old
+    checkpoint is unchanged. The new files are then deleted when the writer is garbage collected, at process exit, or by
+    the next save.
 
     Parameters
     ----------
     path : str or PathLike
-        ``.pt``, ``.pth``, ``.bin``, ``.ckpt`` or ``.safetensors``, on a file system that all ranks have.
+        ``.pt``, ``.pth``, ``.bin``, ``.ckpt`` or ``.safetensors``, on a file system that all ranks have. With
+        `max_shard_size` a folder too, for ``model.safetensors.index.json`` and its shards, or the path of an index.
+    max_shard_size : int or str, optional
+        Write shards of at most so many bytes, such as ``"5GB"``, and an index, named as transformers names them. A
+        tensor that is larger gets a shard of its own. Without this, all tensors are in one file.
     alignment : int
         Alignment of storages, as in ``zerocopy.save``. Used for ``.pt`` only.
 
     Raises
     ------
     ValueError
-        The suffix or the alignment is not supported.
+        The suffix, the size or the alignment is not supported.
     zerocopy.UnsupportedError
-        PyTorch is older than 2.2, or ``.safetensors`` cannot hold a value of the state.
+        PyTorch is older than 2.2, or the state has values that ``.safetensors`` or shards cannot hold.
 
     Notes
     -----
@@ -55,6 +63,10 @@ class CheckpointWriter(StorageWriter):
     Tied tensors are saved separately, as ``dcp.save`` does. Storages do not have checksums, because no rank sees all
     bytes of a storage. On NFS two clients must not write to one page at a time. Shards along any dimension but the
     first may do this. Local file systems and Lustre are safe.
+
+    A new shard never replaces a file. Where the names of shards are taken, those of the next save are
+    ``model-2-00001-of-00003.safetensors``, and so on. The shards of the old index are deleted after the new index is
+    in place.
 
     Examples
     --------
@@ -68,9 +80,17 @@ class CheckpointWriter(StorageWriter):
     {'model': {'weight': tensor([0., 1., 2.])}, 'step': 7}
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, alignment: int = 64) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_shard_size: int | str | None = None,
+        alignment: int = 64,
+    ) -> None:
         super().__init__()
-        self._path, self._alignment = _checked(path), checked_alignment(alignment)
+        self._most = None if max_shard_size is None else shard_plan.size_of(max_shard_size)
+        self._path, self._alignment = self._checked(path), checked_alignment(alignment)
+        self._names: list[str] = []
         self._pending = _Pending()
         # dcp.save does not call this object after a rank has failed, so a finalizer deletes the new file.
         weakref.finalize(self, self._pending.abandon)
@@ -81,51 +101,55 @@ class CheckpointWriter(StorageWriter):
         """Start a save. `checkpoint_id`, if given, is the new path."""
         self._pending.abandon()
         if checkpoint_id:
-            self._path = _checked(checkpoint_id)
+            self._path = self._checked(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool) -> None:
         """Do nothing: this writer needs no set-up."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Return the plan as it is."""
+        """Return the plan as it is, and remember the order of the names."""
+        self._names = [item.index.fqn for item in plan.items]
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Lay out the file, reserve space, and tell each rank where to write. The coordinator calls this."""
+        """Lay out the files, reserve space, and tell each rank where to write. The coordinator calls this."""
         self._pending.abandon()
         tensors = _tensors_of(plans)
+        # The planner spreads what all ranks have over the plans. Files keep the order of this rank's state.
+        tensors = {name: tensors[name] for name in dict.fromkeys([*self._names, *tensors]) if name in tensors}
         values = [
             item.index.fqn for plan in plans for item in plan.items if item.type == WriteItemType.BYTE_IO
         ]
-        new = self._pending.new = new_checkpoint(self._path, tensors, values, self._alignment)
-        path, offsets = new.begin()
+        new = self._pending.new = new_checkpoint(self._path, tensors, values, self._alignment, self._most)
+        paths, offsets = new.begin()
         return [
             dataclasses.replace(
-                plan, storage_data=_WriteTargets(path, [_extent_of(item, offsets) for item in plan.items])
+                plan, storage_data=_WriteTargets(paths, [_extent_of(item, offsets) for item in plan.items])
             )
             for plan in plans
         ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's parts."""
-        places: _WriteTargets = plan.storage_data
-        descriptor = os.open(places.path, os.O_WRONLY | os.O_CLOEXEC)
+        targets: _WriteTargets = plan.storage_data
+        by_file: dict[int, list[tuple[WriteItem, Extent]]] = {}
+        results: list[WriteResult] = []
+        for item, extent in zip(plan.items, targets.extents, strict=True):
+            if extent is None:
+                results.append(_result_of(item, planner))
+            else:
+                by_file.setdefault(extent.file, []).append((item, extent))
         try:
-            results = [
-                _write(descriptor, item, extent, planner)
-                for item, extent in zip(plan.items, places.extents, strict=True)
-            ]
-            os.fsync(descriptor)
+            for number, writes in by_file.items():
+                results += _write(targets.paths[number], writes, planner)
         except OSError as error:
             raise OSError(error.errno, os.strerror(error.errno or errno.EIO), os.fspath(self._path)) from None
-        finally:
-            os.close(descriptor)
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the values that are not tensors, and rename the file. The coordinator calls this."""
+        """Write the values that are not tensors, and rename the files. The coordinator calls this."""
         new = self._pending.new
         assert new is not None, "finish() was called before prepare_global_plan()"
         values = {
@@ -153,6 +177,11 @@ class CheckpointWriter(StorageWriter):
         """Return whether the suffix of the path is supported."""
         return Path(checkpoint_id).suffix in SUFFIXES
 
+    def _checked(self, path: str | os.PathLike[str]) -> Path:
+        if self._most is None and Path(path).suffix not in SUFFIXES:
+            raise ValueError(f"{os.fspath(path)}: expected a name that ends in one of {', '.join(SUFFIXES)}")
+        return Path(path)
+
 
 class _Pending:
     """The new file of a save that is not finished."""
@@ -165,12 +194,6 @@ class _Pending:
         new, self.new = self.new, None
         if new is not None and self._process == os.getpid():  # a forked child must not delete it
             new.abandon()
-
-
-def _checked(path: str | os.PathLike[str]) -> Path:
-    if Path(path).suffix not in SUFFIXES:
-        raise ValueError(f"{os.fspath(path)}: expected a name that ends in one of {', '.join(SUFFIXES)}")
-    return Path(path)
 
 
 def _tensors_of(plans: list[SavePlan]) -> dict[str, NewTensor]:
@@ -194,22 +217,35 @@ def _tensors_of(plans: list[SavePlan]) -> dict[str, NewTensor]:
     return found
 
 
-def _extent_of(item: WriteItem, offsets: dict[str, int]) -> Extent | None:
+def _extent_of(item: WriteItem, offsets: dict[str, tuple[int, int]]) -> Extent | None:
     if item.type == WriteItemType.BYTE_IO or item.tensor_data is None:
         return None
     data = item.tensor_data
     return Extent(
-        offsets[item.index.fqn], tuple(data.size), tuple(data.chunk.offsets), tuple(data.chunk.sizes)
+        *offsets[item.index.fqn], tuple(data.size), tuple(data.chunk.offsets), tuple(data.chunk.sizes)
     )
 
 
-def _write(descriptor: int, item: WriteItem, extent: Extent | None, planner: SavePlanner) -> WriteResult:
+def _result_of(item: WriteItem, planner: SavePlanner) -> WriteResult:
+    """Return the result of a value that is not a tensor: the coordinator writes it."""
     data: Any = planner.resolve_data(item)
-    if extent is None:
-        content = bytes(data.getbuffer())
-        return WriteResult(item.index, len(content), content)
-    if tuple(data.shape) != extent.size or not isinstance(data, torch.Tensor):
-        raise ValueError(
-            f"expected a part of shape {extent.size} of {shown(item.index.fqn)}, found {tuple(data.shape)}"
-        )
-    return WriteResult(item.index, extent.write(descriptor, data), None)
+    content = bytes(data.getbuffer())
+    return WriteResult(item.index, len(content), content)
+
+
+def _write(path: str, writes: list[tuple[WriteItem, Extent]], planner: SavePlanner) -> list[WriteResult]:
+    """Write this rank's parts of one file."""
+    results = []
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        for item, extent in writes:
+            data: Any = planner.resolve_data(item)
+            if tuple(data.shape) != extent.size or not isinstance(data, torch.Tensor):
+                raise ValueError(
+                    f"expected a part of shape {extent.size} of {shown(item.index.fqn)}, found {tuple(data.shape)}"
+                )
+            results.append(WriteResult(item.index, extent.write(descriptor, data), None))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return results
