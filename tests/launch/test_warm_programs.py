@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from sharing import wait_until
-from warm_starts import WARM, Place
+from warm_starts import PYTHON, WARM, Place
 
 # The modules that the cases use, so that one fork server has them for all cases.
 IMPORTS = """
@@ -22,6 +22,7 @@ import multiprocessing.popen_spawn_posix, multiprocessing.connection, multiproce
 import queue, random, re, resource, runpy, select, shutil, signal, socket, sqlite3, stat, string, struct, subprocess
 import sys, tempfile, textwrap, threading, time, timeit, traceback, unittest, uuid, warnings, weakref, zipfile
 import readline, rlcompleter, concurrent.futures.thread, multiprocessing.synchronize, multiprocessing.resource_tracker
+import multiprocessing.forkserver, multiprocessing.popen_forkserver
 """
 
 CASES = {
@@ -106,6 +107,26 @@ CASES = {
     "fork_process": "import multiprocessing as m\nif __name__ == '__main__':\n    with m.get_context('fork').Pool(2) as p: print(p.map(abs, [-1, -2]), m.current_process().name)",
     "spawn_process": "import multiprocessing as m\ndef f(x): return (x, __name__)\nif __name__ == '__main__':\n    with m.get_context('spawn').Pool(1) as p: print(p.map(f, [1, 2]))",
     "queue_process": "import multiprocessing as m\ndef f(q): q.put('sent')\nif __name__ == '__main__':\n    q = m.get_context('fork').Queue(); p = m.get_context('fork').Process(target=f, args=(q,)); p.start(); print(q.get()); p.join(); print(p.exitcode)",
+    "forkserver_process": "import multiprocessing as m\ndef f(x): return (x, __name__)\nif __name__ == '__main__':\n    with m.get_context('forkserver').Pool(1) as p: print(p.map(f, [1, 2]))",
+    "numbers_of_processes": """
+        import logging, multiprocessing as m, os, sys, threading
+        def same(): return os.getpid() == threading.get_native_id() == m.current_process().pid == int(os.readlink("/proc/self"))
+        def f(q): q.put((same(), os.getppid() == m.parent_process().pid, m.current_process().name))
+        if __name__ == "__main__":
+            q = m.get_context("fork").Queue(); p = m.get_context("fork").Process(target=f, args=(q,)); p.start(); print(q.get()); p.join()
+            logging.basicConfig(format="%(process)d"); print(same(), p.pid != os.getpid(), logging.makeLogRecord({}).process is None)
+            print(logging.LogRecord("a", 1, "b", 2, "c", (), None).process == os.getpid(), flush=True)
+            if os.fork() == 0: print("forked", same() or os.getpid() == os.getpgrp(), flush=True); os._exit(0)
+            os.wait()
+        """,
+    "random_in_forks": "import os, random\nr, w = os.pipe()\nif os.fork() == 0:\n    os.write(w, str(random.random()).encode()); os._exit(0)\nos.wait(); print(float(os.read(r, 99)) != random.random())",
+    "signal_pipe": "import signal, sys\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\nimport os\nr, w = os.pipe(); os.close(r); os.write(w, b'x')",
+    "signal_to_group": "import os, signal\nos.setpgid(0, 0); signal.signal(signal.SIGUSR1, lambda *_: print('heard')); os.killpg(0, signal.SIGUSR1)",
+    "signal_in_thread": "import signal, threading, time\nsignal.signal(signal.SIGALRM, lambda *_: print(threading.current_thread().name)); signal.setitimer(signal.ITIMER_REAL, .05)\nt = threading.Thread(target=time.sleep, args=(.2,)); t.start(); t.join()",
+    "exit_in_thread": "import sys, threading\nt = threading.Thread(target=sys.exit, args=(3,)); t.start(); t.join(); print('on')",
+    "exit_large": "import sys; sys.exit(256 + 5)",
+    "exit_in_atexit": "import atexit, sys\natexit.register(int, 'x')\nsys.exit(4)",
+    "memory_limit": "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\ntry: files = [open('/dev/null') for _ in range(99)]\nexcept OSError as e: print(e.errno)",
     "locale": "import locale, sys\nprint(locale.getlocale(), locale.setlocale(locale.LC_CTYPE), sys.getfilesystemencoding(), sys.getdefaultencoding())",
     "time_zone": "import time; print(time.tzname, time.localtime(0).tm_hour)",
     "seeded": "import random; random.seed(1); print(random.random(), random.getrandbits(64))",
@@ -170,6 +191,35 @@ def test_variable_in_the_environment_is_seen_as_by_python(place: Place, variable
     place.wait()
     place.assert_same(program, **variables)
     assert place.was_warm, place.reason
+
+
+@pytest.mark.parametrize(
+    "setting", ["umask 027", "ulimit -n 300", "ulimit -s 4096; nice -n 3 true", "trap '' USR1"]
+)
+def test_setting_of_the_shell_is_seen_as_by_python(place: Place, setting: str) -> None:
+    text = """
+    import os, resource, signal
+    open("made", "w").close()
+    print(oct(os.stat("made").st_mode), oct(os.umask(0)), [resource.getrlimit(n) for n in range(16)])
+    print(signal.getsignal(signal.SIGUSR1)); os.remove("made")
+    """
+    shell = ["/bin/sh", "-c", f'{setting}; exec "$@"', "sh"]
+    plain, warm = (place.run([*shell, *command], textwrap.dedent(text)) for command in (PYTHON, WARM))
+    assert (warm.returncode, warm.stdout, warm.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
+def test_module_matches_python(place: Place) -> None:
+    text = "import sys, __main__; print(sys.argv, sys.path, __name__, __file__, __spec__.name, __package__)"
+    (place.folder / "package").mkdir()
+    (place.folder / "package" / "__init__.py").write_text("print('package')")
+    (place.folder / "package" / "__main__.py").write_text(text)
+    for name in ("program", "package", "missing_module"):
+        plain, warm = (place.run([*command, "-m", name], text) for command in (PYTHON, WARM))
+        assert warm.stdout == plain.stdout
+        assert (warm.returncode, warm.stderr.replace(WARM[0], PYTHON[0])) == (plain.returncode, plain.stderr)
+        place.wait()
+        assert place.run([*WARM, "-m", name], text).stdout == plain.stdout
+        assert place.was_warm or name == "missing_module", place.reason
 
 
 def test_edited_own_module_is_imported_anew(place: Place) -> None:

@@ -100,7 +100,7 @@ class Place:
         self, command: list[str], text: str, *arguments: str, stdin: str = "", **variables: str
     ) -> subprocess.CompletedProcess[str]:
         (self.folder / "program.py").write_text(text)
-        with self.counting() if command is WARM else contextlib.nullcontext():
+        with self.counting() if "--warm" in command else contextlib.nullcontext():
             return subprocess.run(
                 [*command, "program.py", *arguments],
                 cwd=self.folder,

@@ -34,6 +34,8 @@ class Recorder:
 
     def __init__(self, request: Request, path: list[str], preloaded: records.Record | None = None) -> None:
         self._request, self._path, self._preloaded = request, path, preloaded
+        # A fork server has modules that it needs itself: the next one will have them too.
+        self._there_before = set() if preloaded is None else set(sys.modules)
         self._environment = dict(os.environ)
         self._circumstances = self._describe(records.Record(request.identity))
         self._identity, self._pid = request.identity, os.getpid()
@@ -63,8 +65,7 @@ class Recorder:
 
     def _record(self, before: records.Record) -> records.Record:
         """Return the record after this run. Modules that this run did not need stay: other arguments may need them."""
-        known = set(before.modules)
-        found = [*before.modules, *_modules(known)]
+        found = [*before.modules, *_modules(self._there_before.union(before.modules))]
         changed = {
             name
             for name in {*os.environ, *self._environment} - {descendants.VARIABLE, descendants.PATH}

@@ -1,0 +1,127 @@
+"""``zerocopy run --warm`` in virtual environments of its own, and with torch: what a fork server may not keep."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from warm_starts import WARM, Place
+
+
+class Environment:
+    """A virtual environment that finds zerocopy where the tests do."""
+
+    def __init__(self, folder: Path) -> None:
+        venv.create(folder, symlinks=True)
+        self.python = folder / "bin" / "python"
+        self.packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+        paths = [path for path in sys.path if path.endswith("-packages")]
+        (self.packages / "others.pth").write_text("\n".join(paths))
+
+    def run(self, place: Place, text: str) -> tuple[str, str]:
+        """Return what ``python`` prints, and what a warm start prints."""
+        command = [str(self.python)]
+        plain = place.run(command, text)
+        warm = place.run([*command, *WARM], text)
+        assert (warm.returncode, warm.stderr) == (plain.returncode, plain.stderr)
+        return plain.stdout, warm.stdout
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> list[Environment]:
+    return [Environment(tmp_path_factory.mktemp("venv") / name) for name in ("one", "two")]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with Place(tmp_path) as place:
+        yield place
+
+
+def test_program_starts_warm_with_its_own_virtual_environment(
+    place: Place, environments: list[Environment]
+) -> None:
+    text = "import dependency, sys; print(dependency.VALUE, sys.prefix, sys.executable, sys.path)"
+    for number, environment in enumerate(environments):
+        (environment.packages / "dependency.py").write_text(f"VALUE = {number}\n")
+    for environment in environments:
+        environment.run(place, text)
+        place.wait()
+    for number, environment in enumerate(environments):
+        plain, warm = environment.run(place, text)
+        assert warm == plain
+        assert plain.startswith(f"{number} ")
+
+
+def test_edited_dependency_is_seen_by_the_next_start(place: Place, environments: list[Environment]) -> None:
+    environment = environments[0]
+    text = """
+import dependency
+try:
+    import installed_later
+    print(dependency.VALUE, installed_later.VALUE)
+except ImportError:
+    print(dependency.VALUE)
+"""
+    dependency = environment.packages / "dependency.py"
+    dependency.write_text("VALUE = 'first'\n")
+    later = environment.packages / "installed_later.py"
+    for path, value, printed in (
+        (dependency, "first", "first\n"),
+        (dependency, "other", "other\n"),  # as many bytes as before
+        (later, "new", "other new\n"),
+    ):
+        path.write_text(f"VALUE = '{value}'\n")
+        assert environment.run(place, text) == (printed, printed)
+        place.wait()
+        assert environment.run(place, text) == (printed, printed)
+        assert place.was_warm, place.reason
+    later.unlink()
+
+
+# Fork servers never ask for devices, so a program may choose them. Workers of a DataLoader are forked by the program.
+TORCH = """
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+import random, sys
+import numpy, torch, torch.utils.data
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        info = torch.utils.data.get_worker_info()
+        return torch.tensor([index, info.id, os.getppid() == parent])
+
+parent = os.getpid()
+print([batch.tolist() for batch in torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2)])
+print(torch.cuda.device_count(), torch.get_num_threads(), torch.get_num_interop_threads())
+unseeded = torch.rand(1).item(), numpy.random.rand(), random.random()
+torch.manual_seed(3); numpy.random.seed(3)
+print(torch.rand(2), numpy.random.rand(), torch.randn(300, 300).svd().S[:3])
+print(*unseeded, file=sys.stderr)
+"""
+
+
+def test_torch_program_matches_python_and_draws_anew(place: Place) -> None:
+    place.prepare(TORCH)
+    plain = place.run([sys.executable], TORCH)
+    first, second = (place.run(WARM, TORCH) for _ in range(2))
+    assert place.was_warm, place.reason
+    assert first.stdout == second.stdout == plain.stdout
+    assert len({*plain.stderr.split(), *first.stderr.split(), *second.stderr.split()}) == 9
+
+
+def test_fork_server_of_torch_has_one_thread_and_a_child_little_memory_of_its_own(place: Place) -> None:
+    text = """
+import os, re, torch
+print(re.findall("Private_Dirty: +(\\\\d+)", open("/proc/self/smaps_rollup").read())[0], len(os.listdir(f"/proc/{os.getppid()}/task")))
+"""
+    place.prepare(text)
+    kilobytes, threads = map(int, place.run(WARM, text).stdout.split())
+    assert place.was_warm, place.reason
+    assert threads == 1
+    assert kilobytes < 30_000
