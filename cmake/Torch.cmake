@@ -63,26 +63,28 @@ print("\ntorch-facts|" + "|".join(facts) + "|")
   set(${prefix}_PYTHON "${tag}" PARENT_SCOPE)
 endfunction()
 
-# add_bridge(<python> <source>) builds bridges/libzerocopy_bridge-<release>-<C++ ABI>.so for the torch of a Python. Python finds
-# that name by zerocopy/_native/stamp.py. <release> is the minor release, or the whole version of a pre-release.
-function(add_bridge python source)
-  ask_torch("${python}" torch)
-  if(NOT torch_VERSION)
-    message(STATUS "${python} has no torch: no bridge is built for it")
-    return()
-  endif()
-  message(STATUS "bridge to torch ${torch_VERSION} of ${python}")
-  if(NOT torch_PYTHON STREQUAL Python_SOABI)
-    message(FATAL_ERROR "${python} is ${torch_PYTHON}, and the build is for ${Python_SOABI}: choose the same Python")
-  endif()
-  string(REGEX REPLACE "[+].*" "" release "${torch_VERSION}")
+# make_bridge(<version> <C++ ABI> <source> INCLUDES ... LIBRARIES ...) builds
+# bridges/libzerocopy_bridge-<release>-<C++ ABI>.so. Python finds that name by zerocopy/_native/stamp.py. <release> is the
+# minor release, or the whole version of a pre-release. If the libraries are a system's, whose names have a version, the
+# name ends with -system: the file cannot be linked to those of the package index too.
+function(make_bridge version abi source)
+  cmake_parse_arguments(torch "" "" "INCLUDES;LIBRARIES" ${ARGN})
+  string(REGEX REPLACE "[+].*" "" release "${version}")
   if(release MATCHES "^([0-9]+[.][0-9]+)([.][0-9]+)*([.]post[0-9]+)?$")
     set(release "${CMAKE_MATCH_1}")
   endif()
-  set(name "zerocopy_bridge-${release}-${torch_CXX11_ABI}")
+  set(name "zerocopy_bridge-${release}-${abi}")
+  list(GET torch_LIBRARIES -1 library)
+  if(NOT TARGET "${library}")
+    file(REAL_PATH "${library}" library)
+    if(library MATCHES "[.]so[.]")
+      string(APPEND name "-system")
+    endif()
+  endif()
   if(TARGET "${name}")
     return()
   endif()
+  message(STATUS "${name}: ${version}")
 
   add_library("${name}" MODULE "${source}")
   target_include_directories("${name}" PRIVATE csrc)
@@ -92,13 +94,54 @@ function(add_bridge python source)
     target_include_directories("${name}" SYSTEM BEFORE PRIVATE "${pybind11_parent}")
   endif()
   target_include_directories("${name}" SYSTEM PRIVATE ${torch_INCLUDES})
+  foreach(folder IN LISTS torch_INCLUDES)  # torch's messages have the paths of headers
+    target_compile_options("${name}" PRIVATE "-fmacro-prefix-map=${folder}=torch/include")
+  endforeach()
   target_compile_definitions("${name}" PRIVATE
-    _GLIBCXX_USE_CXX11_ABI=${torch_CXX11_ABI}
-    ZEROCOPY_BRIDGE_TORCH="${torch_VERSION}"
-    ZEROCOPY_BRIDGE_PYTHON="${torch_PYTHON}")
+    _GLIBCXX_USE_CXX11_ABI=${abi}
+    ZEROCOPY_BRIDGE_TORCH="${version}"
+    ZEROCOPY_BRIDGE_PYTHON="${Python_SOABI}")
   target_link_libraries("${name}" PRIVATE zerocopy_options Python::Module ${torch_LIBRARIES})
   # `import torch` comes first and has loaded these libraries, so the bridge needs no path to them.
   set_target_properties("${name}" PROPERTIES SKIP_BUILD_RPATH ON
     LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/bridges")
   add_dependencies(bridges "${name}")
+endfunction()
+
+# add_bridge(<python> <source>) builds a bridge to the torch of a Python.
+function(add_bridge python source)
+  ask_torch("${python}" torch)
+  if(NOT torch_VERSION)
+    message(STATUS "${python} has no torch: no bridge is built for it")
+    return()
+  endif()
+  if(NOT torch_PYTHON STREQUAL Python_SOABI)
+    message(FATAL_ERROR "${python} is ${torch_PYTHON}, and the build is for ${Python_SOABI}: choose the same Python")
+  endif()
+  make_bridge("${torch_VERSION}" "${torch_CXX11_ABI}" "${source}"
+    INCLUDES ${torch_INCLUDES} LIBRARIES ${torch_LIBRARIES})
+endfunction()
+
+# add_bridges_to_headers(<folder> <source>) builds bridges to the releases whose headers are in <folder>/<version>, as the
+# package index has them. The libraries of these releases are not there: empty ones with their names are linked.
+function(add_bridges_to_headers folder source)
+  set(libraries "")
+  file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/empty.cpp" "")
+  foreach(name IN ITEMS torch_python torch_cpu torch c10)
+    add_library("empty_${name}" SHARED "${CMAKE_CURRENT_BINARY_DIR}/empty.cpp")
+    set_target_properties("empty_${name}" PROPERTIES OUTPUT_NAME "${name}"
+      LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/empty_libraries")
+    list(APPEND libraries "empty_${name}")
+  endforeach()
+  file(GLOB versions RELATIVE "${folder}" "${folder}/*")
+  foreach(version IN LISTS versions)
+    set(includes "${folder}/${version}" "${folder}/${version}/torch/csrc/api/include")
+    set(abis 1)
+    if(version VERSION_LESS 2.7)  # the package index had builds with the old ABI, other distributors with the new one
+      list(APPEND abis 0)
+    endif()
+    foreach(abi IN LISTS abis)
+      make_bridge("${version}" "${abi}" "${source}" INCLUDES ${includes} LIBRARIES -Wl,--no-as-needed ${libraries})
+    endforeach()
+  endforeach()
 endfunction()

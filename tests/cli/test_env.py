@@ -10,7 +10,7 @@ import torch
 from json_schemas import require_valid
 
 import zerocopy
-from zerocopy import cli
+from zerocopy import _native, cli
 
 
 def facts(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
@@ -29,6 +29,7 @@ def test_env_names_the_running_versions(
     assert found["versions"]["torch"] == torch.__version__
     assert found["versions"]["zerocopy's extension"] == "loads"
     assert found["torch"]["patched"] is False
+    assert found["torch"]["bridge"] == str(_native.bridge_info())
     assert found["variables"]["ZEROCOPY_BACKEND"] == "pread"
 
 

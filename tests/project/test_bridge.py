@@ -21,7 +21,8 @@ from zerocopy._native import bridges, compilation, stamp
 
 PACKAGE = Path(zerocopy.__file__).parent
 RUNNING = stamp.running_stamp(_native._C.bridge_abi())
-NAME = stamp.file_name(RUNNING.torch, RUNNING.cxx11_abi)
+NAMES = stamp.file_names(RUNNING.torch, RUNNING.cxx11_abi)
+(NAME,) = (name for name in NAMES if (PACKAGE / name).is_file())
 
 CHOICE = """
 import json, sys, zerocopy
@@ -41,7 +42,7 @@ class Installation:
         shutil.copytree(PACKAGE, self.site / "zerocopy")
         self.bridge = self.site / "zerocopy" / NAME
         self.built = self.cache / "zerocopy" / "bridges" / bridges.cache_path(RUNNING).name
-        self.built.parent.mkdir(parents=True)
+        self.built.parent.mkdir(mode=0o700, parents=True)
 
     def environment(self) -> dict[str, str]:
         return {"PYTHONPATH": str(self.site), "XDG_CACHE_HOME": str(self.cache), "ZEROCOPY_BRIDGE": ""}
@@ -114,7 +115,7 @@ def test_bridge_of_the_package_is_the_first_choice(installation: Installation) -
 def test_choice_is_logged_at_debug_level(installation: Installation) -> None:
     choice = installation.choice("import logging; logging.basicConfig(level='DEBUG')")
     (line,) = [line for line in choice.stderr.splitlines() if "bridge to PyTorch" in line]
-    assert line.startswith("DEBUG:zerocopy:") and RUNNING.torch in line and NAME in line
+    assert line == f"DEBUG:zerocopy:bridge to PyTorch {RUNNING.torch}: prebuilt, {installation.bridge}"
 
 
 def test_bridge_in_the_cache_is_the_second_choice(installation: Installation) -> None:
@@ -182,9 +183,47 @@ def test_damaged_bridge_is_refused(installation: Installation, content: bytes) -
     assert str(installation.bridge) in choice.refused
 
 
-def test_bridge_that_others_can_write_is_refused(installation: Installation) -> None:
+def test_truncated_bridge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dynamic linker would end the process, so this one is told from a whole bridge before it is loaded."""
+    whole = (PACKAGE / NAME).read_bytes()
+    begin = whole.index(b"zerocopy-bridge-stamp") + 200
+    monkeypatch.setattr(bridges, "PACKAGE", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for size in range(begin, len(whole), (len(whole) - begin) // 4):
+        (tmp_path / NAME).write_bytes(whole[:size])
+        if stamp.is_whole(whole[:size]):  # only the names of sections are missing
+            continue
+        assert bridges.choose().refused[0] == f"{tmp_path / NAME}: the file is truncated"
+    assert stamp.is_whole(whole) and not stamp.is_whole(whole[:begin])
+
+
+def test_bridge_to_another_build_of_torch_is_refused(installation: Installation) -> None:
+    """Loading it would bring a second torch into the process, if the system has one."""
+    content = installation.bridge.read_bytes()
+    library = next(name for name in stamp.libraries_in(content) if name.startswith("libc10"))
+    other = library[:-1] + "7" if library[-1].isdigit() else library[:-2] + ".7"
+    installation.bridge.write_bytes(content.replace(library.encode() + b"\0", other.encode() + b"\0"))
+    choice = installation.choice()
+    assert choice.kind == "portable"
+    assert f"it is linked to {other}" in choice.refused
+
+
+def test_bridge_for_the_libraries_of_a_system_has_another_name(installation: Installation) -> None:
+    """A package may have both, and takes the one that fits."""
+    first, second = (installation.site / "zerocopy" / name for name in NAMES)
+    fits = installation.bridge.read_bytes()
+    library = next(name for name in stamp.libraries_in(fits) if name.startswith("libc10")).encode()
+    first.write_bytes(fits.replace(library + b"\0", library[:-1] + b"7\0"))
+    second.write_bytes(fits)
+    choice = installation.choice()
+    assert (choice.kind, choice.path) == ("prebuilt", str(second))
+    assert choice.refused.startswith(f"{first}: it is linked to") and choice.stderr == ""
+
+
+@pytest.mark.parametrize("place", ["the file", "its folder"])
+def test_bridge_that_others_can_write_is_refused(installation: Installation, place: str) -> None:
     installation.bridge.rename(installation.built)
-    installation.built.chmod(0o777)
+    (installation.built if place == "the file" else installation.built.parent).chmod(0o777)
     choice = installation.choice()
     assert choice.kind == "portable"
     assert "can write to it" in choice.refused
@@ -233,7 +272,7 @@ def build_bridge(installation: Installation, *arguments: str, **environment: str
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, **installation.environment(), "ZEROCOPY_BRIDGE": "portable", **environment},
+        env={**os.environ, **installation.environment(), **environment},
     )
 
 
@@ -265,11 +304,36 @@ def test_built_bridge_is_used_by_the_next_process(installation: Installation, co
 
     compiler.unlink()
     again = build_bridge(installation, CXX=str(compiler))
-    assert (again.returncode, "there already" in again.stdout) == (0, True)
+    assert (again.returncode, "there already" in again.stdout, again.stderr) == (0, True, "")
     assert build_bridge(installation, "--force", CXX=str(compiler)).returncode == 2
 
 
+def test_build_beside_a_bridge_of_the_package_compiles_nothing(installation: Installation) -> None:
+    done = build_bridge(installation, CXX="/nonexistent/c++")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"there already, prebuilt, {installation.bridge}" in done.stdout
+
+
+def test_build_replaces_a_refused_bridge(installation: Installation, compiler: Path) -> None:
+    installation.bridge.unlink()
+    installation.built.write_bytes(b"damaged")
+    done = build_bridge(installation, CXX=str(compiler))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert installation.built.read_bytes() == (PACKAGE / NAME).read_bytes()
+
+
+def test_build_into_a_folder_that_cannot_be_written_says_which_variable_to_set(
+    installation: Installation, compiler: Path, tmp_path: Path
+) -> None:
+    installation.bridge.unlink()
+    (tmp_path / "file").touch()
+    done = build_bridge(installation, CXX=str(compiler), XDG_CACHE_HOME=str(tmp_path / "file"))
+    assert done.returncode == 2
+    assert "the bridge cannot be stored" in done.stderr and "set XDG_CACHE_HOME" in done.stderr
+
+
 def test_build_without_a_compiler_names_the_package(installation: Installation) -> None:
+    installation.bridge.unlink()
     done = build_bridge(installation, CXX="/nonexistent/c++")
     assert done.returncode == 2
     assert "no C++ compiler (/nonexistent/c++ not found): install one" in done.stderr
@@ -277,6 +341,7 @@ def test_build_without_a_compiler_names_the_package(installation: Installation) 
 
 
 def test_build_by_a_failing_compiler_shows_its_words(installation: Installation, tmp_path: Path) -> None:
+    installation.bridge.unlink()
     program = tmp_path / "failing"
     program.write_text("#!/bin/sh\necho 'error: no such register' >&2\nexit 3\n")
     program.chmod(0o755)
@@ -287,6 +352,7 @@ def test_build_by_a_failing_compiler_shows_its_words(installation: Installation,
 
 
 def test_built_bridge_that_cannot_be_loaded_is_not_kept(installation: Installation, tmp_path: Path) -> None:
+    installation.bridge.unlink()
     program = tmp_path / "compiler"
     program.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho nothing >"$2"\n')
     program.chmod(0o755)

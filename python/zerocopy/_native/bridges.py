@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import stat
@@ -11,7 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerocopy import _C, environment
-from zerocopy._native.stamp import Stamp, file_name, mismatch, read_stamp, running_stamp
+from zerocopy._native.stamp import (
+    Stamp,
+    file_names,
+    is_whole,
+    libraries_in,
+    mismatch,
+    running_stamp,
+    stamp_in,
+)
 from zerocopy.errors import UnsupportedError
 
 _log = logging.getLogger("zerocopy")
@@ -28,6 +37,10 @@ class BridgeInfo(NamedTuple):
     path: Path | None  #: None of the portable bridge, which is a part of the extension
     torch: str  #: the version of PyTorch that is running
     refused: tuple[str, ...]  #: each other bridge that was looked at, and why it was not taken
+
+    def __str__(self) -> str:
+        chosen = self.kind if self.path is None else f"{self.kind}, {self.path}"
+        return f"{chosen} (refused: {'; '.join(self.refused)})" if self.refused else chosen
 
 
 def cache_path(stamp: Stamp) -> Path:
@@ -63,12 +76,15 @@ def choose() -> BridgeInfo:
                 "; ".join(refused),
                 ADVICE,
             )
-    _log.debug("bridge to PyTorch %s: %s", running.torch, info.path or info.kind)
-    return info._replace(refused=tuple(refused))
+    info = info._replace(refused=tuple(refused))
+    _log.debug("bridge to PyTorch %s: %s", running.torch, info)
+    return info
 
 
 def _candidates(running: Stamp) -> Iterator[tuple[str, Path]]:
-    yield "prebuilt", PACKAGE / file_name(running.torch, running.cxx11_abi)
+    prebuilt = [PACKAGE / name for name in file_names(running.torch, running.cxx11_abi)]
+    for path in [path for path in prebuilt if path.exists()] or prebuilt[:1]:
+        yield "prebuilt", path
     with contextlib.suppress(RuntimeError):
         yield "built", cache_path(running)
 
@@ -76,18 +92,32 @@ def _candidates(running: Stamp) -> Iterator[tuple[str, Path]]:
 def _refusal(path: Path, running: Stamp, *, exact: bool) -> str:
     """Load a bridge, and return why that cannot be done; an empty string if it is loaded."""
     try:
-        if exact and not _is_safe(path.stat()):
-            return "others than this user can write to it"
-        found = read_stamp(path)
+        if exact and not all(_is_safe(place.stat()) for place in (path, path.parent)):
+            return "others than this user can write to it or to its folder"
+        content = path.read_bytes()
     except OSError as error:
         return "there is none" if isinstance(error, FileNotFoundError) else str(error.strerror)
+    found = stamp_in(content)
     if reason := mismatch(found, running, exact=exact):
         return reason
+    if not is_whole(content):
+        return "the file is truncated"
+    for name in libraries_in(content):
+        if not _is_loaded(name):  # the dynamic linker would load a second torch into the process
+            return f"it is linked to {name}, which is not a library of this PyTorch"
     try:
         _C.load_bridge(os.fsencode(path), str(found))
     except UnsupportedError as error:
         return str(error)
     return ""
+
+
+def _is_loaded(library: str) -> bool:
+    try:
+        ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return False
+    return True
 
 
 def _is_safe(status: os.stat_result) -> bool:

@@ -32,39 +32,33 @@ _C.load_bridge(os.fsencode(sys.argv[1]), sys.argv[2])
 """
 
 
-def compile_bridge(*, force: bool = False) -> tuple[Path, bool]:
-    """Compile a bridge to the running torch into the user's cache.
-
-    Parameters
-    ----------
-    force
-        Whether to compile a bridge that exists already.
-
-    Returns
-    -------
-    tuple of Path and bool
-        The bridge, and whether it was compiled now.
+def compile_bridge() -> Path:
+    """Compile a bridge to the running torch into the user's cache, and return its path.
 
     Raises
     ------
     zerocopy.UnsupportedError
-        If no compiler is found, if headers are missing, or if the compiler fails.
+        If no compiler is found, if headers are missing, if the compiler fails, or if the cache cannot be written.
     """
     stamp = running_stamp(_C.bridge_abi())
-    target = cache_path(stamp)
-    if target.exists() and not force:
-        return target, False
     command = _command(stamp)
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
+    try:
+        target = cache_path(stamp)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(dir=target.parent)
+    except (RuntimeError, OSError) as error:
+        raise UnsupportedError(
+            f"the bridge cannot be stored ({error}): set XDG_CACHE_HOME to a folder that only you can write to"
+        ) from error
+    with folder as name:
+        made = Path(name) / target.name
         _run([*command, "-o", str(made)], "the compiler failed")
         made.chmod(0o755)
         environment = {**os.environ, "ZEROCOPY_BRIDGE": "portable"}
-        trial = [sys.executable, "-c", _TRIAL, str(made), str(stamp)]
+        trial = [sys.executable, "-P", "-c", _TRIAL, str(made), str(stamp)]
         _run(trial, "the bridge was compiled and cannot be loaded", environment)
         made.replace(target)
-    return target, True
+    return target
 
 
 def _command(stamp: Stamp) -> list[str]:

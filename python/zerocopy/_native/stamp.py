@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
 from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,8 @@ _STAMP = re.compile(
     rb"zerocopy-bridge-stamp: abi=(?P<abi>\d+) torch=(?P<torch>\S+) cxx11abi=(?P<cxx11_abi>[01]) "
     rb"python=(?P<python>[^\s;]+);"
 )
+# Names of torch's libraries among the strings of a shared object, which end with zeros.
+_LIBRARY = re.compile(rb"(?<=\0)lib(?:c10|torch\w*)\.so[.\d]*(?=\0)")
 _FINAL = re.compile(r"(\d+\.\d+)(\.\d+)*(\.post\d+)?")
 
 
@@ -38,14 +40,33 @@ def running_stamp(abi: int) -> Stamp:
     return Stamp(abi, str(torch.__version__), int(torch.compiled_with_cxx11_abi()), python)
 
 
-def read_stamp(path: Path) -> Stamp | None:
-    """Return the stamp of a shared object, which is not loaded; None if it has no stamp."""
-    found = _STAMP.search(path.read_bytes())
+def stamp_in(content: bytes) -> Stamp | None:
+    """Return the stamp in the bytes of a shared object; None if it has no stamp."""
+    found = _STAMP.search(content)
     if found is None:
         return None
     return Stamp(
         int(found["abi"]), found["torch"].decode(), int(found["cxx11_abi"]), found["python"].decode()
     )
+
+
+def libraries_in(content: bytes) -> list[str]:
+    """Return the names of torch's libraries that a shared object is linked to."""
+    return [name.decode() for name in _LIBRARY.findall(content)]
+
+
+def is_whole(content: bytes) -> bool:
+    """Return whether a shared object of 64 bits has all bytes that the dynamic linker would map.
+
+    The linker does not check this, and its first access to a missing page would end the process.
+    """
+    try:
+        (table,) = struct.unpack_from("=Q", content, 32)
+        size, count = struct.unpack_from("=HH", content, 54)
+        segments = [struct.unpack_from("=8xQ16xQ", content, table + i * size) for i in range(count)]
+    except struct.error:
+        return False
+    return content[:5] == b"\x7fELF\2" and all(begin + length <= len(content) for begin, length in segments)
 
 
 def release_of(version: str) -> str:
@@ -84,6 +105,10 @@ def mismatch(found: Stamp | None, running: Stamp, *, exact: bool) -> str:
     return ""
 
 
-def file_name(version: str, cxx11_abi: int) -> str:
-    """Return the name of a bridge's file in the package: the same as ``cmake/Torch.cmake`` gives it."""
-    return f"libzerocopy_bridge-{release_of(version)}-{cxx11_abi}.so"
+def file_names(version: str, cxx11_abi: int) -> list[str]:
+    """Return the names that a bridge may have in the package: the same as ``cmake/Torch.cmake`` gives it.
+
+    A system's torch has libraries with other names than that of the package index, and its bridges are linked to these.
+    """
+    name = f"libzerocopy_bridge-{release_of(version)}-{cxx11_abi}"
+    return [f"{name}.so", f"{name}-system.so"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 
 from zerocopy.cli import output, reading
 
@@ -27,18 +28,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Compile the bridge, and return the exit code."""
+    logging.getLogger("zerocopy").setLevel(logging.ERROR)  # a warning would advise to run this command
     try:
         import torch
 
+        from zerocopy import _native
         from zerocopy._native.compilation import compile_bridge
     except ImportError as error:
         output.print_error(f"{parser.prog}: install PyTorch first ({error})")
         return reading.TROUBLE
+    in_use = _native.bridge_info()
+    bridge = f"bridge to PyTorch {torch.__version__}"
+    if in_use.path is not None and not options.force:
+        output.say([f"{bridge}: there already, {in_use}"])
+        return reading.FINE
     try:
-        path, is_new = compile_bridge(force=options.force)
+        path = compile_bridge()
     except (RuntimeError, OSError) as error:  # UnsupportedError is a RuntimeError
         output.print_error(f"{parser.prog}: {error}")
         return reading.TROUBLE
-    state = "compiled" if is_new else "there already"
-    output.say([f"bridge to PyTorch {torch.__version__}: {state}, {path}"])
+    unused = f"; {in_use.path} is preferred" if in_use.kind == "prebuilt" else ""
+    output.say([f"{bridge}: compiled, {path}{unused}"])
     return reading.FINE
