@@ -147,9 +147,9 @@ def _kept(nbytes: int) -> torch.Tensor:
 
 @functools.cache
 def _kept_device(copies: bool) -> Any:
-    from zerocopy.loading.device import devices
+    from benchmarks.system.memory_device import MemoryDevice
 
-    class Kept(devices.Memory):
+    class Kept(MemoryDevice):
         def allocate(self, nbytes: int) -> torch.Tensor:
             return _kept(nbytes)
 

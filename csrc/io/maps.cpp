@@ -27,6 +27,8 @@ bool take(std::string_view& line, int base, char behind, std::uint64_t& number) 
 constexpr std::uint64_t kThere = std::uint64_t{3} << 62U;
 constexpr std::uint64_t kOfFile = std::uint64_t{1} << 61U;
 
+constexpr std::size_t kPermissions = 4;  // characters: rw-p
+
 bool is_private(std::uint64_t entry) { return (entry & kThere) != 0 && (entry & kOfFile) == 0; }
 
 }  // namespace
@@ -37,14 +39,19 @@ std::optional<FileMapping> mapping_in_line(std::string_view line) {
   std::uint64_t major = 0;
   std::uint64_t minor = 0;
   if (!take(line, 16, '-', mapping.begin) || !take(line, 16, ' ', mapping.end)) return std::nullopt;
-  line.remove_prefix(std::min(line.find(' '), line.size() - 1) + 1);  // permissions
-  if (!take(line, 16, ' ', mapping.offset) || !take(line, 16, ':', major) || !take(line, 16, ' ', minor) ||
-      !take(line, 10, ' ', mapping.inode)) {
+  if (line.find(' ') != kPermissions) return std::nullopt;
+  mapping.writable = line[1] == 'w';
+  mapping.shared = line[3] == 's';
+  line.remove_prefix(kPermissions + 1);
+  if (!take(line, 16, ' ', mapping.offset)) return std::nullopt;
+  const std::string_view file = line;
+  if (!take(line, 16, ':', major) || !take(line, 16, ' ', minor) || !take(line, 10, ' ', mapping.inode)) {
     return std::nullopt;
   }
-  const std::size_t path = line.find('/');
-  if (path == std::string_view::npos) return std::nullopt;
-  mapping.path = line.substr(path);
+  mapping.identity = file.substr(0, file.size() - line.size() - 1);
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  if (!line.starts_with('/') && !mapping.shared) return std::nullopt;
+  mapping.path = line;
   return mapping;
 }
 

@@ -17,10 +17,13 @@ struct FileMapping {
   std::uint64_t end;
   std::uint64_t offset;  // of `begin` in the file
   std::uint64_t inode;
+  bool shared;
+  bool writable;
+  std::string identity;  // device and inode, as the kernel writes them
   std::string path;  // as the kernel reports it: with " (deleted)" if the file has no name any more
 };
 
-// Parses one line. Returns nullopt for memory without a file.
+// Parses one line. Returns nullopt for private memory without a file. Shared memory may have no path.
 std::optional<FileMapping> mapping_in_line(std::string_view line);
 
 // Returns the mappings of files in address order. Throws FileError.

@@ -94,6 +94,21 @@ bool unwritten(int pagemap, std::uint64_t address, std::uint64_t size) {
   return is_unwritten(pagemap, address, size);
 }
 
+const RecordType& file_mapping() {
+  static const RecordType type("zerocopy._core.FileMapping",
+                               {"begin", "end", "shared", "writable", "offset", "identity", "path"});
+  return type;
+}
+
+py::list list_file_mappings() {
+  py::list listed;
+  for (const FileMapping& mapping : file_mappings()) {
+    listed.append(file_mapping().make(mapping.begin, mapping.end, mapping.shared, mapping.writable,
+                                      mapping.offset, mapping.identity, bytes_of(mapping.path)));
+  }
+  return listed;
+}
+
 const RecordType& zip_record() {
   static const RecordType type("zerocopy._core.ZipRecord",
                                {"name", "offset", "stored_size", "is_deflated", "size", "crc", "fault"});
@@ -201,10 +216,12 @@ PYBIND11_MODULE(_core, module) {
       .def("charge", &Budget::charge, py::arg("bytes"));
   register_planned_save(module);
   module.attr("ZipRecord") = zip_record().type();
+  module.attr("FileMapping") = file_mapping().type();
   module.attr("StorageRecord") = storage_record().type();
   register_contents(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"));
+  module.def("file_mappings", &list_file_mappings);
   module.def("is_unwritten", &unwritten, py::arg("pagemap"), py::arg("address"), py::arg("size"));
   module.def("crc32", &checksum, py::arg("content"), py::arg("crc") = 0);
   module.def("zip_records", &zip_records, py::arg("descriptor"), py::arg("name"));

@@ -215,8 +215,16 @@ TEST(Maps, Lines) {
   EXPECT_EQ(found->offset, 0x1000U);
   EXPECT_EQ(found->inode, 131075U);
   EXPECT_EQ(found->path, "/a model.pt (deleted)");
+  EXPECT_EQ(found->identity, "fe:00 131075");
+  EXPECT_TRUE(found->writable);
+  EXPECT_FALSE(found->shared);
+  const auto nameless = mapping_in_line("7f00-7f2c r--s 00000000 00:05 7 anon_inode:x");
+  ASSERT_TRUE(nameless);
+  EXPECT_TRUE(nameless->shared);
+  EXPECT_FALSE(nameless->writable);
   for (const char* line : {"", "7f00", "7f00-7f2c", "7f00-7f2c rw-p", "7f00-7f2c rw-p 00001000 fe:00 0",
-                           "7f00-7f2c rw-p 00001000 00:00 0 [heap]", "x-y rw-p 00001000 fe:00 1 /a"}) {
+                           "7f00-7f2c rw-p 00001000 00:00 0 [heap]",
+                           "7f00-7f2c rw-p 00001000 00:00 0 ", "7f00-7f2c rw 00001000 fe:00 1 /a", "x-y rw-p 00001000 fe:00 1 /a"}) {
     EXPECT_FALSE(mapping_in_line(line)) << line;
   }
 }

@@ -55,7 +55,7 @@ def fake(library: cufile.FakeCufile) -> Iterator[cufile.FakeCufile]:
 @pytest.fixture
 def refused() -> Iterator[None]:
     """As on a machine without CUDA."""
-    with driver.using(zerocopy.UnsupportedError("the reason")):
+    with cufile.using(zerocopy.UnsupportedError("the reason")):
         yield
 
 
@@ -130,7 +130,7 @@ def test_unavailable_required_mode_raises(refused: None, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("with_fake", [False, True])
 def test_files(library: cufile.FakeCufile, tmp_path: Path, with_fake: bool) -> None:
-    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
+    with library.in_use() if with_fake else cufile.using(zerocopy.UnsupportedError("the reason")):
         path, storage = tmp_path / "bytes", filled(10 * BLOCK + 5)
         with zerocopy.gds.GdsFile(path, os.O_RDWR | os.O_CREAT) as file:
             assert (file.handle is not None) == with_fake
@@ -200,7 +200,7 @@ def test_host_memory_ignores_the_default_device() -> None:
 
 @pytest.mark.parametrize("with_fake", [False, True])
 def test_faults_of_files(library: cufile.FakeCufile, tmp_path: Path, with_fake: bool) -> None:
-    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
+    with library.in_use() if with_fake else cufile.using(zerocopy.UnsupportedError("the reason")):
         path = tmp_path / "bytes"
         with pytest.raises(FileNotFoundError) as missing:
             zerocopy.gds.GdsFile(path)
@@ -246,7 +246,7 @@ def test_a_load_outlives_its_file(
     path, other = tmp_path / "bytes", tmp_path / "other"
     path.write_bytes(storage_bytes(filled(9 * BLOCK)))
     other.write_bytes(bytes(9 * BLOCK))
-    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
+    with library.in_use() if with_fake else cufile.using(zerocopy.UnsupportedError("the reason")):
         library.set(**{"async": refusal})
         with zerocopy.gds.GdsFile(path) as file:
             waiting = [file.load_storage_async(lying_as(0, size), BLOCK) for size in (5, 6 * BLOCK)]
@@ -266,7 +266,7 @@ def test_the_offset_says_where_also_in_a_file_to_append_to(
 ) -> None:
     path = tmp_path / "bytes"
     path.write_bytes(bytes(9 * BLOCK))
-    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
+    with library.in_use() if with_fake else cufile.using(zerocopy.UnsupportedError("the reason")):
         with zerocopy.gds.GdsFile(path, os.O_RDWR | os.O_APPEND) as file:
             file.save_storage(filled(5 * BLOCK), 7)
         assert path.read_bytes() == bytes(7) + storage_bytes(filled(5 * BLOCK)) + bytes(4 * BLOCK - 7)
@@ -343,7 +343,7 @@ def test_memory_that_a_broken_device_may_still_read_is_kept(
 @pytest.mark.parametrize("with_fake", [False, True])
 def test_saved(library: cufile.FakeCufile, tmp_path: Path, with_fake: bool) -> None:
     path = tmp_path / "model.pt"
-    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
+    with library.in_use() if with_fake else cufile.using(zerocopy.UnsupportedError("the reason")):
         zerocopy.gds.save(STATE, path)
         assert_same(stock_load(path), STATE)
         assert_same(zerocopy.load(path), STATE)
@@ -386,7 +386,7 @@ def test_a_pipe(library: cufile.FakeCufile, tmp_path: Path, with_fake: bool) -> 
     """No new file takes its place."""
     pipe, state = tmp_path / "pipe", {"w": torch.arange(9.0)}
     os.mkfifo(pipe)
-    with library.in_use() if with_fake else driver.using(zerocopy.UnsupportedError("the reason")):
+    with library.in_use() if with_fake else cufile.using(zerocopy.UnsupportedError("the reason")):
         descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         zerocopy.gds.save(state, pipe)
         read = os.read(descriptor, 1 << 16)
@@ -691,7 +691,7 @@ def test_cufile_is_not_called_in_a_forked_process(library: cufile.FakeCufile, tm
     library.reset()
     (tmp_path / "bytes").write_bytes(bytes(9 * BLOCK))
     names, storage = ("files", "drivers", "buffers", "later"), lying_as(0, 8 * BLOCK)
-    with driver.using(driver.Opened(library.open(), frozenset({"cpu"}))):
+    with cufile.using(driver.Opened(library.open(), frozenset({"cpu"}))):
         zerocopy.gds.register_buffer(storage)
         file = zerocopy.gds.GdsFile(tmp_path / "bytes")
         loading = file.load_storage_async(storage, 0)
@@ -759,7 +759,7 @@ def test_modes(
     library.reset()
     library.set(**{"nvfs": 2, **numbers})
     (tmp_path / "file").write_bytes(b"")
-    with driver.using(driver.Opened(library.open(), frozenset({"cpu"}))):
+    with cufile.using(driver.Opened(library.open(), frozenset({"cpu"}))):
         for path in (tmp_path, tmp_path / "file", tmp_path / "new"):
             found = zerocopy.gds.available(path)
             assert (found.ok, found.mode) == (mode == "direct", mode)

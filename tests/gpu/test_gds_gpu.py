@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cufile
 import pytest
 import torch
 from conftest import stock_load
 from equality import untyped
 
 import zerocopy
-from zerocopy.gds import driver
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -29,7 +29,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
         if request.param == "as it is":
             yield request.param
         else:
-            with driver.using(zerocopy.UnsupportedError("the test says so")):
+            with cufile.using(zerocopy.UnsupportedError("the test says so")):
                 yield request.param
 
 

@@ -159,7 +159,8 @@ def test_an_error_of_the_disk_names_the_file(
 @needs_far
 def test_ctrl_c(folder: Path, forked: Child) -> None:  # noqa: F811
     with far.mounted(folder, delay_us=200_000) as place:
-        load = "from zerocopy.loading.device import devices; devices.KINDS['cpu'] = devices.Memory; zerocopy.load(path)"
+        load = "from benchmarks.system.memory_device import MemoryDevice; from zerocopy.loading.device import devices; "
+        load += "devices.KINDS['cpu'] = MemoryDevice; zerocopy.load(path)"
         seen = interrupted(forked, load, place / "m.pt", already=3, ZEROCOPY_NUM_THREADS="3")
     # The watching thread, the stream's thread, and three that read.
     assert 3 < seen.most <= 5 and seen.left == seen.mapped == 0

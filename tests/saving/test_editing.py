@@ -199,12 +199,6 @@ def test_dropped_entry_that_defines_a_shared_value_moves_it(protocol: int) -> No
         assert_same(edited, expected)
 
 
-def test_names() -> None:
-    loop: dict[str, Any] = {"a": {"b": 1, 5: {"c": 2}}}
-    loop["loop"] = loop
-    assert PickleEditor(pickle.dumps(loop, 2)).names() == ["a", "a.b", "a.5", "a.5.c", "loop"]
-
-
 @pytest.mark.parametrize(
     ("change", "error"),
     [

@@ -32,7 +32,7 @@ from sharing import wait_until
 import zerocopy
 from zerocopy import _torch
 from zerocopy.saving import atomic_file, snapshot
-from zerocopy.saving.saver import PickledObject
+from zerocopy.saving.pickled_object import PickledObject
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 BASE = torch.arange(2000.0)

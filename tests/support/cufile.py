@@ -10,9 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zerocopy import _C
+from zerocopy.errors import UnsupportedError
 from zerocopy.gds import driver
 
 ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def using(found: driver.Opened | UnsupportedError | None) -> Iterator[None]:
+    """Have another be the process's cuFile in a block: one over another library, a reason, or none that was asked."""
+    before, driver._opened = driver._opened, found
+    try:
+        yield
+    finally:
+        driver._opened = before
 
 
 class FakeCufile:
@@ -42,7 +53,7 @@ class FakeCufile:
         self.reset()
         gc.collect()  # what earlier tests have left
         before = descriptors()
-        with driver.using(driver.Opened(self.open(), frozenset({"cpu"}))):
+        with using(driver.Opened(self.open(), frozenset({"cpu"}))):
             yield
         gc.collect()
         left = {

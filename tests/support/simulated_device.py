@@ -9,14 +9,14 @@ import weakref
 
 import torch
 
-from zerocopy.loading.device import devices
+from benchmarks.system.memory_device import MemoryDevice
 
 
 class Pages(mmap.mmap):
     """Memory that goes back to the system, and can be asked whether it has."""
 
 
-class SimulatedDevice(devices.Memory):
+class SimulatedDevice(MemoryDevice):
     """Options and observations of one test are attributes of the class."""
 
     allocations: list[int]

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from equality import untyped
 
-from zerocopy.loading.device import devices
+from benchmarks.system.memory_device import MemoryDevice
 
 HANDLE = "a handle"
 
 
-class Memfd(devices.Memory):
+class Memfd(MemoryDevice):
     """Storages that torch tags as CPU."""
 
     @staticmethod

@@ -31,8 +31,8 @@ def difference(
     ):
         if unequal := sorted(wanted.tensors.keys() ^ found.tensors.keys()):
             return f"only one of the two has {listed(map(escaped, unequal))}"
-        for name in wanted.tensors:
-            if differs := _difference(wanted.tensor(name), found.tensor(name)):
+        for name, tensor in wanted.tensors.items():
+            if differs := _difference(tensor.read(), found.tensors[name].read()):
                 return f"{escaped(name)} differs: {differs}"
     return ""
 

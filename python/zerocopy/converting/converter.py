@@ -17,10 +17,9 @@ from zerocopy.converting.hdf5_writer import Hdf5Writer
 from zerocopy.converting.inputs import Keep
 from zerocopy.converting.zip_records import zip_records
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy.conversion import Options
+from zerocopy.lazy.options import checked
 from zerocopy.loading import error_context, inputs
 from zerocopy.loading.formats import hdf5
-from zerocopy.loading.options import is_weights_only
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving.atomic_file import path_of_file, replacing
 
@@ -97,11 +96,10 @@ def convert(
     {'model.weight': tensor([0., 1., 2., 3.], dtype=torch.bfloat16)}
     """
     paths: Sequence[Any] = list(src) if isinstance(src, (list, tuple)) else [src]
-    is_weights_only(True, unknown)
     target = (Path(os.fsdecode(dst)) if max_shard_size is not None else path_of_file(dst)).absolute()
     if not paths:
         raise ValueError("expected at least one source")
-    Options(dtype)  # which says what is wrong with it
+    checked(dtype, unknown=unknown)  # which says what is wrong with them
     require_progress(progress)
     if not isinstance(strip_prefix, str):
         raise TypeError(f"expected strip_prefix to be a str, got {type(strip_prefix).__name__}")
@@ -135,7 +133,7 @@ def convert(
 def _is_zip(source: Any) -> bool:
     if not isinstance(source, (str, os.PathLike)):
         return False
-    with error_context.as_public_error(), error_context.naming(source, weights_only=True):
+    with error_context.public(source):
         # It checks the file, and says what it is instead.
         return inputs.open_archive(source, windows=True).container == "zip"
 
@@ -144,7 +142,7 @@ def _copy_archive(source: Path, target: Path, progress: Progress | None) -> None
     """Write the records of an archive to HDF5, as they are."""
     h5py = hdf5.import_h5py(target)
     with contextlib.ExitStack() as block:
-        block.enter_context(error_context.naming(source, weights_only=True))
+        block.enter_context(error_context.naming(source))
         file = block.enter_context(source.open("rb"))
         new = block.enter_context(replacing(target, has_name=True))
         block.enter_context(hdf5.staying(os.fsencode(source)))

@@ -7,8 +7,9 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self, cast
 
 import torch
 
@@ -16,8 +17,9 @@ from zerocopy import _torch, display
 from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy import checkpoint, selection
+from zerocopy.lazy import checkpoint
 from zerocopy.lazy.layer import FileLayer, TensorInfo
+from zerocopy.lazy.selection import Selection
 from zerocopy.loading.objects.stubs import Stub
 from zerocopy.saving.mapped_files import FileExtent
 
@@ -29,11 +31,53 @@ METADATA = "safetensors_metadata"
 _PICKLED = ("zip", "legacy", "hdf5")
 
 
-class Reference(NamedTuple):
-    """A tensor that is to be written: the name it has in a checkpoint, and the checkpoint."""
+class SourceTensor:
+    """A tensor that is to be written.
 
-    checkpoint: checkpoint.Checkpoint
-    name: str
+    Parameters
+    ----------
+    opened : Checkpoint
+        The checkpoint that has it.
+    name : str
+        Its name there.
+    """
+
+    def __init__(self, opened: checkpoint.Checkpoint, name: str) -> None:
+        self._checkpoint, self._name = opened, name
+
+    @cached_property
+    def layer(self) -> FileLayer:
+        """The file that it is in."""
+        return cast(FileLayer, self._checkpoint.layer_of(self._name))
+
+    @cached_property
+    def info(self) -> TensorInfo:
+        """The facts that the file states."""
+        return self._checkpoint.info(self._name)
+
+    @cached_property
+    def entry(self) -> _C.TensorEntry:
+        """The further facts that the core has."""
+        return self.layer.entry(self._name)
+
+    @property
+    def storage(self) -> tuple[str, str] | None:
+        """What tensors over one storage have in common; None for what is not made of one storage."""
+        return (self.layer.path, self.info.storage) if self.info.storage else None
+
+    @property
+    def begin(self) -> int:
+        """The byte at which it begins in its file, or in its storage where no file has it as it is."""
+        in_storage = self.entry.storage_offset * _torch.element_size(self.info.dtype)
+        return in_storage if self.entry.offset is None else self.entry.offset
+
+    def placeholder(self) -> torch.Tensor:
+        """Return a tensor that is not read yet."""
+        return self._checkpoint[self._name]
+
+    def read(self) -> torch.Tensor:
+        """Return a tensor that is read. Nobody else holds it."""
+        return self._checkpoint.get_tensor(self._name)
 
 
 class Sources:
@@ -52,7 +96,7 @@ class Sources:
     ----------
     name : str
         The name of the sources in messages.
-    tensors : dict of str to Reference
+    tensors : dict of str to SourceTensor
         All that are wanted, in file order; tied names that ``.safetensors`` metadata record are among them.
     others : dict of str to object
         Leaves that are not tensors.
@@ -70,7 +114,6 @@ class Sources:
 
     def __init__(self, paths: Sequence[Any], keep: Keep | None, strip_prefix: str = "", **how: Any) -> None:
         self._block = contextlib.ExitStack()
-        self._infos: dict[str, TensorInfo] = {}
         self.others: dict[str, Any] = {}
         self.is_filtered, self.is_renamed = keep is not None, bool(strip_prefix)
         try:
@@ -113,43 +156,11 @@ class Sources:
         """Return the names of the other leaves."""
         return list(self.others)
 
-    def info(self, name: str) -> TensorInfo:
-        """Return what the file says of a tensor."""
-        found = self._infos.get(name)
-        if found is None:
-            reference = self.tensors[name]
-            found = self._infos[name] = reference.checkpoint.info(reference.name)
-        return found
-
-    def storage_of(self, name: str) -> tuple[str, str] | None:
-        """Return what tensors over one storage have in common; None for what is not made of one storage."""
-        storage = self.info(name).storage
-        return (self.layer_of(name).path, storage) if storage else None
-
-    def entry(self, name: str) -> _C.TensorEntry:
-        """Return the further facts that the core has about a tensor."""
-        return self.layer_of(name).entry(self.tensors[name].name)
-
-    def begin(self, name: str) -> int:
-        """Return the byte at which a tensor begins in its file, or in its storage where no file has it as it is."""
-        info, entry = self.info(name), self.entry(name)
-        in_storage = entry.storage_offset * _torch.element_size(info.dtype)
-        return in_storage if entry.offset is None else entry.offset
-
-    def placeholder(self, name: str) -> torch.Tensor:
-        """Return a tensor that is not read yet."""
-        reference = self.tensors[name]
-        return reference.checkpoint[reference.name]
-
-    def tensor(self, name: str) -> torch.Tensor:
-        """Return a tensor that is read. Nobody else holds it."""
-        reference = self.tensors[name]
-        return reference.checkpoint.get_tensor(reference.name)
-
     def place_of(self, name: str) -> FileExtent | None:
         """Return where a tensor's first byte is; None where no byte of a file is the tensor's."""
-        offset = self.info(name).offset
-        _, descriptor = self._files.get(self.layer_of(name).path, (None, None))
+        tensor = self.tensors[name]
+        offset = tensor.info.offset
+        _, descriptor = self._files.get(tensor.layer.path, (None, None))
         return None if descriptor is None or offset is None else FileExtent(descriptor, offset)
 
     def whole(self) -> FileLayer | None:
@@ -164,11 +175,6 @@ class Sources:
         for layer, _ in self._files.values():
             layer.require_there()
 
-    def layer_of(self, name: str) -> FileLayer:
-        """Return the file that a tensor is in."""
-        opened, name = self.tensors[name]
-        return next(layer for layer in reversed(list(_file_layers(opened))) if name in layer)
-
     def _opened_file(self, layer: FileLayer) -> int:
         descriptor = os.open(layer.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         self._block.callback(os.close, descriptor)
@@ -176,11 +182,11 @@ class Sources:
         return descriptor
 
     def _merge(self) -> None:
-        self.tensors: dict[str, Reference] = {}
+        self.tensors: dict[str, SourceTensor] = {}
         self.metadata: dict[str, Any] = {}
         doubles: dict[str, None] = {}
         for each in self.opened:
-            tensors = {name: Reference(each, name) for name in each}
+            tensors = {name: SourceTensor(each, name) for name in each}
             others, metadata = _others_and_metadata(each)
             for dropped, kept in _recorded_ties(tensors, metadata).items():
                 tensors[dropped] = tensors[kept]
@@ -209,18 +215,17 @@ class Sources:
             )
         self.tensors = {renamed[name]: tensor for name, tensor in self.tensors.items()}
         self.others = {renamed[name]: value for name, value in self.others.items()}
-        self._infos.clear()
 
     def _choose(self, keep: Keep | None) -> None:
         if keep is None:
             return
         had_some = bool(self.tensors)
         if isinstance(keep, str):
-            wanted = selection.chosen(self, None, keep, None)
+            wanted = Selection(prefix=keep).chosen(self)
         elif callable(keep):
-            wanted = selection.chosen(self, None, None, keep)
+            wanted = Selection(predicate=keep).chosen(self)
         else:
-            wanted = selection.chosen(self, keep, None, None)
+            wanted = Selection(keys=keep).chosen(self)
         self.tensors = {name: self.tensors[name] for name in wanted or () if name in self.tensors}
         self.others = {name: self.others[name] for name in wanted or () if name in self.others}
         if had_some and not self.tensors:
@@ -248,7 +253,7 @@ def _others_and_metadata(opened: checkpoint.Checkpoint) -> tuple[dict[str, Any],
     return {name: said[name] for name in said if name in leaves}, metadata
 
 
-def _recorded_ties(tensors: dict[str, Reference], metadata: dict[str, Any]) -> dict[str, str]:
+def _recorded_ties(tensors: dict[str, SourceTensor], metadata: dict[str, Any]) -> dict[str, str]:
     """Return the names that ``safetensors.torch.save_model`` left out, and those that it kept."""
     return {
         name: kept

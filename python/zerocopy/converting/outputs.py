@@ -22,13 +22,14 @@ from zerocopy.converting.safetensors_plan import Plan, planned
 from zerocopy.converting.ties import tied_names
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import cast_dtype
+from zerocopy.lazy.layer import TensorInfo
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading import inputs
 from zerocopy.loading.formats import hdf5
 from zerocopy.progress import Counted, Progress
 from zerocopy.saving.atomic_file import NewFile, replacing
+from zerocopy.saving.pickled_object import PickledObject
 from zerocopy.saving.pickler import tie
-from zerocopy.saving.saver import PickledObject
 from zerocopy.saving.sink import PIECE, FileSink, Written
 
 SAFETENSORS = ".safetensors"
@@ -38,6 +39,7 @@ SUFFIXES = (*PICKLED, SAFETENSORS, *hdf5.SUFFIXES)
 
 _FORMAT = {"format": "pt"}  # the framework: transformers and accelerate refuse some files without this entry
 _ALIGNMENT = 64  # of storages in .pt, as torch has it
+_CPU = torch.device("cpu")
 _logger = logging.getLogger("zerocopy")
 
 
@@ -187,7 +189,7 @@ def _shard_files(
             files = [(path, block.enter_context(replacing(path))) for path in paths]
             yield files
             text = shard_plan.index_text(layout, shards, total)
-            FileSink(index.descriptor, os.fspath(layout.index_path)).write(memoryview(text), lambda _: None)
+            FileSink(index.descriptor, os.fspath(layout.index_path)).write(memoryview(text))
             for _, new in files:  # a disk that is full says so before the first has its name
                 os.fsync(new.descriptor)
     except BaseException:
@@ -203,26 +205,23 @@ def _units(sources: Sources, dtype: torch.dtype | None) -> list[tuple[list[str],
     A storage is written whole, whatever shows of it; what is converted is apart from it then.
     """
     groups: dict[Any, list[str]] = {}
-    for name in sources.tensors:
-        groups.setdefault(sources.storage_of(name) or name, []).append(name)
+    for name, tensor in sources.tensors.items():
+        groups.setdefault(tensor.storage or name, []).append(name)
     ties = tied_names(sources)
     units = []
     for names in groups.values():
         sizes, whole = [], 0
         for name in names:
-            if (
-                sources.storage_of(name)
-                and cast_dtype(sources.info(name).dtype, dtype) == sources.info(name).dtype
-            ):
-                whole = sources.entry(name).storage_nbytes
+            tensor = sources.tensors[name]
+            if tensor.storage and cast_dtype(tensor.info.dtype, dtype) == tensor.info.dtype:
+                whole = tensor.entry.storage_nbytes
             elif name not in ties:
-                sizes.append(_converted_size(sources, name, dtype))
+                sizes.append(_converted_size(tensor.info, dtype))
         units.append((names, whole + sum(sizes)))
     return units
 
 
-def _converted_size(sources: Sources, name: str, dtype: torch.dtype | None) -> int:
-    info = sources.info(name)
+def _converted_size(info: TensorInfo, dtype: torch.dtype | None) -> int:
     return info.nbytes // _torch.element_size(info.dtype) * _torch.element_size(cast_dtype(info.dtype, dtype))
 
 
@@ -250,17 +249,14 @@ def _sources_of_objects(job: Job) -> Sources:
     """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
     sources = job.sources()
     if job.dtype is None and all(
-        sources.entry(name).is_mapped
-        and (device := sources.info(name).device) is not None
-        and device.type == "cpu"
-        for name in sources.tensors
+        tensor.entry.is_mapped and tensor.info.device == _CPU for tensor in sources.tensors.values()
     ):
         return sources
     with sources:
         pass
     sources = job.sources(dtype=job.dtype, device="cpu")
     for dropped, kept in tied_names(sources).items():
-        one, other = sources.placeholder(dropped), sources.placeholder(kept)
+        one, other = (sources.tensors[name].placeholder() for name in (dropped, kept))
         if isinstance(one, NotYetLoadedTensor) and isinstance(other, NotYetLoadedTensor):
             tie(one, other)
     return sources
@@ -287,7 +283,7 @@ def _flat(
     sources: Sources, names: Iterable[str], others: Mapping[str, Any] = MappingProxyType({})
 ) -> OrderedDict[str, Any]:
     """Return tensors and other values by their names, with the metadata."""
-    flat: OrderedDict[str, Any] = OrderedDict((name, sources.placeholder(name)) for name in names)
+    flat: OrderedDict[str, Any] = OrderedDict((name, sources.tensors[name].placeholder()) for name in names)
     flat.update(others)
     if sources.metadata:
         setattr(flat, METADATA, dict(sources.metadata))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from zerocopy.converting.inputs import Sources, listed
+from zerocopy.converting.inputs import Sources, SourceTensor, listed
 from zerocopy.converting.safetensors_writer import Described, described, is_text
 from zerocopy.converting.ties import overlapping, tied_names
 from zerocopy.display import shown
@@ -47,8 +47,8 @@ def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
     overlaps = set(overlapping(sources, names))
     tensors, refused = [], []
     for name in names:
-        info = sources.info(name)
-        why = "overlapping" if name in overlaps else _why_not(sources, name)
+        info = sources.tensors[name].info
+        why = "overlapping" if name in overlaps else _why_not(sources.tensors[name])
         entry = None if why else described(name, cast_dtype(info.dtype, dtype), info.shape)
         if entry is None:
             refused.append(f"{shown(name)} ({why or str(info.dtype).removeprefix('torch.')})")
@@ -67,11 +67,11 @@ def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
     return Plan(tensors, metadata, ties, [name for name in said if name not in metadata])
 
 
-def _why_not(sources: Sources, name: str) -> str:
+def _why_not(source: SourceTensor) -> str:
     """Return why a tensor is none that the format can hold, or an empty string."""
-    if sources.storage_of(name) is not None:  # dense, over one storage
+    if source.storage is not None:  # dense, over one storage
         return ""
-    tensor = sources.tensor(name)
+    tensor = source.read()
     if tensor.is_quantized:
         return "quantized"
     if getattr(tensor, "is_nested", False):

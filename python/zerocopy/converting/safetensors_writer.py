@@ -15,21 +15,13 @@ from zerocopy import _torch
 from zerocopy.converting.inputs import Sources
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import converted
+from zerocopy.loading.formats.safetensors import DTYPES
 from zerocopy.loading.objects.rebuild.dense import tensor_over
 from zerocopy.process.malloc_trim import Heap
 from zerocopy.saving.mapped_files import FileExtent
 from zerocopy.saving.sink import Sink, Written
 
-# In the order of the format's own enumeration, by which its writer sorts: the most strictly aligned come last there,
-# and first in a file. One name a line would hide that order.
-_NAMES = {
-    "bool": "BOOL", "float4_e2m1fn_x2": "F4", "uint8": "U8", "int8": "I8", "float8_e5m2": "F8_E5M2",
-    "float8_e4m3fn": "F8_E4M3", "float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ", "int16": "I16", "uint16": "U16", "float16": "F16", "bfloat16": "BF16",
-    "int32": "I32", "uint32": "U32", "float32": "F32", "complex64": "C64", "float64": "F64", "int64": "I64",
-    "uint64": "U64",
-}  # fmt: skip
-_RANKS = {name: rank for rank, name in enumerate(_NAMES.values())}
+_RANKS = {name: rank for rank, name in enumerate(DTYPES.values())}
 _ALIGNMENT = 8
 _MAX_HEADER_LENGTH = 100_000_000
 _RESERVED = "__metadata__"
@@ -50,14 +42,14 @@ class Described(NamedTuple):
 def described(name: str, dtype: torch.dtype, shape: torch.Size) -> Described | None:
     """Return what a header says of a tensor; None if it cannot say it."""
     torchs = str(dtype).removeprefix("torch.")
-    if torchs not in _NAMES or name == _RESERVED or not is_text(name):
+    if torchs not in DTYPES or name == _RESERVED or not is_text(name):
         return None
     nbytes = shape.numel() * _torch.element_size(dtype)
     is_packed = torchs == "float4_e2m1fn_x2"  # two numbers an element
     if is_packed and not shape:
         return None
     sizes = (*shape[:-1], 2 * shape[-1]) if is_packed else tuple(shape)
-    return Described(name, dtype, _NAMES[torchs], sizes, nbytes)
+    return Described(name, dtype, DTYPES[torchs], sizes, nbytes)
 
 
 def write(
@@ -65,7 +57,7 @@ def write(
 ) -> None:
     """Write a file of tensors of `sources`, in the order of the format's own writer."""
     ordered = in_file_order(tensors)
-    sink.write(memoryview(header(ordered, metadata)), lambda _: None)
+    sink.write(memoryview(header(ordered, metadata)))
     heap = Heap()
     for tensor in ordered:
         _write_tensor(sink, tensor, sources, written)
@@ -97,10 +89,11 @@ def header(tensors: list[Described], metadata: Mapping[str, str]) -> bytes:
 def _write_tensor(sink: Sink, tensor: Described, sources: Sources, written: Written) -> None:
     if tensor.nbytes == 0:
         return
-    real, place, done = sources.tensor(tensor.name).detach(), sources.place_of(tensor.name), 0
+    source, place, done = sources.tensors[tensor.name], sources.place_of(tensor.name), 0
+    real = source.read().detach()
     if place is not None and real.dtype == tensor.dtype and _is_as_stored(real):
         done = sink.copy(place.descriptor, place.offset, tensor.nbytes, written)
-    read = None if place is None else _Reader(place, sources.layer_of(tensor.name).path, real.dtype)
+    read = None if place is None else _Reader(place, source.layer.path, real.dtype)
     for piece in _pieces(real, read, tensor.dtype, done):
         sink.write(piece, written)
 

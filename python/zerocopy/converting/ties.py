@@ -22,12 +22,11 @@ def tied_names(sources: Sources) -> dict[str, str]:
     Tied are tensors that show the same bytes of one storage in the same way.
     """
     groups: dict[Any, list[str]] = defaultdict(list)
-    for name in sources.tensors:
-        storage, info = sources.storage_of(name), sources.info(name)
+    for name, tensor in sources.tensors.items():
+        storage, info = tensor.storage, tensor.info
         if storage is not None and info.nbytes:
-            entry = sources.entry(name)
-            flags = entry.is_conjugate, entry.is_negative
-            groups[storage, sources.begin(name), flags, info.shape, info.stride, info.dtype].append(name)
+            flags = tensor.entry.is_conjugate, tensor.entry.is_negative
+            groups[storage, tensor.begin, flags, info.shape, info.stride, info.dtype].append(name)
     ties: dict[str, str] = {}
     for names in groups.values():
         kept, *dropped = sorted(names)
@@ -49,12 +48,13 @@ def overlapping(sources: Sources, names: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     spans: dict[Any, list[_Span]] = defaultdict(list)
     for name in names:
-        storage, info = sources.storage_of(name), sources.info(name)
+        tensor = sources.tensors[name]
+        storage, info = tensor.storage, tensor.info
         if storage is None or info.nbytes == 0:
             continue
         if _shows_one_twice(info):
             found[name] = None
-        begin = sources.begin(name)
+        begin = tensor.begin
         spans[storage].append(_Span(begin, begin + _reach(info), name, info))
     for over_one_storage in spans.values():
         compared, before = 0, list[_Span]()

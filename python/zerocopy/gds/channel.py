@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import operator
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Self, SupportsIndex
 
@@ -50,6 +49,8 @@ class Channel:
 
     Attributes
     ----------
+    native : _C.GdsFile or None
+        cuFile's handle of the file.
     reason : str
         Why cuFile is not used; empty where it is.
     """
@@ -57,7 +58,7 @@ class Channel:
     def __init__(self, descriptor: int, name: str, *, strict: bool = False) -> None:
         self._descriptor, self._name, self._strict = descriptor, name, strict
         self.reason = "it is not registered"
-        self._native: _C.GdsFile | None = None
+        self.native: _C.GdsFile | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -65,15 +66,10 @@ class Channel:
     def __exit__(self, *_: object) -> None:
         self.deregister()
 
-    @property
-    def native(self) -> _C.GdsFile | None:
-        """Return cuFile's handle of the file."""
-        return self._native
-
     def register(self) -> None:
         """Have cuFile know the file. UnsupportedError, OSError: it does not take it."""
-        if self._native is None:
-            self._native = _C.GdsFile.open(driver.opened().driver, self._descriptor, self._name)
+        if self.native is None:
+            self.native = _C.GdsFile.open(driver.opened().driver, self._descriptor, self._name)
             self.reason = ""
 
     def register_if_taken(self) -> None:
@@ -85,7 +81,7 @@ class Channel:
 
     def deregister(self) -> None:
         """Have cuFile forget the file."""
-        self._native, self.reason = None, "it is not registered"
+        self.native, self.reason = None, "it is not registered"
 
     def read(self, storage: torch.UntypedStorage, offset: int) -> None:
         """Fill a storage."""
@@ -103,22 +99,22 @@ class Channel:
 
     def write(self, storage: torch.UntypedStorage, offset: int) -> None:
         """Write a storage's bytes."""
-        if self._native is not None and driver.takes(storage):
+        if self.native is not None and driver.takes(storage):
             try:
                 with driver.ready(storage.device):
-                    self._native.write(storage, offset)
+                    self.native.write(storage, offset)
                 return
             except UnsupportedError as error:
                 self._give_up(error)
         staging.write(self._descriptor, self._name, offset, storage)
 
     def _read_group(self, device: torch.device, group: list[Part]) -> None:
-        if self._native is not None and driver.takes(group[0].storage):
+        if self.native is not None and driver.takes(group[0].storage):
             for part in group:
                 part.storage.data_ptr()  # one that shares memory until it is written to gets its own now
             try:
                 with driver.ready(device):
-                    self._native.read_all(
+                    self.native.read_all(
                         [(part.offset, part.storage, part.begin, part.size) for part in group]
                     )
                 return
@@ -162,8 +158,3 @@ def checked_offset(offset: SupportsIndex) -> int:
     if not 0 <= found < 1 << 63:
         raise ValueError(f"expected an offset in a file, got {offset!r}")
     return found
-
-
-def name_of(path: str | os.PathLike[str]) -> str:
-    """Return what errors call a file."""
-    return os.fsdecode(path)

@@ -85,17 +85,6 @@ def devices() -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def using(driver: Opened | UnsupportedError | None) -> Iterator[None]:
-    """Have another be the process's cuFile in a block: one over another library, a reason, or none that was asked."""
-    global _opened
-    before, _opened = _opened, driver
-    try:
-        yield
-    finally:
-        _opened = before
-
-
-@contextlib.contextmanager
 def ready(device: torch.device) -> Iterator[None]:
     """Make a device the current one in a block, when all that was asked of it is done.
 

@@ -15,7 +15,7 @@ from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.gds import driver, staging
 from zerocopy.gds.availability import Availability, availability_of
-from zerocopy.gds.channel import Channel, Part, checked_offset, name_of, untyped
+from zerocopy.gds.channel import Channel, Part, checked_offset, untyped
 
 
 class GdsFile:
@@ -68,7 +68,7 @@ class GdsFile:
     fd = -1  # until there is one: __del__ looks at it
 
     def __init__(self, filename: str | os.PathLike[str], flags: int = os.O_RDONLY) -> None:
-        self.filename, self.flags = name_of(filename), flags
+        self.filename, self.flags = os.fsdecode(filename), flags
         self.fd = os.open(filename, flags & ~(os.O_DIRECT | os.O_APPEND) | os.O_CLOEXEC, 0o666)
         self._channel = Channel(self.fd, self.filename)
         try:

@@ -18,7 +18,7 @@ from zerocopy._typing import GdsMode
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.gds import driver
 from zerocopy.gds.availability import is_required, required
-from zerocopy.gds.channel import Channel, name_of
+from zerocopy.gds.channel import Channel
 from zerocopy.gds.devices import device_of
 from zerocopy.gds.image import Image, Record
 from zerocopy.loading import error_context, inputs, loader
@@ -84,7 +84,7 @@ def load(
 
 def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
     required(require, path)
-    name = name_of(path)
+    name = os.fsdecode(path)
     if require is None and device.type == "cuda" and (reason := driver.refusal()):
         _warn(name, reason)
         return loader.load(path, map_location=device)  # by a staged copy
@@ -100,7 +100,7 @@ def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
             return _load_by_cpu(path, device, require)
         image = Image(records, device, name)
         with (
-            error_context.naming(path, True),
+            error_context.naming(path),
             Channel(file.fileno(), name, strict=require is not None) as channel,
         ):
             if image.size:

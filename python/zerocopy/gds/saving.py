@@ -11,12 +11,12 @@ from zerocopy._typing import GdsMode
 from zerocopy.errors import UnsupportedError
 from zerocopy.gds import driver
 from zerocopy.gds.availability import required
-from zerocopy.gds.channel import Channel, name_of
+from zerocopy.gds.channel import Channel
 from zerocopy.saving import saver
 from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
 from zerocopy.saving.checkpoint_writer import CheckpointWriter
 from zerocopy.saving.mapped_files import MappedFiles
-from zerocopy.saving.saver import PickledObject
+from zerocopy.saving.pickled_object import PickledObject
 from zerocopy.saving.sink import FileSink
 from zerocopy.saving.zip_writer import ROOT
 
@@ -75,7 +75,7 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: GdsMode | No
         return
     _torch.log_usage("torch.save")
     parts = PickledObject(state_dict)
-    name = name_of(path)
+    name = os.fsdecode(path)
     with replacing(path) as new:
         later = _reserve(parts, FileSink(new.descriptor, name))
         if later:

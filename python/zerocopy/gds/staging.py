@@ -13,7 +13,7 @@ from zerocopy.errors import FormatError
 from zerocopy.gds import driver
 from zerocopy.loading.device import pinned_ring
 from zerocopy.loading.objects.builder import tensor_over
-from zerocopy.saving.sink import naming
+from zerocopy.process.os_errors import naming
 
 PIECE = 16 << 20
 

@@ -9,15 +9,7 @@ import torch
 
 from zerocopy.lazy.indexing import Geometry, is_basic
 from zerocopy.lazy.placeholder import materialized
-
-#: safetensors' names of dtypes; others have torch's.
-_SAFETENSORS = {
-    "bool": "BOOL", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
-    "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
-    "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ", "float4_e2m1fn_x2": "F4", "complex64": "C64",
-}  # fmt: skip
+from zerocopy.loading.formats.safetensors import DTYPES
 
 
 class Slice:
@@ -73,7 +65,7 @@ class Slice:
     def get_dtype(self) -> str:
         """Return the dtype as safetensors' slices do: ``"F32"``. One that safetensors lacks has torch's name."""
         name = str(self.dtype).removeprefix("torch.")
-        return _SAFETENSORS.get(name, name)
+        return DTYPES.get(name, name)  # others have torch's
 
     def __len__(self) -> int:
         return len(torch.empty(self.shape, device="meta"))

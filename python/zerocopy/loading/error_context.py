@@ -1,4 +1,4 @@
-"""Context managers for errors about a file: as one of the public exceptions, and with the file's name."""
+"""Context managers for errors about a file: with its name, and as one of the public exceptions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,8 @@ from zerocopy.loading import diagnosis, inputs
 
 
 @contextlib.contextmanager
-def as_public_error() -> Iterator[None]:
-    """Raise what a file is instead of a checkpoint as one of the public exceptions."""
-    try:
-        yield
-    except diagnosis.DIAGNOSES as error:
-        raise diagnosis.public_error(error) from error.__cause__
-
-
-@contextlib.contextmanager
-def naming(f: Any, weights_only: bool) -> Iterator[None]:
-    """Put the file's name into what is raised about it, once."""
+def naming(f: Any, weights_only: bool = True) -> Iterator[None]:
+    """Put the file's name into what is raised about it, once; not into what pickle raises without `weights_only`."""
     try:
         yield
     except Error as error:
@@ -33,6 +24,16 @@ def naming(f: Any, weights_only: bool) -> Iterator[None]:
         if weights_only:
             error.args = (_named(f, error),)
         raise
+
+
+@contextlib.contextmanager
+def public(f: Any, weights_only: bool = True) -> Iterator[None]:
+    """Put in the file's name as :func:`naming`, and raise what it is instead of a checkpoint as a public exception."""
+    try:
+        with naming(f, weights_only):
+            yield
+    except diagnosis.DIAGNOSES as error:
+        raise diagnosis.public_error(error) from error.__cause__
 
 
 def _named(f: Any, error: object) -> str:

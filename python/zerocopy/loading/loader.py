@@ -112,34 +112,26 @@ def load(
     )
     match inputs.located(f):
         case shard_index.Index() as index:
+            # For a shard an index or a folder is none: a few of them could name each other without end.
             return shard_index.load(index, lambda shard: _load_file(shard, options))
         case dcp_metadata.Folder() as folder:
-            return _load_folder(folder, options)
+            files = Files(folder, options, windows=False)
+            return folder.nested({name: files.load(name) for name in folder.entries})
         case file:
             return _load_file(file, options)
 
 
-def _load_folder(folder: dcp_metadata.Folder, options: LoadOptions) -> Any:
-    files = Files(
-        folder,
-        options.mode,
-        options.backend,
-        windows=False,
-        load_archive=lambda archive: archives.load(archive, options),
-    )
-    return folder.nested({name: files.load(name) for name in folder.entries})
-
-
 def _load_file(f: Any, options: LoadOptions) -> Any:
-    """Load one file. For a shard an index or a folder is none: a few of them could name each other without end."""
-    with error_context.as_public_error():
+    try:
         return load_diagnosed(f, options)
+    except diagnosis.DIAGNOSES as error:
+        raise diagnosis.public_error(error) from error.__cause__
 
 
 def load_diagnosed(
     f: Any, options: LoadOptions, require: Callable[[_C.Archive, LoadOptions], None] | None = None
 ) -> Any:
-    """Load, or say what the file is instead: raises one of ``diagnosis.DIAGNOSES`` too.
+    """Load one file, or say what it is instead: raises one of ``diagnosis.DIAGNOSES`` too.
 
     `require` may refuse an archive that was opened, by raising.
     """
@@ -176,7 +168,7 @@ def _load_torchscript(f: Any, begin: int | None, archive: _C.Archive, options: L
         "'torch.load' received a zip file that looks like a TorchScript archive dispatching to 'torch.jit.load' "
         "(call 'torch.jit.load' directly to silence this warning)",
         UserWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
     try:
         return torchscript.load(archive, options.map_location, None)

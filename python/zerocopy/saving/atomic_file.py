@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from zerocopy.process.os_errors import naming
 from zerocopy.saving import saves_under_way
 
 _SUFFIX = ".part"
@@ -95,7 +96,7 @@ def replacing(target: Path, *, has_name: bool = False) -> Iterator[NewFile]:
     new = created_for(target, has_name=has_name)
     try:
         yield new
-        with _naming(target):
+        with naming(target):
             os.fsync(new.descriptor)
             for earlier in saves_under_way.to(target):
                 earlier.join()
@@ -114,10 +115,9 @@ def created_for(target: Path, *, has_name: bool = False) -> NewFile:
     """Return a new file, locked if it has a name, with the mode, owner and attributes of `target`.
 
     `target` must not be a symbolic link or a special file. The file is the caller's: to close, and to delete
-    if it has a
-    name.
+    if it has a name.
     """
-    with _naming(target):
+    with naming(target):
         old = _status_of(target)
         _delete_leftovers(target)
         new = _created(target, 0o666 if old is None else 0o600, has_name)
@@ -130,23 +130,6 @@ def created_for(target: Path, *, has_name: bool = False) -> NewFile:
             os.close(new.descriptor)
             raise
     return new
-
-
-class _naming:
-    """Raise errors under the name that the user knows.
-
-    Not a generator: from Python 3.13 on, its frames and the error would keep each other, and all callers' variables.
-    """
-
-    def __init__(self, target: Path) -> None:
-        self._target = target
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise OSError(error.errno, os.strerror(error.errno), os.fspath(self._target)) from None
 
 
 def _status_of(target: Path) -> os.stat_result | None:

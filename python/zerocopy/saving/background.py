@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zerocopy import _core
 from zerocopy.progress import Progress
@@ -21,10 +20,8 @@ from zerocopy.saving import saves_under_way, snapshot
 from zerocopy.saving.atomic_file import NewFile, created_for, is_special, new_name, path_of_file
 from zerocopy.saving.handle import FINISHED, RUNNING, Saving, log_errors
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
+from zerocopy.saving.pickled_object import PickledObject
 from zerocopy.saving.plan import Plan
-
-if TYPE_CHECKING:
-    from zerocopy.saving.saver import PickledObject
 
 _log = logging.getLogger("zerocopy")
 _PROGRESS_SECONDS = 0.1

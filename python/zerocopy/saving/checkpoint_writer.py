@@ -14,7 +14,7 @@ import torch
 from zerocopy import _torch
 from zerocopy._core import crc32
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
-from zerocopy.saving.sink import Sink, Written
+from zerocopy.saving.sink import Sink, Written, unnoticed
 from zerocopy.saving.zip_writer import MAX_ALIGNMENT, SMALLEST_ALIGNMENT, ZipWriter
 
 _FILE_FORMAT = b"3\n"
@@ -47,7 +47,7 @@ class CheckpointWriter:
     IDENTIFIER = ".data/serialization_id"
 
     def __init__(
-        self, sink: Sink, alignment: int, checksum: bool, *, regular: bool, written: Written = lambda _: None
+        self, sink: Sink, alignment: int, checksum: bool, *, regular: bool, written: Written = unnoticed
     ) -> None:
         self._zip = ZipWriter(sink)
         self._alignment, self._checksum, self._written = alignment, checksum, written
@@ -126,7 +126,7 @@ class CheckpointWriter:
         crc = 0
         for at in range(0, content.nbytes, _WRITTEN_PIECE):
             piece = content[at : at + _WRITTEN_PIECE]
-            sink.write(piece, _unnoticed)
+            sink.write(piece)
             crc = crc32(piece, crc) if self._checksum else 0
             self._written(piece.nbytes)  # who is told may do anything, to the file too
         return crc
@@ -163,10 +163,6 @@ class CheckpointWriter:
         records = "\n".join(f"{entry.name} {entry.size} {entry.crc}" for entry in self._zip.entries)
         digest = hashlib.sha256(records.encode()).digest()
         self._zip.write(self.IDENTIFIER, f"{int.from_bytes(digest, 'little') % 10**40:040}".encode())
-
-
-def _unnoticed(_: int) -> None:
-    """Stand for whoever counts what is written, who is told later."""
 
 
 def _checksum_of_file(place: FileExtent, size: int) -> int:

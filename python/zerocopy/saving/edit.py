@@ -29,8 +29,9 @@ from zerocopy._core import crc32
 from zerocopy._native import _C
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading import error_context, inputs
+from zerocopy.process.os_errors import naming
 from zerocopy.saving.pickle_editor import PickleEditor
-from zerocopy.saving.sink import begin_writing, naming
+from zerocopy.saving.sink import begin_writing
 from zerocopy.saving.zip_tail import LOCAL_HEADER, MARK, OLD, FreeNames, RawEntry, Tail, directory_of, tail_of
 from zerocopy.saving.zip_writer import Entry, directory, end, plain_local_header, wide_end
 
@@ -116,8 +117,7 @@ def _edit(path: str | os.PathLike[str], change: Callable[[PickleEditor], None], 
     with (
         _opened(Path(name)) as file,
         naming(os.fsdecode(name)),
-        error_context.as_public_error(),
-        error_context.naming(path, weights_only=True),
+        error_context.public(path),
     ):
         if _core.container(file, os.fsdecode(name)) != "zip":
             raise UnsupportedError(

@@ -18,18 +18,6 @@ from zerocopy.errors import Error
 _NOTHING: Mapping[str, int] = {}
 
 
-class MappedPart(NamedTuple):
-    """A line of /proc/self/maps about a file, or about shared memory, which may have no path."""
-
-    begin: int
-    end: int
-    shared: bool
-    writable: bool
-    offset: int
-    identity: str  # device and inode, as the kernel writes them
-    path: bytes
-
-
 class FileExtent(NamedTuple):
     """Bytes of an open file."""
 
@@ -48,13 +36,13 @@ class MappedFiles:
     """
 
     def __init__(self, known: Mapping[str, int] = _NOTHING) -> None:
-        self._mappings = mapped_parts()
+        self._mappings = _core.file_mappings()
         self._written = {
             mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable
         }
         self._opened: dict[str, int | None] = {**known}
         self._checksums: dict[int, dict[tuple[int, int], int]] = {}
-        self._shared: list[MappedPart] | None = None
+        self._shared: list[_core.FileMapping] | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -107,12 +95,12 @@ class MappedFiles:
             found = self._checksums[place.descriptor] = _checksums_in(place.descriptor)
         return found.get((place.offset, size))
 
-    def _descriptor_of(self, mapping: MappedPart) -> int | None:
+    def _descriptor_of(self, mapping: _core.FileMapping) -> int | None:
         if mapping.identity not in self._opened:
             self._opened[mapping.identity] = self._open(mapping)
         return self._opened[mapping.identity]
 
-    def _open(self, mapping: MappedPart) -> int | None:
+    def _open(self, mapping: _core.FileMapping) -> int | None:
         try:
             if not stat.S_ISREG(Path(os.fsdecode(mapping.path)).stat().st_mode):
                 return None
@@ -135,22 +123,6 @@ class MappedFiles:
             found = self._opened["pagemap"] = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
             self._stack.callback(os.close, found)
         return found
-
-
-def mapped_parts() -> list[MappedPart]:
-    """Return the lines of /proc/self/maps about files."""
-    mappings = []
-    with Path("/proc/self/maps").open("rb") as lines:
-        for line in lines:
-            fields = line.rstrip(b"\n").split(maxsplit=5)
-            shared = fields[1].endswith(b"s")
-            path = fields[5] if len(fields) == 6 else b""
-            if shared or path.startswith(b"/"):
-                begin, _, end = fields[0].partition(b"-")
-                identity = b" ".join(fields[3:5]).decode()
-                span, offset = (int(begin, 16), int(end, 16)), int(fields[2], 16)
-                mappings.append(MappedPart(*span, shared, b"w" in fields[1], offset, identity, path))
-    return mappings
 
 
 def _checksums_in(descriptor: int) -> dict[tuple[int, int], int]:
@@ -179,4 +151,6 @@ def identity_of(descriptor: int) -> str | None:
         byte = ctypes.c_char.from_buffer(page)
         address = ctypes.addressof(byte)
         del byte  # which would keep the page from being unmapped
-        return next((found.identity for found in mapped_parts() if found.begin <= address < found.end), None)
+        return next(
+            (found.identity for found in _core.file_mappings() if found.begin <= address < found.end), None
+        )

@@ -125,10 +125,6 @@ class PickleEditor:
             if entry.setter is not None:
                 self._changes[entry.setter] = entry.setter + 1, b""
 
-    def names(self) -> list[str]:
-        """Return the names of entries, those of dicts in dicts among them, down to where a dict is within itself."""
-        return list(_names(self._root.value, "", frozenset()))
-
     @property
     def is_changed(self) -> bool:
         """Whether anything was renamed or dropped."""
@@ -287,12 +283,3 @@ def _matches(holder: _Value, name: str, prefix: str) -> Iterator[tuple[_Entry, s
             yield entry, prefix, holder
         elif key is not None and name.startswith(f"{key}."):
             yield from _matches(entry.value.value, name[len(key) + 1 :], f"{prefix}{key}.")
-
-
-def _names(holder: _Value, prefix: str, above: frozenset[int]) -> Iterator[str]:
-    if id(holder) in above:
-        return
-    for entry in holder.entries:
-        if entry.key.value.key is not None:
-            yield prefix + entry.key.value.key
-            yield from _names(entry.value.value, f"{prefix}{entry.key.value.key}.", above | {id(holder)})

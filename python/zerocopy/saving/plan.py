@@ -10,7 +10,7 @@ import struct
 from typing import NamedTuple
 
 from zerocopy.saving.checkpoint_writer import CheckpointWriter
-from zerocopy.saving.sink import Written
+from zerocopy.saving.sink import Written, unnoticed
 
 _STEP = struct.Struct("<IIQQiIQQ")  # container/planned_archive.h: Step
 _MENTION = struct.Struct("<QQ")  # container/planned_archive.h: Mention
@@ -50,7 +50,7 @@ class _StepSink:
         self.steps: list[_Step] = []
         self._begin = 0  # of the literals that belong to no step yet
 
-    def write(self, data: memoryview, written: Written) -> None:
+    def write(self, data: memoryview, written: Written = unnoticed) -> None:
         self.literals += data
         self.position += data.nbytes
         written(data.nbytes)
@@ -148,7 +148,7 @@ class CheckpointPlanner(CheckpointWriter):
         def put(_: object) -> int:
             begin = len(self._steps.literals)
             self._note(_Step(_IDENTIFIER, _HAS_CHECKSUM, begin))
-            self._steps.write(memoryview(bytes(_IDENTIFIER_DIGITS)), lambda _: None)
+            self._steps.write(memoryview(bytes(_IDENTIFIER_DIGITS)))
             self._places[len(self._steps.steps) - 1] = len(self._steps.literals) + _DESCRIPTOR_CHECKSUM
             return 0
 

@@ -7,19 +7,15 @@ import os
 from collections.abc import Iterator
 from typing import Any, Literal, overload
 
-import torch
-
 from zerocopy import _torch
 from zerocopy._typing import FilePath, WritableFile
-from zerocopy.process.malloc_trim import Heap
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving import background
 from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
-from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
+from zerocopy.saving.checkpoint_writer import checked_alignment
 from zerocopy.saving.handle import Saving, ended
-from zerocopy.saving.mapped_files import MappedFiles
-from zerocopy.saving.pickler import Remake, pickled
-from zerocopy.saving.sink import FileSink, Sink, StreamSink, Written
+from zerocopy.saving.pickled_object import PickledObject
+from zerocopy.saving.sink import FileSink, Sink, StreamSink
 
 
 @overload
@@ -154,76 +150,3 @@ def sink_of(f: Any) -> Iterator[Sink]:
     else:
         with replacing(path) as new:
             yield FileSink(new.descriptor, os.fspath(path))
-
-
-class PickledObject:
-    """The pickle of an object, and its storages in the order in which the pickle speaks of them.
-
-    Attributes
-    ----------
-    pickle : bytes
-        Speaks of the storages by number.
-    sizes : list of int
-        Of the storages, in bytes.
-    """
-
-    def __init__(self, obj: Any) -> None:
-        self.sizes: list[int] = []
-        self._heap = Heap()
-        self._keys: dict[Any, str] = {}
-        self._dtypes: dict[str, torch.dtype] = {}
-        self._sources: list[torch.UntypedStorage | Remake] = []
-        self.pickle = pickled(obj, self, self._store)
-
-    @property
-    def total(self) -> int:
-        """The bytes of all storages."""
-        return sum(self.sizes)
-
-    def is_kept(self, number: int) -> bool:
-        """Whether a storage is the program's; else it is made whenever it is asked for."""
-        return not isinstance(self._sources[number], Remake)
-
-    def storage(self, number: int) -> torch.UntypedStorage:
-        """Return a storage, which is made now unless it is kept."""
-        source = self._sources[number]
-        if not isinstance(source, Remake):
-            return source
-        self._heap.used(self.sizes[number])
-        return source.storage()
-
-    def write(self, sink: Sink, alignment: int, checksum: bool, written: Written) -> None:
-        """Write the archive."""
-        with (
-            MappedFiles() as mapped,
-            CheckpointWriter(sink, alignment, checksum, regular=True, written=written) as writer,
-        ):
-            writer.pickle(self.pickle)
-            for number in range(len(self.sizes)):
-                writer.storage(str(number), self.storage(number), mapped)
-            writer.finish()
-
-    def _store(self, storage: _torch.PickledStorage, remake: Remake | None) -> str:
-        """Return a storage's key, which is the same for the same storage."""
-        untyped = storage.storage
-        # Converted storages are temporary. An address may be reused, so it cannot identify them.
-        identity = remake.identity if remake else _torch.identity(untyped)
-        key = None if identity is None else self._keys.get(identity)
-        if key is None:
-            key = str(len(self._sources))
-            self._sources.append(remake or untyped)
-            self.sizes.append(untyped.nbytes())
-            if identity is not None:
-                self._keys[identity] = key
-        if remake:
-            self._heap.used(untyped.nbytes())
-        require_one_dtype(self._dtypes, key, storage)
-        return key
-
-
-def require_one_dtype(dtypes: dict[str, torch.dtype], key: str, storage: _torch.PickledStorage) -> None:
-    """Refuse a storage that was pickled with another dtype: it would be loaded with one of the two for both."""
-    if storage.storage.nbytes() and dtypes.setdefault(key, storage.dtype) != storage.dtype:
-        raise RuntimeError(
-            "Cannot save multiple tensors or storages that view the same data as different types"
-        )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
 import io
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
+
+from zerocopy.process.os_errors import CUT, naming
 
 PIECE = 16 << 20
 _SYNC_FILE_RANGE_WRITE = 2
@@ -19,12 +20,16 @@ _SYNC_FILE_RANGE_WRITE = 2
 Written = Callable[[int], object]
 
 
+def unnoticed(_: int) -> None:
+    """Stand for a caller that does not count what is written."""
+
+
 class Sink(Protocol):
     """The interface through which an archive is written."""
 
     position: int  # from where the archive begins
 
-    def write(self, data: memoryview, written: Written) -> None:
+    def write(self, data: memoryview, written: Written = unnoticed) -> None:
         """Append bytes."""
 
     def skip(self, size: int) -> None:
@@ -52,11 +57,11 @@ class FileSink:
         self.position = 0
         self._descriptor, self._name = descriptor, name
 
-    def write(self, data: memoryview, written: Written) -> None:
+    def write(self, data: memoryview, written: Written = unnoticed) -> None:
         """Append bytes."""
         at = 0
         while at < data.nbytes:
-            with self._naming():
+            with naming(self._name):
                 size = os.write(self._descriptor, data[at : at + PIECE])
             self._advance(size)
             at += size
@@ -64,7 +69,7 @@ class FileSink:
 
     def skip(self, size: int) -> None:
         """Append zeros: a hole, which takes no room on the disk."""
-        with self._naming():
+        with naming(self._name):
             os.lseek(self._descriptor, size, os.SEEK_CUR)
         self.position += size
 
@@ -97,7 +102,7 @@ class FileSink:
         ways = [_copy_file_range, os.sendfile]
         done = 0
         while done < size and ways:
-            with self._naming():
+            with naming(self._name):
                 try:
                     piece = ways[0](self._descriptor, source, offset + done, min(size - done, PIECE))
                 except OSError as error:
@@ -106,7 +111,7 @@ class FileSink:
                     del ways[0]
                     continue
                 if piece == 0:
-                    raise OSError(errno.ESTALE, _CUT)
+                    raise OSError(errno.ESTALE, CUT)
             self._advance(piece)
             done += piece
             written(piece)
@@ -117,22 +122,6 @@ class FileSink:
         begin_writing(self._descriptor, self.position, size)
         self.position += size
 
-    def _naming(self) -> contextlib.AbstractContextManager[None]:
-        return naming(self._name)
-
-
-@contextlib.contextmanager
-def naming(name: str | None) -> Iterator[None]:
-    """Raise errors under a name, and say of memory that is not there what has become of it."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.EFAULT:
-            raise OSError(errno.ESTALE, _CUT, name) from None
-        if name is None:
-            raise
-        raise OSError(error.errno, error.strerror, name) from None
-
 
 # linux/fs.h: _IOW(0x94, 13, struct file_clone_range)
 _FICLONERANGE, _CLONE_RANGE = 0x4020940D, struct.Struct("qQQQ")
@@ -142,13 +131,12 @@ def _copy_part(target: int, at: int, source: int, offset: int, size: int) -> Non
     """Copy less than a block."""
     content = os.pread(source, size, offset)
     if len(content) < size:
-        raise OSError(errno.ESTALE, _CUT)
+        raise OSError(errno.ESTALE, CUT)
     while content:
         done = os.pwrite(target, content, at)
         content, at = content[done:], at + done
 
 
-_CUT = "a file that is mapped was cut"
 # They cannot copy between these two files: other file systems, a kernel or a file system that does not know how.
 _CANNOT = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
@@ -188,7 +176,7 @@ class StreamSink:
         self.position = 0
         self._file, self._name = file, name
 
-    def write(self, data: memoryview, written: Written) -> None:
+    def write(self, data: memoryview, written: Written = unnoticed) -> None:
         """Append bytes."""
         at = 0
         while at < data.nbytes:
@@ -210,7 +198,7 @@ class StreamSink:
         zeros = memoryview(bytes(min(size, PIECE)))
         while size:
             piece = zeros[:size]
-            self.write(piece, lambda _: None)
+            self.write(piece)
             size -= piece.nbytes
 
     def share(self, source: int, offset: int, size: int, written: Written) -> bool:

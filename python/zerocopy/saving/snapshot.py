@@ -7,17 +7,15 @@ import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from zerocopy import _torch
 from zerocopy.saving.checkpoint_writer import LARGE
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
+from zerocopy.saving.pickled_object import PickledObject
 from zerocopy.saving.plan import CheckpointPlanner, Plan
-
-if TYPE_CHECKING:
-    from zerocopy.saving.saver import PickledObject
 
 # A fork copies page tables, 17 milliseconds for a gibibyte of the process; to copy a gibibyte takes 300. So a process
 # that is that much larger than what it saves stops for a shorter time if it copies, and so does one that saves little.

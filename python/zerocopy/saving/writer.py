@@ -16,8 +16,9 @@ from zerocopy._core import crc32
 from zerocopy.saving.atomic_file import path_of_file
 from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.saving.mapped_files import MappedFiles
+from zerocopy.saving.pickled_object import require_one_dtype
 from zerocopy.saving.pickler import Store, StoredTensorReplacer, pickled
-from zerocopy.saving.saver import require_one_dtype, sink_of
+from zerocopy.saving.saver import sink_of
 
 
 class Writer:

@@ -57,7 +57,7 @@ class ZipWriter:
         """Add a record that is in memory."""
 
         def put(sink: Sink) -> int:
-            sink.write(memoryview(content), lambda _: None)
+            sink.write(memoryview(content))
             return crc32(content)
 
         self.add(name, len(content), put)
@@ -95,7 +95,7 @@ class ZipWriter:
             self.entries.append(Entry(filler, at, zeros, crc, _FLAG_UTF8))
 
     def _put(self, content: bytes) -> None:
-        self._sink.write(memoryview(content), lambda _: None)
+        self._sink.write(memoryview(content))
 
 
 def _is_wide(size: int, at: int) -> bool:

@@ -18,6 +18,7 @@ from zerocopy.lazy.reading.extents import contiguous_strides
 from zerocopy.lazy.reading.read_plan import FileReads, Request
 from zerocopy.lazy.reading.segments import Segment
 from zerocopy.loading import backends
+from zerocopy.process.os_errors import naming
 
 # Less than this from a local file is read by the calling thread: starting others takes longer.
 _FEW_BYTES = 1 << 20
@@ -160,17 +161,6 @@ class _Crew:
         _read_all(task, buffers, request.offset)
         for segment, scratch in strided:
             _spread(segment, scratch, self._targets[segment.target])
-
-
-@contextlib.contextmanager
-def naming(path: str) -> Iterator[None]:
-    """Raise errors of the system under the name of a file."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, path) from None
 
 
 def _read_rows(task: _Task, segment: Segment, target: Target) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zerocopy.saving.mapped_files import mapped_parts
+from zerocopy import _core
 from zerocopy.share.conditions.watching import Kind, Record, Watch
 from zerocopy.share.wire import file_identity
 
@@ -102,5 +102,5 @@ def _ran(path: str) -> Record:
 
 def _mapped() -> list[str]:
     """Return the files that are mapped and hold data."""
-    paths = {os.fsdecode(part.path) for part in mapped_parts()}
+    paths = {os.fsdecode(part.path) for part in _core.file_mappings()}
     return [path for path in paths if ".so" not in path and file_identity.is_regular(path)]

@@ -1,0 +1,31 @@
+"""Puts the name of a file into errors of the operating system about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+#: Memory that is not there: a write from a mapping behind the end of its file.
+CUT = "a file that is mapped was cut"
+
+
+class naming:
+    """A block, whose ``OSError`` has the name of a file. Without a name it stays as it is.
+
+    Not a generator: from Python 3.13 on, its frames and the error would keep each other, and all callers' variables.
+    """
+
+    def __init__(self, name: str | os.PathLike[str] | None) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if not isinstance(error, OSError) or error.errno is None:
+            return
+        name = None if self._name is None else os.fspath(self._name)
+        if error.errno == errno.EFAULT:
+            raise OSError(errno.ESTALE, CUT, name) from None
+        if name is not None:
+            raise OSError(error.errno, error.strerror, name) from None
