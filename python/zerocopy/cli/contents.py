@@ -258,7 +258,7 @@ def _of_index(path: str, index: shard_index.Index) -> Contents:
 
 def _of_folder(path: str) -> Contents:
     """Return what is in a folder of torch.distributed.checkpoint: its metadata is a pickle that takes torch."""
-    if not Path(path, ".metadata").is_file():
+    if not model_folder.is_distributed(path):
         raise Trouble(model_folder.NOT_A_CHECKPOINT)
     try:
         from zerocopy.loading.formats import dcp_metadata

@@ -60,6 +60,8 @@ try:
     }
     try:
         import zerocopy._native
+        bridge = zerocopy._native.bridge_info()
+        found["bridge"] = bridge.kind + (f", {bridge.path.name}" if bridge.path else "")
     except Exception as error:
         found["extension"] = f"{type(error).__name__}: {error}"
 except Exception as error:
@@ -95,7 +97,7 @@ def facts() -> dict[str, Any]:
         "versions": {
             "zerocopy": __version__,
             "zerocopy's extension": torch.pop("extension", None) or "not loaded: torch cannot be imported",
-            "built for torch": _text_of(Path(__file__).parents[1] / "built_for") or _built_for(),
+            "bridge": torch.pop("bridge", None) or "none",
             "torch": torch.pop("version", None) or _version("torch") or "not installed",
             "Python": f"{platform.python_version()} ({platform.python_implementation()})",
             "libc": " ".join(platform.libc_ver()).strip() or "unknown",
@@ -106,13 +108,6 @@ def facts() -> dict[str, Any]:
         "libraries": {name: version for name in _LIBRARIES if (version := _version(name))},
         "variables": dict(_variables()),
     }
-
-
-def _built_for() -> str | None:
-    """Return what the extension was built for, where it lies in another folder than this file."""
-    import zerocopy._core as core  # it needs no torch
-
-    return _text_of(Path(core.__file__).with_name("built_for"))
 
 
 def _torch() -> dict[str, Any]:

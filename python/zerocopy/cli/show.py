@@ -74,7 +74,7 @@ def _show(options: argparse.Namespace) -> int:
 
         name, index_text = split_name(name)
     if name not in entries:
-        raise reading.Trouble(str(no_such_name(options.file, name, entries).args[0]))
+        raise reading.Trouble(str(no_such_name(options.file, name, {**entries, **values}).args[0]))
     _show_tensor(options, contents, entries[name], index_text)
     return reading.FINE
 

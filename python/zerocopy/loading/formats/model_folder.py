@@ -23,6 +23,10 @@ NOT_A_CHECKPOINT = (
     "the .metadata of torch.distributed.checkpoint"
 )
 
+OF_DISTRIBUTED = (
+    "is a folder of torch.distributed.checkpoint, which has no file of a known format: ls, show, diff and report take it"
+)
+
 _DCP_METADATA = ".metadata"
 
 
@@ -31,13 +35,18 @@ def is_folder(f: Any) -> bool:
     return isinstance(f, (str, os.PathLike)) and os.path.isdir(f)  # noqa: PTH112  a Path takes longer to make
 
 
+def is_distributed(folder: str | os.PathLike[str]) -> bool:
+    """Return whether ``torch.distributed.checkpoint`` wrote a folder."""
+    return Path(os.fsdecode(folder), _DCP_METADATA).is_file()
+
+
 def model_file_in(folder: str | os.PathLike[str]) -> Path | None:
     """Return the model file of a folder, the first of :data:`NAMES` that exists, or None.
 
     A folder of ``torch.distributed.checkpoint`` does not have one: its metadata list its contents.
     """
     path = Path(os.fsdecode(folder))
-    if (path / _DCP_METADATA).is_file():
+    if is_distributed(path):
         return None
     return next((path / name for name in NAMES if (path / name).is_file()), None)
 
