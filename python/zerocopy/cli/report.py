@@ -139,11 +139,13 @@ def _page_with_values(options: argparse.Namespace) -> str:
 def _compared(
     checkpoint: Checkpoint, other: Checkpoint, options: argparse.Namespace, changes: dict[str, list[str]]
 ) -> list[str]:
+    from zerocopy.cli.tensor_diff import Side, compare
+
     settings = argparse.Namespace(
         a=options.file, b=options.compare, rtol=None, atol=None, ignore_dtype=False, tensors_only=False, brief=False
     )  # fmt: skip
     lines = []
-    for found in diff.differences(checkpoint, other, settings):
+    for found in diff.differences(Side(checkpoint), Side(other), settings, compare):
         lines.append(diff.line(found))
         only = found["kind"] == "only"
         changes[found["name"]].append("only here" if only else f"{found['kind']}: {found['text']}")

@@ -79,7 +79,9 @@ def _shapes(node: Node, box: Box) -> Iterator[str]:
             below = Box(inner.x + 2, inner.y + _HEADING, inner.width - 4, inner.height - _HEADING - 2)
             inside = "".join(_shapes(child, below))
         [(color, _)] = child.colors.most_common(1)
-        yield _rectangle(child, child.path[len(node.path) :].lstrip("."), inner, "module" if inside else color)
+        yield _rectangle(
+            child, child.path[len(node.path) :].lstrip("."), inner, "module" if inside else color
+        )
         yield inside
 
 
