@@ -12,7 +12,6 @@ import json
 import os
 import statistics
 import sys
-import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -264,12 +263,14 @@ def _report(options: argparse.Namespace, container: str, size: int, rows: list[M
         return
     import torch
 
-    title = (
-        f"{escaped(options.file)}: {container}, {display.size(size)}, {cache} page cache, "
-        f"{display.count(options.repeat, 'round')}, torch {torch.__version__}, Python {sys.version.split()[0]}"
+    say(
+        [
+            f"{escaped(options.file)}: {container}, {display.size(size)}, {cache} page cache, "
+            f"{display.count(options.repeat, 'round')}",
+            f"torch {torch.__version__}, Python {sys.version.split()[0]}",
+            f"{'':<24}{'READY':>12}{'CONSUMED':>12}{'PRIVATE':>12}",
+        ]
     )
-    say(textwrap.wrap(title, output.width()))
-    say([f"{'':<24}{'READY':>12}{'CONSUMED':>12}{'PRIVATE':>12}"])
     for row in rows:
         if row.error:
             say([f"{row.name:<24}{escaped(row.error, _MAX_ERROR)}"])
