@@ -334,3 +334,11 @@ def test_diff_without_torch_prints_what_it_prints_with_torch(
 
     monkeypatch.setattr(plain_side, "both", both)
     assert run(capsys, *options, a, b) == plain and used
+
+
+def test_diff_of_tensors_that_repeat_their_elements_is_trouble(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [save({"w": torch.full((1,), value).expand(1 << 40)}, f"{value}.pt") for value in (1.0, 2.0)]
+    code, out, err = run(capsys, *paths)
+    assert (code, out) == (2, "") and "shows each of its 4 B about" in err

@@ -133,6 +133,12 @@ def test_report_with_statistics_has_those_of_torch(save: Saver, tmp_path: Path) 
     assert rows["none"]["min"] is None and rows["c"]["min"] is None and rows["i"]["mean"] == 1.5
 
 
+def test_report_with_statistics_skips_a_tensor_that_repeats_its_elements(save: Saver, tmp_path: Path) -> None:
+    path = save({"w": torch.ones(1).expand(1 << 40), "x": torch.ones(2)})
+    rows = Page(written(tmp_path, "--statistics", path)).table()
+    assert (rows["w"]["mean"], rows["x"]["mean"]) == (None, 1)
+
+
 def test_report_with_compare_names_the_differences(save: Saver, tmp_path: Path) -> None:
     a = save({"same": torch.ones(2), "other": torch.ones(2), "new": torch.ones(1)}, "a.pt")
     b = save({"same": torch.ones(2), "other": torch.zeros(2), "old": torch.ones(1)}, "b.pt")

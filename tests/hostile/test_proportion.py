@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ ENTRIES = {
     "convert": "zerocopy.convert(path, path + '.out.pt')",
     "convert, to another dtype": "zerocopy.convert(path, path + '.out.pt', dtype=torch.float16)",
     "scan": "main(['scan', path])",
+    "ls": "main(['ls', '--table', path])",
+    "map": "main(['map', path])",
+    "diff": "main(['diff', path, path + '/../' + os.path.basename(path)])",
+    "report": "main(['report', '--statistics', path, '-o', path + '.html'])",
     "verify": "main(['verify', path])",
 }
 CODE = """
@@ -110,6 +115,15 @@ def repeated_chunk(folder: Path) -> Path:
     return writer.write()
 
 
+def packed_pickle(folder: Path) -> Path:
+    """200 MB of opcodes that no load reads, in 200 kB."""
+    path = folder / "packed.pt"
+    torch.save({"weight": torch.zeros(1)}, path)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{archive.namelist()[0].partition('/')[0]}/stray.pkl", b"(" * 200_000_000)
+    return path
+
+
 FILES: dict[str, Callable[[Path], Path]] = {
     "a set in 2000 leaves": saved(a_set_in_many_leaves(4000, 2000)),
     "300 conversions to elements that are 16 times as wide": saved(conversions(300), {"0": bytes(1 << 20)}),
@@ -135,6 +149,7 @@ FILES: dict[str, Callable[[Path], Path]] = {
     ),
     "5000 links with long paths": soft_links,
     "a chunk that repeats its element": repeated_chunk,
+    "a packed pickle": packed_pickle,
 }
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from zerocopy.cli import output
 from zerocopy.cli.reading import Trouble
 
 _CHUNK = 1 << 17  # bytes of each file that are compared at once: both buffers stay in the processor's cache
+_MAX_REPEATED = 1 << 26  # bytes of the elements of a tensor, beside those in proportion to its storage
 #: The code of :mod:`struct` for each dtype that is compared here. bfloat16 is the upper half of a float32.
 FORMATS = {
     "float64": "d", "float32": "f", "float16": "e", "bfloat16": "f", "int64": "q", "int32": "i", "int16": "h",
@@ -139,6 +140,17 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of a tensor whose elements lie in order."""
     lengths = (max(length, 1) for length in reversed((*shape[1:], 1)))
     return tuple(itertools.accumulate(lengths, int.__mul__))[::-1] if shape else ()
+
+
+def require_few_repeats(name: str, shape: Sequence[int], strides: Sequence[int], width: int) -> None:
+    """Raise Trouble if a tensor shows its bytes so often that reading its elements would take for ever."""
+    numel = math.prod(shape)
+    reach = 1 + sum((length - 1) * abs(step) for length, step in zip(shape, strides, strict=False))
+    if numel * width > _MAX_REPEATED + 20 * reach * width:
+        raise Trouble(
+            f"{display.shown(name)} shows each of its {display.size(reach * width)} about {numel // reach} times: "
+            "its elements are not read"
+        )
 
 
 def position(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:

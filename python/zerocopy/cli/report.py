@@ -191,9 +191,15 @@ def _statistics(side: Any, info: Any) -> list[float | int | None]:
     """Return min, max, mean and std of the finite elements, and how many are NaN and Inf, block by block."""
     import torch
 
+    from zerocopy import _torch
+    from zerocopy.cli.elements import require_few_repeats
     from zerocopy.cli.tensor_diff import blocks
 
     if not side.is_dense(info) or info.dtype.is_complex:
+        return [None] * len(_STATISTICS)
+    try:
+        require_few_repeats(info.name, info.shape, info.stride, _torch.element_size(info.dtype))
+    except reading.Trouble:
         return [None] * len(_STATISTICS)
     low, high, count, mean, spread, nan, inf = math.inf, -math.inf, 0, 0.0, 0.0, 0, 0
     for _, index in blocks(tuple(info.shape)):

@@ -124,7 +124,12 @@ def _show_tensor(options: argparse.Namespace, contents: Contents, entry: Entry, 
     found: Statistics | None = None
     try:
         found = statistics.statistics_of(part)
-    except (RuntimeError, TypeError, NotImplementedError) as error:  # a dtype without arithmetic
+    except (
+        RuntimeError,
+        TypeError,
+        NotImplementedError,
+        reading.Trouble,
+    ) as error:  # a dtype without arithmetic
         output.print_error(
             f"zerocopy show: no statistics: {output.printable(str(error).partition(chr(10))[0])}"
         )

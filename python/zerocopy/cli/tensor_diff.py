@@ -117,10 +117,12 @@ def compare(
     if not (a.is_dense(one) and b.is_dense(other)):
         text = Comparison().difference(a.checkpoint.get_tensor(one.name), b.checkpoint.get_tensor(other.name))
         return ValueDifference(1, 1, None, (), "", "", text) if text else None
+    width = _torch.element_size(one.dtype)
+    for info in (one, other):
+        elements.require_few_repeats(info.name, info.shape, info.stride, width)
     tally = _Tally(one, tolerance, brief)
     places = (a.place(one), b.place(other)) if one.dtype == other.dtype else (None, None)
     if places[0] is not None and places[1] is not None:
-        width = _torch.element_size(one.dtype)
         for done, *pieces in elements.unequal_pieces(places[0], places[1], one.nbytes, one.name):
             values = (torch.frombuffer(piece, dtype=one.dtype, count=len(piece) // width) for piece in pieces)
             if tally.add(done // width, *values):
