@@ -286,7 +286,11 @@ def test_ls_does_not_tie_a_tensor_to_its_conjugate(save: Saver, capsys: pytest.C
     x = torch.tensor([1 + 2j, 3 - 4j])
     path = save({"x": x, "conjugate": x.conj(), "negative": torch._neg_view(x), "same": x})
     loaded = torch.load(path)  # PyTorch 1.13 does not save these flags
-    ties = [None, "x" if not loaded["conjugate"].is_conj() else None, "x" if not loaded["negative"].is_neg() else None]
+    ties = [
+        None,
+        "x" if not loaded["conjugate"].is_conj() else None,
+        "x" if not loaded["negative"].is_neg() else None,
+    ]
     found = listed(capsys, path)
     assert [tensor["same_as"] for tensor in found["tensors"]] == [*ties, "x"]
     assert [tensor["shares_with"] for tensor in found["tensors"]] == [None, "x", "x", "x"]
