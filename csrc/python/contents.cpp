@@ -29,7 +29,7 @@ constexpr std::size_t kMaxItems = 64;
 const RecordType& tensor_facts() {
   static const RecordType type("zerocopy._core.TensorFacts",
                                {"name", "dtype", "shape", "stride", "nbytes", "offset", "storage", "begin",
-                                "requires_grad", "made_by", "inside"});
+                                "requires_grad", "made_by", "inside", "is_conjugate", "is_negative"});
   return type;
 }
 
@@ -116,7 +116,7 @@ py::object facts_of(const NamedTensor& named, const std::vector<Record>& records
     return tensor_facts().make(name, py::str(found.dtype.data(), found.dtype.size()), shape, py::none(),
                                found.nbytes, py::none(), py::none(), py::none(), false,
                                known ? text_of(path_of(*made.as<Object>().callable)) : py::str("unknown"),
-                               inside);
+                               inside, false, false);
   }
   const Storage& storage = *tensor->storage;
   const Storage& root = storage.whole();
@@ -139,7 +139,8 @@ py::object facts_of(const NamedTensor& named, const std::vector<Record>& records
   const bool requires_grad =
       value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor->requires_grad;
   return tensor_facts().make(name, tensor->dtype->name, shape, stride, numel * tensor->dtype->size, offset,
-                             root.index, begin, requires_grad, py::str(), inside);
+                             root.index, begin, requires_grad, py::str(), inside, tensor->conjugate,
+                             tensor->negative);
 }
 
 py::object number_of(const Blob& blob) {

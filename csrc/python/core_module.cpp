@@ -15,6 +15,7 @@
 #include "pickle/scan.h"
 #include "python/buffer.h"
 #include "python/contents.h"
+#include "python/elements.h"
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/listing.h"
@@ -219,6 +220,7 @@ PYBIND11_MODULE(_core, module) {
   module.attr("FileMapping") = file_mapping().type();
   module.attr("StorageRecord") = storage_record().type();
   register_contents(module);
+  register_elements(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"));
   module.def("file_mappings", &list_file_mappings);

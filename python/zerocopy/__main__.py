@@ -6,6 +6,8 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
+_INTERRUPTED = 130  # as a shell reports SIGINT
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the arguments (by default ``sys.argv[1:]``) name, and return its exit code.
@@ -29,9 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             import logging
 
             logging.getLogger("zerocopy").info("run --warm: a plain run, since %s", reason)
-    from zerocopy.cli import main as command
+    try:
+        from zerocopy.cli import main as command
 
-    return command(arguments)
+        return command(arguments)
+    except KeyboardInterrupt:  # Commands handle it, but not while their modules are imported.
+        if words[:1] == ["run"]:  # the program's own
+            raise
+        return _INTERRUPTED
 
 
 if __name__ == "__main__":

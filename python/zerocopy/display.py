@@ -25,7 +25,11 @@ def shown(text: str, longest: int = _MAX_LENGTH) -> str:
 def described(value: object) -> str:
     """Return a short description of any object of a file's. Its ``repr`` may be endless."""
     if isinstance(value, str):
-        return repr(shown(value))
+        return (
+            repr(shown(value)) if value.isprintable() else f"'{shown(value)}'"
+        )  # repr would escape it again
+    if value is None or isinstance(value, (float, complex)):
+        return repr(value)
     if isinstance(value, int) and value.bit_length() <= 64:
         return repr(value)
     return f"an object of type {type(value).__name__}"

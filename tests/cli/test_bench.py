@@ -48,7 +48,7 @@ def test_bench_as_text_has_a_line_for_each_loader(save: Saver, capsys: pytest.Ca
     assert cli.main(["bench", "--repeat", "1", str(save({"a": torch.ones(10)}))]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "hot page cache" in lines[0]
-    assert lines[2].startswith("zerocopy.load ") and lines[-1].startswith("reading the file")
+    assert lines[3].startswith("zerocopy.load ") and lines[-1].startswith("reading the file")
 
 
 def test_bench_of_refused_file_says_why(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:

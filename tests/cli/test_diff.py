@@ -16,6 +16,7 @@ from json_schemas import require_valid
 
 import zerocopy
 from zerocopy import cli
+from zerocopy.cli import plain_side
 
 STATE = {"model": {"w": torch.arange(12.0).view(3, 4), "n": torch.arange(5)}, "step": 7}
 
@@ -38,6 +39,7 @@ def test_diff_of_equal_files_prints_nothing(save: Saver, capsys: pytest.CaptureF
 WITHOUT_TORCH = """
 import sys
 from zerocopy import cli
+from zerocopy.cli import plain_side
 code = cli.main(["diff", "--json", *sys.argv[1:]])
 assert "torch" not in sys.modules
 sys.exit(code)
@@ -277,3 +279,66 @@ def test_diff_into_closed_pipe_ends_quietly(save: Saver) -> None:
     os.close(writing)
     os.close(reading)
     assert process.communicate()[1] == b"" and process.returncode == 141
+
+
+def states(changed: bool) -> dict[str, Any]:
+    """Return tensors of each kind that is compared without torch; perhaps with changes at the borders of pieces."""
+    torch.manual_seed(0)
+    state: dict[str, Any] = {
+        "nothing": torch.tensor([1.0, 2.0]),
+        "step": 8 if changed else 7,
+        "name": "a\nb",
+        "none": None,
+        "empty": [],
+    }
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+                  torch.int8, torch.uint8, torch.bool):  # fmt: skip
+        state[str(dtype)] = torch.randn(300, 333).mul(20).to(dtype)
+        state[f"scalar {dtype}"] = torch.tensor(3).to(dtype)
+        state[f"none {dtype}"] = torch.empty(0, 3).to(dtype)
+        if changed:
+            flat = state[str(dtype)].view(-1)
+            for place in (5, 32767, 32768, -1):
+                flat[place] = not flat[place] if dtype is torch.bool else flat[place] + 3
+    if changed:
+        for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+            flat = state[str(dtype)].view(-1)
+            flat[7:12] = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0], dtype=dtype)
+        state["torch.int64"][0, :2] = torch.tensor([2**63 - 1, -(2**63)])
+        state["nothing"] = torch.tensor([float("nan"), 2.0])
+        state["only here"] = torch.ones(2)
+    return state
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--brief"], ["--tensors-only"], ["--max", "3"]])
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_diff_without_torch_prints_what_it_prints_with_torch(
+    save: Saver,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    suffix: str,
+) -> None:
+    a, b = save(states(False), "a.pt"), save(states(True), "b.pt")
+    if suffix != ".pt":
+        zerocopy.convert(b, tmp_path / f"b{suffix}")
+        b = tmp_path / f"b{suffix}"
+    plain = run(capsys, *options, a, b)
+    assert plain[0] == 1
+    used = []
+
+    def both(one: str, other: str) -> Any:
+        used.append((one, other))
+        raise plain_side.NeedsTorch
+
+    monkeypatch.setattr(plain_side, "both", both)
+    assert run(capsys, *options, a, b) == plain and used
+
+
+def test_diff_of_tensors_that_repeat_their_elements_is_trouble(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [save({"w": torch.full((1,), value).expand(1 << 40)}, f"{value}.pt") for value in (1.0, 2.0)]
+    code, out, err = run(capsys, *paths)
+    assert (code, out) == (2, "") and "shows each of its 4 B about" in err

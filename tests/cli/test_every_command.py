@@ -77,7 +77,7 @@ def test_bad_input_exits_with_2_and_one_sentence(
     if kind == "empty":
         Path(path).touch()
     elif kind == "text":
-        Path(path).write_text("this is a text, not a checkpoint")
+        Path(path).write_text("this is a text\nnot a checkpoint")
     elif kind == "folder":
         Path(path).mkdir()
     elif kind == "cut":
@@ -86,7 +86,7 @@ def test_bad_input_exits_with_2_and_one_sentence(
     code = cli.main([command, *(path if argument == "FILE" else argument for argument in READING[command])])
     out, err = capfd.readouterr()
     assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(f"zerocopy {command}: "), err
-    assert err.isascii() and err.replace("\n", "").isprintable()
+    assert err.isascii() and err.replace("\n", "").isprintable() and r"\\" not in err
     assert set(here.iterdir()) == before
 
 
@@ -150,6 +150,34 @@ def test_ctrl_c_ends_the_command_with_130_and_without_a_traceback(command: str, 
     )
     assert (done.returncode, done.stderr, done.stdout) == (130, "", "")
     assert not (here / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("command", ["ls", "report"])
+def test_ctrl_c_while_modules_are_imported_ends_the_command_quietly(command: str, here: Path) -> None:
+    program = """
+import signal, sys
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "zerocopy.cli.contents":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from zerocopy.__main__ import main
+sys.exit(main())
+"""
+    arguments = [word.replace("FILE", "names.pt") for word in READING[command]]
+    done = subprocess.run(
+        [sys.executable, "-c", program, command, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (130, "", "")
+
+
+@pytest.mark.parametrize("command", ["map", "scan", "verify"])
+def test_folder_of_distributed_checkpoint_is_named_as_such(
+    command: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / ".metadata").write_bytes(b"")
+    assert cli.main([command, "."]) == 2
+    assert "is a folder of torch.distributed.checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["show", "convert", "plan", "bench"])

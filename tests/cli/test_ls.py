@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -279,3 +280,36 @@ def test_folded_rows_differ_where_dtypes_do() -> None:
 
 def test_ranges_of_many_gaps_are_cut() -> None:
     assert ranges(range(0, 100, 2)) == "{0,2,4,6,8,10,...}"
+
+
+def test_ls_does_not_tie_a_tensor_to_its_conjugate(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.tensor([1 + 2j, 3 - 4j])
+    path = save({"x": x, "conjugate": x.conj(), "negative": torch._neg_view(x), "same": x})
+    loaded = torch.load(path)  # PyTorch 1.13 does not save these flags
+    ties = [
+        None,
+        "x" if not loaded["conjugate"].is_conj() else None,
+        "x" if not loaded["negative"].is_neg() else None,
+    ]
+    found = listed(capsys, path)
+    assert [tensor["same_as"] for tensor in found["tensors"]] == [*ties, "x"]
+    assert [tensor["shares_with"] for tensor in found["tensors"]] == [None, "x", "x", "x"]
+
+
+def test_ls_shortens_a_name_and_its_tie_apart(
+    save: Saver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    w = torch.ones(30, 20)
+    first, second = "encoder.the.first.name.of.the.embedding", "decoder.the.second.name.of.the.embedding"
+    lines = ls(capsys, "--table", save({first: w, second: w, "head": w})).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert re.match(r"dec\S*\.\.\.\S*edding = enc\S*\.\.\.\S*edding +float32 ", lines[3])
+    assert lines[4].startswith(f"head = {first}  float32 ")
+
+
+def test_ls_of_a_name_with_spaces_cannot_look_like_a_tie(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ls(capsys, "--table", save({"head = embedding": torch.ones(2), "a  float64": torch.ones(1)}))
+    assert "head\\x20=\\x20embedding" in out and "a\\x20\\x20float64" in out

@@ -17,6 +17,7 @@ import pytest
 import torch
 from conftest import Saver
 
+import zerocopy
 from zerocopy import cli
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -132,6 +133,12 @@ def test_report_with_statistics_has_those_of_torch(save: Saver, tmp_path: Path) 
     assert rows["none"]["min"] is None and rows["c"]["min"] is None and rows["i"]["mean"] == 1.5
 
 
+def test_report_with_statistics_skips_a_tensor_that_repeats_its_elements(save: Saver, tmp_path: Path) -> None:
+    path = save({"w": torch.ones(1).expand(1 << 40), "x": torch.ones(2)})
+    rows = Page(written(tmp_path, "--statistics", path)).table()
+    assert (rows["w"]["mean"], rows["x"]["mean"]) == (None, 1)
+
+
 def test_report_with_compare_names_the_differences(save: Saver, tmp_path: Path) -> None:
     a = save({"same": torch.ones(2), "other": torch.ones(2), "new": torch.ones(1)}, "a.pt")
     b = save({"same": torch.ones(2), "other": torch.zeros(2), "old": torch.ones(1)}, "b.pt")
@@ -163,13 +170,43 @@ def test_report_of_many_tensors_is_small(save: Saver, tmp_path: Path) -> None:
     assert len(written(tmp_path, path)) < 2_000_000 and len(names) > 18_800
 
 
-def test_report_never_replaces_the_checkpoint(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_replaces_pages_only(save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = save(STATE)
-    before = path.read_bytes()
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["report", str(path), "-o", str(path)])
-    assert caught.value.code == 2 and path.read_bytes() == before
-    assert "would replace the checkpoint" in capsys.readouterr().err
+    shards = tmp_path / "shards"
+    zerocopy.convert(save({"a": torch.ones(3), "b": torch.ones(3)}, "plain.pt"), shards, max_shard_size="12B")
+    (tmp_path / "text").write_text("<p>mine")
+    for source, target in (
+        (path, path),
+        (shards, next(shards.glob("*.safetensors"))),
+        (path, tmp_path / "text"),
+    ):
+        before = target.read_bytes()
+        with pytest.raises(SystemExit) as caught:
+            cli.main(["report", str(source), "-o", str(target)])
+        assert caught.value.code == 2 and target.read_bytes() == before
+        assert "would replace a file that is not an HTML page" in capsys.readouterr().err
+    assert written(tmp_path, path) == written(tmp_path, path)
+
+
+@pytest.mark.parametrize("options", [[], ["--statistics"]])
+def test_report_names_ties_and_colors_tensors_by_dtype(
+    save: Saver, tmp_path: Path, options: list[str]
+) -> None:
+    weight = torch.ones(1000)
+    state = {"a": {"x": weight, "z": torch.ones(1000).half()}, "b": weight, "y": torch.ones(4000).bool()}
+    page = Page(written(tmp_path, *options, save(state)))
+    assert {name: row["same as"] for name, row in page.table().items()} == {
+        "a.x": None, "a.z": None, "b": "a.x", "y": None,
+    }  # fmt: skip
+    colors = {}
+    for number, (tag, attributes) in enumerate(page.elements):
+        if tag == "g":
+            colors[attributes["data-path"]] = page.elements[number + 2][1]["class"]
+    assert colors == {"a": "module", "a.x": "c0", "a.z": "c2", "y": "c1"}
+
+
+def test_report_without_ties_has_no_column_for_them(save: Saver, tmp_path: Path) -> None:
+    assert "same as" not in next(iter(Page(written(tmp_path, save(STATE))).table().values()))
 
 
 def test_report_of_bad_input_exits_with_one_sentence(
@@ -211,7 +248,7 @@ def test_report_into_a_pipe_leaves_the_pipe_in_place(save: Saver, tmp_path: Path
 
 
 def test_report_through_a_link_keeps_the_link(save: Saver, tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text("before")
+    (tmp_path / "page.html").write_text("<!DOCTYPE html>before")
     link = tmp_path / "link.html"
     link.symlink_to("page.html")
     assert cli.main(["report", str(save({"weight": torch.ones(3)})), "-o", str(link)]) == 0

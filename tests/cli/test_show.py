@@ -155,3 +155,20 @@ def test_show_of_a_wrong_name_or_slice_names_the_close_ones(
     assert main(["show", str(path), name]) == 2
     printed = capsys.readouterr()
     assert said in printed.err and printed.err.count("\n") == 1 and printed.out == ""
+
+
+def test_show_of_a_branch_of_values_names_some_of_them(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(save({"ids": [1, 2, 3], "w": torch.ones(1)})), "ids"]) == 2
+    assert "below it are ids.0, ids.1, ids.2" in capsys.readouterr().err
+
+
+def test_show_of_a_tensor_that_repeats_its_elements_has_no_statistics(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(save({"w": torch.ones(1).expand(1 << 40), "few": torch.ones(1).expand(3)}))
+    assert main(["show", path, "w"]) == 0
+    shown = capsys.readouterr()
+    assert "about 1099511627776 times" in shown.err and "tensor([1., 1., 1.," in shown.out
+    assert main(["show", path, "few"]) == 0 and "3 elements" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ ENTRIES = {
     "convert": "zerocopy.convert(path, path + '.out.pt')",
     "convert, to another dtype": "zerocopy.convert(path, path + '.out.pt', dtype=torch.float16)",
     "scan": "main(['scan', path])",
+    "ls": "main(['ls', '--table', path])",
+    "diff": "main(['diff', path, path + '/../' + os.path.basename(path)])",
     "verify": "main(['verify', path])",
 }
 CODE = """
@@ -110,6 +113,15 @@ def repeated_chunk(folder: Path) -> Path:
     return writer.write()
 
 
+def packed_pickle(folder: Path) -> Path:
+    """200 MB of opcodes that no load reads, in 200 kB."""
+    path = folder / "packed.pt"
+    torch.save({"weight": torch.zeros(1)}, path)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{archive.namelist()[0].partition('/')[0]}/stray.pkl", b"(" * 200_000_000)
+    return path
+
+
 FILES: dict[str, Callable[[Path], Path]] = {
     "a set in 2000 leaves": saved(a_set_in_many_leaves(4000, 2000)),
     "300 conversions to elements that are 16 times as wide": saved(conversions(300), {"0": bytes(1 << 20)}),
@@ -141,7 +153,14 @@ FILES: dict[str, Callable[[Path], Path]] = {
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("file", FILES)
 def test_memory_in_proportion(file: str, entry: str, tmp_path: Path, forked: Child) -> None:
-    path = FILES[file](tmp_path)
+    require_in_proportion(FILES[file](tmp_path), entry, forked)
+
+
+def test_memory_of_scan_in_proportion_to_a_packed_pickle(tmp_path: Path, forked: Child) -> None:
+    require_in_proportion(packed_pickle(tmp_path), "scan", forked)
+
+
+def require_in_proportion(path: Path, entry: str, forked: Child) -> None:
     size = sum(part.stat().st_size for part in ([path] if path.is_file() else path.iterdir()))
     done = forked(CODE.replace("{entry}", ENTRIES[entry]), path)
     assert done.returncode == 0, done.stderr

@@ -266,7 +266,8 @@ def _report(options: argparse.Namespace, container: str, size: int, rows: list[M
     say(
         [
             f"{escaped(options.file)}: {container}, {display.size(size)}, {cache} page cache, "
-            f"{display.count(options.repeat, 'round')}, torch {torch.__version__}, Python {sys.version.split()[0]}",
+            f"{display.count(options.repeat, 'round')}",
+            f"torch {torch.__version__}, Python {sys.version.split()[0]}",
             f"{'':<24}{'READY':>12}{'CONSUMED':>12}{'PRIVATE':>12}",
         ]
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copyreg
 import mmap
-import struct
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 
 from zerocopy import _torch
+from zerocopy.cli import elements
 from zerocopy.cli.output import escaped
 from zerocopy.cli.reading import Trouble
 from zerocopy.errors import Error
@@ -31,9 +31,9 @@ from zerocopy.loading.untyped_storage import untyped_storage
 _ALIGNMENT = 16  # of the widest element
 _MAX_PATH_LENGTH = 200
 
-_ATOMS = (int, str, bytes, bytearray, type(None), torch.dtype, torch.device, torch.layout)
 _SHAREABLE = (tuple, frozenset, complex)  # a loader may share equal ones, or not
-_GLOBALS = (type, types.FunctionType, types.BuiltinFunctionType, torch.qscheme)
+_GLOBALS = (type, types.FunctionType, types.BuiltinFunctionType, torch.qscheme, torch.dtype, torch.device,
+            torch.layout)  # fmt: skip
 
 
 Extents = Iterable[tuple[str, int, int, bool]]  # key, offset, stored size, deflated: of each storage
@@ -106,12 +106,10 @@ class Comparison:
 
     def _look(self, a: Any, b: Any, where: str) -> str:
         """Compare two values but not what is inside, which is left for later."""
-        if type(a) is not type(b):
-            return f"a {type(a).__name__} and a {type(b).__name__}"
-        if isinstance(a, float):
-            return "" if struct.pack("d", a) == struct.pack("d", b) else f"{a!r} and {b!r}"
-        if isinstance(a, (*_ATOMS, *_GLOBALS)):
-            return "" if a == b else f"{_shown(a)} and {_shown(b)}"
+        if (found := elements.atom_difference(a, b)) is not None:
+            return found
+        if isinstance(a, _GLOBALS):
+            return "" if a == b else f"{elements.shown(a)} and {elements.shown(b)}"
         if isinstance(a, torch.UntypedStorage):
             return self._tie(a._cdata, b._cdata) if _same_bytes(a, b) else "other bytes"
         if (id(a), id(b)) in self._seen:
@@ -130,7 +128,7 @@ class Comparison:
 
     def _leave(self, a: dict[str, Any], b: dict[str, Any], where: str) -> str:
         if list(a) != list(b):
-            return f"other items: {_shown(list(a))} and {_shown(list(b))}"
+            return f"other items: {elements.shown(list(a))} and {elements.shown(list(b))}"
         self._left += reversed([(a[name], b[name], f"{where}{name}"[-_MAX_PATH_LENGTH:]) for name in a])
         return ""
 
@@ -146,7 +144,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, dict):
         for i, (key, item) in enumerate(value.items()):
             yield f" key {i}", key
-            yield f"[{i}: {_shown(key)}]", item
+            yield f"[{i}: {elements.shown(key)}]", item
         yield from ((f".{name}", item) for name, item in getattr(value, "__dict__", {}).items())
     elif isinstance(value, torch.storage.TypedStorage):
         yield from ((".dtype", value.dtype), (".storage", _torch.untyped(value)))
@@ -162,10 +160,3 @@ def _reduced(value: Any) -> list[Any]:
         return [reduced]
     function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
     return [function, arguments, state, list(items or ()), list(pairs or ())]
-
-
-def _shown(value: Any) -> str:
-    try:
-        return escaped(repr(value), 80)
-    except ValueError:  # an integer of too many digits
-        return f"a {type(value).__name__}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
@@ -46,7 +45,8 @@ class Entry(NamedTuple):
     storage : str
         The name of its storage in the file, or empty.
     geometry : tuple
-        Equal for two tensors if they show the same bytes in the same way; empty for tensors of several parts.
+        Equal for two tensors if they show the same bytes in the same way; empty for tensors of several parts. The last
+        two items say whether the elements are conjugate or negative.
     same_as : str
         The first tensor with the same bytes, shape and strides; empty if this one is the first.
     shares_with : str
@@ -202,14 +202,14 @@ def _of_file(path: str, file_path: str) -> Contents:
 
 def _entries(facts: dict[str, Any], path: str) -> Iterator[Entry]:
     storages = facts["storages"]
-    for name, dtype, shape, stride, nbytes, offset, number, begin, requires_grad, made_by, inside in facts[
-        "tensors"
-    ]:
+    for (
+        name, dtype, shape, stride, nbytes, offset, number, begin, requires_grad, made_by, inside, *flags
+    ) in facts["tensors"]:  # fmt: skip
         dense = number is not None
         yield Entry(
             name, dtype, shape, nbytes, path, offset,
             storages[number].key if dense else "",
-            (path, number, begin, dtype, shape, stride) if dense else (),
+            (path, number, begin, dtype, shape, stride, *flags) if dense else (),
             "", "", stride, requires_grad, made_by, inside or "",
         )  # fmt: skip
 
@@ -258,7 +258,7 @@ def _of_index(path: str, index: shard_index.Index) -> Contents:
 
 def _of_folder(path: str) -> Contents:
     """Return what is in a folder of torch.distributed.checkpoint: its metadata is a pickle that takes torch."""
-    if not Path(path, ".metadata").is_file():
+    if not model_folder.is_distributed(path):
         raise Trouble(model_folder.NOT_A_CHECKPOINT)
     try:
         from zerocopy.loading.formats import dcp_metadata

@@ -12,7 +12,7 @@ from typing import Any
 
 from zerocopy import display
 from zerocopy.cli import reading
-from zerocopy.cli.output import Progress, escaped, print_error, say
+from zerocopy.cli.output import Progress, escaped, print_error, printable, say
 from zerocopy.errors import Error
 
 DESCRIPTION = """
@@ -152,7 +152,7 @@ def _failing_as(command: str, target: str) -> Any:
     except (Error, UnpicklingError, ValueError, KeyError, OSError) as error:
         where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error.args[0])
-        print_error(f"zerocopy {command}: {escaped(where + said, _MAX_LENGTH)}")
+        print_error(f"zerocopy {command}: {printable(where + said, _MAX_LENGTH)}")
         raise reading.Trouble from None
     except MemoryError:
         print_error(f"zerocopy {command}: {escaped(target)}: out of memory")

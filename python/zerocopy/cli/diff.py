@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from zerocopy.cli import equal_bytes, output, reading
+from zerocopy.cli import elements, output, plain_side, reading
 from zerocopy.cli.output import escaped, say
 
 if TYPE_CHECKING:
-    from zerocopy.cli.tensor_diff import Tolerance
-    from zerocopy.lazy.checkpoint import Checkpoint
+    from zerocopy.cli.tensor_diff import Side
+
+    AnySide = Side | plain_side.PlainSide
 
 DESCRIPTION = """
 Compares two checkpoints of any formats: the names of tensors, dtypes, shapes, ties, elements, and values that are not
@@ -95,30 +96,39 @@ def _count(text: str) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    same = equal_bytes.compare(options.a, options.b)
-    if same is not None and same.is_all:
-        if options.json:
-            _say_json(options, reading.FINE, [], None if options.brief else same.tensors)
-        return reading.FINE
+    with contextlib.suppress(plain_side.NeedsTorch):
+        a, b = plain_side.both(options.a, options.b)
+        if options.rtol is None and options.atol is None:
+            return _report(options, a, b, plain_side.compare)
+        # Equal bits are equal with any tolerance.
+        exact = argparse.Namespace(**{**vars(options), "rtol": None, "atol": None, "brief": True})
+        if next(differences(a, b, exact, plain_side.compare), None) is None:
+            if options.json:
+                _say_json(options, reading.FINE, [], None if options.brief else len(a.names()))
+            return reading.FINE
 
     import zerocopy
+    from zerocopy.cli.tensor_diff import Side, compare
 
-    with contextlib.ExitStack() as stack:
-        a = stack.enter_context(zerocopy.open(options.a))
-        b = stack.enter_context(zerocopy.open(options.b))
-        found_differences = differences(a, b, options, 0 if same is None else same.end)
-        if options.brief:
-            differ = next(found_differences, None) is not None
-            if options.json:
-                _say_json(options, int(differ), [], None)
-            elif differ:
-                say([f"{escaped(options.a)} and {escaped(options.b)} differ"])
-            return int(differ)
+    with zerocopy.open(options.a) as one, zerocopy.open(options.b) as other:
+        return _report(options, Side(one), Side(other), compare)
+
+
+def _report(options: argparse.Namespace, a: AnySide, b: AnySide, compare: Callable[..., Any]) -> int:
+    found_differences = differences(a, b, options, compare)
+    if options.brief:
+        differ = next(found_differences, None) is not None
         if options.json:
-            found = list(found_differences)
-            _say_json(options, bool(found), found, len(a.keys() & b.keys()))
-            return int(bool(found))
-        return _print(options, found_differences, len(a.keys() & b.keys()))
+            _say_json(options, int(differ), [], None)
+        elif differ:
+            say([f"{escaped(options.a)} and {escaped(options.b)} differ"])
+        return int(differ)
+    both = len(a.names().keys() & b.names().keys())
+    if options.json:
+        found = list(found_differences)
+        _say_json(options, bool(found), found, both)
+        return int(bool(found))
+    return _print(options, found_differences, both)
 
 
 def _print(options: argparse.Namespace, differences: Iterator[dict[str, Any]], both: int) -> int:
@@ -166,24 +176,23 @@ def line(found: dict[str, Any]) -> str:
 
 
 def differences(
-    a: Checkpoint, b: Checkpoint, options: argparse.Namespace, equal_until: int = 0
+    a: AnySide, b: AnySide, options: argparse.Namespace, compare: Callable[..., Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the differences, cheap ones first: names, then what the files state, then elements.
-
-    Tensors that end before `equal_until` in the file of `a` are known to be equal.
-    """
-    from zerocopy.cli.tensor_diff import Tolerance
-
+    """Yield the differences, cheap ones first: names, then what the files state, then elements. Close both sides."""
     exact = options.rtol is None and options.atol is None
-    tolerance = None if exact else Tolerance(options.rtol or 0.0, options.atol or 0.0)
-    for side, one, other in (("-", a, b), ("+", b, a)):
-        for name in one:
-            if name not in other:
-                text = _described(one.info(name))
-                yield {"side": side, "kind": "only", "name": name, "text": text}
-    if not options.tensors_only:
-        yield from _value_differences(a, b, tolerance)
-    yield from _tensor_differences(a, b, tolerance, options, equal_until)
+    tolerance = None if exact else elements.Tolerance(options.rtol or 0.0, options.atol or 0.0)
+    try:
+        for side, one, other in (("-", a, b), ("+", b, a)):
+            for name in one.names():
+                if name not in other.names():
+                    text = _described(one.info(name))
+                    yield {"side": side, "kind": "only", "name": name, "text": text}
+        if not options.tensors_only:
+            yield from _value_differences(a, b, tolerance)
+        yield from _tensor_differences(a, b, tolerance, options, compare)
+    finally:
+        a.close()
+        b.close()
 
 
 def _described(info: Any) -> str:
@@ -195,47 +204,47 @@ def _name_of(dtype: Any) -> str:
 
 
 def _tensor_differences(
-    a: Checkpoint, b: Checkpoint, tolerance: Tolerance | None, options: argparse.Namespace, equal_until: int
+    a: AnySide,
+    b: AnySide,
+    tolerance: elements.Tolerance | None,
+    options: argparse.Namespace,
+    compare: Callable[..., Any],
 ) -> Iterator[dict[str, Any]]:
-    from zerocopy.cli.tensor_diff import Side, compare, is_same_file
-
-    sides = Side(a), Side(b)
     left = []
-    progress = output.Progress("zerocopy diff:", sum(info.nbytes for info in a.tensors() if info.name in b))
+    common = [name for name in a.names() if name in b.names()]
+    for name in common:
+        one, other = a.info(name), b.info(name)
+        difference = {"side": "!", "name": name}
+        if one.dtype != other.dtype and not options.ignore_dtype:
+            text = f"{_name_of(one.dtype)} | {_name_of(other.dtype)}"
+            yield difference | {"kind": "dtype", "text": text}
+        if one.shape != other.shape:
+            yield difference | {
+                "kind": "shape",
+                "text": f"{list(one.shape or ())} | {list(other.shape or ())}",
+            }
+        else:
+            left.append((one, other))
+    # In one order for both: the first name of a group of ties stands for the group.
+    names = sorted(common)
+    ties, others = a.ties(names), b.ties(names)
+    for name in names:
+        if ties.get(name) != others.get(name):
+            text = f"{_tie(ties.get(name))} | {_tie(others.get(name))}"
+            yield {"side": "!", "name": name, "kind": "ties", "text": text}
+    if elements.is_same_file(options.a, options.b):
+        return
+    progress = output.Progress("zerocopy diff:", sum(one.nbytes for one, _ in left))
     try:
-        for name in a:
-            if name not in b:
-                continue
-            one, other = a.info(name), b.info(name)
-            difference = {"side": "!", "name": name}
-            if one.dtype != other.dtype and not options.ignore_dtype:
-                text = f"{_name_of(one.dtype)} | {_name_of(other.dtype)}"
-                yield difference | {"kind": "dtype", "text": text}
-            if one.shape != other.shape:
-                yield difference | {"kind": "shape", "text": f"{list(one.shape)} | {list(other.shape)}"}
-            else:
-                left.append((one, other))
-        # In one order for both: the first name of a group of ties stands for the group.
-        names = sorted(a.keys() & b.keys())
-        ties, others = (side.ties(names) for side in sides)
-        for name in names:
-            if ties.get(name) != others.get(name):
-                text = f"{_tie(ties.get(name))} | {_tie(others.get(name))}"
-                yield {"side": "!", "name": name, "kind": "ties", "text": text}
-        if is_same_file(options.a, options.b):
-            return
         for one, other in left:
-            is_equal = one.offset is not None and one.offset + one.nbytes <= equal_until
-            found = None if is_equal else compare(*sides, one, other, tolerance, brief=options.brief)
+            found = compare(a, b, one, other, tolerance, brief=options.brief)
             progress.add(one.nbytes)
             if found is not None:
                 yield {"side": "!", "name": one.name, "kind": "values", "text": str(found)} | _facts(found)
-        for side in sides:
-            side.require_unchanged()
     finally:
         progress.end()
-        for side in sides:
-            side.close()
+    a.require_unchanged()
+    b.require_unchanged()
 
 
 def _tie(name: str | None) -> str:
@@ -255,11 +264,11 @@ def _facts(found: Any) -> dict[str, Any]:
     }
 
 
-def _value_differences(a: Checkpoint, b: Checkpoint, tolerance: Tolerance | None) -> Iterator[dict[str, Any]]:
-    from zerocopy.cli.comparison import Comparison
-
-    values, others = a.metadata(), b.metadata()
-    if {layer.container for layer in a.layers} != {layer.container for layer in b.layers}:
+def _value_differences(
+    a: AnySide, b: AnySide, tolerance: elements.Tolerance | None
+) -> Iterator[dict[str, Any]]:
+    values, others = a.values(), b.values()
+    if a.containers() != b.containers():
         # The formats differ, so this entry of .safetensors files, the name of a framework, is of one side only.
         for each in (values, others):
             each.pop("format", None)
@@ -267,12 +276,14 @@ def _value_differences(a: Checkpoint, b: Checkpoint, tolerance: Tolerance | None
         for name in one:
             if name not in other:
                 yield {"side": side, "kind": "only", "name": name, "text": _shown(one[name])}
-    for name in values.keys() & others.keys() if values else ():
-        one, other = values[name], others[name]
+    for name, one in values.items():
+        if name not in others:
+            continue
+        other = others[name]
         both_numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
         if tolerance and both_numbers and tolerance.holds(one, other):
             continue
-        if text := Comparison().difference(one, other):
+        if text := a.value_difference(one, other):
             text = text.removeprefix("object: ")
             yield {"side": "!", "kind": "value", "name": name, "text": text}
 

@@ -16,6 +16,7 @@ from zerocopy.cli import folding, guard, output, reading, tables
 from zerocopy.cli.contents import Contents, Entry, Value, contents_of
 from zerocopy.cli.folding import Row
 from zerocopy.cli.output import escaped
+from zerocopy.process.collector import COLLECTOR_PAUSED
 
 DESCRIPTION = """
 Lists the tensors of a checkpoint: name, dtype, shape, bytes and offset; then the values that are not tensors, and
@@ -45,6 +46,7 @@ _MAX_SHOWN = 2000  # characters of a name in a pipe
 _MAX_VALUES = 100
 _MAX_VALUE = 60
 _DIGITS = re.compile(r"(\d+)")
+_TIE = re.compile(" [=~] ")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """List, and return the exit code."""
-    return guard.guarded("ls", options.file, lambda: _list(options))
+    with COLLECTOR_PAUSED:
+        return guard.guarded("ls", options.file, lambda: _list(options))
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -148,7 +151,8 @@ def _table(contents: Contents, options: argparse.Namespace) -> Iterator[str]:
     if rows:
         sharded = len(contents.files) > 1
         cells = [(*_cells(row), *((_file_of(row),) if sharded else ())) for row in rows]
-        yield from tables.lines((*_HEADING, "FILE") if sharded else _HEADING, cells, _NUMBERS)
+        heading = (*_HEADING, "FILE") if sharded else _HEADING
+        yield from tables.lines(heading, cells, _NUMBERS, _shortened)
     yield from _values(contents)
     yield from _totals(contents)
 
@@ -160,13 +164,24 @@ def _title(contents: Contents) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     first = row.entries[0]
-    name = escaped(row.name) or "''"
+    name = tables.cell(row.name) or "''"
     if row.tie:
-        name += f" {'~' if row.is_view else '='} {escaped(row.tie)}"
+        name += f" {'~' if row.is_view else '='} {tables.cell(row.tie)}"
     offset = "-" if first.offset is None else str(first.offset)
     times = f"{len(row.entries)} of " if len(row.entries) > 1 else ""
     shape = times + tables.shortened(_shape(first, " x "), 40)
     return name, first.dtype or "?", shape, display.size(row.nbytes), offset
+
+
+def _shortened(text: str, width: int) -> str:
+    """Return a name with its tie: each gets its share of the width, so that neither is lost."""
+    found = _TIE.search(text)
+    if found is None or len(text) <= width:
+        return tables.shortened(text, width)
+    name, sign, tie = text[: found.start()], found.group(), text[found.end() :]
+    spare = width - len(sign)
+    name = tables.shortened(name, max(spare // 2, spare - len(tie)))
+    return name + sign + tables.shortened(tie, spare - len(name))
 
 
 def _file_of(row: Row) -> str:

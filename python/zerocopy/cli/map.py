@@ -74,7 +74,7 @@ def _line(extent: Extent) -> str:
 def _table(path: str, found: FileMap) -> Iterator[str]:
     yield f"{escaped(path)}: {found.container}, {found.size} bytes"
     rows = [
-        (escaped(extent.name) or "-", extent.kind, str(extent.offset), str(extent.size), extent.note)
+        (tables.cell(extent.name) or "-", extent.kind, str(extent.offset), str(extent.size), extent.note)
         for extent in found.extents
     ]
     yield from tables.lines(_HEADING, rows, _NUMBERS)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _core
 from zerocopy.cli.contents import Entry
+from zerocopy.cli.plain_side import is_big_endian
 from zerocopy.cli.reading import OpenFile, Trouble
 from zerocopy.lazy.checkpoint import open as open_checkpoint
 from zerocopy.lazy.indexing import Geometry
@@ -73,7 +73,7 @@ def _read_inside(entry: Entry, index: tuple[Any, ...]) -> torch.Tensor:
         )
     dtype: torch.dtype = getattr(torch, entry.dtype)
     with contextlib.closing(OpenFile(entry.file)) as file:
-        if _is_big_endian(file):
+        if is_big_endian(file):
             raise Trouble(f"{entry.name} is big-endian, inside an object: it cannot be shown")
         part = Geometry(0, entry.shape, entry.stride).at(index)
         size = torch.empty(0, dtype=dtype).element_size()
@@ -82,11 +82,3 @@ def _read_inside(entry: Entry, index: tuple[Any, ...]) -> torch.Tensor:
             return torch.empty(part.size, dtype=dtype)
         content = bytearray(file.read(entry.offset + part.offset * size, span * size))
     return torch.frombuffer(content, dtype=dtype).as_strided(tuple(part.size), tuple(part.stride))
-
-
-def _is_big_endian(file: OpenFile) -> bool:
-    if _core.container(file.descriptor, file.path) != "zip":
-        return False
-    records = _core.zip_records(file.descriptor, file.path)
-    order = next((one for one in records if one.name.endswith("/byteorder")), None)
-    return order is not None and file.read(order.offset, order.stored_size) == b"big"

@@ -17,6 +17,7 @@ from zerocopy.loading.objects.global_names import Name
 MAX_GLOBALS = 1000
 
 _FIRST_WINDOW = 1 << 16
+_MAX_UNPACKED = 1 << 24  # bytes of a packed record, beside those in proportion to the file
 _LEGACY_PARTS = ("magic number", "protocol version", "sys_info", "object", "storage keys")
 
 # The pickles of an archive that zerocopy reads. TorchScript's own loader also reads constants.pkl.
@@ -99,7 +100,9 @@ def _of_records(file: OpenFile, records: Iterable[Record], read_by_load: Contain
         named = _is_named(record)
         if not named and record.read(file, 2) not in _PROTO:
             continue
-        walked = _walk(_reader(file, record), record.size)
+        is_packed = record.place is None
+        most = min(record.size, _MAX_UNPACKED + 5 * file.size) if is_packed else record.size
+        walked = _walk(_reader(file, record), most)
         if named or walked["stopped"]:
             stray = record.name.partition("/")[2] not in read_by_load
             yield _pickle(record.name, record.place, record.size, walked, stray)
@@ -178,8 +181,7 @@ def _tensor_data(globals: list[Global], read: Read) -> int:
 def _reader(file: OpenFile, record: Record) -> Read:
     if record.place is not None:
         return lambda offset, size: file.read(record.offset + offset, size)
-    content = record.read(file, MAX_PICKLE)
-    return lambda offset, size: content[offset : offset + size]
+    return lambda offset, size: record.read(file, offset + size)[offset:]
 
 
 def _walk(read: Read, size: int) -> dict[str, Any]:

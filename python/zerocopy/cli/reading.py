@@ -186,7 +186,8 @@ def files_of(path: str) -> list[str]:
     if isinstance(found, shard_index.Index):
         return [str(shard) for shard in found.shards]
     if os.path.isdir(found):  # noqa: PTH112  as in model_folder
-        raise Trouble(model_folder.NOT_A_CHECKPOINT)
+        is_distributed = model_folder.is_distributed(found)
+        raise Trouble(model_folder.OF_DISTRIBUTED if is_distributed else model_folder.NOT_A_CHECKPOINT)
     return [str(found)]
 
 
@@ -236,7 +237,7 @@ def run_guarded(command: str, execute: Callable[[], int]) -> int:
         reason = str(error.args[0]) if error.args else "KeyError"
     except (Trouble, Error, UnpicklingError, ValueError) as error:
         reason = str(error)
-    output.print_error(f"zerocopy {command}: {output.escaped(reason, _MAX_REASON_LENGTH)}")
+    output.print_error(f"zerocopy {command}: {output.printable(reason, _MAX_REASON_LENGTH)}")
     return TROUBLE
 
 

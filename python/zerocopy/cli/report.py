@@ -37,6 +37,7 @@ example:
   $ zerocopy report new.pt --compare old.pt --statistics -o report.html
 """
 
+_BEGINNING = b"<!DOCTYPE html>"
 _STATISTICS = ("min", "max", "mean", "std", "NaN", "Inf")
 
 
@@ -58,11 +59,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Write the page, and return the exit code."""
-    for source in filter(None, (options.file, options.compare)):
-        with contextlib.suppress(OSError, ValueError):  # opening it raises the same, and is reported
-            if Path(source).samefile(options.output):
-                parser.error(f"-o {escaped(options.output)} would replace the checkpoint")
+    if _is_foreign(options.output):
+        parser.error(f"-o {escaped(options.output)} would replace a file that is not an HTML page")
     return reading.run_guarded("report", lambda: _report(options))
+
+
+def _is_foreign(target: str) -> bool:
+    """Return whether a file is there that is not a page: the checkpoint, one of its shards, or any other."""
+    try:
+        if not Path(target).is_file():
+            return False
+        with Path(target).open("rb") as file:
+            return file.read(len(_BEGINNING)) not in (_BEGINNING, b"")
+    except (OSError, ValueError):  # Writing raises the same, and is reported.
+        return False
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -75,7 +85,7 @@ def _page(path: str) -> str:
     """Return the page of what a file states of its tensors, which takes no torch."""
     from zerocopy.cli import ls, report_page
     from zerocopy.cli.contents import contents_of
-    from zerocopy.cli.report_page import File, Row
+    from zerocopy.cli.report_page import TIE, File, Row
 
     try:
         contents = contents_of(path)
@@ -88,22 +98,23 @@ def _page(path: str) -> str:
         if entry.offset is not None and own:
             extents[entry.file].append((entry.offset, own, entry.dtype))
         shape = "?" if entry.shape is None else " x ".join(map(str, entry.shape)) or "scalar"
-        rows.append(Row(entry.name, entry.dtype or "?", shape, entry.nbytes, entry.offset, own, ()))
+        tie = entry.same_as or None
+        rows.append(Row(entry.name, entry.dtype or "?", shape, entry.nbytes, entry.offset, own, (tie,)))
     files = [File(name, Path(name).stat().st_size, extents[name]) for name in contents.files]
     values = {display.shown(value.name): display.shown(ls.described(value)) for value in contents.values}
     values |= {display.shown(k): display.shown(display.described(v)) for k, v in contents.metadata.items()}
-    return report_page.page(path, contents.container, rows, files, values, [], None, "")
+    return report_page.page(path, contents.container, rows, files, values, [TIE], None, "")
 
 
 def _page_with_values(options: argparse.Namespace) -> str:
     """Return the page with what takes the elements of tensors: statistics, and a comparison."""
     import zerocopy
     from zerocopy.cli import report_page
-    from zerocopy.cli.report_page import Column
+    from zerocopy.cli.report_page import TIE, Column
 
     with contextlib.ExitStack() as stack:
         checkpoint = stack.enter_context(zerocopy.open(options.file))
-        columns = []
+        columns = [TIE]
         differences = None
         changes: dict[str, list[str]] = defaultdict(list)
         if options.statistics:
@@ -128,11 +139,13 @@ def _page_with_values(options: argparse.Namespace) -> str:
 def _compared(
     checkpoint: Checkpoint, other: Checkpoint, options: argparse.Namespace, changes: dict[str, list[str]]
 ) -> list[str]:
+    from zerocopy.cli.tensor_diff import Side, compare
+
     settings = argparse.Namespace(
         a=options.file, b=options.compare, rtol=None, atol=None, ignore_dtype=False, tensors_only=False, brief=False
     )  # fmt: skip
     lines = []
-    for found in diff.differences(checkpoint, other, settings):
+    for found in diff.differences(Side(checkpoint), Side(other), settings, compare):
         lines.append(diff.line(found))
         only = found["kind"] == "only"
         changes[found["name"]].append("only here" if only else f"{found['kind']}: {found['text']}")
@@ -150,6 +163,7 @@ def _facts(
     infos = checkpoint.tensors()
     progress = output.Progress("zerocopy report:", sum(info.nbytes for info in infos))
     seen = set()
+    ties = side.ties(info.name for info in infos)
     extents: dict[Any, list[tuple[int, int, str]]] = defaultdict(list)
     for info in infos:
         layer = side.layer(info.name)
@@ -159,7 +173,7 @@ def _facts(
         seen.add(key)
         if info.offset is not None and own:
             extents[layer.path].append((info.offset, own, dtype))
-        more: list[Any] = list(_statistics(side, info)) if options.statistics else []
+        more: list[Any] = [ties.get(info.name), *(_statistics(side, info) if options.statistics else ())]
         if options.compare:
             more.append("; ".join(changes[info.name]) or None)
         progress.add(info.nbytes)
@@ -177,9 +191,15 @@ def _statistics(side: Any, info: Any) -> list[float | int | None]:
     """Return min, max, mean and std of the finite elements, and how many are NaN and Inf, block by block."""
     import torch
 
+    from zerocopy import _torch
+    from zerocopy.cli.elements import require_few_repeats
     from zerocopy.cli.tensor_diff import blocks
 
     if not side.is_dense(info) or info.dtype.is_complex:
+        return [None] * len(_STATISTICS)
+    try:
+        require_few_repeats(info.name, info.shape, info.stride, _torch.element_size(info.dtype))
+    except reading.Trouble:
         return [None] * len(_STATISTICS)
     low, high, count, mean, spread, nan, inf = math.inf, -math.inf, 0, 0.0, 0.0, 0, 0
     for _, index in blocks(tuple(info.shape)):

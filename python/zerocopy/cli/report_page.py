@@ -49,6 +49,8 @@ class Column(NamedTuple):
     numeric: bool
 
 
+#: The first tensor with the same bytes, shape and strides.
+TIE = Column("same as", False)
 _COLUMNS = (
     Column("name", False),
     Column("dtype", False),
@@ -78,6 +80,8 @@ def page(
     facts = [container, display.count(len(rows), "tensor"), f"{display.size(nbytes)} of tensors"]
     if files:
         facts.append(f"{display.size(size)} in {display.count(len(files), 'file')}")
+    if TIE in columns and not any(row.more[0] for row in rows):
+        columns, rows = columns[1:], [row._replace(more=row.more[1:]) for row in rows]
     template = string.Template(
         resources.files("zerocopy.cli").joinpath("report.html").read_text(encoding="utf-8")
     )
@@ -85,7 +89,7 @@ def page(
         title=html.escape(display.shown(title)),
         summary=html.escape(", ".join(facts)),
         note=html.escape(f"Compared with {display.shown(other)}." if other else ""),
-        treemap=treemap.svg(treemap.tree((row.name, row.own_bytes) for row in rows)),
+        treemap=treemap.svg(treemap.tree((row.name, row.own_bytes, f"c{colors[row.dtype]}") for row in rows)),
         dtypes="".join(_keys(sizes, colors)) or "no tensors",
         layout="".join(_strips(files, colors)) or "<p>No byte of a file is an element of a tensor.</p>",
         differences="" if differences is None else _list_of("Differences", differences),

@@ -74,7 +74,7 @@ def _show(options: argparse.Namespace) -> int:
 
         name, index_text = split_name(name)
     if name not in entries:
-        raise reading.Trouble(str(no_such_name(options.file, name, entries).args[0]))
+        raise reading.Trouble(str(no_such_name(options.file, name, {**entries, **values}).args[0]))
     _show_tensor(options, contents, entries[name], index_text)
     return reading.FINE
 
@@ -124,7 +124,12 @@ def _show_tensor(options: argparse.Namespace, contents: Contents, entry: Entry, 
     found: Statistics | None = None
     try:
         found = statistics.statistics_of(part)
-    except (RuntimeError, TypeError, NotImplementedError) as error:  # a dtype without arithmetic
+    except (
+        RuntimeError,
+        TypeError,
+        NotImplementedError,
+        reading.Trouble,
+    ) as error:  # a dtype without arithmetic
         output.print_error(
             f"zerocopy show: no statistics: {output.printable(str(error).partition(chr(10))[0])}"
         )

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from zerocopy.cli.elements import require_few_repeats
+
 _PIECE = 1 << 20  # elements
 _BINS = 16
 
@@ -41,8 +43,15 @@ class Statistics(NamedTuple):
 
 
 def statistics_of(tensor: torch.Tensor) -> Statistics:
-    """Return the statistics of a dense tensor of numbers, or of the stored values of a sparse one."""
+    """Return the statistics of a dense tensor of numbers, or of the stored values of a sparse one.
+
+    Raises
+    ------
+    Trouble
+        If the tensor repeats few bytes very often.
+    """
     flat = _stored(tensor)
+    require_few_repeats("the tensor", flat.shape, flat.stride(), flat.element_size())
     nan = positive = negative = zero = finite_count = 0
     mean = squares = 0.0
     minimum: float | int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from zerocopy.cli import output
 
@@ -10,7 +10,25 @@ _GAP = "  "
 _MIN_FLEXIBLE = 12
 
 
-def lines(heading: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int]) -> Iterator[str]:
+def cell(text: str) -> str:
+    """Return text from a file as one cell: without a space, so that it cannot look like several cells, or a tie."""
+    return output.escaped(text).replace(" ", "\\x20")
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most `width` characters, with ``...`` in place of its middle."""
+    if len(text) <= width:
+        return text
+    tail = (width - 3) * 2 // 3  # The end of a dotted name says more than the beginning.
+    return f"{text[: width - 3 - tail]}...{text[-tail:]}"
+
+
+def lines(
+    heading: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: Collection[int],
+    shorten: Callable[[str, int], str] = shortened,
+) -> Iterator[str]:
     """Yield a table whose first column is shortened until the lines fit the terminal.
 
     Parameters
@@ -21,6 +39,8 @@ def lines(heading: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collec
         ASCII, without line breaks.
     numbers : collection of int
         The columns that are aligned to the right.
+    shorten : callable
+        Returns the text of a first cell in at most so many characters.
     """
     widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
     most = output.width()
@@ -28,7 +48,7 @@ def lines(heading: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collec
     widths[0] = min(widths[0], max(spare, _MIN_FLEXIBLE))
 
     def line(cells: Sequence[str]) -> str:
-        first = shortened(cells[0], widths[0])
+        first = shorten(cells[0], widths[0])
         laid = (
             cell.rjust(width) if number in numbers else cell.ljust(width)
             for number, (cell, width) in enumerate(zip((first, *cells[1:]), widths, strict=True))
@@ -37,11 +57,3 @@ def lines(heading: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collec
 
     yield output.bold(line(heading))
     yield from map(line, rows)
-
-
-def shortened(text: str, width: int) -> str:
-    """Return a text of at most `width` characters, with ``...`` in place of its middle."""
-    if len(text) <= width:
-        return text
-    tail = (width - 3) * 2 // 3  # The end of a dotted name says more than the beginning.
-    return f"{text[: width - 3 - tail]}...{text[-tail:]}"

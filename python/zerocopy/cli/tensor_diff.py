@@ -5,54 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
 from zerocopy import _torch
+from zerocopy.cli import elements
 from zerocopy.cli.comparison import Comparison
-from zerocopy.cli.reading import Trouble
+from zerocopy.cli.elements import Tolerance, ValueDifference
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer, Layer, TensorInfo
 
-_CHUNK = 1 << 17  # bytes of each file that are compared at once: both buffers stay in the processor's cache
 _BLOCK = 1 << 20  # elements of a block that is converted
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _READ_DIRECTLY = ("zip", "legacy", "safetensors", "hdf5")
-
-
-class Tolerance(NamedTuple):
-    """How far apart values may be: ``|a - b| <= atol + rtol * |b|``. Without a tolerance, bits are compared."""
-
-    rtol: float
-    atol: float
-
-    def holds(self, a: float, b: float) -> bool:
-        """Return whether two numbers are close; NaN is close to NaN."""
-        if math.isnan(a) or math.isnan(b):
-            return math.isnan(a) and math.isnan(b)
-        return a == b or abs(a - b) <= self.atol + self.rtol * abs(b)
-
-
-class ValueDifference(NamedTuple):
-    """How the elements of two tensors differ."""
-
-    unequal: int  # elements that differ
-    total: int
-    largest: float | None  # the largest absolute difference of finite values; None where there is none
-    first: tuple[int, ...]
-    a: str
-    b: str
-    text: str = ""  # for tensors without elements of their own, such as sparse ones
-
-    def __str__(self) -> str:
-        if self.text:
-            return self.text
-        by = "" if self.largest is None else f" by up to {self.largest:.6g}"
-        where = f"[{', '.join(map(str, self.first))}]"
-        return f"{self.unequal} of {self.total} values differ{by}, first {where}: {self.a} | {self.b}"
 
 
 class Side:
@@ -75,10 +42,10 @@ class Side:
             if isinstance(layer, FileLayer) and layer.path in self._descriptors:
                 layer.require_there()
 
-    def place(self, info: TensorInfo) -> tuple[int, int] | None:
+    def place(self, info: TensorInfo) -> elements.Place | None:
         """Return a descriptor and the offset of a tensor's bytes, where they lie in the file in order."""
         layer = self._layers[info.name]
-        in_order = info.stride == _row_major(info.shape) or not info.nbytes
+        in_order = info.stride == elements.row_major(info.shape) or not info.nbytes
         if info.offset is None or not in_order or layer.container not in _READ_DIRECTLY:
             return None
         if not isinstance(layer, FileLayer):
@@ -89,7 +56,27 @@ class Side:
         if layer.path not in self._descriptors:
             self._descriptors[layer.path] = os.open(layer.path, os.O_RDONLY | os.O_CLOEXEC)
             layer.require_there()
-        return self._descriptors[layer.path], info.offset
+        return elements.Place(self._descriptors[layer.path], info.offset)
+
+    def names(self) -> Mapping[str, Any]:
+        """Return the names of the tensors, in the order of the file."""
+        return self.checkpoint
+
+    def info(self, name: str) -> TensorInfo:
+        """Return what the file states of a tensor."""
+        return self.checkpoint.info(name)
+
+    def containers(self) -> set[str]:
+        """Return the formats of the files."""
+        return {layer.container for layer in self.checkpoint.layers}
+
+    def values(self) -> dict[str, Any]:
+        """Return the values that are not tensors."""
+        return dict(self.checkpoint.metadata())
+
+    def value_difference(self, one: Any, other: Any) -> str:
+        """Return how two values differ, or an empty string."""
+        return Comparison().difference(one, other)
 
     def layer(self, name: str) -> Layer:
         """Return the file that a tensor comes from."""
@@ -108,8 +95,10 @@ class Side:
             layer = self._layers[name]
             if not info.storage or not info.nbytes or not isinstance(layer, FileLayer):
                 continue
-            begin = layer.entry(name).storage_offset
-            key = (layer.path, info.storage, begin, info.dtype, tuple(info.shape), tuple(info.stride))
+            entry = layer.entry(name)
+            flags = entry.is_conjugate, entry.is_negative
+            view = entry.storage_offset, info.dtype, tuple(info.shape), tuple(info.stride)
+            key = (layer.path, info.storage, view, flags)
             other = first.setdefault(key, name)
             if other != name:
                 found[name] = other
@@ -128,33 +117,21 @@ def compare(
     if not (a.is_dense(one) and b.is_dense(other)):
         text = Comparison().difference(a.checkpoint.get_tensor(one.name), b.checkpoint.get_tensor(other.name))
         return ValueDifference(1, 1, None, (), "", "", text) if text else None
+    width = _torch.element_size(one.dtype)
+    for info in (one, other):
+        elements.require_few_repeats(info.name, info.shape, info.stride, width)
     tally = _Tally(one, tolerance, brief)
     places = (a.place(one), b.place(other)) if one.dtype == other.dtype else (None, None)
     if places[0] is not None and places[1] is not None:
-        _compare_bytes(places[0], places[1], one, tally)
+        for done, *pieces in elements.unequal_pieces(places[0], places[1], one.nbytes, one.name):
+            values = (torch.frombuffer(piece, dtype=one.dtype, count=len(piece) // width) for piece in pieces)
+            if tally.add(done // width, *values):
+                break
     else:
         for start, index in blocks(tuple(one.shape)):
             if tally.add(start, a.block(one.name, index), b.block(other.name, index)):
                 break
     return tally.difference()
-
-
-def _compare_bytes(a: tuple[int, int], b: tuple[int, int], info: TensorInfo, tally: _Tally) -> None:
-    # Reads into two small buffers are as quick as a mapping is at its best, need no page faults, and a file that
-    # becomes shorter is an exception. bytearray compares by memcmp.
-    buffers = bytearray(_CHUNK), bytearray(_CHUNK)
-    width = _torch.element_size(info.dtype)
-    for done in range(0, info.nbytes, _CHUNK):
-        length = min(_CHUNK, info.nbytes - done)
-        if length < len(buffers[0]):
-            buffers = bytearray(length), bytearray(length)
-        for (descriptor, offset), buffer in zip((a, b), buffers, strict=True):
-            if os.preadv(descriptor, [buffer], offset + done) != length:
-                raise Trouble(f"a file became shorter while {info.name} was read")
-        if buffers[0] != buffers[1]:
-            blocks = [torch.frombuffer(buffer, dtype=info.dtype, count=length // width) for buffer in buffers]
-            if tally.add(done // width, *blocks):
-                return
 
 
 class _Tally:
@@ -177,7 +154,7 @@ class _Tally:
                 self._first = start + place, _text_of(a[place]), _text_of(b[place])
             self._count += count
             if not self._brief:
-                self._largest = max(self._largest, _largest_gap(a, b))
+                self._largest = max(self._largest, _largest_gap(a[unequal], b[unequal]))
         return bool(self._brief and self._count)
 
     def _unequal(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -199,7 +176,9 @@ class _Tally:
             return None
         number, a, b = self._first
         largest = self._largest if self._largest >= 0 else None
-        return ValueDifference(self._count, self._total, largest, _position(number, self._shape), a, b)
+        return ValueDifference(
+            self._count, self._total, largest, elements.position(number, self._shape), a, b
+        )
 
 
 def _comparable(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -230,23 +209,6 @@ def _text_of(value: torch.Tensor) -> str:
         return str(value.reshape(1).view(_BITS[_torch.element_size(value.dtype)]).item())
 
 
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (
-        tuple(itertools.accumulate(reversed((*shape[1:], 1)), lambda x, y: x * max(y, 1)))[::-1]
-        if shape
-        else ()
-    )
-
-
-def _position(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the index of an element from its number in row-major order."""
-    index = []
-    for length in reversed(shape):
-        number, place = divmod(number, length)
-        index.append(place)
-    return tuple(reversed(index))
-
-
 def blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Yield the parts of a shape in row-major order: the number of the first element, and an index."""
     if not math.prod(shape):
@@ -262,11 +224,3 @@ def blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
         for begin in range(0, length, step):
             yield start, (*leading, slice(begin, begin + step)) if shape else ()
             start += min(step, length - begin) * inner
-
-
-def is_same_file(a: str, b: str) -> bool:
-    """Return whether two paths lead to one file."""
-    try:
-        return Path(a).samefile(b)
-    except OSError:
-        return False

@@ -1,8 +1,9 @@
-"""A treemap of bytes by module path, as SVG."""
+"""A treemap of bytes by module path, as SVG: tensors have the colors of their dtypes, modules have none."""
 
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -12,19 +13,25 @@ WIDTH, HEIGHT = 1000, 480
 _MIN_AREA = WIDTH * HEIGHT / 1500  # of a rectangle that is divided further
 _MIN_CHILD_AREA = 30.0  # of the boxes inside, on average: smaller ones say nothing
 _MAX_DEPTH = 8
-_COLORS = 8  # the template has as many
 _HEADING, _CHARACTER = 15, 6.6  # height of a line, and width of a character, of the font in the template
 _GAP = 1.5
 
 
 @dataclass
 class Node:
-    """A module: the bytes of all tensors below a path."""
+    """A module: the bytes of all tensors below a path, also by the class of their color."""
 
     path: str
     nbytes: int = 0
     tensors: int = 0
     below: dict[str, Node] = field(default_factory=dict)
+    colors: Counter[str] = field(default_factory=Counter)
+
+    def add(self, nbytes: int, color: str) -> None:
+        """Count one tensor."""
+        self.nbytes += nbytes
+        self.tensors += 1
+        self.colors[color] += nbytes
 
 
 @dataclass(frozen=True)
@@ -37,45 +44,45 @@ class Box:
     height: float
 
 
-def tree(tensors: Iterable[tuple[str, int]]) -> Node:
-    """Return the modules of named tensors. A tensor is a node too."""
+def tree(tensors: Iterable[tuple[str, int, str]]) -> Node:
+    """Return the modules of tensors, which are names, bytes and classes of colors. A tensor is a node too."""
     root = Node("")
-    for name, nbytes in tensors:
+    for name, nbytes, color in tensors:
         node = root
-        node.nbytes += nbytes
-        node.tensors += 1
+        node.add(nbytes, color)
         labels = name.split(".", _MAX_DEPTH - 1)
         for depth, label in enumerate(labels):
             if label not in node.below:
                 node.below[label] = Node(".".join(labels[: depth + 1]))
             node = node.below[label]
-            node.nbytes += nbytes
-            node.tensors += 1
+            node.add(nbytes, color)
     return root
 
 
 def svg(root: Node) -> str:
     """Return the picture."""
-    shapes = "".join(_shapes(root, Box(0, 0, WIDTH, HEIGHT), None))
+    shapes = "".join(_shapes(root, Box(0, 0, WIDTH, HEIGHT)))
     label = f"Treemap of {display.size(root.nbytes)} by module path"
     return f'<svg class="treemap" viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{label}">{shapes}</svg>'
 
 
-def _shapes(node: Node, box: Box, color: int | None) -> Iterator[str]:
+def _shapes(node: Node, box: Box) -> Iterator[str]:
     """Yield what is inside a node's box, level by level."""
     children = [_narrowed(child) for child in node.below.values() if child.nbytes]
     children.sort(key=lambda child: -child.nbytes)
     if box.width * box.height < _MIN_CHILD_AREA * len(children):
         return
-    for number, (child, place) in enumerate(zip(children, _squarified(children, box), strict=True)):
-        own = number % _COLORS if color is None else color
+    for child, place in zip(children, _squarified(children, box), strict=True):
         inner = Box(place.x, place.y, max(place.width - _GAP, 0.3), max(place.height - _GAP, 0.3))
-        yield _rectangle(child, child.path[len(node.path) :].lstrip("."), inner, own)
-        area = inner.width * inner.height
-        if child.below and area > _MIN_AREA and inner.height > 2 * _HEADING and inner.width > 20:
+        inside = ""
+        if inner.width * inner.height > _MIN_AREA and inner.height > 2 * _HEADING and inner.width > 20:
             below = Box(inner.x + 2, inner.y + _HEADING, inner.width - 4, inner.height - _HEADING - 2)
-            single = color is None and len(children) == 1
-            yield from _shapes(child, below, None if single else own)
+            inside = "".join(_shapes(child, below))
+        [(color, _)] = child.colors.most_common(1)
+        yield _rectangle(
+            child, child.path[len(node.path) :].lstrip("."), inner, "module" if inside else color
+        )
+        yield inside
 
 
 def _narrowed(node: Node) -> Node:
@@ -88,7 +95,7 @@ def _narrowed(node: Node) -> Node:
     return node
 
 
-def _rectangle(node: Node, label: str, box: Box, color: int) -> str:
+def _rectangle(node: Node, label: str, box: Box, color: str) -> str:
     path = html.escape(display.shown(node.path))
     facts = f"{display.count(node.tensors, 'tensor')}, {display.size(node.nbytes)}"
     room = int((box.width - 6) / _CHARACTER)
@@ -101,7 +108,7 @@ def _rectangle(node: Node, label: str, box: Box, color: int) -> str:
     focus = ' tabindex="0" role="button"' if box.width * box.height > WIDTH * HEIGHT / 150 else ""
     return (
         f'<g data-path="{html.escape(node.path)}"{focus}><title>{path}: {facts}</title>'
-        f'<rect class="c{color}" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"/>'
+        f'<rect class="{color}" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"/>'
         f"{text}</g>"
     )
 

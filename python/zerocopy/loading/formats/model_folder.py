@@ -23,12 +23,19 @@ NOT_A_CHECKPOINT = (
     "the .metadata of torch.distributed.checkpoint"
 )
 
+OF_DISTRIBUTED = "is a folder of torch.distributed.checkpoint, whose files have a format of its own: ls, show, diff and report take it"
+
 _DCP_METADATA = ".metadata"
 
 
 def is_folder(f: Any) -> bool:
     """Return whether `f` is the path of a folder, and not a file object or a buffer."""
     return isinstance(f, (str, os.PathLike)) and os.path.isdir(f)  # noqa: PTH112  a Path takes longer to make
+
+
+def is_distributed(folder: str | os.PathLike[str]) -> bool:
+    """Return whether ``torch.distributed.checkpoint`` wrote a folder."""
+    return Path(os.fsdecode(folder), _DCP_METADATA).is_file()
 
 
 def located(f: Any) -> Any:
@@ -46,6 +53,6 @@ def located(f: Any) -> Any:
     folder = Path(os.fsdecode(f))
     if index := shard_index.index_in(folder):
         return index
-    if (folder / _DCP_METADATA).is_file():  # the metadata list what is in such a folder
+    if is_distributed(folder):  # the metadata list what is in such a folder
         return f
     return next((str(folder / name) for name in NAMES if (folder / name).is_file()), f)

@@ -1,0 +1,170 @@
+"""Compares the elements of tensors that lie in files in order, without torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zerocopy import _core, display
+from zerocopy.cli import output
+from zerocopy.cli.reading import Trouble
+
+_CHUNK = 1 << 17  # bytes of each file that are compared at once: both buffers stay in the processor's cache
+_MAX_REPEATED = 1 << 26  # bytes of the elements of a tensor, beside those in proportion to its storage
+#: The code of :mod:`struct` for each dtype that is compared here. bfloat16 is the upper half of a float32.
+FORMATS = {
+    "float64": "d", "float32": "f", "float16": "e", "bfloat16": "f", "int64": "q", "int32": "i", "int16": "h",
+    "int8": "b", "uint64": "Q", "uint32": "I", "uint16": "H", "uint8": "B", "bool": "?",
+}  # fmt: skip
+
+
+class Place(NamedTuple):
+    """Where the elements of a tensor lie in row-major order."""
+
+    descriptor: int
+    offset: int
+
+
+class Tolerance(NamedTuple):
+    """How far apart values may be: ``|a - b| <= atol + rtol * |b|``. Without a tolerance, bits are compared."""
+
+    rtol: float
+    atol: float
+
+    def holds(self, a: float, b: float) -> bool:
+        """Return whether two numbers are close; NaN is close to NaN."""
+        if math.isnan(a) or math.isnan(b):
+            return math.isnan(a) and math.isnan(b)
+        return a == b or abs(a - b) <= self.atol + self.rtol * abs(b)
+
+
+class ValueDifference(NamedTuple):
+    """How the elements of two tensors differ."""
+
+    unequal: int  # elements that differ
+    total: int
+    largest: float | None  # the largest absolute difference of finite values; None where there is none
+    first: tuple[int, ...]
+    a: str
+    b: str
+    text: str = ""  # for tensors without elements of their own, such as sparse ones
+
+    def __str__(self) -> str:
+        if self.text:
+            return self.text
+        by = "" if self.largest is None else f" by up to {self.largest:.6g}"
+        where = f"[{', '.join(map(str, self.first))}]"
+        return f"{self.unequal} of {self.total} values differ{by}, first {where}: {self.a} | {self.b}"
+
+
+def unequal_pieces(a: Place, b: Place, nbytes: int, name: str) -> Iterator[tuple[int, bytearray, bytearray]]:
+    """Yield the pieces of two tensors that differ, each with the number of its first byte."""
+    # Reads into two small buffers are as quick as a mapping is at its best, need no page faults, and a file that
+    # becomes shorter is an exception. bytearray compares by memcmp.
+    buffers = bytearray(_CHUNK), bytearray(_CHUNK)
+    for done in range(0, nbytes, _CHUNK):
+        length = min(_CHUNK, nbytes - done)
+        if length < len(buffers[0]):
+            buffers = bytearray(length), bytearray(length)
+        for place, buffer in zip((a, b), buffers, strict=True):
+            if os.preadv(place.descriptor, [buffer], place.offset + done) != length:
+                raise Trouble(f"a file became shorter while {display.shown(name)} was read")
+        if buffers[0] != buffers[1]:
+            yield done, *buffers
+
+
+def compare(a: Place, b: Place, info: Any, *, brief: bool) -> ValueDifference | None:
+    """Compare the bits of two tensors of one shape and dtype, and return how they differ.
+
+    Parameters
+    ----------
+    a, b : Place
+        Where the tensors are.
+    info : Entry
+        One of the two.
+    brief : bool
+        Whether to stop after the first piece that differs.
+    """
+    count, largest, first = 0, -1.0, -1
+    texts = "", ""
+    total = math.prod(info.shape)
+    width = info.nbytes // total if total else 1
+    for done, one, other in unequal_pieces(a, b, info.nbytes, info.name):
+        unequal, number, gap = _core.compare_elements(one, other, info.dtype)
+        count += unequal
+        largest = largest if gap is None else max(largest, gap)
+        if first < 0:
+            begin = number * width
+            first = done // width + number
+            end = begin + width
+            texts = _text_of(one[begin:end], info.dtype), _text_of(other[begin:end], info.dtype)
+        if brief:
+            break
+    if first < 0:
+        return None
+    gap = None if largest < 0 else largest
+    return ValueDifference(count, total, gap, position(first, info.shape), *texts)
+
+
+def _text_of(element: bytearray, dtype: str) -> str:
+    if dtype == "bfloat16":
+        element = bytearray(2) + element
+    return repr(struct.unpack(f"<{FORMATS[dtype]}", element)[0])
+
+
+def atom_difference(a: Any, b: Any) -> str | None:
+    """Return how two values differ, an empty string if they do not, and None if it takes a look inside them."""
+    if type(a) is not type(b):
+        return f"a {type(a).__name__} and a {type(b).__name__}"
+    if isinstance(a, float):
+        return "" if struct.pack("d", a) == struct.pack("d", b) else f"{a!r} and {b!r}"
+    if isinstance(a, (int, str, bytes, bytearray, type(None))):
+        return "" if a == b else f"{shown(a)} and {shown(b)}"
+    return None
+
+
+def shown(value: Any) -> str:
+    """Return the beginning of the ``repr`` of a value, as printable text."""
+    try:
+        return output.printable(repr(value), 80)
+    except ValueError:  # an integer of too many digits
+        return f"a {type(value).__name__}"
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a tensor whose elements lie in order."""
+    lengths = (max(length, 1) for length in reversed((*shape[1:], 1)))
+    return tuple(itertools.accumulate(lengths, int.__mul__))[::-1] if shape else ()
+
+
+def require_few_repeats(name: str, shape: Sequence[int], strides: Sequence[int], width: int) -> None:
+    """Raise Trouble if a tensor shows its bytes so often that reading its elements would take for ever."""
+    numel = math.prod(shape)
+    reach = 1 + sum((length - 1) * abs(step) for length, step in zip(shape, strides, strict=False))
+    if numel * width > _MAX_REPEATED + 20 * reach * width:
+        raise Trouble(
+            f"{display.shown(name)} shows each of its {display.size(reach * width)} about {numel // reach} times: "
+            "its elements are not read"
+        )
+
+
+def position(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index of an element from its number in row-major order."""
+    index = []
+    for length in reversed(shape):
+        number, place = divmod(number, length)
+        index.append(place)
+    return tuple(reversed(index))
+
+
+def is_same_file(a: str, b: str) -> bool:
+    """Return whether two paths lead to one file."""
+    try:
+        return Path(a).samefile(b)
+    except OSError:
+        return False
