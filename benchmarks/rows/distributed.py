@@ -111,14 +111,13 @@ CASES: tuple[Case, ...] = tuple(
 
 def _lead(path: str, folder: str, ranks: int) -> None:
     """Fork the ranks, and pass on which reader to use."""
-    import torch.distributed.checkpoint
 
     members = []
     for rank in range(ranks):
         (asks, ask), (told, tell) = os.pipe(), os.pipe()
         if os.fork() == 0:
             os.close(ask)
-            with contextlib.suppress(EOFError), open(asks) as orders:
+            with contextlib.suppress(EOFError), os.fdopen(asks) as orders:
                 _serve(path, folder, rank, ranks, orders, lambda tell=tell: os.write(tell, b"."))
             os._exit(0)
         os.close(asks)
@@ -153,8 +152,8 @@ def _serve(path: str, folder: str, rank: int, ranks: int, orders: Any, tell: Cal
     state = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
     own, of_torch = f"{folder}/dcp", f"{folder}/hugging-face"
     if rank == 0:
-        os.mkdir(of_torch)
-        os.symlink(path, f"{of_torch}/model.safetensors")
+        Path(of_torch).mkdir()
+        Path(of_torch, "model.safetensors").symlink_to(path)
     dist.barrier()
     made = {
         "zerocopy": lambda: {"storage_reader": CheckpointReader(path), "planner": LoadPlanner()},
