@@ -97,7 +97,20 @@ def hosts() -> Iterator[list[str]]:
         for name in names:
             ip("netns", "add", name)
             made.append(name)
-        ip("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
+        ip(
+            "link",
+            "add",
+            "eth0",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            names[1],
+        )
         for number, name in enumerate(names, 1):
             ip("-n", name, "address", "add", f"10.213.7.{number}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
