@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -292,6 +293,29 @@ class TestOneProcess:
     def test_names_in_a_file_have_the_order_of_the_state(self, tmp_path: Path) -> None:
         state = {name: torch.ones(1) for name in "zaymb"}
         assert list(torch.load(self.save(state, tmp_path / "model.pt"))) == list("zaymb")
+
+    def test_a_planner_that_sends_plans_of_an_earlier_save_is_refused_and_the_file_kept(
+        self, tmp_path: Path
+    ) -> None:
+        require_reports()
+        planner_class = self.dcp.DefaultSavePlanner
+        if "enable_plan_caching" not in inspect.signature(planner_class).parameters:
+            pytest.skip("this release caches no plans")
+
+        class Caching(planner_class):  # type: ignore[misc,valid-type]
+            """Its name is the key of what is cached."""
+
+        path = tmp_path / "model.pt"
+        writer = zerocopy.distributed.CheckpointWriter
+        self.dcp.save(
+            {"w": torch.ones(2)}, storage_writer=writer(path), planner=Caching(enable_plan_caching=True)
+        )
+        with pytest.raises(BaseException, match="enable_plan_caching=False"):
+            self.dcp.save(
+                {"w": torch.zeros(2)}, storage_writer=writer(path), planner=Caching(enable_plan_caching=True)
+            )
+        assert torch.load(path)["w"].tolist() == [1, 1]
+        assert files(tmp_path) == ["model.pt"]
 
     def test_another_suffix_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"expected a name that ends in one of \.pt"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,57 @@ def test_a_function_chooses_by_name_and_shape(path: Path) -> None:
     plan = shard_plan(path, (2,), chosen)
     assert plan.file_bytes == 4 * (16 * 32768 + 1030 * 64)
     assert "2 ranks" in plan.describe()
+
+
+@pytest.mark.parametrize("mesh", [(1, 8), (8, 1), (3, 4), (12, 2)])
+def test_requests_on_paper_are_those_of_the_plan_that_a_rank_carries_out(
+    tmp_path: Path, mesh: tuple[int, int]
+) -> None:
+    generator = random.Random(0)
+    shapes = [(64,), (), (0, 3), (16, 16), (9, 3000), (5, 7, 11), (3, 2_100_000), (600, 40)]
+    state = {}
+    for number in range(1500):
+        shape = shapes[number % 5 if number >= 8 else number]
+        state[f"w{number}"] = torch.zeros(shape, dtype=generator.choice([torch.float16, torch.float32]))
+    state["t"] = torch.zeros(40, 600).t()
+    state["tied"] = state["w3"]
+    torch.save(state, tmp_path / "model.pt")
+
+    def placed(info: zerocopy.TensorInfo) -> Any:
+        dims = [None, *range(len(info.shape))]
+        return generator.choice(dims), generator.choice(dims)
+
+    plan = shard_plan(tmp_path / "model.pt", mesh, placed)
+    distinct = set()
+    for rank, counted in enumerate(plan.ranks):
+        reads = plan.reads_of(rank)
+        assert counted == (rank, reads.nbytes, reads.bytes_read, reads.requests)
+        distinct.add(counted[1:])
+    assert len(distinct) > 1
+    intervals = {rank: intervals_of(plan.reads_of(rank)) for rank in range(len(plan.ranks))}
+    for host in plan.hosts(4):
+        ranks = range(4 * host.host, min(4 * host.host + 4, len(plan.ranks)))
+        assert host.bytes_once == union(interval for rank in ranks for interval in intervals[rank])
+    nbytes, requests = [0] * 3, [0] * 3
+    for begin, end in (interval for found in intervals.values() for interval in found):
+        stripes = range(begin // 5000, (end - 1) // 5000 + 1)
+        for stripe in stripes:
+            nbytes[stripe % 3] += min(end, 5000 * stripe + 5000) - max(begin, 5000 * stripe)
+        for server in {stripe % 3 for stripe in stripes}:
+            requests[server] += 1
+    assert [server[1:] for server in plan.servers(3, 5000)] == list(zip(nbytes, requests, strict=True))
+
+
+def intervals_of(reads: Any) -> list[tuple[int, int]]:
+    return [each for file in reads.files for request in file.requests for each in request.intervals]
+
+
+def union(intervals: Iterable[tuple[int, int]]) -> int:
+    total = last = 0
+    for begin, end in sorted(intervals):
+        total += max(0, end - max(begin, last))
+        last = max(last, end)
+    return total
 
 
 def test_thousands_of_ranks_are_planned_from_the_file_alone(path: Path) -> None:

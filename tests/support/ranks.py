@@ -9,7 +9,8 @@ from typing import Any
 
 from fork_server import ForkServer
 
-# The same for each program: `main(rank, *arguments)` returns something that JSON can hold, or raises.
+# The same for each program: `main(rank, *arguments)` returns something that JSON can hold, or raises. `prepare(rank)`,
+# if there is one, is called before the process group is made.
 PRELUDE = """
 import datetime, json, os, sys, traceback, warnings
 import torch
@@ -54,6 +55,7 @@ def launch():
             status = 1
             try:
                 os.environ.update(RANK=str(rank), WORLD_SIZE=ranks, LOCAL_RANK=str(rank))
+                globals().get("prepare", lambda rank: None)(rank)
                 timeout = datetime.timedelta(seconds=int(seconds))
                 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
                                         world_size=int(ranks), timeout=timeout)

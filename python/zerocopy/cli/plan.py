@@ -76,6 +76,8 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     except re.error as error:
         parser.error(f"--rowwise: {error}")
     # They need torch, which --help does not.
+    import torch
+
     from zerocopy.converting.shard_plan import size_of
     from zerocopy.distributed.planning import shard_plan
 
@@ -83,6 +85,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         stripe = size_of(options.stripe)
     except ValueError as error:
         parser.error(f"--stripe: {error}")
+    torch.set_num_threads(1)  # many small sums: other threads would be waited for, and not help
     try:
         mesh = (options.ranks // options.tp, options.tp)
         found = shard_plan(options.file, mesh, lambda info: placements(info, rowwise, options.replicate))

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from zerocopy import display
-from zerocopy.distributed.shards import shard_range
+from zerocopy.distributed.simulation import (
+    Intervals,
+    Reads,
+    Simulation,
+    Split,
+    add_to_servers,
+    box_of,
+    length_of_union,
+)
 from zerocopy.lazy import checkpoint as lazy_checkpoint
 from zerocopy.lazy.layer import TensorInfo
+from zerocopy.lazy.reading.extents import FileVersion, TensorExtents
 from zerocopy.lazy.reading.parts import Job, box
 from zerocopy.lazy.reading.read_plan import ReadPlan
 from zerocopy.lazy.reading.source import CheckpointSource
 
 #: How a tensor lies on each dimension of a mesh: the dimension that is split, None where all have the whole of it.
 Placements = Sequence[Any]
-Box = tuple[tuple[int, ...], tuple[int, ...]]
-Interval = tuple[str, int, int]  # file, begin, end
 
 
 class RankReads(NamedTuple):
@@ -66,6 +76,15 @@ class ServerReads(NamedTuple):
     requests: int
 
 
+class _Planned(NamedTuple):
+    """A tensor of a plan: its name, its bytes, where it lies, and how it is split."""
+
+    name: str
+    nbytes: int
+    extents: TensorExtents | None
+    split: Split
+
+
 class ShardPlan:
     """The reads of each rank, host and storage server: the result of :func:`shard_plan`.
 
@@ -79,26 +98,46 @@ class ShardPlan:
         One for each rank.
     """
 
-    def __init__(self, path: str, file_bytes: int, plans: list[ReadPlan]) -> None:
-        self.path, self.file_bytes, self._plans = path, file_bytes, plans
-        reads = {id(plan): (plan.nbytes, plan.bytes_read, plan.requests) for plan in plans}
-        self.ranks = [RankReads(rank, *reads[id(plan)]) for rank, plan in enumerate(plans)]
+    def __init__(
+        self, path: str, tensors: list[_Planned], sizes: tuple[int, ...], versions: dict[str, FileVersion]
+    ) -> None:
+        self.path, self.file_bytes = path, sum(tensor.nbytes for tensor in tensors)
+        self._tensors, self._sizes, self._versions = tensors, sizes, versions
+        readable = [(tensor.extents, tensor.split) for tensor in tensors if tensor.extents is not None]
+        self._simulation = Simulation(readable, sizes)
+        self._places = list(itertools.product(*map(range, sizes)))
+        known: dict[tuple[int, ...], tuple[int, int, int]] = {}
+        for place in self._places:
+            key = self._simulation.key(place)
+            if key not in known:
+                known[key] = _counts_of(self._simulation.reads(key))
+        self.ranks = [
+            RankReads(rank, *known[self._simulation.key(place)]) for rank, place in enumerate(self._places)
+        ]
 
     def reads_of(self, rank: int) -> ReadPlan:
         """Return the requests of a rank."""
-        return self._plans[rank]
+        job, whole = Job(self._versions.__getitem__), []
+        for name, _, extents, split in self._tensors:
+            if extents is None:
+                whole.append(name)
+            else:
+                job.add(box(extents, *box_of(extents.shape, split, self._places[rank], self._sizes)), None)
+        return job.plan(whole)
 
     def hosts(self, ranks_per_host: int) -> list[HostReads]:
         """Return what each host reads, if so many ranks in a row are on one."""
         if ranks_per_host < 1:
             raise ValueError(f"expected at least 1 rank per host, got {ranks_per_host}")
         found = []
+        once: dict[frozenset[tuple[int, ...]], int] = {}
         for host, first in enumerate(range(0, len(self.ranks), ranks_per_host)):
             inside = self.ranks[first : first + ranks_per_host]
-            distinct = {id(plan): plan for plan in self._plans[first : first + ranks_per_host]}
-            once = _length_of_union(itertools.chain.from_iterable(map(_intervals, distinct.values())))
+            keys = frozenset(map(self._simulation.key, self._places[first : first + ranks_per_host]))
+            if keys not in once:
+                once[keys] = self._bytes_once(keys)
             read = sum(rank.bytes_read for rank in inside)
-            found.append(HostReads(host, read, sum(rank.requests for rank in inside), once))
+            found.append(HostReads(host, read, sum(rank.requests for rank in inside), once[keys]))
         return found
 
     def servers(self, number: int, stripe: int = 1 << 20) -> list[ServerReads]:
@@ -108,23 +147,20 @@ class ShardPlan:
         """
         if number < 1 or stripe < 1:
             raise ValueError(f"expected at least 1 server and 1 byte, got {number} and {stripe}")
-        nbytes, requests = [0] * number, [0] * number
-        counts: dict[int, int] = {}
-        for plan in self._plans:
-            counts[id(plan)] = counts.get(id(plan), 0) + 1
-        for plan in {id(plan): plan for plan in self._plans}.values():
-            times = counts[id(plan)]
-            for _, begin, end in _intervals(plan):
-                asked = set()
-                for at in range(begin // stripe, (end - 1) // stripe + 1):
-                    server = at % number
-                    nbytes[server] += times * (min(end, (at + 1) * stripe) - max(begin, at * stripe))
-                    asked.add(server)
-                for server in asked:
-                    requests[server] += times
-        return [
-            ServerReads(server, *reads) for server, reads in enumerate(zip(nbytes, requests, strict=True))
-        ]
+        nbytes = torch.zeros(number, dtype=torch.int64)
+        requests = torch.zeros(number, dtype=torch.int64)
+        for key, times in Counter(map(self._simulation.key, self._places)).items():
+            for intervals in self._simulation.reads(key).files.values():
+                add_to_servers(intervals, stripe, times, nbytes, requests)
+        each = zip(nbytes.tolist(), requests.tolist(), strict=True)
+        return [ServerReads(server, *reads) for server, reads in enumerate(each)]
+
+    def _bytes_once(self, keys: frozenset[tuple[int, ...]]) -> int:
+        by_file: dict[str, list[Intervals]] = defaultdict(list)
+        for key in keys:
+            for file, intervals in self._simulation.reads(key).files.items():
+                by_file[file].append(intervals)
+        return sum(map(length_of_union, by_file.values()))
 
     def describe(self) -> str:
         """Return one line: the bytes of the file, and the least and most of a rank."""
@@ -202,25 +238,14 @@ def _planned(checkpoint: lazy_checkpoint.Checkpoint, sizes: tuple[int, ...], pla
     for info in checkpoint.tensors():
         split = _split_of(info, placements, len(sizes))
         if split is not None:
-            tensors.append((info, source.extents(info.name), split))
-    made: dict[tuple[Box, ...], ReadPlan] = {}
-    plans = []
-    for place in itertools.product(*map(range, sizes)):
-        boxes = tuple(_box_of(info, split, place, sizes) for info, _, split in tensors)
-        if boxes not in made:
-            made[boxes] = _plan_of(source, tensors, boxes)
-        plans.append(made[boxes])
-    return ShardPlan(checkpoint.path, sum(info.nbytes for info, _, _ in tensors), plans)
+            tensors.append(_Planned(info.name, info.nbytes, source.extents(info.name), split))
+    files = {chunk.file for tensor in tensors if tensor.extents for chunk in tensor.extents.chunks}
+    return ShardPlan(checkpoint.path, tensors, sizes, {file: source.version(file) for file in files})
 
 
-def _plan_of(source: CheckpointSource, tensors: list[Any], boxes: tuple[Box, ...]) -> ReadPlan:
-    job, whole = Job(source.version), []
-    for (info, extents, _), (begin, size) in zip(tensors, boxes, strict=True):
-        if extents is None:
-            whole.append(info.name)
-        else:
-            job.add(box(extents, begin, size), None)
-    return job.plan(whole)
+def _counts_of(reads: Reads) -> tuple[int, int, int]:
+    files = reads.files.values()
+    return reads.nbytes, sum(each.nbytes for each in files), sum(len(each.begin) for each in files)
 
 
 def _split_of(info: TensorInfo, placements: Any, dims: int) -> tuple[int | None, ...] | None:
@@ -248,31 +273,3 @@ def _dim_of(info: TensorInfo, placement: Any) -> int | None:
             f"expected a dimension of {display.shown(info.name)}, of shape {tuple(info.shape)}, got {dim}"
         )
     return int(dim) % len(info.shape)
-
-
-def _box_of(
-    info: TensorInfo, split: tuple[int | None, ...], place: tuple[int, ...], sizes: tuple[int, ...]
-) -> Box:
-    begin, size = [0] * len(info.shape), list(info.shape)
-    for dim, mine, ranks in zip(split, place, sizes, strict=True):
-        if dim is not None:
-            first, length = shard_range(size[dim], mine, ranks)
-            begin[dim] += first
-            size[dim] = length
-    return tuple(begin), tuple(size)
-
-
-def _intervals(plan: ReadPlan) -> Iterable[Interval]:
-    for file in plan.files:
-        for request in file.requests:
-            yield from ((file.path, begin, end) for begin, end in request.intervals)
-
-
-def _length_of_union(intervals: Iterable[Interval]) -> int:
-    total, last_file, last = 0, "", 0
-    for file, begin, end in sorted(intervals):
-        if file != last_file:
-            last_file, last = file, 0
-        total += max(0, end - max(begin, last))
-        last = max(last, end)
-    return total

@@ -132,7 +132,8 @@ class CheckpointReader(StorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read the parts of the plan into the tensors of the planner."""
         try:
-            with COLLECTOR_PAUSED:
+            # Without autograd, the local tensor of a DTensor costs no view.
+            with COLLECTOR_PAUSED, torch.no_grad():
                 _Reading(self._opened, self._with_own_items(plan), planner, self._group).run()
         finally:
             self._close()
@@ -233,8 +234,7 @@ class _Reading:
                 errors.append(error)
         if errors:
             raise errors[0]
-        with torch.no_grad():
-            distributed.note_writes(self._targets.values())
+        distributed.note_writes(self._targets.values())
         for number, target in self._targets.items():
             self._planner.commit_tensor(self._items[number], target)
 
@@ -248,7 +248,7 @@ class _Reading:
                 target = self._target(number)
                 part = self._part(item)
                 if part is None:
-                    self._copy(target, self._state.indexed(item.storage_index.fqn, _index_of(item)))
+                    target.copy_(self._state.indexed(item.storage_index.fqn, _index_of(item)))
                 elif engine.is_direct(target, part.dtype):
                     direct.append((part, target))
                 else:
@@ -267,14 +267,14 @@ class _Reading:
                 target = memory.view(self._dtype(item)).view(item.lengths)
                 part = self._part(item)
                 if part is None:
-                    self._copy(target, self._state.indexed(item.storage_index.fqn, _index_of(item)))
+                    target.copy_(self._state.indexed(item.storage_index.fqn, _index_of(item)))
                 else:
                     wanted.append((part, target))
             parts.read_all(wanted, [], self._state.version)
 
         def accept(number: int, memory: torch.Tensor) -> None:
             item = self._items[number]
-            self._copy(self._target(number), memory.view(self._dtype(item)).view(item.lengths))
+            self._target(number).copy_(memory.view(self._dtype(item)).view(item.lengths))
 
         sharing.exchange(shares, self._group or dist.group.WORLD, nbytes_of, read, accept)
 
@@ -297,10 +297,6 @@ class _Reading:
 
     def _dtype(self, item: ReadItem) -> torch.dtype:
         return self._state.tensors[item.storage_index.fqn].dtype
-
-    def _copy(self, target: torch.Tensor, found: torch.Tensor) -> None:
-        with torch.no_grad():
-            target.copy_(found)
 
 
 def _index_of(item: ReadItem) -> tuple[slice, ...]:

@@ -20,6 +20,7 @@ from zerocopy.display import shown
 from zerocopy.distributed.extent import Extent
 from zerocopy.distributed.layout import SUFFIXES, NewTensor
 from zerocopy.distributed.new_files import NewCheckpoint, new_checkpoint
+from zerocopy.errors import UnsupportedError
 from zerocopy.saving.checkpoint_writer import checked_alignment
 
 
@@ -55,7 +56,8 @@ class CheckpointWriter(StorageWriter):
     ValueError
         The suffix, the size or the alignment is not supported.
     zerocopy.UnsupportedError
-        PyTorch is older than 2.2, or the state has values that ``.safetensors`` or shards cannot hold.
+        PyTorch is older than 2.2, the state has values that ``.safetensors`` or shards cannot hold, or the planner
+        caches plans.
 
     Notes
     -----
@@ -108,6 +110,11 @@ class CheckpointWriter(StorageWriter):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan as it is, and remember the order of the names."""
+        if not getattr(plan, "usable", True):
+            raise UnsupportedError(
+                "expected the whole plan of this rank, found one that the planner took from an earlier save: "
+                "the space of an earlier file is of no use, so give dcp.save a planner with enable_plan_caching=False"
+            )
         self._names = [item.index.fqn for item in plan.items]
         return plan
 

@@ -13,7 +13,8 @@ from zerocopy.lazy.reading.segments import MAX_REQUEST, MAX_WASTE, PAGE, Segment
 
 #: Up to this number of requests to a file none reads more than it needs, but for gaps of a page.
 MANY_REQUESTS = 1024
-_MAX_SEGMENTS = 500  # of a request: Linux takes 1024 buffers, and each segment may need one more for a gap
+#: The most segments of a request: Linux takes 1024 buffers, and each segment may need one more for a gap.
+MAX_SEGMENTS = 500
 
 
 class Request(NamedTuple):
@@ -151,12 +152,7 @@ def requests_of(segments: Iterable[Segment]) -> list[Request]:
     joined: list[Segment] = []
     for segment in ordered:
         offset, last = segment.offset, segment.offset + segment.nbytes
-        if (
-            joined
-            and 0 <= offset - end <= gap
-            and last - begin <= MAX_REQUEST
-            and len(joined) < _MAX_SEGMENTS
-        ):
+        if joined and 0 <= offset - end <= gap and last - begin <= MAX_REQUEST and len(joined) < MAX_SEGMENTS:
             joined.append(segment)
         else:
             if joined:
