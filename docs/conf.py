@@ -38,7 +38,8 @@ html_copy_source = False
 
 # The pages in the order of the site's menu; others come last.
 GUIDES = {
-    "Start": "README examples/README",
+    "Start": "README recipes examples/README",
+    "Notebooks": "notebooks/hdf5 notebooks/lazy notebooks/layer_by_layer notebooks/model_server notebooks/gds",
     "Problems": "not-faster memory weights-only hazards network-disks settings",
     "Load": "formats lazy hdf5 torchscript gpu",
     "Save and convert": "saving converting",

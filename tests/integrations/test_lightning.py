@@ -46,7 +46,7 @@ def test_checkpoint_removed_while_it_is_written_stays_removed(tmp_path: Path) ->
 def test_error_in_the_background_is_raised_at_the_end(tmp_path: Path) -> None:
     plugin = ZerocopyCheckpointIO(wait=False)
     (tmp_path / "a.ckpt").mkdir()
-    with pytest.raises(OSError, match="a.ckpt"):
+    with pytest.raises(OSError, match=r"a\.ckpt"):
         plugin.save_checkpoint(STATE, tmp_path / "a.ckpt")
         plugin.teardown()
 

@@ -12,7 +12,9 @@ from conftest import Child
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 RECIPES = dict(
-    re.findall(r"^## (\w+)\n(?:(?!^## ).)*?^```python\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    re.findall(
+        r"^## (\w+)\n(?:(?!^## ).)*?^```python\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL
+    )
 )
 
 # Files that the examples name. Nothing is fetched from anywhere.
@@ -49,7 +51,10 @@ def lies_in(path, parameters):
     return all(any(start <= p.data_ptr() < end for start, end in ranges) for p in parameters)
 """
 CASES = {
-    "transformers": (MAKE_BERT, ARE_EQUAL + LIE_IN_FILE + "assert lies_in('bert/model.pt', model.parameters())"),
+    "transformers": (
+        MAKE_BERT,
+        ARE_EQUAL + LIE_IN_FILE + "assert lies_in('bert/model.pt', model.parameters())",
+    ),
     "accelerate": (
         MAKE_BERT,
         ARE_EQUAL

@@ -20,6 +20,8 @@ __all__ = ["ZerocopyCheckpointIO"]
 _BASES = {"lightning": "lightning.fabric.plugins", "pytorch_lightning": "lightning_fabric.plugins"}
 _Path = str | os.PathLike[str]
 
+ZerocopyCheckpointIO: Any  # made when it is first used
+
 
 class _MappedCheckpointIO:
     """Map checkpoints when a trainer resumes, and write them without a copy in memory.
@@ -52,9 +54,7 @@ class _MappedCheckpointIO:
         else:
             self._saving = os.fspath(path), save(checkpoint, path, wait=False)
 
-    def load_checkpoint(
-        self, path: _Path, map_location: Any = None, weights_only: bool | None = None
-    ) -> Any:
+    def load_checkpoint(self, path: _Path, map_location: Any = None, weights_only: bool | None = None) -> Any:
         """Map a checkpoint. ``weights_only=None`` means True, on every release of PyTorch."""
         self._finish()
         if _has_scheme(path):
@@ -94,7 +94,9 @@ def _make() -> type:
     packages = [name for name in _BASES if name in sys.modules]
     packages = packages or [name for name in _BASES if importlib.util.find_spec(name) is not None]
     if not packages:
-        raise UnsupportedError("ZerocopyCheckpointIO needs lightning or pytorch_lightning: neither is installed")
+        raise UnsupportedError(
+            "ZerocopyCheckpointIO needs lightning or pytorch_lightning: neither is installed"
+        )
     bases = [importlib.import_module(_BASES[name]).TorchCheckpointIO for name in packages]
     described = {"__module__": __name__, "__doc__": _MappedCheckpointIO.__doc__}
     return type("ZerocopyCheckpointIO", (_MappedCheckpointIO, *bases), described)
