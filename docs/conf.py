@@ -46,7 +46,7 @@ GUIDES = {
     "Programs": "patch workers share distributed warm-starts bridges",
     "Look inside": "cli inspecting",
     "Judge": "benchmarks peers security SECURITY",
-    "Reference": "api reference/objects reference/attacks reference/differences reference/messages",
+    "Reference": "api versions reference/objects reference/attacks reference/differences reference/messages",
     "Project": "DESIGN CONTRIBUTING CHANGELOG",
 }
 MODULES = ("zerocopy", "zerocopy.share", "zerocopy.gds", "zerocopy.jit", "zerocopy.distributed")
