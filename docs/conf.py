@@ -38,14 +38,15 @@ html_copy_source = False
 
 # The pages in the order of the site's menu; others come last.
 GUIDES = {
-    "Start": "README examples/README",
+    "Start": "README recipes examples/README",
+    "Notebooks": "notebooks/hdf5 notebooks/lazy notebooks/layer_by_layer notebooks/model_server notebooks/gds",
     "Problems": "not-faster memory weights-only hazards network-disks settings",
     "Load": "formats lazy hdf5 torchscript gpu",
     "Save and convert": "saving converting",
     "Programs": "patch workers share distributed warm-starts bridges",
     "Look inside": "cli inspecting",
     "Judge": "benchmarks peers security SECURITY",
-    "Reference": "api reference/objects reference/attacks reference/differences reference/messages",
+    "Reference": "api versions reference/objects reference/attacks reference/differences reference/messages",
     "Project": "DESIGN CONTRIBUTING CHANGELOG",
 }
 MODULES = ("zerocopy", "zerocopy.share", "zerocopy.gds", "zerocopy.jit", "zerocopy.distributed")

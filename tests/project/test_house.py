@@ -41,7 +41,7 @@ ROOMS = (
     "loading",
     "lazy",
     "saving",
-    "converting jit gds",
+    "converting jit gds integrations",
     "distributed",
     "patching",
     "share",

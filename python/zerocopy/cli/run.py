@@ -19,10 +19,11 @@ from zerocopy.process import log_level
 
 DESCRIPTION = """
 Runs an unchanged program as python would. When the program imports torch, torch.load is replaced by a function that
-maps checkpoints instead of reading them. Processes that the program starts by multiprocessing are patched too; other
-programs that it starts are not. With --share, whole models come from the model server, which loads each model once on
-this machine. With --warm, the program is forked from a process that has its imports already, so it starts in
-milliseconds; docs/warm-starts.md lists the differences. ZEROCOPY_DISABLE=1 leaves torch.load as it is.
+maps checkpoints instead of reading them. Python processes that the program starts are patched too, such as workers
+of torchrun; ZEROCOPY_RUN and PYTHONPATH in the environment reach them. With --share, whole models come from the
+model server, which loads each model once on this machine. With --warm, the program is forked from a process that
+has its imports already, so it starts in milliseconds; docs/warm-starts.md lists the differences. ZEROCOPY_DISABLE=1
+leaves torch.load as it is.
 """
 
 

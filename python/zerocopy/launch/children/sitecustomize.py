@@ -1,25 +1,25 @@
 """Patches a Python process that a program under ``zerocopy run`` has started, such as a worker of torchrun.
 
 Python imports a module of this name when it starts. A module of the same name that the user has is imported too. Any
-release of Python may find this file, also one that has no zerocopy.
+release of Python 3 may find this file, also one that has no zerocopy.
 """
 
 import os
 import sys
 
 
-def _import_other():
+def _import_other() -> None:
     """Import the ``sitecustomize`` that this one hides."""
     this = sys.modules.pop(__name__)
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:
         if getattr(error, "name", __name__) != __name__:
             raise
         sys.modules[__name__] = this  # the import that runs this file expects a module
 
 
-def _patch():
+def _patch() -> None:
     """Patch this process if its Python has zerocopy."""
     try:
         from zerocopy.launch.program import patch_this_process
