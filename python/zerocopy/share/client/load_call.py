@@ -17,7 +17,7 @@ from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.process import tally
 from zerocopy.share import settings
-from zerocopy.share.client import call_options, calls, resident, result_references
+from zerocopy.share.client import call_options, calls, rehearsal, resident, result_references
 from zerocopy.share.client.connection import Exchange, require
 from zerocopy.share.client.resident import Residence
 from zerocopy.share.client.result_references import References
@@ -79,9 +79,15 @@ class _Asking:
         again: result_references.Again | None = _attached_again
         attempts = 0
         while attempts < _MAX_ATTEMPTS and len(self._skip) < _MAX_SKIPPED:
-            with References(again) as known:
-                call = calls.encode(*self._call, known, self._is_strict)
-                answer = self._answer_to(call, known)
+            exchange = Exchange(sockets.path())  # the server accepts it while the call is encoded
+            try:
+                with References(again) as known:
+                    call = calls.encode(*self._call, known, self._is_strict)
+                    answer = self._answer_to(exchange, call, known)
+            except BaseException:
+                exchange.close()
+                raise
+            exchange.end()
             state = answer.body.state
             if state == "ready":
                 why = _why_not_true(answer)
@@ -119,20 +125,14 @@ class _Asking:
             answer.close()
             raise RunHere(f"the program has changed {name}", is_usual=True)
 
-    def _answer_to(self, call: calls.Call, known: References) -> Message:
-        exchange = Exchange(sockets.path())
+    def _answer_to(self, exchange: Exchange, call: calls.Call, known: References) -> Message:
         timeout = settings.timeout()
         namespace, files = file_identity.namespace(), list(call.files.items())
         request = messages.Load(call.key, files, namespace, self._is_strict, self._skip)
-        try:
-            answer = exchange.ask(request, timeout=timeout + _GRACE)
-            if answer.body.state == "absent":
-                compute = messages.Compute(call.key, call.name, namespace, timeout, sys.executable)
-                answer = _computed(exchange, compute, call, known, self._is_strict)
-        except BaseException:
-            exchange.close()
-            raise
-        exchange.end()
+        answer = exchange.ask(request, timeout=timeout + _GRACE)
+        if answer.body.state == "absent":
+            compute = messages.Compute(call.key, call.name, namespace, timeout, sys.executable)
+            answer = _computed(exchange, compute, call, known, self._is_strict)
         return answer
 
     def _accepted(self, answer: Message, arguments: list[Any], name: str) -> Any:
@@ -322,3 +322,8 @@ def _error_of(answer: Message) -> Exception:
         error = ServerError(f"the loader raised {described}")
     error.__cause__ = LoaderTraceback(text)
     return error
+
+
+if not caller.why_here():
+    with contextlib.suppress(Exception):  # it only saves time
+        rehearsal.rehearse()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 import select
@@ -148,12 +149,15 @@ class Entry:
         is_own : bool
             Whether the result was computed for this client's call.
         """
-        conditions = self.conditions if with_paths else self.conditions.without_paths()
         parts = [[offset, size, holding.identity] for holding, offset, size in self.parts]
         descriptors = [holding.descriptor for holding, _, _ in self.parts]
-        body = conditions.as_body()
+        body = self.conditions.as_body() if with_paths else self._body_without_paths
         ready = messages.Ready(self.id, parts, self.layout, self.arguments, body, self.moved, is_own)
         return ready, [*descriptors, self.leases.descriptor()]
+
+    @functools.cached_property
+    def _body_without_paths(self) -> Body:
+        return self.conditions.without_paths().as_body()
 
     def description(self) -> Body:
         """Return what ``status`` says of it."""

@@ -58,7 +58,7 @@ def prepare(place: Path) -> None:
 
 def require_private(folder: Path) -> None:
     """Raise ``ServerError`` unless a folder is this user's, and nobody else's."""
-    status = folder.lstat()
+    status = os.lstat(folder)  # pathlib takes a fresh client several times as long
     if not stat.S_ISDIR(status.st_mode):
         raise ServerError(f"{folder} is not a folder, so it cannot contain a model server's socket")
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
@@ -72,7 +72,7 @@ def connect(place: Path, timeout: float) -> socket.socket | None:
     """Connect to the server; None where none listens. ``ServerError`` where somebody else does, or might."""
     try:
         require_private(place.parent)
-        status = place.lstat()
+        status = os.lstat(place)
     except (FileNotFoundError, NotADirectoryError):
         return None
     if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
