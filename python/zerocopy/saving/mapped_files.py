@@ -139,18 +139,21 @@ class MappedFiles:
 
 def mapped_parts() -> list[MappedPart]:
     """Return the lines of /proc/self/maps about files."""
-    mappings = []
-    with Path("/proc/self/maps").open("rb") as lines:
-        for line in lines:
-            fields = line.rstrip(b"\n").split(maxsplit=5)
-            shared = fields[1].endswith(b"s")
-            path = fields[5] if len(fields) == 6 else b""
-            if shared or path.startswith(b"/"):
-                begin, _, end = fields[0].partition(b"-")
-                identity = b" ".join(fields[3:5]).decode()
-                span, offset = (int(begin, 16), int(end, 16)), int(fields[2], 16)
-                mappings.append(MappedPart(*span, shared, b"w" in fields[1], offset, identity, path))
-    return mappings
+    lines = Path("/proc/self/maps").read_bytes().splitlines()
+    return [part for part in map(_part_in, lines) if part is not None]
+
+
+def _part_in(line: bytes) -> MappedPart | None:
+    """Return a line of /proc/self/maps, unless it is about memory that has neither a path nor other users."""
+    fields = line.split(maxsplit=5)
+    shared = fields[1].endswith(b"s")
+    path = fields[5] if len(fields) == 6 else b""
+    if not (shared or path.startswith(b"/")):
+        return None
+    begin, _, end = fields[0].partition(b"-")
+    identity = b" ".join(fields[3:5]).decode()
+    span, offset = (int(begin, 16), int(end, 16)), int(fields[2], 16)
+    return MappedPart(*span, shared, b"w" in fields[1], offset, identity, path)
 
 
 def _checksums_in(descriptor: int) -> dict[tuple[int, int], int]:
@@ -179,4 +182,10 @@ def identity_of(descriptor: int) -> str | None:
         byte = ctypes.c_char.from_buffer(page)
         address = ctypes.addressof(byte)
         del byte  # which would keep the page from being unmapped
+        lines = Path("/proc/self/maps").read_bytes()
+        at = lines.find(b"\n%x-" % address) + 1
+        found = _part_in(lines[at:].split(b"\n", 1)[0]) if at else None
+        if found is not None:
+            return found.identity
+        # The kernel has joined it with the mapping of the page before.
         return next((found.identity for found in mapped_parts() if found.begin <= address < found.end), None)

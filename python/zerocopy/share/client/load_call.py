@@ -76,12 +76,12 @@ class _Asking:
         self._skip: list[str] = []  # results that are not true in this process
 
     def result(self) -> Any:
-        again: result_references.Again | None = _attached_again
+        source: result_references.Source | None = result_references.Source(_attached_again, _keep_digest)
         attempts = 0
         while attempts < _MAX_ATTEMPTS and len(self._skip) < _MAX_SKIPPED:
             exchange = Exchange(sockets.path())  # the server accepts it while the call is encoded
             try:
-                with References(again) as known:
+                with References(source) as known:
                     call = calls.encode(*self._call, known, self._is_strict)
                     answer = self._answer_to(exchange, call, known)
             except BaseException:
@@ -103,7 +103,7 @@ class _Asking:
                     self._skip.append(answer.body.id)
                     continue
             elif state == "lost":  # the server has forgotten a result that is an argument: all go by value
-                again = None
+                source = None
             elif state == "failed":
                 error = _error_of(answer)
                 if self._is_strict:  # this process may have what the loader lacks
@@ -231,7 +231,8 @@ def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
                 placement = functools.partial(_placement_on, where, answer, name)
                 return attach.attach(answer.body, answer.descriptors, arguments, resident=placement)
             result = attach.attach(answer.body, answer.descriptors, arguments)
-        result_references.note(result, answer.body.id, attach.memory_of(answer.body, answer.descriptors))
+        memory = attach.memory_of(answer.body, answer.descriptors)
+        result_references.note(result, answer.body.id, memory, answer.body.digest)
     finally:
         answer.close()
     return result
@@ -304,6 +305,13 @@ def _attached_again(entry: str) -> Any:
         raise result_references.LostReference(entry) from None
     finally:
         answer.close()
+
+
+@interrupts.deferred()
+def _keep_digest(entry: str, digest: str) -> None:
+    exchange = Exchange(sockets.path())
+    exchange.ask(messages.Keep(entry, digest)).close()
+    exchange.end()
 
 
 def _error_of(answer: Message) -> Exception:
