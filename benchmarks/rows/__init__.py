@@ -19,6 +19,7 @@ from . import (
     safetensors,
     script,
     share,
+    warm,
     whole,
     writing,
 )
@@ -37,6 +38,7 @@ AREAS = (  # in the order of the table
     cold,
     writing,
     share,
+    warm,
     far,
     gpu,
 )

@@ -208,7 +208,7 @@ class Ready:
 
 @dataclasses.dataclass
 class Answer:
-    """Says "absent", "lost", "ending", "kept", "reserved"; with descriptors "resident", or "failed" and the exception."""
+    """Says "absent", "lost", "ending", "kept", "reserved"; with descriptors "resident", "failed" and the exception."""
 
     state: str
 
