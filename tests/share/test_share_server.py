@@ -116,7 +116,9 @@ def test_loader_that_was_forked_ahead_and_killed_is_replaced(server: Path) -> No
     [fork_server] = sharing.children_of(sharing.pid_of_server())
     for value in range(71, 74):
         sharing.wait_until(lambda: len(sharing.children_of(fork_server)) == 1)  # the one before has ended
-        os.kill(*sharing.children_of(fork_server), signal.SIGKILL)
+        [ahead] = sharing.children_of(fork_server)
+        os.kill(ahead, signal.SIGKILL)
+        sharing.wait_until(lambda ahead=ahead: sharing.is_gone(ahead))
         assert share.load(sharing.filled, 1000, value).tolist() == [value] * 1000
     assert sharing.children_of(sharing.pid_of_server()) == [fork_server]
 
