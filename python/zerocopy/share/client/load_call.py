@@ -17,7 +17,7 @@ from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.process import tally
 from zerocopy.share import settings
-from zerocopy.share.client import call_options, calls, rehearsal, resident, result_references
+from zerocopy.share.client import call_options, calls, resident, result_references, warm_up
 from zerocopy.share.client.connection import Exchange, require
 from zerocopy.share.client.resident import Residence
 from zerocopy.share.client.result_references import References
@@ -334,4 +334,4 @@ def _error_of(answer: Message) -> Exception:
 
 if not caller.why_here():
     with contextlib.suppress(Exception):  # it only saves time
-        rehearsal.rehearse()
+        warm_up.warm_up()

@@ -24,7 +24,7 @@ _TENSORS = 200
 
 
 @interrupts.deferred()
-def rehearse() -> None:
+def warm_up() -> None:
     """Encode a call, and build a result of small tensors that comes by a socket."""
     sockets.path()
     with References(None) as known:
