@@ -13,7 +13,6 @@ import os
 import socket
 import stat
 import struct
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +34,7 @@ def _folder() -> Path:
     for runtime in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
         if runtime and Path(runtime).is_absolute() and os.access(runtime, os.W_OK | os.X_OK):
             return Path(runtime) / "zerocopy"
+    import tempfile  # which takes longer than all else that a client of warm starts imports from here
 
     return Path(tempfile.gettempdir()) / f"zerocopy-{os.geteuid()}"
 
