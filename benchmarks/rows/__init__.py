@@ -20,6 +20,7 @@ from . import (
     safetensors,
     script,
     share,
+    warm,
     whole,
     writing,
 )
@@ -39,6 +40,7 @@ AREAS = (  # in the order of the table
     writing,
     share,
     distributed,
+    warm,
     far,
     gpu,
 )

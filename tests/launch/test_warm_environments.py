@@ -118,7 +118,8 @@ def test_torch_program_matches_python_and_draws_anew(place: Place) -> None:
 def test_fork_server_of_torch_has_one_thread_and_a_child_little_memory_of_its_own(place: Place) -> None:
     text = """
 import os, re, torch
-print(re.findall("Private_Dirty: +(\\\\d+)", open("/proc/self/smaps_rollup").read())[0], len(os.listdir(f"/proc/{os.getppid()}/task")))
+rollup = open("/proc/self/smaps_rollup").read()
+print(re.findall("Private_Dirty: +([0-9]+)", rollup)[0], len(os.listdir(f"/proc/{os.getppid()}/task")))
 """
     place.prepare(text)
     kilobytes, threads = map(int, place.run(WARM, text).stdout.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import sharing
 import torch
 
 from zerocopy import UnsupportedError, share
+from zerocopy.share.client import load_call
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -215,3 +217,69 @@ def named() -> torch.Tensor:
 def test_a_named_tensor_is_refused() -> None:
     with pytest.raises(UnsupportedError):
         share.load(named)
+
+
+def write_to_a_parameter(module: sharing.Module) -> None:
+    with torch.no_grad():
+        module.frozen[0] = 5
+
+
+def end_a_tie(module: sharing.Module) -> None:
+    module.second.weight = torch.nn.Parameter(module.first.weight.detach().clone())
+
+
+def tie(module: sharing.Module) -> None:
+    module.second.bias = module.first.bias
+
+
+def name_another(module: sharing.Module) -> None:
+    module.note["name"] = "another"
+
+
+def require_gradients(module: sharing.Module) -> None:
+    module.frozen.requires_grad_()
+
+
+def in_another_process(work: Any) -> None:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def pass_as_argument() -> None:
+    module = share.load(sharing.Module)
+    assert share.load(sharing.box, module).things[0] is module
+
+
+def test_result_that_another_process_passed_is_known_without_a_fresh_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_another_process(pass_as_argument)
+    monkeypatch.setattr(load_call, "_attached_again", lambda _: pytest.fail("it attaches again"))
+    pass_as_argument()
+    in_another_process(pass_as_argument)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [write_to_a_parameter, end_a_tie, tie, name_another, require_gradients],
+    ids=lambda f: f.__name__,
+)
+def test_result_that_was_changed_is_never_taken_for_what_another_process_passed(change: Any) -> None:
+    in_another_process(pass_as_argument)
+    module = share.load(sharing.Module)
+    change(module)
+    found = share.load(sharing.box, module).things[0]
+    assert found is not module
+    assert found.frozen.tolist() == module.frozen.tolist()
+    assert found.note == module.note and found.frozen.requires_grad == module.frozen.requires_grad
+    for one, other in (("first.weight", "second.weight"), ("first.bias", "second.bias")):
+        tied = [made.get_parameter(one) is made.get_parameter(other) for made in (found, module)]
+        assert tied[0] == tied[1]
+    pass_as_argument()

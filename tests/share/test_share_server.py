@@ -103,12 +103,24 @@ def _state(pid: int) -> str:
 def test_a_signal_ends_it_cleanly(own: Path, number: int) -> None:
     share.load(int, "5")
     pid = sharing.pid_of_server()
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    children = sharing.children_of(pid)
     os.kill(pid, number)
     sharing.wait_until(lambda: not own.exists())
     for child in children:  # the fork server
         sharing.wait_until(lambda child=child: not Path(f"/proc/{child}").exists())
     assert share.status() is None
+
+
+def test_loader_that_was_forked_ahead_and_killed_is_replaced(server: Path) -> None:
+    share.load(sharing.filled, 1000, 70)
+    [fork_server] = sharing.children_of(sharing.pid_of_server())
+    for value in range(71, 74):
+        sharing.wait_until(lambda: len(sharing.children_of(fork_server)) == 1)  # the one before has ended
+        [ahead] = sharing.children_of(fork_server)
+        os.kill(ahead, signal.SIGKILL)
+        sharing.wait_until(lambda ahead=ahead: sharing.is_gone(ahead))
+        assert share.load(sharing.filled, 1000, value).tolist() == [value] * 1000
+    assert sharing.children_of(sharing.pid_of_server()) == [fork_server]
 
 
 def test_idle_server_ends(tmp_path: Path) -> None:

@@ -185,6 +185,10 @@ def pid_of_server() -> int:
     return int(status["pid"])
 
 
+def children_of(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def entries() -> list[dict[str, Any]]:
     status = share.status()
     assert status is not None

@@ -17,7 +17,7 @@ from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.process import descendants, tally
 from zerocopy.share import settings
-from zerocopy.share.client import call_options, calls, resident, result_references
+from zerocopy.share.client import call_options, calls, resident, result_references, warm_up
 from zerocopy.share.client.connection import Exchange, require
 from zerocopy.share.client.resident import Residence
 from zerocopy.share.client.result_references import References
@@ -76,12 +76,18 @@ class _Asking:
         self._skip: list[str] = []  # results that are not true in this process
 
     def result(self) -> Any:
-        again: result_references.Again | None = _attached_again
+        source: result_references.Source | None = result_references.Source(_attached_again, _keep_digest)
         attempts = 0
         while attempts < _MAX_ATTEMPTS and len(self._skip) < _MAX_SKIPPED:
-            with References(again) as known:
-                call = calls.encode(*self._call, known, self._is_strict)
-                answer = self._answer_to(call, known)
+            exchange = Exchange(sockets.path())  # the server accepts it while the call is encoded
+            try:
+                with References(source) as known:
+                    call = calls.encode(*self._call, known, self._is_strict)
+                    answer = self._answer_to(exchange, call, known)
+            except BaseException:
+                exchange.close()
+                raise
+            exchange.end()
             state = answer.body.state
             if state == "ready":
                 why = _why_not_true(answer)
@@ -97,7 +103,7 @@ class _Asking:
                     self._skip.append(answer.body.id)
                     continue
             elif state == "lost":  # the server has forgotten a result that is an argument: all go by value
-                again = None
+                source = None
             elif state == "failed":
                 error = _error_of(answer)
                 if self._is_strict:  # this process may have what the loader lacks
@@ -119,20 +125,14 @@ class _Asking:
             answer.close()
             raise RunHere(f"the program has changed {name}", is_usual=True)
 
-    def _answer_to(self, call: calls.Call, known: References) -> Message:
-        exchange = Exchange(sockets.path())
+    def _answer_to(self, exchange: Exchange, call: calls.Call, known: References) -> Message:
         timeout = settings.timeout()
         namespace, files = file_identity.namespace(), list(call.files.items())
         request = messages.Load(call.key, files, namespace, self._is_strict, self._skip)
-        try:
-            answer = exchange.ask(request, timeout=timeout + _GRACE)
-            if answer.body.state == "absent":
-                compute = messages.Compute(call.key, call.name, namespace, timeout, sys.executable)
-                answer = _computed(exchange, compute, call, known, self._is_strict)
-        except BaseException:
-            exchange.close()
-            raise
-        exchange.end()
+        answer = exchange.ask(request, timeout=timeout + _GRACE)
+        if answer.body.state == "absent":
+            compute = messages.Compute(call.key, call.name, namespace, timeout, sys.executable)
+            answer = _computed(exchange, compute, call, known, self._is_strict)
         return answer
 
     def _accepted(self, answer: Message, arguments: list[Any], name: str) -> Any:
@@ -232,7 +232,8 @@ def _attached(answer: Message, arguments: list[Any], name: str) -> Any:
                 placement = functools.partial(_placement_on, where, answer, name)
                 return attach.attach(answer.body, answer.descriptors, arguments, resident=placement)
             result = attach.attach(answer.body, answer.descriptors, arguments)
-        result_references.note(result, answer.body.id, attach.memory_of(answer.body, answer.descriptors))
+        memory = attach.memory_of(answer.body, answer.descriptors)
+        result_references.note(result, answer.body.id, memory, answer.body.digest)
     finally:
         answer.close()
     return result
@@ -307,6 +308,13 @@ def _attached_again(entry: str) -> Any:
         answer.close()
 
 
+@interrupts.deferred()
+def _keep_digest(entry: str, digest: str) -> None:
+    exchange = Exchange(sockets.path())
+    exchange.ask(messages.Keep(entry, digest)).close()
+    exchange.end()
+
+
 def _error_of(answer: Message) -> Exception:
     """Return what the loader raised, with its traceback as the cause."""
     try:
@@ -323,3 +331,8 @@ def _error_of(answer: Message) -> Exception:
         error = ServerError(f"the loader raised {described}")
     error.__cause__ = LoaderTraceback(text)
     return error
+
+
+if not caller.why_here():
+    with contextlib.suppress(Exception):  # it only saves time
+        warm_up.warm_up()

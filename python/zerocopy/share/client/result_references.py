@@ -21,8 +21,19 @@ class LostReference(Exception):
     """The server has forgotten an earlier result."""
 
 
-#: Attaches once more to the result of that name, or raises ``LostReference``.
-Again = Callable[[str], Any]
+class Source(NamedTuple):
+    """The server, as far as earlier results are concerned.
+
+    Attributes
+    ----------
+    again : callable
+        Attaches once more to the result of that name, or raises ``LostReference``.
+    keep : callable
+        Has the server keep the digest of a result, for other processes.
+    """
+
+    again: Callable[[str], Any]
+    keep: Callable[[str, str], None]
 
 
 class Origin(NamedTuple):
@@ -38,15 +49,20 @@ class _Memory(NamedTuple):
 
 
 _results: dict[int, tuple[weakref.ref[Any], str]] = {}
-# Of results as the server has them, as long as they are here.
-_states: dict[str, fingerprint.State | None] = {}
+# Digests of results as the server has them, as long as they are here: those that other processes computed from a
+# fresh copy, and those that this one did.
+_theirs: dict[str, str] = {}
+_own: dict[str, str | None] = {}
 _memory: dict[str, _Memory] = {}  # by what the kernel calls it in /proc/self/maps
 _numbers = itertools.count(-1, -1)
 _most_memory = 64  # so many are looked through for what is mapped no more
 
 
-def note(result: Any, entry: str, memory: Sequence[tuple[int, int]]) -> None:
-    """Note that an object is a result, and that these descriptors, (part, descriptor), are its memory."""
+def note(result: Any, entry: str, memory: Sequence[tuple[int, int]], digest: str) -> None:
+    """Note that an object is a result, and that these descriptors, (part, descriptor), are its memory.
+
+    The digest is that which another process has computed; it may be empty.
+    """
     for part, descriptor in memory:
         status = os.fstat(descriptor)
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
@@ -58,6 +74,8 @@ def note(result: Any, entry: str, memory: Sequence[tuple[int, int]]) -> None:
     at = id(result)
     with contextlib.suppress(TypeError):  # a dict, a list, ...: known by its tensors alone
         _results[at] = weakref.ref(result, lambda _: _forget(at)), entry
+        if digest:
+            _theirs[entry] = digest
 
 
 def _forget_unmapped() -> None:
@@ -71,7 +89,8 @@ def _forget_unmapped() -> None:
 
 def _forget(at: int) -> None:
     _, entry = _results.pop(at, (None, ""))
-    _states.pop(entry, None)
+    _theirs.pop(entry, None)
+    _own.pop(entry, None)
 
 
 class References:
@@ -79,12 +98,12 @@ class References:
 
     Parameters
     ----------
-    again : callable, optional
-        Attaches to a result. Without it nothing is known, and all goes by value.
+    source : Source, optional
+        The server. Without it nothing is known, and all goes by value.
     """
 
-    def __init__(self, again: Again | None) -> None:
-        self._again = again
+    def __init__(self, source: Source | None) -> None:
+        self._source = source
         self._stack = contextlib.ExitStack()
         self._mapped: MappedFiles | None = None
         self.arguments: list[Any] = []
@@ -92,7 +111,7 @@ class References:
         self.origins: dict[int, Origin] = {}
         self._numbers: dict[str, int] = {}
         # All at once: other threads add to it.
-        for identity, (number, origin) in list(_memory.items()) if again else ():
+        for identity, (number, origin) in list(_memory.items()) if source else ():
             self.origins[number] = origin
             self._numbers[identity] = number
 
@@ -114,22 +133,31 @@ class References:
         if number is not None:
             return _results[id(obj)][1], number
         found = _results.get(id(obj))
-        if found is None or found[0]() is not obj or self._again is None:
+        if found is None or found[0]() is not obj or self._source is None:
             return None
-        if not self._is_unchanged(obj, found[1], self._again):
+        if not self._is_unchanged(obj, found[1], self._source):
             return None
         number = self._found[id(obj)] = len(self.arguments)
         self.arguments.append(obj)
         return found[1], number
 
-    def _is_unchanged(self, obj: Any, entry: str, again: Again) -> bool:
-        # Once: another result of the entry may end meanwhile, and the state with it.
-        known = _states.get(entry)
-        try:
-            fresh = again(entry) if known is None else None
-        except LostReference:
+    def _is_unchanged(self, obj: Any, entry: str, source: Source) -> bool:
+        digest = self._digest_of(obj)
+        if digest is None:
             return False
+        if digest == _theirs.get(entry):
+            return True
+        if entry not in _own:
+            # A fresh copy tells more than another process, which may describe the same object in another way.
+            try:
+                fresh = _own[entry] = self._digest_of(source.again(entry))
+            except LostReference:
+                return False
+            if fresh is not None and entry not in _theirs:
+                source.keep(entry, fresh)
+        return digest == _own.get(entry)
+
+    def _digest_of(self, obj: Any) -> str | None:
+        names = {number: identity for identity, number in self._numbers.items()}
         with MappedFiles(self._numbers) as mapped:
-            if known is None:
-                known = _states[entry] = fingerprint.of(fresh, mapped)
-            return fingerprint.are_same(known, fingerprint.of(obj, mapped))
+            return fingerprint.digest_of(obj, mapped, names)

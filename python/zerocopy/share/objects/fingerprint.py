@@ -7,10 +7,11 @@ written to here. The pickle is only compared, so it may be one that nobody can l
 from __future__ import annotations
 
 import collections
+import hashlib
 import io
 import os
 import pickle
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +44,28 @@ def of(obj: Any, mapped: MappedFiles) -> State | None:
     ]
     known = [(_what(place), place.offset) for place in places if place is not None]
     return State(content, known) if len(known) == len(places) else None
+
+
+def digest_of(obj: Any, mapped: MappedFiles, names: Mapping[int, str]) -> str | None:
+    """Return a digest of an object's state that other processes would compute too; None where :func:`of` is.
+
+    Parameters
+    ----------
+    obj : object
+        The object.
+    mapped : MappedFiles
+        The files that are mapped here, and memory by negative numbers.
+    names : mapping
+        The names of that memory by these numbers, the same in all processes.
+    """
+    state = of(obj, mapped)
+    if state is None:
+        return None
+    places = [(names.get(what, what) if isinstance(what, int) else what, at) for what, at in state.places]
+    digest = hashlib.blake2b(repr((places, len(state.content.pickle))).encode(), digest_size=20)
+    digest.update(state.content.pickle)
+    digest.update(state.content.skeleton or b"")
+    return digest.hexdigest()
 
 
 def described(obj: Any, mapped: MappedFiles) -> State | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 import select
@@ -20,6 +21,7 @@ from zerocopy.share.wire.frames import Body
 Checksum = tuple[int, int]
 
 _MAX_OF_KEY = 16
+_MAX_DIGEST = 64
 _MAX_REFUSALS = 4096
 
 
@@ -127,6 +129,7 @@ class Entry:
     created: float = dataclasses.field(default_factory=time.time)
     used: float = dataclasses.field(default_factory=time.monotonic)
     hits: int = 0
+    digest: str = ""  # of a fresh copy
     _residents: dict[str, Resident] = dataclasses.field(default_factory=dict)  # by device
 
     def hold(self, device: str, resident: Resident) -> None:
@@ -148,12 +151,17 @@ class Entry:
         is_own : bool
             Whether the result was computed for this client's call.
         """
-        conditions = self.conditions if with_paths else self.conditions.without_paths()
         parts = [[offset, size, holding.identity] for holding, offset, size in self.parts]
         descriptors = [holding.descriptor for holding, _, _ in self.parts]
-        body = conditions.as_body()
-        ready = messages.Ready(self.id, parts, self.layout, self.arguments, body, self.moved, is_own)
+        body = self.conditions.as_body() if with_paths else self._body_without_paths
+        ready = messages.Ready(
+            self.id, parts, self.layout, self.arguments, body, self.moved, self.digest, is_own
+        )
         return ready, [*descriptors, self.leases.descriptor()]
+
+    @functools.cached_property
+    def _body_without_paths(self) -> Body:
+        return self.conditions.without_paths().as_body()
 
     def description(self) -> Body:
         """Return what ``status`` says of it."""
@@ -282,6 +290,12 @@ class Entries:
             connection.send(messages.Answer("absent"))
         else:
             connection.send(*entry.answer(), holding=entry)
+
+    def keep_digest(self, wanted: str, digest: str) -> None:
+        """Keep the digest of a fresh copy of a result."""
+        entry = self.by_id(wanted)
+        if entry is not None:
+            entry.digest = str(digest)[:_MAX_DIGEST]
 
     def places(self, wanted: list[Checksum]) -> list[tuple[Holding, int] | None]:
         """Return where such bytes may be."""

@@ -156,6 +156,9 @@ class Server:
                 self._load(connection, request)
             case messages.Attach():
                 self.entries.send(connection, request.id)
+            case messages.Keep():
+                self.entries.keep_digest(request.id, request.digest)
+                connection.send(messages.Answer("kept"))
             case messages.Resident():
                 self._send_resident(connection, request)
             case messages.Compute():

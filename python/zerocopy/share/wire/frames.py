@@ -28,6 +28,7 @@ MAX_DESCRIPTORS = 240  # the kernel takes 253
 MAX_OF_REQUEST = 16
 _HEAD = 4
 _PIECE = 1 << 16
+_encoder = json.JSONEncoder(separators=(",", ":"))
 
 Body = dict[str, Any]
 _IN_MEMORY: Body = {"body": "memory"}
@@ -86,7 +87,7 @@ def _text(body: object, descriptors: int) -> bytes:
     items = body if isinstance(body, dict) else vars(body)
     if descriptors:
         items = {**items, "descriptors": descriptors}
-    return json.dumps(items, separators=(",", ":")).encode()
+    return _encoder.encode(items).encode()
 
 
 class Inbox:

@@ -50,6 +50,15 @@ class Attach:
 
 
 @dataclasses.dataclass
+class Keep:
+    """Brings the digest of a fresh copy of a result, by which other clients see that theirs is unchanged."""
+
+    id: str
+    digest: str
+    op: str = "keep"
+
+
+@dataclasses.dataclass
 class Resident:
     """Asks for the copy of a result on a device. `key` is that of bringing it there."""
 
@@ -192,13 +201,14 @@ class Ready:
     arguments: list[str]
     conditions: Body
     moved: list[str]
+    digest: str = ""  # of a fresh copy, if a client has computed it
     is_own: bool = False  # computed for the call of this client
     state: str = "ready"
 
 
 @dataclasses.dataclass
 class Answer:
-    """Says "absent", "lost", "ending", "reserved"; with descriptors "resident", or "failed" and the exception."""
+    """Says "absent", "lost", "ending", "kept", "reserved"; with descriptors "resident", "failed" and the exception."""
 
     state: str
 
@@ -279,12 +289,12 @@ class Residence(Process):
 
 # ------------------------------------------------------------------------------------- reading
 
-_OF_CLIENT = {kind.op: kind for kind in (Load, Compute, Attach, Resident, AskStatus, Unload, Shutdown)}
+_OF_CLIENT = {kind.op: kind for kind in (Load, Compute, Attach, Keep, Resident, AskStatus, Unload, Shutdown)}
 _OF_WORKER = {kind.op: kind for kind in (Find, Reserve, Attach, Published, Here, Held, Failed, Refused)}
 _OF_FORK_SERVER = {kind.op: kind for kind in (Forked, Ended)}
 _OF_SERVER = {
     **{kind.state: kind for kind in (Ready, Places, Status, Unloaded)},
-    **dict.fromkeys(("absent", "lost", "ending", "reserved", "resident", "failed"), Answer),
+    **dict.fromkeys(("absent", "lost", "ending", "kept", "reserved", "resident", "failed"), Answer),
     **dict.fromkeys(("refused", "moved", "unsupported"), Declined),
 }
 

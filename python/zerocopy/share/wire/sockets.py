@@ -13,7 +13,6 @@ import os
 import socket
 import stat
 import struct
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +34,7 @@ def _folder() -> Path:
     for runtime in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
         if runtime and Path(runtime).is_absolute() and os.access(runtime, os.W_OK | os.X_OK):
             return Path(runtime) / "zerocopy"
+    import tempfile  # which takes longer than all else that a client of warm starts imports from here
 
     return Path(tempfile.gettempdir()) / f"zerocopy-{os.geteuid()}"
 
@@ -58,7 +58,7 @@ def prepare(place: Path) -> None:
 
 def require_private(folder: Path) -> None:
     """Raise ``ServerError`` unless a folder is this user's, and nobody else's."""
-    status = folder.lstat()
+    status = os.lstat(folder)  # pathlib takes a fresh client several times as long
     if not stat.S_ISDIR(status.st_mode):
         raise ServerError(f"{folder} is not a folder, so it cannot contain a model server's socket")
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
@@ -72,7 +72,7 @@ def connect(place: Path, timeout: float) -> socket.socket | None:
     """Connect to the server; None where none listens. ``ServerError`` where somebody else does, or might."""
     try:
         require_private(place.parent)
-        status = place.lstat()
+        status = os.lstat(place)
     except (FileNotFoundError, NotADirectoryError):
         return None
     if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():

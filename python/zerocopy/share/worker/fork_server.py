@@ -1,7 +1,8 @@
 """The process that loaders are forked from: it has imported torch, which takes seconds, and does nothing else.
 
 It runs no thread and none of its clients' code, and touches no device: a child finds torch as if it had just imported
-it. One is kept for a while, for the loads that follow.
+it. One is kept for a while, for the loads that follow. It forks one loader ahead, because a fork of a process that has
+torch takes some 20 ms.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import selectors
 import signal
 import socket
 import sys
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from zerocopy.share.errors import FrameError
 from zerocopy.share.wire import frames, messages
@@ -39,11 +40,19 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+class _Spare(NamedTuple):
+    """A loader that waits for the descriptors of its call."""
+
+    pid: int
+    channel: socket.socket
+
+
 class _ForkServer:
     def __init__(self, server: socket.socket) -> None:
         self._server = server
         self._inbox = frames.Inbox(frames.MAX_DESCRIPTORS)
         self._children: dict[int, int] = {}  # the numbers of loads, by pid
+        self._spare: _Spare | None = None
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
             end.setblocking(False)
@@ -55,6 +64,8 @@ class _ForkServer:
             selector.register(self._server, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
             while True:
+                if self._spare is None:
+                    self._spare = self._forked(selector)
                 ready = {key.fileobj for key, _ in selector.select()}
                 if self._woken in ready:
                     self._woken.recv(4096)
@@ -63,18 +74,34 @@ class _ForkServer:
                     if not self._inbox.read(self._server):
                         return
                     for message in self._inbox.messages():
-                        self._fork(message, selector)
+                        with contextlib.closing(message):
+                            self._start(message, selector)
 
-    def _fork(self, message: frames.Message, selector: selectors.BaseSelector) -> None:
-        pid = os.fork()
-        if pid == 0:
-            selector.close()
-            self._be_loader(message.descriptors)
-        message.close()
+    def _start(self, message: frames.Message, selector: selectors.BaseSelector) -> None:
+        """Have the loader that was forked ahead begin. If it was killed meanwhile, another one begins."""
+        while True:
+            pid, channel = self._spare or self._forked(selector)
+            self._spare = None
+            try:
+                with channel:
+                    frames.send(channel, {}, message.descriptors)
+                break
+            except OSError:
+                continue
         number = self._children[pid] = message.body["number"]
         frames.send(self._server, messages.Forked(number, pid))
 
-    def _be_loader(self, descriptors: list[int]) -> NoReturn:
+    def _forked(self, selector: selectors.BaseSelector) -> _Spare:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            selector.close()
+            ours.close()
+            self._be_loader(theirs)
+        theirs.close()
+        return _Spare(pid, ours)
+
+    def _be_loader(self, channel: socket.socket) -> NoReturn:
         try:
             die_with_parent()
             os.setsid()
@@ -82,7 +109,8 @@ class _ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for end in (self._server, self._woken, self._waker):
                 end.close()
-            output, server, *call = descriptors
+            with channel:
+                output, server, *call = frames.receive(channel).descriptors
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
@@ -96,6 +124,9 @@ class _ForkServer:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
+                if self._spare is not None and self._spare.pid == pid:
+                    self._spare.channel.close()
+                    self._spare = None
                 number, code = self._children.pop(pid, None), os.waitstatus_to_exitcode(status)
                 if number is not None:
                     frames.send(self._server, messages.Ended(number, code))
