@@ -128,10 +128,10 @@ class DocumentPruner {
 // The open file and its real storages.
 class Lazy::Opened final : public StoredTensors {
  public:
-  Opened(py::object archive, const ParsedCheckpoint& parsed, Destination destination, py::object construction)
-      : StoredTensors(archive.cast<Archive&>().content(), parsed.records, std::move(destination),
-                      std::move(construction)),
+  Opened(py::object archive, const FoundCheckpoint& parsed, Destination destination, py::object construction)
+      : StoredTensors(archive.cast<Archive&>().content(), std::move(destination), std::move(construction)),
         archive_(std::move(archive)),
+        records_(parsed.records),
         storages_(parsed.document.storages.size()),
         views_(parsed.document.views.size()) {}
 
@@ -144,6 +144,8 @@ class Lazy::Opened final : public StoredTensors {
                   std::span<const std::int64_t> stride);
 
  private:
+  Record record_of(const Storage& storage) const override { return records_.at(storage.index); }
+
   LoadedStorage stored(const Storage& storage) {
     CachedStorage& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
     if (std::optional<LoadedStorage> there = cached_storage(known)) return *std::move(there);
@@ -164,6 +166,7 @@ class Lazy::Opened final : public StoredTensors {
   }
 
   py::object archive_;
+  const StorageRecords& records_;
   std::vector<CachedStorage> storages_;
   std::vector<CachedStorage> views_;
 };
@@ -188,7 +191,7 @@ py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::spa
   return over(placed(bytes, root), tensor, {size, stride});
 }
 
-Lazy::Lazy(py::object archive, ParsedCheckpoint parsed, py::dict allowed, std::string encoding,
+Lazy::Lazy(py::object archive, FoundCheckpoint parsed, py::dict allowed, std::string encoding,
            Destination destination, py::object construction, std::string name)
     : parsed_(std::move(parsed)),
       allowed_(std::move(allowed)),
@@ -262,7 +265,7 @@ py::object Lazy::entry(std::size_t i) const {
   if (tensor == nullptr) return scattered_entry(py::tuple(), py::str());
   const Storage& storage = *tensor->storage;
   const Storage& root = storage.whole();
-  const Record& record = parsed_.records[root.index];
+  const Record record = parsed_.records.at(root.index);
   const Shape shape(*tensor);
   std::int64_t numel = 1;
   for (const std::int64_t n : shape.size()) numel *= n;
@@ -282,6 +285,7 @@ py::object Lazy::entry(std::size_t i) const {
 }
 
 py::list Lazy::entries() const {
+  parsed_.records.expect_all();
   py::list entries(leaves().tensors.size());
   for (std::size_t i = 0; i < leaves().tensors.size(); ++i) entries[i] = entry(i);
   return entries;
