@@ -253,42 +253,30 @@ std::size_t Lazy::leaf_at(py::handle name) const {
 }
 
 const Value& Lazy::tensor_value(std::size_t i) const {
-  if (i >= leaves().tensors.size())
-    throw py::index_error("index out of range: the checkpoint has " +
-                          std::to_string(leaves().tensors.size()) + " tensors");
-  return leaves().name_index.leaves()[leaves().tensors[i]].value;
+  const std::vector<std::size_t>& tensors = leaves().tensors;
+  if (i < tensors.size()) return leaves().name_index.leaves()[tensors[i]].value;
+  throw py::index_error("index out of range: the checkpoint has " + std::to_string(tensors.size()) + " tensors");
 }
 
 py::object Lazy::entry(std::size_t i) const {
+  const std::shared_ptr<Opened> real = opened();  // its archive checks the record
   const Value& value = tensor_value(i);
   const Tensor* tensor = NameIndex::dense(value);
   if (tensor == nullptr) return scattered_entry(py::tuple(), py::str());
-  const Storage& storage = *tensor->storage;
-  const Storage& root = storage.whole();
+  const Storage& root = tensor->storage->whole();
   const Record record = parsed_.records.at(root.index);
-  const Shape shape(*tensor);
-  std::int64_t numel = 1;
-  for (const std::int64_t n : shape.size()) numel *= n;
-  py::object offset = py::none();
-  if (record.encoding == Encoding::stored) {
-    offset = py::int_(record.extent.offset + storage.begin +
-                      static_cast<std::uint64_t>(tensor->offset) * tensor->dtype->size);
-  }
-  const bool mapped =
-      opened()->archive().content().placement(record, *root.element).how == Placement::How::mapped;
-  const bool requires_grad =
-      value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor->requires_grad;
-  return tensor_entry().make(tuple_of(shape.size()), tensor->dtype->name, tuple_of(shape.stride()),
-                             tensor->offset, numel * tensor->dtype->size, offset, text_of(root.key),
-                             text_of(root.location), requires_grad, true, tensor->conjugate, tensor->negative,
-                             root.nbytes, mapped);
+  const Placement placement = real->archive().content().placement(record, *root.element);
+  return tensor_entry(value, record, placement.how == Placement::How::mapped);
 }
 
-py::list Lazy::entries() const {
-  parsed_.records.expect_all();
-  py::list entries(leaves().tensors.size());
-  for (std::size_t i = 0; i < leaves().tensors.size(); ++i) entries[i] = entry(i);
-  return entries;
+void Lazy::expect_records() const {
+  if (opened()) parsed_.records.expect_all();
+}
+
+py::list Lazy::outlines() const {
+  py::list outlines(leaves().tensors.size());
+  for (std::size_t i = 0; i < outlines.size(); ++i) outlines[i] = tensor_outline(tensor_value(i));
+  return outlines;
 }
 
 // ------------------------------------------------------------------------------------- objects

@@ -41,9 +41,11 @@ class Lazy {
   pybind11::list other_names() const { return names_of(leaves().others); }
   std::int64_t find(const pybind11::str& name) const;
 
-  // Return the TensorEntry of one name, or of all names.
+  // Returns the TensorEntry of one name. Call expect_records() before asking for most of them.
   pybind11::object entry(std::size_t i) const;
-  pybind11::list entries() const;
+  void expect_records() const;
+  // Returns the TensorOutline of each name. Reads nothing.
+  pybind11::list outlines() const;
 
   // Builds the document, or the chosen leaves of it. `objects` replaces `construction` and makes
   // placeholders.

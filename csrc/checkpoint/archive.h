@@ -50,8 +50,8 @@ class Archive {
   // size. A legacy file can answer only for all storages at once. Throws FormatError.
   virtual std::vector<Record> records(std::span<const StorageRequest> storages) = 0;
 
-  // As records(), but where the container allows it, a record is only found by its name and size.
-  // StorageRecords::at() checks the rest. The result refers to this archive.
+  // As records(), but where the container allows it, the record of a storage is only found by its
+  // name and size. StorageRecords::at() checks the rest. The result refers to this archive.
   virtual StorageRecords found_records(std::span<const StorageRequest> storages) {
     return StorageRecords(records(storages));
   }

@@ -124,7 +124,14 @@ std::vector<Record> ZipArchive::records_in(std::string_view folder,
 }
 
 StorageRecords ZipArchive::found_records(std::span<const StorageRequest> storages) {
-  return {zip_, find_storages("data/", storages)};
+  std::vector<std::size_t> found = find_storages("data/", storages);
+  std::vector<bool> checked_later(zip_.count());
+  for (const std::size_t i : found) checked_later[i] = true;
+  // No tensor will ask for the other records, which are few.
+  for (std::size_t i = 0; i < zip_.count(); ++i) {
+    if (!checked_later[i]) zip_.record(i);
+  }
+  return {zip_, std::move(found)};
 }
 
 std::vector<std::size_t> ZipArchive::find_storages(std::string_view folder,
