@@ -255,7 +255,8 @@ std::size_t Lazy::leaf_at(py::handle name) const {
 const Value& Lazy::tensor_value(std::size_t i) const {
   const std::vector<std::size_t>& tensors = leaves().tensors;
   if (i < tensors.size()) return leaves().name_index.leaves()[tensors[i]].value;
-  throw py::index_error("index out of range: the checkpoint has " + std::to_string(tensors.size()) + " tensors");
+  throw py::index_error("index out of range: the checkpoint has " + std::to_string(tensors.size()) +
+                        " tensors");
 }
 
 py::object Lazy::entry(std::size_t i) const {

@@ -103,8 +103,8 @@ auto read_allowed(Archive& archive, const py::object& allow, const Read& read)
 py::object load(Archive& archive, const py::object& allow, const py::object& restore, bool cpu_as_is,
                 const py::object& transfer, const std::string& encoding, const py::module_& construction,
                 bool take_modules) {
-  const auto [parsed, globals] = read_allowed(
-      archive, allow, [&](Archive& opened) { return read_for_load(opened, take_modules); });
+  const auto [parsed, globals] =
+      read_allowed(archive, allow, [&](Archive& opened) { return read_for_load(opened, take_modules); });
   const Document& document = parsed.document;
   RealTensors tensors(document, archive.content(), parsed.records, {restore, cpu_as_is, transfer},
                       construction);

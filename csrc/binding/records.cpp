@@ -53,8 +53,8 @@ py::object tensor_outline(const Value& value) {
 }
 
 py::object scattered_entry(const py::tuple& shape, const py::str& dtype) {
-  return entry_type().make(shape, dtype, py::tuple(), 0, 0, py::none(), "", "", false, false, false, false,
-                             0, false);
+  return entry_type().make(shape, dtype, py::tuple(), 0, 0, py::none(), "", "", false, false, false, false, 0,
+                           false);
 }
 
 const RecordType& storage_placement() {
