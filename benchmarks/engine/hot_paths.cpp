@@ -19,8 +19,7 @@ std::uint64_t load(const char* path) {
   auto mapping = WholeMapper::of(map_file(file, 0, Mode::copy_on_write));
   const auto source = std::make_shared<const FileSource>(std::move(file), 0);
   const auto archive = Archive::open(source, std::move(mapping), Mode::copy_on_write);
-  const Document document = archive->document();
-  const std::vector<Record> records = archive->records(storage_requests(document));
+  const auto [document, records] = read_checkpoint(*archive);
   std::uint64_t nbytes = 0;
   for (const Storage* storage : document.storages) {
     nbytes += archive->content().storage(records[storage->index], *storage->element).size();

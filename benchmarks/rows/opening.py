@@ -94,6 +94,13 @@ CASES: tuple[Case, ...] = (
             (Goal("ready", at_least=goal),),
             columns=("ready",),
         )
-        for peer, goal in (("torch-mmap", 80), ("zipslicer", 40))
+        for peer, goal in (("torch-mmap", 60), ("zipslicer", 40))
+    ),
+    TimeCase(
+        "moe/one/load",
+        Side("zerocopy-one", "moe.pt"),
+        Side("zerocopy", "moe.pt"),
+        (Goal("ready", at_least=1 / 0.6),),
+        columns=("ready", "cold"),
     ),
 )

@@ -51,4 +51,14 @@ CASES: tuple[Case, ...] = (
         (Goal("ready", at_least=30),),
         columns=("ready",),
     ),
+    *(
+        TimeCase(
+            f"{stem}/lazy/load",
+            Side("zerocopy-lazy", f"{stem}.pt"),
+            Side("zerocopy", f"{stem}.pt"),
+            (Goal("ready", at_least=1 / 1.2),),
+            columns=("ready", "cold"),
+        )
+        for stem in ("bert", "moe")
+    ),
 )

@@ -128,10 +128,10 @@ class DocumentPruner {
 // The open file and its real storages.
 class Lazy::Opened final : public StoredTensors {
  public:
-  Opened(py::object archive, const ParsedCheckpoint& parsed, Destination destination, py::object construction)
-      : StoredTensors(archive.cast<Archive&>().content(), parsed.records, std::move(destination),
-                      std::move(construction)),
+  Opened(py::object archive, const FoundCheckpoint& parsed, Destination destination, py::object construction)
+      : StoredTensors(archive.cast<Archive&>().content(), std::move(destination), std::move(construction)),
         archive_(std::move(archive)),
+        records_(parsed.records),
         storages_(parsed.document.storages.size()),
         views_(parsed.document.views.size()) {}
 
@@ -144,6 +144,8 @@ class Lazy::Opened final : public StoredTensors {
                   std::span<const std::int64_t> stride);
 
  private:
+  Record record_of(const Storage& storage) const override { return records_.at(storage.index); }
+
   LoadedStorage stored(const Storage& storage) {
     CachedStorage& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
     if (std::optional<LoadedStorage> there = cached_storage(known)) return *std::move(there);
@@ -164,6 +166,7 @@ class Lazy::Opened final : public StoredTensors {
   }
 
   py::object archive_;
+  const StorageRecords& records_;
   std::vector<CachedStorage> storages_;
   std::vector<CachedStorage> views_;
 };
@@ -188,7 +191,7 @@ py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::spa
   return over(placed(bytes, root), tensor, {size, stride});
 }
 
-Lazy::Lazy(py::object archive, ParsedCheckpoint parsed, py::dict allowed, std::string encoding,
+Lazy::Lazy(py::object archive, FoundCheckpoint parsed, py::dict allowed, std::string encoding,
            Destination destination, py::object construction, std::string name)
     : parsed_(std::move(parsed)),
       allowed_(std::move(allowed)),
@@ -250,41 +253,31 @@ std::size_t Lazy::leaf_at(py::handle name) const {
 }
 
 const Value& Lazy::tensor_value(std::size_t i) const {
-  if (i >= leaves().tensors.size())
-    throw py::index_error("index out of range: the checkpoint has " +
-                          std::to_string(leaves().tensors.size()) + " tensors");
-  return leaves().name_index.leaves()[leaves().tensors[i]].value;
+  const std::vector<std::size_t>& tensors = leaves().tensors;
+  if (i < tensors.size()) return leaves().name_index.leaves()[tensors[i]].value;
+  throw py::index_error("index out of range: the checkpoint has " + std::to_string(tensors.size()) +
+                        " tensors");
 }
 
 py::object Lazy::entry(std::size_t i) const {
+  const std::shared_ptr<Opened> real = opened();  // its archive checks the record
   const Value& value = tensor_value(i);
   const Tensor* tensor = NameIndex::dense(value);
   if (tensor == nullptr) return scattered_entry(py::tuple(), py::str());
-  const Storage& storage = *tensor->storage;
-  const Storage& root = storage.whole();
-  const Record& record = parsed_.records[root.index];
-  const Shape shape(*tensor);
-  std::int64_t numel = 1;
-  for (const std::int64_t n : shape.size()) numel *= n;
-  py::object offset = py::none();
-  if (record.encoding == Encoding::stored) {
-    offset = py::int_(record.extent.offset + storage.begin +
-                      static_cast<std::uint64_t>(tensor->offset) * tensor->dtype->size);
-  }
-  const bool mapped =
-      opened()->archive().content().placement(record, *root.element).how == Placement::How::mapped;
-  const bool requires_grad =
-      value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor->requires_grad;
-  return tensor_entry().make(tuple_of(shape.size()), tensor->dtype->name, tuple_of(shape.stride()),
-                             tensor->offset, numel * tensor->dtype->size, offset, text_of(root.key),
-                             text_of(root.location), requires_grad, true, tensor->conjugate, tensor->negative,
-                             root.nbytes, mapped);
+  const Storage& root = tensor->storage->whole();
+  const Record record = parsed_.records.at(root.index);
+  const Placement placement = real->archive().content().placement(record, *root.element);
+  return tensor_entry(value, record, placement.how == Placement::How::mapped);
 }
 
-py::list Lazy::entries() const {
-  py::list entries(leaves().tensors.size());
-  for (std::size_t i = 0; i < leaves().tensors.size(); ++i) entries[i] = entry(i);
-  return entries;
+void Lazy::expect_records() const {
+  if (opened()) parsed_.records.expect_all();
+}
+
+py::list Lazy::outlines() const {
+  py::list outlines(leaves().tensors.size());
+  for (std::size_t i = 0; i < outlines.size(); ++i) outlines[i] = tensor_outline(tensor_value(i));
+  return outlines;
 }
 
 // ------------------------------------------------------------------------------------- objects

@@ -16,17 +16,17 @@
 
 namespace zerocopy {
 
-// A document, and the records of its storages by their index.
-struct ParsedCheckpoint {
+// A document, and the records of its storages, each checked when it is used.
+struct FoundCheckpoint {
   Document document;
-  std::vector<Record> records;
+  StorageRecords records;
 };
 
 class Lazy {
  public:
   // `archive` is the Python object of the Archive. `construction` makes real tensors, as for
   // Builder. `name` is for errors.
-  Lazy(pybind11::object archive, ParsedCheckpoint parsed, pybind11::dict allowed, std::string encoding,
+  Lazy(pybind11::object archive, FoundCheckpoint parsed, pybind11::dict allowed, std::string encoding,
        Destination destination, pybind11::object construction, std::string name);
   Lazy(const Lazy&) = delete;
   Lazy& operator=(const Lazy&) = delete;
@@ -41,9 +41,11 @@ class Lazy {
   pybind11::list other_names() const { return names_of(leaves().others); }
   std::int64_t find(const pybind11::str& name) const;
 
-  // Return the TensorEntry of one name, or of all names.
+  // Returns the TensorEntry of one name. Call expect_records() before asking for most of them.
   pybind11::object entry(std::size_t i) const;
-  pybind11::list entries() const;
+  void expect_records() const;
+  // Returns the TensorOutline of each name. Reads nothing.
+  pybind11::list outlines() const;
 
   // Builds the document, or the chosen leaves of it. `objects` replaces `construction` and makes
   // placeholders.
@@ -89,7 +91,7 @@ class Lazy {
   std::size_t leaf_at(pybind11::handle name) const;
   const Value& tensor_value(std::size_t i) const;
 
-  ParsedCheckpoint parsed_;
+  FoundCheckpoint parsed_;
   mutable std::optional<Leaves> leaves_;
   pybind11::dict allowed_;
   std::string encoding_;

@@ -25,10 +25,17 @@ namespace py = pybind11;
 namespace zerocopy {
 namespace {
 
-ParsedCheckpoint read_document(Archive& archive, bool take_modules = false) {
-  Document document = archive.document(take_modules);
-  std::vector<Record> records = archive.records(storage_requests(document));
-  Content::require_inflatable(records);
+ParsedCheckpoint read_for_load(Archive& archive, bool take_modules = false) {
+  ParsedCheckpoint parsed = read_checkpoint(archive, take_modules);
+  Content::require_inflatable(parsed.records);
+  return parsed;
+}
+
+// Looks up the record of each storage, but checks a record when it is used.
+FoundCheckpoint read_for_use(Archive& archive) {
+  Document document = archive.document();
+  StorageRecords records = archive.found_records(storage_requests(document));
+  Content::require_inflatable(records.encoded());
   return {std::move(document), std::move(records)};
 }
 
@@ -64,8 +71,9 @@ py::list foreign_globals(const Document& document) {
   return foreign.take();
 }
 
+template <typename Parsed>
 struct Allowed {
-  ParsedCheckpoint parsed;
+  Parsed parsed;
   py::dict globals;  // {(module, name): object}
 };
 
@@ -74,17 +82,19 @@ Destination destination_of(const py::object& given) {
   return {given.attr("restore"), given.attr("cpu_as_is").cast<bool>(), given.attr("transfer")};
 }
 
-// The part of the safe load before building. `allow` gets every global that is not native, and
-// returns {(module, name): object} or raises. It is called before errors in the pickle are
-// reported.
-Allowed read_allowed(Archive& archive, const py::object& allow, bool take_modules) {
-  std::optional<ParsedCheckpoint> parsed;
+// The part of the safe load before building. `read` parses the archive. `allow` gets every global
+// that is not native, and returns {(module, name): object} or raises. It is called before errors in
+// the pickle are reported.
+template <typename Read>
+auto read_allowed(Archive& archive, const py::object& allow, const Read& read)
+    -> Allowed<decltype(read(archive))> {
+  std::optional<decltype(read(archive))> parsed;
   std::exception_ptr fault;
   Region named;
   {
     const GilReleased released;
     try {
-      parsed = read_document(archive, take_modules);
+      parsed = read(archive);
     } catch (const Error&) {
       fault = std::current_exception();
       if (archive.is_pickled()) named = archive.pickle();
@@ -98,7 +108,8 @@ Allowed read_allowed(Archive& archive, const py::object& allow, bool take_module
 py::object load(Archive& archive, const py::object& allow, const py::object& destination,
                 const std::string& encoding, const py::object& construction) {
   const bool take_modules = construction.attr("takes_modules").cast<bool>();
-  const auto [parsed, globals] = read_allowed(archive, allow, take_modules);
+  const auto [parsed, globals] =
+      read_allowed(archive, allow, [&](Archive& opened) { return read_for_load(opened, take_modules); });
   const Document& document = parsed.document;
   RealTensors tensors(document, archive.content(), parsed.records, destination_of(destination), construction);
   const BuildPolicy policy{globals, encoding, construction};
@@ -108,7 +119,8 @@ py::object load(Archive& archive, const py::object& allow, const py::object& des
 // Loads over existing storages: storage_at(i) returns the i-th storage of explain().
 py::object load_over(Archive& archive, const py::object& allow, const py::object& storage_at,
                      const std::string& encoding, const py::object& construction) {
-  const auto [parsed, globals] = read_allowed(archive, allow, false);
+  const auto [parsed, globals] =
+      read_allowed(archive, allow, [](Archive& opened) { return read_for_load(opened); });
   const Document& document = parsed.document;
   GivenTensors tensors(document, archive.content(), parsed.records, storage_at, construction);
   const BuildPolicy policy{globals, encoding, construction};
@@ -118,7 +130,7 @@ py::object load_over(Archive& archive, const py::object& allow, const py::object
 std::unique_ptr<Lazy> read_lazily(py::object archive, const py::object& allow, const py::object& destination,
                                   const std::string& encoding, const py::object& construction,
                                   const std::string& name) {
-  auto [parsed, globals] = read_allowed(archive.cast<Archive&>(), allow, false);
+  auto [parsed, globals] = read_allowed(archive.cast<Archive&>(), allow, &read_for_use);
   return std::make_unique<Lazy>(std::move(archive), std::move(parsed), std::move(globals), encoding,
                                 destination_of(destination), construction, name);
 }
@@ -174,7 +186,7 @@ py::list explain(Archive& archive) {
   std::optional<ParsedCheckpoint> parsed;
   {
     const GilReleased released;
-    parsed = read_document(archive);
+    parsed = read_for_load(archive);
   }
   py::list explained;
   for (const Storage* storage : parsed->document.storages) {
@@ -289,7 +301,8 @@ PYBIND11_MODULE(_C, module) {
       .def("other_names", &Lazy::other_names)
       .def("find", &Lazy::find, py::arg("name"))
       .def("entry", &Lazy::entry, py::arg("i"))
-      .def("entries", &Lazy::entries)
+      .def("expect_records", &Lazy::expect_records)
+      .def("outlines", &Lazy::outlines)
       .def("build", &Lazy::build, py::arg("objects"), py::arg("chosen"))
       .def("leaf", &Lazy::leaf, py::arg("name"), py::arg("objects"))
       .def("leaves", &Lazy::leaves_named, py::arg("names"), py::arg("objects"))

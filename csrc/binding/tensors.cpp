@@ -75,7 +75,7 @@ std::vector<LoadedStorage> StoredTensors::staged(const py::object& device,
   std::vector<std::size_t> others;
   std::vector<StagedStorage> staged_storages;
   for (std::size_t i = 0; i < storages.size(); ++i) {
-    const Record& record = record_of(*storages[i]);
+    const Record record = record_of(*storages[i]);
     const bool is_plain = content_.is_plain(record, *storages[i]->element);
     (is_plain ? plain : others).push_back(i);
     if (is_plain) staged_storages.push_back({content_.source().get(), record.extent});
@@ -109,7 +109,7 @@ LoadedStorage StoredTensors::open(const Storage& storage) const {
     const Storage* const one = &storage;
     return std::move(staged(device, std::span(&one, 1)).front());
   }
-  const Record& record = record_of(storage);
+  const Record record = record_of(storage);
   if (content_.placement(record, *storage.element).how == Placement::How::mapped) {
     return placed(content_.storage(record, *storage.element), storage);
   }
@@ -158,14 +158,15 @@ py::object StoredTensors::over(const LoadedStorage& stored, const Tensor& tensor
 
 RealTensors::RealTensors(const Document& document, const Content& content, const std::vector<Record>& records,
                          Destination destination, py::object construction)
-    : StoredTensors(content, records, std::move(destination), std::move(construction)),
+    : StoredTensors(content, std::move(destination), std::move(construction)),
       document_(document),
+      records_(records),
       storages_(document.storages.size()),
       views_(document.views.size()) {
   const std::vector<const Storage*> staying = copy_to_devices(document);
   std::vector<Content::Need> needs;
   needs.reserve(staying.size());
-  for (const Storage* storage : staying) needs.push_back({&record_of(*storage), storage->element});
+  for (const Storage* storage : staying) needs.push_back({&records_[storage->index], storage->element});
   read_.resize(document.storages.size());
   const GilReleased released;
   std::vector<Region> read = content.read_storages(needs);
@@ -177,7 +178,7 @@ std::vector<const Storage*> RealTensors::copy_to_devices(const Document& documen
   std::vector<const Storage*> staying;
   std::vector<std::pair<py::object, std::vector<const Storage*>>> going;
   for (const Storage* storage : document.storages) {
-    if (record_of(*storage).same_as) continue;
+    if (records_[storage->index].same_as) continue;
     const py::object device = device_of(*storage);
     if (device.is_none()) {
       staying.push_back(storage);
@@ -196,7 +197,7 @@ std::vector<const Storage*> RealTensors::copy_to_devices(const Document& documen
 
 const LoadedStorage& RealTensors::stored(const Storage& storage) {
   if (storage.root == nullptr) {
-    if (const auto same = record_of(storage).same_as) return stored(*document_.storages[*same]);
+    if (const auto same = records_[storage.index].same_as) return stored(*document_.storages[*same]);
   }
   std::optional<LoadedStorage>& known = (storage.root == nullptr ? storages_ : views_)[storage.index];
   if (known) return *known;

@@ -99,15 +99,11 @@ class Tensors {
   DTypes dtypes_;
 };
 
-// Makes TypedStorages and Tensors from a file. `records` are those of the document's storages.
+// Makes TypedStorages and Tensors from a file.
 class StoredTensors : public Tensors {
  public:
-  StoredTensors(const Content& content, const std::vector<Record>& records, Destination destination,
-                pybind11::object construction)
-      : Tensors(std::move(construction)),
-        content_(content),
-        records_(records),
-        destination_(std::move(destination)) {}
+  StoredTensors(const Content& content, Destination destination, pybind11::object construction)
+      : Tensors(std::move(construction)), content_(content), destination_(std::move(destination)) {}
 
  protected:
   // Returns the device that a storage is staged to, or None.
@@ -126,18 +122,18 @@ class StoredTensors : public Tensors {
   pybind11::object over(const LoadedStorage& stored, const Tensor& tensor, const Shape& shape);
 
   const Content& content() const noexcept { return content_; }
-  const Record& record_of(const Storage& storage) const { return records_[storage.index]; }
+  // Returns the record of a storage that is not a view.
+  virtual Record record_of(const Storage& storage) const = 0;
 
  private:
   const Content& content_;
-  const std::vector<Record>& records_;
   Destination destination_;
   mutable std::optional<std::string> last_location_;  // the last argument of device_of()
   mutable pybind11::object last_device_;
 };
 
 // Opens each storage once and keeps it. The constructor reads all storages that are not mapped, and
-// copies storages to their device.
+// copies storages to their device. `records` are those of the document's storages.
 class RealTensors final : public StoredTensors {
  public:
   RealTensors(const Document& document, const Content& content, const std::vector<Record>& records,
@@ -147,10 +143,12 @@ class RealTensors final : public StoredTensors {
   pybind11::object tensor(const Tensor& tensor) override { return over(stored(*tensor.storage), tensor); }
 
  private:
+  Record record_of(const Storage& storage) const override { return records_[storage.index]; }
   const LoadedStorage& stored(const Storage& storage);
   std::vector<const Storage*> copy_to_devices(const Document& document);
 
   const Document& document_;
+  const std::vector<Record>& records_;
   std::vector<Region> read_;  // storages that are read and not mapped, until they are opened
   std::vector<std::optional<LoadedStorage>> storages_;
   std::vector<std::optional<LoadedStorage>> views_;
@@ -161,7 +159,8 @@ class GivenTensors final : public StoredTensors {
  public:
   GivenTensors(const Document& document, const Content& content, const std::vector<Record>& records,
                pybind11::object storage_at, pybind11::object construction)
-      : StoredTensors(content, records, {pybind11::none(), true}, std::move(construction)),
+      : StoredTensors(content, {pybind11::none(), true}, std::move(construction)),
+        records_(records),
         storage_at_(std::move(storage_at)),
         views_(document.views.size()) {}
 
@@ -169,8 +168,10 @@ class GivenTensors final : public StoredTensors {
   pybind11::object tensor(const Tensor& tensor) override { return over(stored(*tensor.storage), tensor); }
 
  private:
+  Record record_of(const Storage& storage) const override { return records_[storage.index]; }
   LoadedStorage stored(const Storage& storage);
 
+  const std::vector<Record>& records_;
   pybind11::object storage_at_;
   std::vector<pybind11::object> views_;
 };

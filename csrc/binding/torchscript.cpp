@@ -76,6 +76,7 @@ py::tuple pickle_with_storages(const Archive& archive, const std::string& name, 
   {
     const GilReleased released;
     const auto [zip, record] = find(archive, name);
+    zip.begin_records();
     pickle = zip.read(record);
     document = read_pickle(
         pickle, {.ids = PersistentId::storage_of_script, .stored = zip.directory().stored_size(record)});

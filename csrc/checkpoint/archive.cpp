@@ -32,4 +32,11 @@ std::vector<StorageRequest> storage_requests(const Document& document) {
   return storages;
 }
 
+ParsedCheckpoint read_checkpoint(Archive& archive, bool take_modules) {
+  archive.begin_records();
+  Document document = archive.document(take_modules);
+  std::vector<Record> records = archive.records(storage_requests(document));
+  return {std::move(document), std::move(records)};
+}
+
 }  // namespace zerocopy

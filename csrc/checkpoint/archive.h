@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checkpoint/content.h"
+#include "checkpoint/storage_records.h"
 #include "pickle/machine.h"
 
 namespace zerocopy {
@@ -49,6 +50,15 @@ class Archive {
   // size. A legacy file can answer only for all storages at once. Throws FormatError.
   virtual std::vector<Record> records(std::span<const StorageRequest> storages) = 0;
 
+  // As records(), but where the container allows it, the record of a storage is only found by its
+  // name and size. StorageRecords::at() checks the rest. The result refers to this archive.
+  virtual StorageRecords found_records(std::span<const StorageRequest> storages) {
+    return StorageRecords(records(storages));
+  }
+
+  // Starts to prepare what records() returns, in parallel with document().
+  virtual void begin_records() const {}
+
   // Returns the end of the checkpoint in its source. Call this after records().
   virtual std::uint64_t end() const noexcept = 0;
 
@@ -60,5 +70,14 @@ class Archive {
 
 // Returns the requests for a document's storages, by their index.
 std::vector<StorageRequest> storage_requests(const Document& document);
+
+// A document, and the records of its storages by their index.
+struct ParsedCheckpoint {
+  Document document;
+  std::vector<Record> records;
+};
+
+// Reads both, and checks every record. `take_modules` is that of document().
+ParsedCheckpoint read_checkpoint(Archive& archive, bool take_modules = false);
 
 }  // namespace zerocopy

@@ -26,18 +26,28 @@ std::string_view trimmed(std::string_view text) {
 }  // namespace
 
 ZipArchive::ZipArchive(Content content) : Archive(std::move(content)), zip_(content_.source()) {
-  // With both policies, records() reads the headers itself if no thread can start.
-  const auto policy =
-      zip_.count() < kMinThreadedRecords ? std::launch::deferred : std::launch::async | std::launch::deferred;
-  records_ = std::async(policy, [this] {
-               content_.source()->expect(zip_.local_headers(), 0);
-               std::vector<Record> records;
-               records.reserve(zip_.count());
-               for (std::size_t i = 0; i < zip_.count(); ++i) records.push_back(zip_.record(i));
-               return records;
-             }).share();
   check_version();
   content_.set_big_endian(read_byteorder());
+}
+
+void ZipArchive::begin_records() const {
+  std::call_once(begun_, [this] {
+    // With both policies, all_records() reads the headers itself if no thread can start.
+    const auto policy = zip_.count() < kMinThreadedRecords ? std::launch::deferred
+                                                           : std::launch::async | std::launch::deferred;
+    records_ = std::async(policy, [this] {
+                 zip_.expect_local_headers();
+                 std::vector<Record> records;
+                 records.reserve(zip_.count());
+                 for (std::size_t i = 0; i < zip_.count(); ++i) records.push_back(zip_.record(i));
+                 return records;
+               }).share();
+  });
+}
+
+const std::vector<Record>& ZipArchive::all_records() const {
+  begin_records();
+  return records_.get();
 }
 
 void ZipArchive::check_version() const {
@@ -105,14 +115,31 @@ Document ZipArchive::document(bool take_modules) const {
 
 std::vector<Record> ZipArchive::records_in(std::string_view folder,
                                            std::span<const StorageRequest> storages) const {
-  std::vector<std::size_t> found;
-  found.reserve(storages.size());
-  for (const StorageRequest& storage : storages) found.push_back(find_storage(folder, storage));
+  const std::vector<std::size_t> found = find_storages(folder, storages);
   const std::vector<Record>& all = all_records();
   std::vector<Record> records;
   records.reserve(found.size());
   for (const std::size_t i : found) records.push_back(all[i]);
   return records;
+}
+
+StorageRecords ZipArchive::found_records(std::span<const StorageRequest> storages) {
+  std::vector<std::size_t> found = find_storages("data/", storages);
+  std::vector<bool> checked_later(zip_.count());
+  for (const std::size_t i : found) checked_later[i] = true;
+  // No tensor will ask for the other records, which are few.
+  for (std::size_t i = 0; i < zip_.count(); ++i) {
+    if (!checked_later[i]) zip_.record(i);
+  }
+  return {zip_, std::move(found)};
+}
+
+std::vector<std::size_t> ZipArchive::find_storages(std::string_view folder,
+                                                   std::span<const StorageRequest> storages) const {
+  std::vector<std::size_t> found;
+  found.reserve(storages.size());
+  for (const StorageRequest& storage : storages) found.push_back(find_storage(folder, storage));
+  return found;
 }
 
 std::size_t ZipArchive::find_storage(std::string_view folder, const StorageRequest& storage) const {

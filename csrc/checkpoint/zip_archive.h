@@ -12,6 +12,7 @@
 #pragma once
 
 #include <future>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -32,12 +33,14 @@ class ZipArchive final : public Archive {
   std::vector<Record> records(std::span<const StorageRequest> storages) override {
     return records_in("data/", storages);
   }
+  StorageRecords found_records(std::span<const StorageRequest> storages) override;
+  void begin_records() const override;
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
 
   // Returns every record, with its local header read and checked, so every byte of the file is
-  // accounted for. If records are many, a thread reads the headers in the background, and this call
-  // waits for it. Throws what Zip::record throws.
-  const std::vector<Record>& all_records() const { return records_.get(); }
+  // accounted for. If records are many, a thread reads the headers from begin_records() on, and
+  // this call waits for it. Throws what Zip::record throws.
+  const std::vector<Record>& all_records() const;
 
   // For archives with more than one pickle. records_in() returns the checked records of storages in
   // a folder. read() returns a record's content, whose size must be in proportion to its stored
@@ -50,13 +53,16 @@ class ZipArchive final : public Archive {
   std::optional<std::size_t> find(std::string_view name) const { return zip_.find(name); }
   std::size_t pickle_record() const;
   std::size_t find_storage(std::string_view folder, const StorageRequest& storage) const;
+  std::vector<std::size_t> find_storages(std::string_view folder,
+                                         std::span<const StorageRequest> storages) const;
   void check_version() const;
   bool read_byteorder() const;
   std::string read_text(std::size_t record) const;
 
   Zip zip_;
   // Its thread reads zip_, so an Archive never moves.
-  std::shared_future<std::vector<Record>> records_;
+  mutable std::once_flag begun_;
+  mutable std::shared_future<std::vector<Record>> records_;
 };
 
 }  // namespace zerocopy

@@ -205,11 +205,13 @@ std::optional<std::size_t> Zip::find(std::string_view name) const {
   return found->value;
 }
 
-std::vector<Extent> Zip::local_headers() const {
+bool Zip::is_deflated(std::size_t i) const noexcept { return entries_[i].method == kMethodDeflated; }
+
+void Zip::expect_local_headers() const {
   std::vector<Extent> headers;
   headers.reserve(entries_.size());
   for (const Entry& entry : entries_) headers.push_back({entry.header, kLocalSize + entry.name.size()});
-  return headers;
+  source_->expect(headers, 0);
 }
 
 Record Zip::record(std::size_t i) const {

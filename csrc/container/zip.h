@@ -48,8 +48,11 @@ class Zip {
   // torch would read that record.
   std::optional<std::size_t> find(std::string_view name) const;
 
-  // The extents of the local headers, without extra fields.
-  std::vector<Extent> local_headers() const;
+  // Returns whether the record is deflated, from the directory.
+  bool is_deflated(std::size_t i) const noexcept;
+
+  // Announces that all local headers will be read.
+  void expect_local_headers() const;
 
   // Reads and checks the local header.
   Record record(std::size_t i) const;

@@ -239,8 +239,9 @@ py::dict contents(int descriptor, const std::string& name, const py::object& lis
     const GilReleased released;
     auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
     archive = open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
-    document = archive->document(archive->is_torchscript());
-    records = archive->records(storage_requests(*document));
+    ParsedCheckpoint parsed = read_checkpoint(*archive, archive->is_torchscript());
+    document = std::move(parsed.document);
+    records = std::move(parsed.records);
     name_index.emplace(*document);
     inside.emplace(*document);
     for (const Leaf& leaf : name_index->leaves()) {

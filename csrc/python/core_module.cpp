@@ -187,8 +187,9 @@ py::dict examine(int descriptor, const std::string& name, std::size_t limit, con
     const GilReleased released;
     archive = open_listed(source_of(descriptor, name), nullptr, Mode::copy_on_write, std::move(listed));
     if (!archive->is_torchscript()) {
-      document = archive->document();
-      records = archive->records(storage_requests(*document));
+      ParsedCheckpoint parsed = read_checkpoint(*archive);
+      document = std::move(parsed.document);
+      records = std::move(parsed.records);
       effects = effects_of(*document);
       for (const Global* global : document->externals) externals.insert({global->module, global->name});
     }

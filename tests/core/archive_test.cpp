@@ -146,6 +146,29 @@ TEST(Archive, StorageRecords) {
   EXPECT_LT(message.size(), 400U);
 }
 
+TEST(Archive, ChecksALocalHeaderWhenItsRecordIsUsed) {
+  const auto found_in = [](std::size_t damaged) {
+    std::vector<ZipRecord> list = records();
+    list.emplace_back("root/data/1", std::string(kData));
+    list[damaged].local.name[5] = 'X';
+    const Region whole = region_of(zip_of(list));
+    auto archive = Archive::open(std::make_shared<const MemorySource>(whole), nullptr, Mode::copy_on_write);
+    const std::vector<StorageRequest> both{{"0", untyped(), kData.size()}, {"1", untyped(), kData.size()}};
+    EXPECT_THROW(archive->records(both), FormatError);
+    StorageRecords found = archive->found_records(both);
+    return std::pair(std::move(archive), std::move(found));
+  };
+  const auto [archive, found] = found_in(3);
+  EXPECT_EQ(archive->content().read(found.at(0)).bytes().text(), kData);
+  EXPECT_THROW(found.at(1), FormatError);
+  std::vector<ZipRecord> list = records();
+  list.emplace_back("root/other", "");
+  list.back().local.name[5] = 'X';
+  auto other = Archive::open(std::make_shared<const MemorySource>(region_of(zip_of(list))), nullptr,
+                             Mode::copy_on_write);
+  EXPECT_THROW(other->found_records({}), FormatError) << "no storage has this record";
+}
+
 TEST(Archive, TorchScript) {
   std::vector<ZipRecord> list = records();
   list.emplace_back("root/constants.pkl", "");

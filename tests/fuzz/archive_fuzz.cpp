@@ -52,6 +52,12 @@ void run(const Region& file, bool mapped) {
     const std::vector<Record> records = archive->records(wanted);
     check_records(records, wanted, archive->end());
     check(archive->end() <= file.size(), "the checkpoint ends inside the file");
+    const StorageRecords found = archive->found_records(wanted);
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      const Extent extent = found.at(i).extent;
+      check(extent.offset == records[i].extent.offset && extent.size == records[i].extent.size,
+            "a record is the same when it is checked later");
+    }
     check_storages(*archive, document, records, file);
   });
 }

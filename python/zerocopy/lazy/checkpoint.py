@@ -234,6 +234,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def tensors(self) -> list[TensorInfo]:
         """Return the facts about each tensor, in file order."""
+        for layer in self.layers:
+            layer.expect_entries()
         return [self.info(name) for name in self]
 
     def metadata(self) -> dict[str, Any]:
@@ -317,18 +319,16 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def layer_of(self, name: object) -> Layer:
         """Return the file that a tensor is read from. Raises KeyError for an unknown name."""
-        layer = self._find(name)
-        if layer is None:
+        if (layer := self._find(name)) is None:
             others = (other for each in self.layers for other in each.other_names())
             raise no_such_name(self.path, name, self, others)
         return layer
 
     def _names(self) -> Collection[str]:
         """Return all names, in the order of their first appearance."""
-        layers = self.layers
-        if len(layers) == 1:
-            return layers[0].names()
-        return dict.fromkeys(name for layer in layers for name in layer.names())
+        if len(self.layers) == 1:
+            return self.layers[0].names()
+        return dict.fromkeys(name for layer in self.layers for name in layer.names())
 
     def _title(self, infos: Sequence[TensorInfo]) -> str:
         containers = ", ".join(dict.fromkeys(layer.container for layer in self._layers))

@@ -154,8 +154,7 @@ class FileLayer:
 
     def slice(self, name: str) -> Slice:
         """Return a tensor of which parts can be read."""
-        whole, index = self.tensor(name), self._native.find(name)
-        entry = self._native.entry(index)
+        whole, index, entry = self.tensor(name), self._native.find(name), self.entry(name)
         if not entry.is_dense:
             return Slice(whole)
         geometry = Geometry(entry.storage_offset, entry.shape, entry.stride)
@@ -172,8 +171,7 @@ class FileLayer:
 
     def info(self, name: str) -> TensorInfo:
         """Return what the file says of a tensor."""
-        entry = self.entry(name)
-        if not entry.is_dense:
+        if not (entry := self.entry(name)).is_dense:
             return _info_of(name, self.tensor(name))
         over = self._over_storage[entry.storage]
         others = [other for other in over[: _MAX_TIED + 1] if other != name]
@@ -192,7 +190,7 @@ class FileLayer:
 
     def shapes(self) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
         """Yield name, shape and dtype of each tensor. Quicker than :meth:`info`."""
-        for name, entry in zip(self._native.names(), self._native.entries(), strict=True):
+        for name, entry in zip(self._native.names(), self._native.outlines(), strict=True):
             if self._is_chosen(name):
                 if entry.is_dense:
                     yield name, torch.Size(entry.shape), builder.dtype(entry.dtype)
@@ -203,7 +201,12 @@ class FileLayer:
     def entry(self, name: str) -> _C.TensorEntry:
         """Return the facts about a tensor as the core has them."""
         native = self._native
-        return native.entry(native.find(name))
+        with error_context.naming(self.path, weights_only=True):
+            return native.entry(native.find(name))
+
+    def expect_entries(self) -> None:
+        """Let the disk read together what :meth:`entry` reads of each tensor."""
+        self._native.expect_records()
 
     def _leaf(self, name: str) -> Any:
         native = self._native
@@ -239,17 +242,15 @@ class FileLayer:
         """Names of tensors that this release of torch has no safe function for: a stub stands in their place."""
         if not self._file.has_stubs or self.container == "distributed":
             return {}
-        native = self._native
-        scattered = [
-            name for name, entry in zip(native.names(), native.entries(), strict=True) if not entry.is_dense
-        ]
+        outlines = zip(self._native.names(), self._native.outlines(), strict=True)
+        scattered = [name for name, entry in outlines if not entry.is_dense]
         return {name: None for name in scattered if isinstance(self._leaf(name), Stub)}
 
     @cached_property
     def _over_storage(self) -> dict[str, list[str]]:
         """Names of tensors by their storage."""
         over = defaultdict(list)
-        for name, entry in zip(self._native.names(), self._native.entries(), strict=True):
+        for name, entry in zip(self._native.names(), self._native.outlines(), strict=True):
             if self._is_chosen(name):
                 over[entry.storage].append(name)
         return over
@@ -302,6 +303,9 @@ class TensorsLayer:
         """Yield name, shape and dtype of each."""
         for name, tensor in self._tensors.items():
             yield name, shape_of(tensor), tensor.dtype
+
+    def expect_entries(self) -> None:
+        """Do nothing: the tensors are in memory."""
 
     def extents(self, name: str, box: Box | None = None) -> None:
         """Return nothing: the tensors are in memory."""

@@ -228,7 +228,7 @@ def _names_of(archive: _C.Archive) -> dict[str, list[str]]:
     # A file whose names cannot be made (absurdly many, say) is explained by its keys.
     with contextlib.suppress(Error, pickle.UnpicklingError):
         native = _C.Lazy(archive, stubs.allow, staging.Destination(), "utf-8", stubs.BUILDER, "")
-        for name, entry in zip(native.names(), native.entries(), strict=True):
+        for name, entry in zip(native.names(), native.outlines(), strict=True):
             names[entry.storage].append(name)
     return names
 
