@@ -54,7 +54,7 @@ def reader(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     if request.param == "file":
         torch.save(state(), tmp_path / "model.pt")
         return lambda: CheckpointReader(tmp_path / "model.pt")
-    dcp.save(state(), checkpoint_id=tmp_path / "dcp", no_dist=True)
+    dcp.save(state(), checkpoint_id=tmp_path / "dcp")
     return lambda: dcp.FileSystemReader(str(tmp_path / "dcp"))
 
 
@@ -84,7 +84,7 @@ def test_plan_of_tensors_in_several_chunks_equals_that_of_torch() -> None:
 
 def test_load_fills_tensors_and_values(reader: Any) -> None:
     wanted = zeros(state())
-    dcp.load(wanted, storage_reader=reader(), planner=LoadPlanner(), no_dist=True)
+    dcp.load(wanted, storage_reader=reader(), planner=LoadPlanner())
     expected = state()
     assert torch.equal(wanted["model"]["weight"], expected["model"]["weight"])
     assert torch.equal(wanted["own"], expected["own"])
@@ -128,7 +128,7 @@ def test_load_leaves_the_garbage_collector_as_it_was(reader: Any) -> None:
         for switch in (gc.disable, gc.enable):
             switch()
             expected = gc.isenabled()
-            dcp.load(zeros(state()), storage_reader=reader(), planner=LoadPlanner(), no_dist=True)
+            dcp.load(zeros(state()), storage_reader=reader(), planner=LoadPlanner())
             assert gc.isenabled() == expected
             with pytest.raises(RuntimeError):
                 planner = LoadPlanner()
