@@ -69,6 +69,11 @@ struct Allowed {
   py::dict globals;  // {(module, name): object}
 };
 
+// Reads a zerocopy.loading.device.staging.Destination.
+Destination destination_of(const py::object& given) {
+  return {given.attr("restore"), given.attr("cpu_as_is").cast<bool>(), given.attr("transfer")};
+}
+
 // The part of the safe load before building. `allow` gets every global that is not native, and
 // returns {(module, name): object} or raises. It is called before errors in the pickle are
 // reported.
@@ -90,20 +95,19 @@ Allowed read_allowed(Archive& archive, const py::object& allow, bool take_module
   return {std::move(*parsed), std::move(globals)};
 }
 
-py::object load(Archive& archive, const py::object& allow, const py::object& restore, bool cpu_as_is,
-                const py::object& transfer, const std::string& encoding, const py::module_& construction,
-                bool take_modules) {
+py::object load(Archive& archive, const py::object& allow, const py::object& destination,
+                const std::string& encoding, const py::object& construction) {
+  const bool take_modules = construction.attr("takes_modules").cast<bool>();
   const auto [parsed, globals] = read_allowed(archive, allow, take_modules);
   const Document& document = parsed.document;
-  RealTensors tensors(document, archive.content(), parsed.records, {restore, cpu_as_is, transfer},
-                      construction);
+  RealTensors tensors(document, archive.content(), parsed.records, destination_of(destination), construction);
   const BuildPolicy policy{globals, encoding, construction};
   return Builder(document, tensors, policy).value(document.root);
 }
 
 // Loads over existing storages: storage_at(i) returns the i-th storage of explain().
 py::object load_over(Archive& archive, const py::object& allow, const py::object& storage_at,
-                     const std::string& encoding, const py::module_& construction) {
+                     const std::string& encoding, const py::object& construction) {
   const auto [parsed, globals] = read_allowed(archive, allow, false);
   const Document& document = parsed.document;
   GivenTensors tensors(document, archive.content(), parsed.records, storage_at, construction);
@@ -111,12 +115,12 @@ py::object load_over(Archive& archive, const py::object& allow, const py::object
   return Builder(document, tensors, policy).value(document.root);
 }
 
-std::unique_ptr<Lazy> read_lazily(py::object archive, const py::object& allow, const py::object& restore,
-                                  bool cpu_as_is, const py::object& transfer, const std::string& encoding,
-                                  const py::object& construction, const std::string& name) {
+std::unique_ptr<Lazy> read_lazily(py::object archive, const py::object& allow, const py::object& destination,
+                                  const std::string& encoding, const py::object& construction,
+                                  const std::string& name) {
   auto [parsed, globals] = read_allowed(archive.cast<Archive&>(), allow, false);
   return std::make_unique<Lazy>(std::move(archive), std::move(parsed), std::move(globals), encoding,
-                                Destination{restore, cpu_as_is, transfer}, construction, name);
+                                destination_of(destination), construction, name);
 }
 
 // For weights_only=False: returns the storages for (key, class name, number of elements), in order.
@@ -264,8 +268,8 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("is_pickled", &Archive::is_pickled)
       .def("pickle", &pickle_of)
       .def("explain", &explain)
-      .def("load", &load, py::arg("allow"), py::arg("restore"), py::arg("cpu_as_is"), py::arg("transfer"),
-           py::arg("encoding"), py::arg("construction"), py::arg("take_modules"))
+      .def("load", &load, py::arg("allow"), py::arg("destination"), py::arg("encoding"),
+           py::arg("construction"))
       .def("load_over", &load_over, py::arg("allow"), py::arg("storage_at"), py::arg("encoding"),
            py::arg("construction"))
       .def("storages", &storages, py::arg("named"))
@@ -276,9 +280,8 @@ PYBIND11_MODULE(_C, module) {
       .def("require_there", [](const Archive& self) { self.content().require_in_place(); });
 
   py::class_<Lazy>(module, "Lazy")
-      .def(py::init(&read_lazily), py::arg("archive"), py::arg("allow"), py::arg("restore"),
-           py::arg("cpu_as_is"), py::arg("transfer"), py::arg("encoding"), py::arg("construction"),
-           py::arg("name"))
+      .def(py::init(&read_lazily), py::arg("archive"), py::arg("allow"), py::arg("destination"),
+           py::arg("encoding"), py::arg("construction"), py::arg("name"))
       .def_property_readonly("container", &Lazy::container)
       .def_property_readonly("name", &Lazy::name)
       .def_property_readonly("closed", &Lazy::closed)

@@ -59,7 +59,7 @@ struct LoadedStorage {
   pybind11::object untyped() const;
 };
 
-// The target of storages: zerocopy._torch.restore_function, and zerocopy.loading.device.staging.
+// The target of storages, as zerocopy.loading.device.staging.Destination.
 struct Destination {
   // Called once per storage with (UntypedStorage, location), as torch.load calls map_location. None
   // leaves every storage on the CPU.

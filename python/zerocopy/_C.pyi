@@ -1,5 +1,4 @@
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -54,19 +53,16 @@ class Archive:
     def load(
         self,
         allow: Callable[[list[tuple[bytes, bytes]]], dict[tuple[bytes, bytes], Any]],
-        restore: Callable[[torch.UntypedStorage, str], Any] | None,
-        cpu_as_is: bool,
-        transfer: object | None,
+        destination: object,
         encoding: str,
-        construction: ModuleType,
-        take_modules: bool,
+        construction: object,
     ) -> Any: ...
     def load_over(
         self,
         allow: Callable[[list[tuple[bytes, bytes]]], dict[tuple[bytes, bytes], Any]],
         storage_at: Callable[[int], torch.UntypedStorage],
         encoding: str,
-        construction: ModuleType,
+        construction: object,
     ) -> Any: ...
     def storages(self, named: list[tuple[str, str, int]]) -> list[torch.UntypedStorage]: ...
     def record_names(self) -> list[bytes]: ...
@@ -134,11 +130,9 @@ class Lazy:
         self,
         archive: Archive,
         allow: Callable[[list[tuple[bytes, bytes]]], dict[tuple[bytes, bytes], Any]],
-        restore: Callable[[torch.UntypedStorage, str], Any] | None,
-        cpu_as_is: bool,
-        transfer: object | None,
+        destination: object,
         encoding: str,
-        construction: ModuleType,
+        construction: object,
         name: str,
     ) -> None: ...
     @property

@@ -578,7 +578,7 @@ def test_close(container: str, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(CONTAINERS[container]())
     eager = zerocopy.load(path)
-    source = zerocopy.lazy.file.read(path)
+    source = zerocopy.lazy.file.read_with_names(path, zerocopy.lazy.options.checked())
     lazy = source.native.build(source.objects, None)
     used, handed_out = lazy[0] + 0, lazy[1].materialize()
     source.native.close()

@@ -117,7 +117,7 @@ def _say_written(options: argparse.Namespace, seconds: float) -> None:
         from zerocopy.loading.formats import shard_index
 
         path = shard_plan.layout_of(Path(options.target), outputs.SUFFIXES).index_path
-        index = shard_index.index_of(path)
+        index = shard_index.index_named(path)
         files = [path, *(index.shards if index else ())]
         shards = f" and {display.count(len(files) - 1, 'shard')} beside it"
     size = sum(file.stat().st_size for file in files)

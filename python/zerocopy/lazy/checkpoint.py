@@ -14,17 +14,17 @@ from zerocopy import display, notebook
 from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.errors import ClosedError
 from zerocopy.lazy import file as lazy_file
-from zerocopy.lazy import selection
 from zerocopy.lazy.layer import FileLayer, Layer, TensorInfo
 from zerocopy.lazy.name_hints import no_such_name
+from zerocopy.lazy.options import LazyOptions, checked
 from zerocopy.lazy.placeholder import materialized
 from zerocopy.lazy.reading import parts as parts_reading
 from zerocopy.lazy.reading.read_plan import ReadPlan
 from zerocopy.lazy.reading.source import CheckpointSource
+from zerocopy.lazy.selection import Predicate, Selection
 from zerocopy.lazy.slice import Slice
 from zerocopy.loading import inputs
 from zerocopy.loading.formats import shard_index
-from zerocopy.loading.options import is_weights_only
 
 
 def open(
@@ -37,7 +37,7 @@ def open(
     device: Any = None,
     keys: Iterable[str] | None = None,
     prefix: str | None = None,
-    predicate: selection.Predicate | None = None,
+    predicate: Predicate | None = None,
     encoding: str = "utf-8",
     unknown: Unknown = "refuse",
 ) -> Checkpoint:
@@ -89,38 +89,24 @@ def open(
     ...         list(checkpoint), checkpoint.metadata(), checkpoint.get_tensor("model.bias")
     (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
     """
-    weights_only = is_weights_only(weights_only, unknown)
-    how = {
-        "mode": mode,
-        "backend": backend,
-        "encoding": encoding,
-        "dtype": dtype,
-        "device": device,
-        "unknown": unknown,
-    }
+    options = checked(dtype, device, weights_only, backend, mode, encoding, unknown)
+    selection = Selection(keys, prefix, predicate)
     found = inputs.located(path)
     if isinstance(found, shard_index.Index):
-        return open_shards(found, weights_only, keys, prefix, predicate, **how)
-    file = lazy_file.read_with_names(found, weights_only, **how)
-    layer = FileLayer(file, selection.chosen(file.native, keys, prefix, predicate))
+        return open_shards(found, options, selection)
+    file = lazy_file.read_with_names(found, options)
+    layer = FileLayer(file, selection.chosen(file.native))
     return Checkpoint([layer], opened=[layer])
 
 
-def open_shards(
-    index: shard_index.Index,
-    weights_only: bool,
-    keys: Iterable[str] | None,
-    prefix: str | None,
-    predicate: selection.Predicate | None,
-    **how: Any,
-) -> Checkpoint:
+def open_shards(index: shard_index.Index, options: LazyOptions, selection: Selection) -> Checkpoint:
     """Open the shards of an index as one checkpoint: a layer each, of the tensors that the index says are in it."""
-    chosen = selection.chosen(index, keys, prefix, predicate)
+    chosen = selection.chosen(index)
     wanted = None if chosen is None else set(chosen)
     layers: list[Layer] = []
     with ExitStack() as on_failure:
         for shard, held in index.shards.items():
-            file = lazy_file.read_with_names(shard, weights_only, **how)
+            file = lazy_file.read_with_names(shard, options)
             on_failure.callback(file.native.close)
             if missing := [name for name in held if file.native.find(name) < 0]:
                 raise shard_index.not_there(index, missing[0])

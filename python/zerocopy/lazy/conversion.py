@@ -2,42 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from zerocopy import _core, _torch
 from zerocopy.errors import FormatError, UnsupportedError
-
-
-class Options:
-    """A conversion of tensors when they are loaded.
-
-    Parameters
-    ----------
-    dtype, device, mode, unknown : optional
-        As for :func:`zerocopy.lazy_load`; the first two are checked here.
-    """
-
-    def __init__(
-        self,
-        dtype: torch.dtype | None = None,
-        device: Any = None,
-        mode: str = "c",
-        unknown: str = "refuse",
-    ) -> None:
-        self.dtype, self.mode, self.unknown = dtype, mode, unknown
-        # One that is not there is said now, and "cuda" is the one that it stands for.
-        self.device = None if device is None else torch.empty(0, device=torch.device(device)).device
-        if not (dtype is None or isinstance(dtype, torch.dtype)):
-            raise TypeError(f"dtype must be a torch.dtype, not {type(dtype).__name__}")
-        if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-            raise TypeError(f"expected a floating-point dtype to cast to, got {dtype}")
-
-    @property
-    def map_location(self) -> str | None:
-        """Where storages are wanted: those that are moved come by the CPU."""
-        return None if self.device is None else "cpu"
 
 
 def cast_dtype(dtype: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:

@@ -110,12 +110,12 @@ class FileLayer:
 
     def require_there(self) -> None:
         """Raise ``OSError`` (ESTALE) if the path does not lead any more to the file as it was opened."""
-        with error_context.naming(self.path, weights_only=True):
+        with error_context.naming(self.path):
             self._native.require_there()
 
     def build(self, chosen: Iterable[str] | None) -> Any:
         """Return the object that was saved, with placeholders; of its leaves those chosen, None for all."""
-        with error_context.naming(self.path, weights_only=True):
+        with error_context.naming(self.path):
             return self._native.build(self._file.objects, None if chosen is None else list(chosen))
 
     def __contains__(self, name: object) -> bool:
@@ -139,7 +139,7 @@ class FileLayer:
     def metadata(self) -> dict[str, Any]:
         """Return what the file says beside its tensors."""
         native, names = self._native, self.other_names()
-        with error_context.naming(self.path, weights_only=True):
+        with error_context.naming(self.path):
             said: dict[str, Any] = native.metadata(self._file.objects) or {}
             return said | dict(zip(names, native.leaves(names, self._file.objects), strict=True))
 
@@ -168,7 +168,7 @@ class FileLayer:
 
     def wanted(self, dtype: torch.dtype) -> tuple[torch.dtype, torch.device]:
         """Return the dtype and device that tensors of a dtype get when they are read."""
-        return self._file.converted(dtype, "cpu")
+        return self._file.options.converted(dtype, "cpu")
 
     def info(self, name: str) -> TensorInfo:
         """Return what the file says of a tensor."""
@@ -207,12 +207,12 @@ class FileLayer:
 
     def _leaf(self, name: str) -> Any:
         native = self._native
-        with error_context.naming(self.path, weights_only=True):
+        with error_context.naming(self.path):
             return native.leaf(name, self._file.objects)
 
     def _part(self, index: int, part: Geometry) -> torch.Tensor:
         native = self._native
-        with error_context.naming(self.path, weights_only=True):
+        with error_context.naming(self.path):
             return native.part(index, *part)
 
     @property

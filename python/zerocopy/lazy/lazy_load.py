@@ -13,13 +13,12 @@ import torch
 from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.errors import Error
 from zerocopy.lazy import file as lazy_file
-from zerocopy.lazy import selection
 from zerocopy.lazy.checkpoint import open_shards
-from zerocopy.lazy.conversion import Options
+from zerocopy.lazy.options import LazyOptions, checked
+from zerocopy.lazy.selection import Predicate, Selection
 from zerocopy.lazy.unpickler import LazyUnpickler
 from zerocopy.loading import diagnosis, error_context, inputs
 from zerocopy.loading.formats import dcp_metadata, shard_index
-from zerocopy.loading.options import is_weights_only
 from zerocopy.loading.readers import tar
 
 
@@ -30,7 +29,7 @@ def lazy_load(
     device: Any = None,
     keys: Iterable[str] | None = None,
     prefix: str | None = None,
-    predicate: selection.Predicate | None = None,
+    predicate: Predicate | None = None,
     weights_only: bool | None = True,
     backend: Backend = "auto",
     mode: Mode = "c",
@@ -85,57 +84,48 @@ def lazy_load(
     >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
-    weights_only = is_weights_only(weights_only, unknown)
-    options = Options(dtype, device, mode, unknown)
+    options = checked(dtype, device, weights_only, backend, mode, encoding, unknown)
+    selection = Selection(keys, prefix, predicate)
     match inputs.located(path):
         case shard_index.Index() as index:
-            how = {
-                "mode": mode,
-                "backend": backend,
-                "encoding": encoding,
-                "dtype": dtype,
-                "device": device,
-                "unknown": unknown,
-            }
-            checkpoint = open_shards(index, weights_only, keys, prefix, predicate, **how)
+            checkpoint = open_shards(index, options, selection)
             return {name: checkpoint[name] for name in checkpoint}
         case dcp_metadata.Folder() as folder:
-            source = lazy_file.read_folder(folder, mode, backend, encoding, options, weights_only)
-            return source.native.build(
-                source.objects, selection.chosen(source.native, keys, prefix, predicate)
-            )
+            return _built(lazy_file.read_folder(folder, options), selection)
         case file:
-            path = file
+            return _load_file(file, options, selection)
 
-    def load_safely(opened: lazy_file.Opened) -> Any:
-        source = lazy_file.read_archive(opened, encoding, options)
-        return source.native.build(source.objects, selection.chosen(source.native, keys, prefix, predicate))
 
+def _built(file: lazy_file.LazyFile, selection: Selection) -> Any:
+    return file.native.build(file.objects, selection.chosen(file.native))
+
+
+def _load_file(f: Any, options: LazyOptions, selection: Selection) -> Any:
     # To choose by names takes the safe machine: pickle's own knows of none.
-    trusting = not weights_only and all(chooses is None for chooses in (keys, prefix, predicate))
-    with error_context.as_public_error(), error_context.naming(path, weights_only=not trusting):
-        begin = inputs.position_of(path)
+    trusting = not options.load.weights_only and selection.is_of_all
+    with error_context.naming(f, weights_only=not trusting):
+        begin = inputs.position_of(f)
         try:
-            opened = lazy_file.open_archive(path, mode, backend)
+            opened = lazy_file.open_archive(f, options.load)
         except diagnosis.TarError:  # each of its storages is copied, whatever is done
             if not trusting:
                 raise
-            with inputs.binary_file(path, begin) as stream:
-                return tar.load(stream, options.map_location, pickle, {"encoding": encoding})
+            with inputs.binary_file(f, begin) as stream:
+                return tar.load(stream, options.load.map_location, pickle, options.load.pickle_args)
         if not (trusting and opened.archive.is_pickled):
-            return load_safely(opened)
+            return _built(lazy_file.read_archive(opened, options), selection)
         with contextlib.suppress(Error, pickle.UnpicklingError):
-            return load_safely(opened)
-        return _load_trusting(opened, encoding, options)
+            return _built(lazy_file.read_archive(opened, options), selection)
+        return _load_trusting(opened, options)
 
 
-def _load_trusting(opened: lazy_file.Opened, encoding: str, options: Options) -> Any:
+def _load_trusting(opened: lazy_file.Opened, options: LazyOptions) -> Any:
     """Let pickle run what the file says, with placeholders for its tensors."""
-    archive = opened.archive
+    archive, load = opened.archive, options.load
     source = lazy_file.LazyFile(archive, opened.name, options)
     pickled = io.BytesIO(archive.pickle())
     unpickling = LazyUnpickler(
-        pickled, archive, source.objects, map_location=options.map_location, encoding=encoding
+        pickled, archive, source.objects, map_location=load.map_location, encoding=load.encoding
     )
     result = unpickling.load()
     unpickling.read_storages()

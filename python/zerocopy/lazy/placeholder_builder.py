@@ -142,7 +142,7 @@ class Deferred:
 
     def _made(self, recipe: Any, described: Described, location: str) -> Any:
         size, dtype, requires_grad, stride = described
-        dtype, device = self.source.converted(dtype, location)
+        dtype, device = self.source.options.converted(dtype, location)
         if stride is not None and dtype != described.dtype and device.type != "meta":
             as_saved = torch.empty_strided(size, stride, dtype=described.dtype, device="meta")
             stride = as_saved.to(dtype).stride()

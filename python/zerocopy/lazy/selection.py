@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from zerocopy.lazy.name_hints import no_such_name
 
@@ -24,25 +24,36 @@ class Named(Protocol):
         """Return the names of its other leaves."""
 
 
-def chosen(
-    native: Named, keys: Iterable[str] | None, prefix: str | None, predicate: Predicate | None
-) -> list[str] | None:
-    """Return the names of selected leaves, or None without a filter."""
-    if keys is None and prefix is None and predicate is None:
-        return None
-    if isinstance(keys, str):
-        raise TypeError("expected keys to be a list of names, got one string")
-    keys = None if keys is None else set(keys)
-    if keys is not None and not all(isinstance(key, str) for key in keys):
-        raise TypeError("expected keys to be strings")
-    if prefix is not None and not isinstance(prefix, str):
-        raise TypeError(f"expected prefix to be a str, got {type(prefix).__name__}")
-    names: list[str] = [*native.names(), *native.other_names()]
-    if keys is not None:
-        names = _under(keys, names, native.name)
-    if prefix is not None:
-        names = [name for name in names if name.startswith(prefix)]
-    return names if predicate is None else [name for name in names if predicate(name)]
+class Selection(NamedTuple):
+    """The leaves that a caller wants: those that satisfy all that is given, as for :func:`zerocopy.lazy_load`."""
+
+    keys: Iterable[str] | None = None
+    prefix: str | None = None
+    predicate: Predicate | None = None
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether there is no filter."""
+        return all(each is None for each in self)
+
+    def chosen(self, native: Named) -> list[str] | None:
+        """Return the names of selected leaves, or None without a filter."""
+        keys, prefix, predicate = self
+        if self.is_of_all:
+            return None
+        if isinstance(keys, str):
+            raise TypeError("expected keys to be a list of names, got one string")
+        keys = None if keys is None else set(keys)
+        if keys is not None and not all(isinstance(key, str) for key in keys):
+            raise TypeError("expected keys to be strings")
+        if prefix is not None and not isinstance(prefix, str):
+            raise TypeError(f"expected prefix to be a str, got {type(prefix).__name__}")
+        names: list[str] = [*native.names(), *native.other_names()]
+        if keys is not None:
+            names = _under(keys, names, native.name)
+        if prefix is not None:
+            names = [name for name in names if name.startswith(prefix)]
+        return names if predicate is None else [name for name in names if predicate(name)]
 
 
 def _under(keys: set[str], names: list[str], path: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -23,26 +22,18 @@ Allow = Callable[[list[Name]], dict[Name, Any]]
 
 def load(archive: _C.Archive, options: LoadOptions) -> Any:
     """Return the object that is in an open archive."""
-    if options.unknown == "stub":
-        return _load_safely(archive, options, allow=stubs.allow, objects=stubs)
-    if options.weights_only or not archive.is_pickled:
-        return _load_safely(archive, options)
+    if options.unknown == "stub" or options.weights_only or not archive.is_pickled:
+        return _load_safely(archive, options, *policy_of(options))
     return _load_trusting(archive, options)
 
 
-def _load_safely(
-    archive: _C.Archive,
-    options: LoadOptions,
-    *,
-    allow: Allow = allowlist.resolve,
-    objects: types.ModuleType = builder,
-) -> Any:
-    map_location = options.map_location
-    restore, cpu_as_is = (
-        staging.restoring(map_location) if callable(map_location) else _torch.restore_function(map_location)
-    )
-    transfer = staging.transfer_to(map_location)
-    return archive.load(allow, restore, cpu_as_is, transfer, options.encoding, objects, objects is stubs)
+def policy_of(options: LoadOptions) -> tuple[Allow, Any]:
+    """Return what the safe machine asks about globals, and what makes its objects."""
+    return (stubs.allow, stubs.BUILDER) if options.unknown == "stub" else (allowlist.resolve, builder)
+
+
+def _load_safely(archive: _C.Archive, options: LoadOptions, allow: Allow, objects: Any) -> Any:
+    return archive.load(allow, staging.destination_of(options.map_location), options.encoding, objects)
 
 
 def refuse_all(names: list[Name]) -> dict[Name, Any]:
@@ -57,9 +48,9 @@ def _load_trusting(archive: _C.Archive, options: LoadOptions) -> Any:
     pickle_module = options.pickle_module or pickle
     if pickle_module is pickle and list(pickle_args) == ["encoding"] and not callable(map_location):
         # Most checkpoints name nothing that could run code. The safe machine then gives the same result, many
-        # times faster. # A failed attempt is repeated by pickle, so no callable may have been called.
+        # times faster. A failed attempt is repeated by pickle, so no callable may have been called.
         with contextlib.suppress(Error, pickle.UnpicklingError):
-            return _load_safely(archive, options, allow=refuse_all)
+            return _load_safely(archive, options, refuse_all, builder)
     unpickler_class = unpickler.unpickler_of(pickle_module.Unpickler)
     file = io.BytesIO(archive.pickle())
     with _torch.loading_to(map_location):

@@ -1,4 +1,4 @@
-"""Context managers for errors about a file: as one of the public exceptions, and with the file's name."""
+"""Puts the name of a file into errors about it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerocopy.errors import Error, FormatError
-from zerocopy.loading import diagnosis, inputs
+from zerocopy.loading import inputs
 
 
 @contextlib.contextmanager
-def as_public_error() -> Iterator[None]:
-    """Raise what a file is instead of a checkpoint as one of the public exceptions."""
-    try:
-        yield
-    except diagnosis.DIAGNOSES as error:
-        raise diagnosis.public_error(error) from error.__cause__
-
-
-@contextlib.contextmanager
-def naming(f: Any, weights_only: bool) -> Iterator[None]:
-    """Put the file's name into what is raised about it, once."""
+def naming(f: Any, weights_only: bool = True) -> Iterator[None]:
+    """Put the file's name into what is raised about it, once; not into what pickle raises without `weights_only`."""
     try:
         yield
     except Error as error:

@@ -16,6 +16,7 @@ from zerocopy._typing import Backend, File, Mode
 from zerocopy.display import count, listed, shown, size
 from zerocopy.errors import Error
 from zerocopy.loading import archives, backends, diagnosis, error_context, inputs
+from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.objects import stubs
 from zerocopy.loading.options import LoadOptions
@@ -113,8 +114,7 @@ class Explanation(NamedTuple):
         title = self._replace(name=shown(self.name))._verdict()
         heads = ("tensors", "how", "bytes", "dtype", "offset", "reason")
         rows = ((s.label, s.how, size(s.nbytes), s.dtype, str(s.offset), s.why) for s in self.storages)
-        rest = len(self.storages) - notebook.MAX_ROWS
-        more = f"and {count(rest, 'storage')} more" if rest > 0 else ""
+        more = notebook.left_out(len(self.storages), "storage")
         return notebook.table(title, heads, rows, more=more, notes=self._remedy())
 
     def _verdict(self) -> str:
@@ -199,7 +199,7 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
     begin = inputs.position_of(f)
     name = inputs.name_of(f)
     try:
-        with error_context.as_public_error(), error_context.naming(f, weights_only=True):
+        with error_context.naming(f):
             try:
                 archive = inputs.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
             except diagnosis.TarError:
@@ -227,24 +227,24 @@ def _names_of(archive: _C.Archive) -> dict[str, list[str]]:
     names = defaultdict(list)
     # A file whose names cannot be made (absurdly many, say) is explained by its keys.
     with contextlib.suppress(Error, pickle.UnpicklingError):
-        native = _C.Lazy(archive, stubs.allow, None, False, None, "utf-8", stubs, "")
+        native = _C.Lazy(archive, stubs.allow, staging.Destination(), "utf-8", stubs.BUILDER, "")
         for name, entry in zip(native.names(), native.entries(), strict=True):
             names[entry.storage].append(name)
     return names
 
 
 def _of_folder(folder: dcp_metadata.Folder, backend: str, mode: str) -> Explanation:
-    def of_archive(archive: _C.Archive) -> list[StorageExplanation]:
+    def of_archive(archive: _C.Archive, options: LoadOptions) -> list[StorageExplanation]:
         found = _storages_of(archive)
-        tensor = archives.load(archive, LoadOptions("meta", unknown="stub"))
+        tensor = archives.load(archive, options)
         if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
             found = [
                 storage._replace(how="copied", why="the tensor does not lie row by row") for storage in found
             ]
         return found
 
-    way = backends.backend_of(backend, None)
-    files = dcp_folder.Files(folder, mode, way, windows=True, load_archive=of_archive)
+    options = LoadOptions("meta", backend=backends.backend_of(backend, None), mode=mode, unknown="stub")
+    files = dcp_folder.Files(folder, options, windows=True, load_archive=of_archive)
     storages: list[StorageExplanation] = []
     for name, entry in folder.entries.items():
         found = [storage._replace(key=name, names=(name,)) for part in files.each(name) for storage in part]

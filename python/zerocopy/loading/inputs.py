@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from zerocopy._native import _C
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading import backends, diagnosis
-from zerocopy.loading.formats import dcp_metadata, hdf5, model_folder, shard_index
+from zerocopy.loading.formats import dcp_metadata, hdf5, model_folder
 
 Backend = str
 
@@ -45,15 +45,8 @@ def located(f: Any) -> Any:
     object
         `f` itself, for a file, a file object or a buffer.
     """
-    if not model_folder.is_folder(f):
-        return shard_index.index_named(f) or f
     found = model_folder.located(f)
-    return found if isinstance(found, shard_index.Index) else dcp_metadata.folder_of(found) or found
-
-
-def is_of_several_files(f: Any) -> bool:
-    """Return whether a path leads to an index of shards or to a DCP folder."""
-    return isinstance(located(f), (shard_index.Index, dcp_metadata.Folder))
+    return dcp_metadata.folder_of(found) or found
 
 
 def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows: bool = False) -> _C.Archive:

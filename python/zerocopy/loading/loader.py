@@ -112,37 +112,19 @@ def load(
     )
     match inputs.located(f):
         case shard_index.Index() as index:
-            return shard_index.load(index, lambda shard: _load_file(shard, options))
+            # For a shard an index or a folder is none: a few of them could name each other without end.
+            return shard_index.load(index, lambda shard: load_file(shard, options))
         case dcp_metadata.Folder() as folder:
-            return _load_folder(folder, options)
+            files = Files(folder, options, windows=False)
+            return folder.nested({name: files.load(name) for name in folder.entries})
         case file:
-            return _load_file(file, options)
+            return load_file(file, options)
 
 
-def _load_folder(folder: dcp_metadata.Folder, options: LoadOptions) -> Any:
-    files = Files(
-        folder,
-        options.mode,
-        options.backend,
-        windows=False,
-        load_archive=lambda archive: archives.load(archive, options),
-    )
-    return folder.nested({name: files.load(name) for name in folder.entries})
-
-
-def _load_file(f: Any, options: LoadOptions) -> Any:
-    """Load one file. For a shard an index or a folder is none: a few of them could name each other without end."""
-    with error_context.as_public_error():
-        return load_diagnosed(f, options)
-
-
-def load_diagnosed(
+def load_file(
     f: Any, options: LoadOptions, require: Callable[[_C.Archive, LoadOptions], None] | None = None
 ) -> Any:
-    """Load, or say what the file is instead: raises one of ``diagnosis.DIAGNOSES`` too.
-
-    `require` may refuse an archive that was opened, by raising.
-    """
+    """Load one file, a file object or a buffer. `require` may refuse an archive that was opened, by raising."""
     begin = inputs.position_of(f)
     with error_context.naming(f, options.weights_only):
         try:

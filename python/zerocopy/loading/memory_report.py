@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -107,8 +108,7 @@ class MemoryReport(NamedTuple):
             + f" in {count(len(self.files), 'file')}"
         )
         rows = (_row(file, file.path) for file in self.files)
-        rest = len(self.files) - notebook.MAX_ROWS
-        more = f"and {count(rest, 'file')} more" if rest > 0 else ""
+        more = notebook.left_out(len(self.files), "file")
         return notebook.table(title, _HEADS, rows, more=more, notes=self._below())
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
@@ -153,16 +153,15 @@ def memory() -> MemoryReport:
 
 def _report(lines: Iterable[str]) -> MemoryReport:
     """Read the lines of /proc/self/smaps."""
-    found: dict[tuple[str, str], dict[str, int]] = {}
+    found: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     programs: set[tuple[str, str]] = set()
-    fields: dict[str, int] = {}
-    nowhere = {"Size": 0, "Rss": 0, "Anonymous": 0}
+    fields = nowhere = Counter[str]()
     for line in lines:
         if head := _HEAD.match(line):
             key = (head[3], head[2])
             if "x" in head[1]:
                 programs.add(key)
-            fields = found.setdefault(key, {"Size": 0, "Rss": 0, "Anonymous": 0})
+            fields = found[key]
         elif "-" in line.split(" ", 1)[0]:
             fields = nowhere
         elif field := _FIELD.match(line):

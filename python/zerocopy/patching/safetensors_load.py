@@ -145,7 +145,7 @@ class SafeOpen:
 
 
 def _load(filename: Any) -> Any:
-    with error_context.naming(filename, weights_only=True):
+    with error_context.naming(filename):
         archive = inputs.open_archive(filename, backend=backends.backend_of("auto", None))
         _require_safetensors(archive.container)
         result = archives.load(archive, LoadOptions())
@@ -154,7 +154,7 @@ def _load(filename: Any) -> Any:
 
 
 def _open(filename: Any) -> Checkpoint:
-    if inputs.is_of_several_files(filename):
+    if not isinstance(inputs.located(filename), (str, os.PathLike)):
         _require_safetensors("several files")
     checkpoint = open_checkpoint(filename)
     try:

@@ -12,7 +12,7 @@ last of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -58,6 +58,30 @@ class DeviceTransfer:
         """Return a copy of the storage on the device of its tag, or None if it is not staged."""
         device = self.device_of(tag)
         return None if device is None else _move(device, [storage])[0]
+
+
+class Destination(NamedTuple):
+    """Where the storages of a load go.
+
+    Attributes
+    ----------
+    restore : callable or None
+        Called with a storage and its location tag, as ``torch.load`` calls `map_location`. None: all stay on the CPU.
+    cpu_as_is : bool
+        Whether storages tagged ``cpu`` are not asked about.
+    transfer : DeviceTransfer or None
+        Asked first; what it stages is not given to `restore`.
+    """
+
+    restore: _torch.Restore | None = None
+    cpu_as_is: bool = True
+    transfer: Any = None
+
+
+def destination_of(map_location: Any) -> Destination:
+    """Return the destination for a ``map_location``."""
+    of_each = restoring if callable(map_location) else _torch.restore_function
+    return Destination(*of_each(map_location), transfer_to(map_location))
 
 
 def transfer_to(map_location: Any) -> DeviceTransfer | None:

@@ -26,6 +26,7 @@ from zerocopy import _core
 from zerocopy._native import _C
 from zerocopy.display import described, shown
 from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.loading.device import staging
 from zerocopy.loading.objects import stubs
 
 _METADATA = ".metadata"
@@ -147,7 +148,7 @@ def _unpickled(content: bytes) -> Any:
         archive.writestr("metadata/data.pkl", content)
         archive.writestr("metadata/version", "3\n")
     opened = _C.Archive.open_buffer(wrapped.getbuffer(), "c", None)
-    return opened.load(stubs.allow, None, True, None, "utf-8", stubs, True)
+    return opened.load(stubs.allow, staging.Destination(), "utf-8", stubs.BUILDER)
 
 
 def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:

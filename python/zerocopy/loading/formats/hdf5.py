@@ -18,7 +18,7 @@ import posixpath
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerocopy import _core
 from zerocopy.errors import FormatError, UnsupportedError
@@ -71,29 +71,40 @@ def import_h5py(target: object = None) -> Any:
 
 def listing_of_path(path: bytes) -> list[_C.ListingEntry]:
     """Return what is in a file, for the core, which opens it next."""
-    h5py = import_h5py()
-    return _listing(h5py, FileImage(os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0, os.fsdecode(path)))
+    return _listing(FileImage(os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0, os.fsdecode(path)))
 
 
 def listing_of_descriptor(descriptor: int, start: int, name: str) -> list[_C.ListingEntry]:
     """Return what is in a file that is open, and begins at `start` of it."""
-    h5py = import_h5py()
-    return _listing(h5py, FileImage(os.dup(descriptor), start, name))
+    return _listing(FileImage(os.dup(descriptor), start, name))
 
 
 def listing_of_buffer(buffer: Any) -> list[_C.ListingEntry]:
     """Return what is in a file that is in memory."""
-    h5py = import_h5py()
     with memoryview(buffer) as view, view.cast("B") as flat:
-        return _listing(h5py, io.BytesIO(flat))
+        return _listing(io.BytesIO(flat))
 
 
-def _listing(h5py: Any, image: Image) -> list[_C.ListingEntry]:
+def _listing(image: Image) -> list[_C.ListingEntry]:
+    h5py = import_h5py()
     with faults(image):
         file = h5py.File(image, "r")
     # At the latest while there is a Python to call: libhdf5 closes what is open when the process is nearly over.
     weakref.finalize(file, h5py.File(file.id).close)
-    return _Lister(h5py, file, image).listing
+    return list(_Lister(h5py, file, image).listing)
+
+
+class _Entry(NamedTuple):
+    """A ``_C.ListingEntry`` by names: a group if it has no dtype."""
+
+    path: bytes = b""
+    dtype: str | None = None
+    shape: tuple[int, ...] = ()
+    offset: int | None = None
+    read: DatasetReader | None = None  # what reads it; `why` that is needed
+    why: str = ""
+    refusal: str = ""
+    same: int | None = None  # the number of the entry of the same dataset
 
 
 class _Lister:
@@ -101,7 +112,7 @@ class _Lister:
 
     def __init__(self, h5py: Any, file: Any, image: Image) -> None:
         self._h5py, self._file, self._image = h5py, file, image
-        self.listing: list[_C.ListingEntry] = []
+        self.listing: list[_Entry] = []
         self._places: dict[int, int] = {}  # of datasets, by their address
         self._by_path: dict[str, int] = {}
         self._groups: set[int] = set()
@@ -131,27 +142,24 @@ class _Lister:
                 continue  # external ones lead to other files
             member = h5.h5o.open(group, name)
             if isinstance(member, h5.h5g.GroupID):
-                self._append(here, None, (), None, None, "", "", None)
+                self._append(here, _Entry())
                 self._group(member, here, depth + 1)
             elif isinstance(member, h5.h5d.DatasetID):
                 self._dataset(member, here)
 
-    def _append(self, path: str, *rest: Any) -> None:
+    def _append(self, path: str, entry: _Entry, same: int | None = None) -> None:
         self._budget.charge(_COPIES * (len(path) + 1))
         self._by_path[path] = len(self.listing)
-        self.listing.append((path.encode(), *rest))
+        self.listing.append(entry._replace(path=path.encode(), same=same))
 
     def _dataset(self, dataset: Any, path: str) -> None:
         first = self._places.setdefault(self._h5py.h5o.get_info(dataset).addr, len(self.listing))
         if first < len(self.listing):
-            _, *same, _ = self.listing[first]
-            self._append(path, *same, first)
-            return
-        facts = self._facts(dataset, path)
-        if facts is None:
-            del self._places[self._h5py.h5o.get_info(dataset).addr]
+            self._append(path, self.listing[first], first)
+        elif entry := self._entry(dataset, path):
+            self._append(path, entry)
         else:
-            self._append(path, *facts, None)
+            del self._places[self._h5py.h5o.get_info(dataset).addr]
 
     def _follow(self, path: str) -> None:
         """Take a soft link for another name of a dataset that hard links lead to, or other soft links."""
@@ -163,13 +171,12 @@ class _Lister:
         place = self._by_path.get(target)
         if place is None:  # to no numbers, to nothing, to another file: h5py shows no dataset there either
             return
-        if self.listing[place][1] is None:
+        if self.listing[place].dtype is None:
             raise UnsupportedError(f"hdf5: soft link {shown} leads to a group, which then has two names")
-        _, *same, _ = self.listing[place]
-        self._append(path, *same, place)
+        self._append(path, self.listing[place], place)
 
-    def _facts(self, dataset: Any, path: str) -> tuple[Any, ...] | None:
-        """Return dtype, shape, offset, reader, reason and refusal, or None if the dataset has no numbers."""
+    def _entry(self, dataset: Any, path: str) -> _Entry | None:
+        """Return the entry of a dataset, or None if it has no numbers."""
         h5 = self._h5py
         try:
             whole = dataset.dtype
@@ -194,7 +201,7 @@ class _Lister:
         properties = dataset.get_create_plist()
         refusal = _refusal(h5, properties)
         if refusal:
-            return named, shape, None, None, "", refusal
+            return _Entry(dtype=named, shape=shape, refusal=refusal)
         offset, why = dataset.get_offset(), ""
         if 0 in shape:
             offset = 0
@@ -203,8 +210,9 @@ class _Lister:
         elif h5.h5t.py_create(whole, logical=True) != dataset.get_type() or dtype.byteorder == ">":
             why = "the dataset is big-endian" if dtype.byteorder == ">" else "its elements are not torch's"
         if not why:
-            return named, shape, offset, None, "", ""
-        return named, shape, None, DatasetReader(h5, dataset, outer, self._file, self._image), why, ""
+            return _Entry(dtype=named, shape=shape, offset=offset)
+        reader = DatasetReader(h5, dataset, outer, self._file, self._image)
+        return _Entry(dtype=named, shape=shape, read=reader, why=why)
 
 
 def _text(name: bytes) -> str:

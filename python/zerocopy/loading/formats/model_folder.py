@@ -31,17 +31,6 @@ def is_folder(f: Any) -> bool:
     return isinstance(f, (str, os.PathLike)) and os.path.isdir(f)  # noqa: PTH112  a Path takes longer to make
 
 
-def model_file_in(folder: str | os.PathLike[str]) -> Path | None:
-    """Return the model file of a folder, the first of :data:`NAMES` that exists, or None.
-
-    A folder of ``torch.distributed.checkpoint`` does not have one: its metadata list its contents.
-    """
-    path = Path(os.fsdecode(folder))
-    if (path / _DCP_METADATA).is_file():
-        return None
-    return next((path / name for name in NAMES if (path / name).is_file()), None)
-
-
 def located(f: Any) -> Any:
     """Return the index of shards that a path leads to, or the model file of a folder; anything else as it is.
 
@@ -50,12 +39,13 @@ def located(f: Any) -> Any:
     OSError
         The folder or the index cannot be read.
     zerocopy.FormatError, zerocopy.UnsupportedError
-        As :func:`zerocopy.loading.formats.shard_index.index_of`.
+        As :func:`zerocopy.loading.formats.shard_index.index_in`.
     """
-    index = shard_index.index_of(f)
-    if index is not None:
-        return index
     if not is_folder(f):
+        return shard_index.index_named(f) or f
+    folder = Path(os.fsdecode(f))
+    if index := shard_index.index_in(folder):
+        return index
+    if (folder / _DCP_METADATA).is_file():  # the metadata list what is in such a folder
         return f
-    found = model_file_in(f)
-    return f if found is None else str(found)
+    return next((str(folder / name) for name in NAMES if (folder / name).is_file()), f)

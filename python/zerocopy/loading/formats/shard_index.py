@@ -52,8 +52,8 @@ class Index(NamedTuple):
         return shards
 
 
-def index_of(f: Any) -> Index | None:
-    """Return the index that a path is, or that is in the folder that it is; None for anything else.
+def index_named(f: Any) -> Index | None:
+    """Return the index that a path names; None for anything else.
 
     Raises
     ------
@@ -61,20 +61,21 @@ def index_of(f: Any) -> Index | None:
         It cannot be read.
     zerocopy.FormatError
         It is not an index, or names a file outside its folder.
+    """
+    name = os.fsdecode(f) if isinstance(f, (str, os.PathLike)) else ""
+    return _read(Path(name)) if name.endswith(_ENDING) else None
+
+
+def index_in(folder: Path) -> Index | None:
+    """Return the index that is in a folder, or None. Errors as :func:`index_named`.
+
+    Raises
+    ------
     zerocopy.UnsupportedError
         The folder holds several indices, and transformers would choose none of them.
     """
-    index = index_named(f)
-    if index is not None or not isinstance(f, (str, os.PathLike)) or not os.path.isdir(f):  # noqa: PTH112  quicker
-        return index
-    found = _in_folder(Path(os.fsdecode(f)))
+    found = _in_folder(folder)
     return None if found is None else _read(found)
-
-
-def index_named(f: Any) -> Index | None:
-    """Return the index that a path names; None for anything else. Errors as :func:`index_of`."""
-    name = os.fsdecode(f) if isinstance(f, (str, os.PathLike)) else ""
-    return _read(Path(name)) if name.endswith(_ENDING) else None
 
 
 def load(index: Index, load_shard: Callable[[Path], Any]) -> dict[str, Any]:

@@ -61,27 +61,22 @@ def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
     names = list(dict.fromkeys(names))
     if not names:
         return {}, []
-    by_user, own = dict(user_globals.entries()), safe_globals.of_torch()
+    by_user = dict(user_globals.entries())
+    of_torch = (_torch.release_allow_list(), safe_globals.of_torch(), OF_OTHER_RELEASES)
     found: dict[Name, Any] = {}
     refused: list[Name] = []
     for name in names:
         pair = modern(name)
-        if pair is not None and pair[0] not in BLOCKED_MODULES:
-            if pair in by_user:
-                found[name] = by_user[pair]
-                continue
-            # torch's list is keyed by the joined path; a dot in the name would let another pair join to the same.
+        if pair is None or pair[0] in BLOCKED_MODULES:
+            refused.append(name)
+        elif pair in by_user:
+            found[name] = by_user[pair]
+        # torch's lists are keyed by the joined path; a dot in the name would let another pair join to the same.
+        elif "." not in pair[1] and (known := [listed for listed in of_torch if ".".join(pair) in listed]):
             path = ".".join(pair)
-            if "." not in pair[1] and path in _torch.release_allow_list():
-                found[name] = rebuild.SAFE.get(path, _torch.release_allow_list()[path])
-                continue
-            if "." not in pair[1] and path in own:
-                found[name] = rebuild.SAFE.get(path, own[path])
-                continue
-            if "." not in pair[1] and path in OF_OTHER_RELEASES:
-                found[name] = OF_OTHER_RELEASES[path]
-                continue
-        refused.append(name)
+            found[name] = rebuild.SAFE.get(path, known[0][path])
+        else:
+            refused.append(name)
     if refused and safe_globals.import_awaited(".".join(pair) for pair in map(modern, refused) if pair):
         return look_up(names)
     return found, refused

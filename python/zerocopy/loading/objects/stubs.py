@@ -1,6 +1,6 @@
 """Stands in for what a file names and no list has: the data of its objects without their code.
 
-The native builder is given this module in place of the module ``builder``. The two agree on everything but
+The native builder is given a :class:`StubBuilder` in place of the module ``builder``. The two agree on everything but
 objects of unknown classes, and calls that are handed such an object.
 """
 
@@ -11,21 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerocopy.loading.objects import allowlist, builder, rebuild
-from zerocopy.loading.objects.builder import (
-    Counter,
-    Size,
-    device,
-    dtype,
-    native_global,
-    tensor_over,
-    typed_storage,
-)
 from zerocopy.loading.objects.global_names import Name
-
-__all__ = [
-    "Counter", "Size", "append", "call", "create", "device", "dtype", "native_global", "parameter",
-    "set_attributes", "set_item", "set_state", "tensor_over", "typed_storage",
-]  # fmt: skip
 
 # Rebuild functions have fewer arguments.
 _MANY = 64
@@ -100,61 +86,76 @@ def allow(names: Iterable[Name]) -> dict[Name, Any]:
     return found
 
 
-def call(function: Any, arguments: tuple[Any, ...]) -> Any:
-    """Return ``function(*arguments)`` where both are known (REDUCE)."""
-    if function is rebuild.rebuild_from_type_v2 and len(arguments) == 4:
-        make, cls, its_arguments, state = arguments
-        if isinstance(cls, UnknownGlobal) and isinstance(its_arguments, tuple):  # a subclass of Tensor
-            return Stub(cls, (call(make, its_arguments),), state)
-    if is_unknown(function) or hold_unknown(arguments):
-        return Stub(function, arguments)
-    return builder.call(function, arguments)
+class StubBuilder:
+    """Makes stubs of objects that cannot be made, and leaves all others to another builder.
+
+    Parameters
+    ----------
+    inner : object
+        The module :mod:`zerocopy.loading.objects.builder`, or what replaces it.
+    """
+
+    takes_modules = True  # of legacy files, which torch saved with the source of their classes
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def call(self, function: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return ``function(*arguments)`` where both are known (REDUCE)."""
+        if function is rebuild.rebuild_from_type_v2 and len(arguments) == 4:
+            make, cls, its_arguments, state = arguments
+            if isinstance(cls, UnknownGlobal) and isinstance(its_arguments, tuple):  # a subclass of Tensor
+                return Stub(cls, (self.call(make, its_arguments),), state)
+        if is_unknown(function) or hold_unknown(arguments):
+            return Stub(function, arguments)
+        return self._inner.call(function, arguments)
+
+    def create(self, cls: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return ``cls.__new__(cls, *arguments)`` where both are known (NEWOBJ)."""
+        if is_unknown(cls) or hold_unknown(arguments):
+            return Stub(cls, arguments)
+        return self._inner.create(cls, arguments)
+
+    def parameter(self, data: Any, requires_grad: bool) -> Any:
+        """Return ``torch.nn.Parameter(data, requires_grad)`` if the data are known."""
+        if is_unknown(data):
+            return Stub(rebuild.rebuild_parameter, (data, requires_grad))
+        return self._inner.parameter(data, requires_grad)
+
+    def set_state(self, target: Any, state: Any) -> None:
+        """Give an object its state (BUILD)."""
+        if isinstance(target, Stub):
+            target.state = state
+        else:
+            self._inner.set_state(target, state)
+
+    def set_attributes(self, target: Any, state: Any) -> None:
+        """Give a parameter or an ``OrderedDict`` attributes."""
+        if isinstance(target, Stub):
+            target.state = state
+        else:
+            self._inner.set_attributes(target, state)
+
+    def append(self, target: Any, item: Any) -> None:
+        """Append to an object (APPEND)."""
+        if isinstance(target, Stub):
+            target.items.append(item)
+        else:
+            self._inner.append(target, item)
+
+    def set_item(self, target: Any, key: Any, value: Any) -> None:
+        """Set an item of an object (SETITEM)."""
+        if isinstance(target, Stub):
+            target.entries.append((key, value))
+        else:
+            self._inner.set_item(target, key, value)
 
 
-def create(cls: Any, arguments: tuple[Any, ...]) -> Any:
-    """Return ``cls.__new__(cls, *arguments)`` where both are known (NEWOBJ)."""
-    if is_unknown(cls) or hold_unknown(arguments):
-        return Stub(cls, arguments)
-    return builder.create(cls, arguments)
-
-
-def parameter(data: Any, requires_grad: bool) -> Any:
-    """Return ``torch.nn.Parameter(data, requires_grad)`` if the data are known."""
-    if is_unknown(data):
-        return Stub(rebuild.rebuild_parameter, (data, requires_grad))
-    return builder.parameter(data, requires_grad)
-
-
-def set_state(target: Any, state: Any) -> None:
-    """Give an object its state (BUILD)."""
-    if isinstance(target, Stub):
-        target.state = state
-    else:
-        builder.set_state(target, state)
-
-
-def set_attributes(target: Any, state: Any) -> None:
-    """Give a parameter or an ``OrderedDict`` attributes."""
-    if isinstance(target, Stub):
-        target.state = state
-    else:
-        builder.set_attributes(target, state)
-
-
-def append(target: Any, item: Any) -> None:
-    """Append to an object (APPEND)."""
-    if isinstance(target, Stub):
-        target.items.append(item)
-    else:
-        builder.append(target, item)
-
-
-def set_item(target: Any, key: Any, value: Any) -> None:
-    """Set an item of an object (SETITEM)."""
-    if isinstance(target, Stub):
-        target.entries.append((key, value))
-    else:
-        builder.set_item(target, key, value)
+#: Makes real tensors.
+BUILDER = StubBuilder(builder)
 
 
 def is_unknown(value: Any) -> bool:

@@ -13,11 +13,13 @@ from zerocopy import _core, _torch
 from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import ClosedError, FormatError, UnsupportedError
-from zerocopy.loading import error_context, inputs
+from zerocopy.loading import archives, error_context, inputs
+from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata
 from zerocopy.loading.objects import allowlist, builder
+from zerocopy.loading.options import LoadOptions
 
-LoadArchive = Callable[[_C.Archive], Any]
+LoadArchive = Callable[[_C.Archive, LoadOptions], Any]
 
 _SAFETENSORS = struct.Struct("<Q2s")  # the length of the header, and how JSON begins
 
@@ -37,26 +39,25 @@ class Files:
     ----------
     folder : zerocopy.loading.formats.dcp_metadata.Folder
         The content of their ``.metadata``.
-    mode, backend : str
-        As for ``load``.
+    options : LoadOptions
+        How they are opened, and the archives that lie in them are loaded.
     windows : bool
         Whether they are mapped part by part.
     load_archive : callable
-        Loads one of the archives that lie in them.
+        Loads one of the archives.
     """
 
     def __init__(
         self,
         folder: dcp_metadata.Folder,
-        mode: str,
-        backend: str,
+        options: LoadOptions,
         *,
         windows: bool,
-        load_archive: LoadArchive,
+        load_archive: LoadArchive = archives.load,
     ) -> None:
-        self.folder, self._mode, self._load_archive = folder, mode, load_archive
+        self.folder, self._options, self._load_archive = folder, options, load_archive
         self._parts = {
-            file: inputs.open_parts(file, mode, backend, windows=windows)
+            file: inputs.open_parts(file, options.mode, options.backend, windows=windows)
             for file in dict.fromkeys(place.file for place in folder.places)
         }
 
@@ -93,17 +94,11 @@ class Files:
         self, name: str, entry: dcp_metadata.Chunked, chunk: dcp_metadata.Chunk
     ) -> ChunkPlace | None:
         place = chunk.place
-        with error_context.as_public_error(), error_context.naming(place.file, weights_only=True):
+        with error_context.naming(place.file):
             archive = self._archive(place)
             archive.require_there()
             read = _C.Lazy(
-                archive,
-                allowlist.resolve,
-                *_torch.restore_function("cpu"),
-                None,
-                "utf-8",
-                builder,
-                str(place.file),
+                archive, allowlist.resolve, staging.Destination(), "utf-8", builder, str(place.file)
             )
             if read.names() != [""]:
                 raise _no_chunk(name, place)
@@ -123,7 +118,7 @@ class Files:
             return part
         if part.is_contiguous():  # of a dimension of one element any number will do
             return part.as_strided(part.shape, strides)
-        if self._mode == "r+":
+        if self._options.mode == "r+":
             raise UnsupportedError(
                 f"{self.folder.name}: mode 'r+' cannot write to {shown(name)}, which does not lie row by row"
             )
@@ -137,7 +132,7 @@ class Files:
         _core.Budget(stored, complaint).charge(nbytes)
 
     def _joined(self, name: str, entry: dcp_metadata.Chunked, parts: Iterator[torch.Tensor]) -> torch.Tensor:
-        if self._mode == "r+":
+        if self._options.mode == "r+":
             raise UnsupportedError(
                 f"{self.folder.name}: mode 'r+' cannot write to {shown(name)}, which lies in several chunks"
             )
@@ -170,10 +165,10 @@ class Files:
         return archive
 
     def _loaded(self, place: dcp_metadata.ArchiveExtent) -> Any:
-        with error_context.as_public_error(), error_context.naming(place.file, weights_only=True):
+        with error_context.naming(place.file):
             archive = self._archive(place)
             archive.require_there()
-            loaded = self._load_archive(archive)
+            loaded = self._load_archive(archive, self._options)
             archive.require_unchanged()
             return loaded
 
