@@ -49,6 +49,11 @@ def table(
     return f"<table>{caption}<tr>{head}</tr>{body}{last}</table>{below}"
 
 
+def left_out(number: int, noun: str) -> str:
+    """Return "and 3 tensors more" for a table that does not show all; an empty string if it does."""
+    return f"and {count(number - MAX_ROWS, noun)} more" if number > MAX_ROWS else ""
+
+
 def table_of_tensors(title: str, infos: Sequence[Any]) -> str:
     """Return an HTML table of tensors, with bars of their bytes.
 
@@ -64,8 +69,8 @@ def table_of_tensors(title: str, infos: Sequence[Any]) -> str:
         (info.name or "''", dtype(info), shape(info), size(info.nbytes), Bar(100 * info.nbytes / largest))
         for info in infos
     )
-    rest = infos[MAX_ROWS:]
-    more = f"and {count(len(rest), 'tensor')} more, {size(total(rest))}" if rest else ""
+    more = left_out(len(infos), "tensor")
+    more = more and f"{more}, {size(total(infos[MAX_ROWS:]))}"
     return table(title, ("name", "dtype", "shape", "bytes", ""), rows, more=more)
 
 

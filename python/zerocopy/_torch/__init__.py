@@ -75,8 +75,10 @@ def bytes_of(storage: torch.UntypedStorage) -> memoryview:
     """Return the memory of a CPU storage. The result keeps the storage alive."""
     size = storage.nbytes()
     if size == 0:
-        return memoryview(b"")
-    return memoryview((ctypes.c_ubyte * size).from_address(storage.data_ptr())).cast("B")
+        return memoryview(bytearray())
+    memory = (ctypes.c_ubyte * size).from_address(storage.data_ptr())
+    memory._storage = storage  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
 
 
 def identity(storage: torch.UntypedStorage) -> int:

@@ -23,15 +23,11 @@ dtype = torch.dtype
 _prototypes: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
 _from_dlpack = torch._C._from_dlpack
-_untyped = getattr(
-    torch.Tensor, "untyped_storage" if hasattr(torch.Tensor, "untyped_storage") else "_storage"
-)
 
 
 def dtype_facts(dtype: torch.dtype) -> tuple[int, bool, bool]:
     """Return the bytes of an element, and whether it is complex, or a floating-point number."""
-    size = dtype.itemsize if hasattr(dtype, "itemsize") else torch._utils._element_size(dtype)
-    return size, dtype.is_complex, dtype.is_floating_point
+    return _torch.element_size(dtype), dtype.is_complex, dtype.is_floating_point
 
 
 def storage_facts(storage: torch.UntypedStorage) -> tuple[int, int, bool]:
@@ -54,7 +50,7 @@ def untyped_of_any(storage: Any) -> torch.UntypedStorage:
 
 def storage_of_dlpack(capsule: Any) -> torch.UntypedStorage:
     """Return a storage over the bytes of a DLPack capsule."""
-    return _untyped(_from_dlpack(capsule))
+    return _torch.untyped_of(_from_dlpack(capsule))
 
 
 def dlpack_device(storage: torch.UntypedStorage) -> tuple[int, int]:

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 import torch
 
+from zerocopy import _torch
+
 #: A pickled state of each generator, by its name.
 States = dict[str, bytes]
 
@@ -20,9 +22,7 @@ def states() -> States:
     """Return the states of all generators. NumPy's is left out where NumPy is not imported."""
     found = {
         "Python": pickle.dumps(random.getstate()),
-        "torch": torch.get_rng_state().numpy().tobytes()
-        if _has_numpy()
-        else _bytes_of(torch.get_rng_state()),
+        "torch": bytes(_torch.bytes_of(_torch.untyped_of(torch.get_rng_state()))),
     }
     if _has_numpy():
         found["NumPy"] = pickle.dumps(sys.modules["numpy"].random.get_state())
@@ -104,7 +104,3 @@ def _is_fresh(state: bytes) -> bool:
     """Return whether NumPy's generator was only seeded when NumPy was imported: its position is then at the end."""
     position: Any = pickle.loads(state)[2]
     return int(position) == 624
-
-
-def _bytes_of(tensor: torch.Tensor) -> bytes:
-    return bytes(tensor.tolist())

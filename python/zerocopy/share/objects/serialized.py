@@ -14,7 +14,6 @@ module that writes and reads calls defines.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -143,14 +142,14 @@ def build(
         Returns the transfer of tensors, instead of the usual one. Called if there are tensors.
     """
     if skeleton is None:
-        return buffers_of(archive, TRANSFER if resident is None else resident())
+        return buffers_of(archive, _USUAL if resident is None else _USUAL._replace(transfer=resident()))
     if resident is None:
-        buffers, notes = buffers_of(archive, TRANSFER)
+        buffers, notes = buffers_of(archive, _USUAL)
     else:
-        buffers, notes = buffers_of(archive, None, AS_IT_IS)
+        buffers, notes = buffers_of(archive, AS_IT_IS)
         here = {number for number, kind, *_ in notes if kind in _READ_HERE}
         if len(here) < len(buffers):
-            there, _ = buffers_of(archive, resident())
+            there, _ = buffers_of(archive, _USUAL._replace(transfer=resident()))
             buffers = [buffers[i] if i in here else buffer for i, buffer in enumerate(there)]
     with COLLECTOR_PAUSED:
         of_skeleton = []
@@ -171,21 +170,10 @@ def build(
             raise UnsupportedError(f"it cannot be built here: {type(error).__name__}: {error}") from error
 
 
-def buffers_of(archive: _C.Archive, way: Any, restore: tuple[Any, bool] | None = None) -> Any:
-    """Return what the machine makes of an archive: the buffers and the notes, or all of a plain object.
-
-    Parameters
-    ----------
-    archive : _C.Archive
-        The published archive.
-    way : DeviceTransfer
-        Of storages that are not to stay on the CPU; or what stands for one.
-    restore : tuple, optional
-        The treatment of storages that it does not copy; as in :func:`zerocopy._torch.restore_function`.
-    """
-    restored, cpu_as_is = restore or _RESTORE
+def buffers_of(archive: _C.Archive, destination: staging.Destination) -> Any:
+    """Return what the machine makes of an archive: the buffers and the notes, or all of a plain object."""
     with COLLECTOR_PAUSED:
-        return archive.load(archives.refuse_all, restored, cpu_as_is, way, "utf-8", builder, False)
+        return archive.load(archives.refuse_all, destination, "utf-8", builder)
 
 
 class _SkeletonUnpickler(pickle.Unpickler):
@@ -196,19 +184,13 @@ class _SkeletonUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-_RESTORE = _torch.restore_function(None)
-AS_IT_IS = _torch.restore_function("cpu")  # wherever it was: its pages, untouched
-TRANSFER = staging.transfer_to(None)  # what was on a GPU goes there from the shared pages
+AS_IT_IS = staging.Destination()  # wherever it was: its pages, untouched
+_USUAL = staging.destination_of(None)  # what was on a GPU goes there from the shared pages
+TRANSFER = _USUAL.transfer
 
 
 def _memory_of(typed: Any) -> memoryview:
-    """Return a storage's memory, which keeps the storage."""
-    storage = _torch.untyped(typed)
-    if storage.nbytes() == 0:
-        return memoryview(bytearray())
-    memory = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
-    memory._storage = storage  # type: ignore[attr-defined]
-    return memoryview(memory).cast("B")
+    return _torch.bytes_of(_torch.untyped(typed))
 
 
 def _memoryview(typed: Any, format: str, shape: list[int], readonly: bool) -> memoryview:

@@ -26,9 +26,6 @@ from zerocopy.share.patches.targets import Target, known_targets, targets_in
 
 log = logging.getLogger("zerocopy")
 
-_MISSING: Any = object()
-
-
 _wanted: dict[Target, Any] = {}  # with the function that waits for the module of each
 _replaced = Replacements()
 _save_guard = contextlib.ExitStack()  # over torch.save

@@ -65,7 +65,8 @@ def _filled(connection: socket.socket, entry: str, kind: Kind, device: torch.dev
 
     try:
         archive, _ = attach.checked(ready, answer.descriptors)
-        serialized.buffers_of(archive, ResidentPlacement(device, bring, elsewhere=None), serialized.AS_IT_IS)
+        placement = ResidentPlacement(device, bring, elsewhere=None)
+        serialized.buffers_of(archive, serialized.AS_IT_IS._replace(transfer=placement))
     finally:
         answer.close()
     return found[0] if found else torch.UntypedStorage(0)  # all of it was on other devices
