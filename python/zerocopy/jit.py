@@ -81,7 +81,7 @@ def load(
 def attempt(f: Any, map_location: Any, extra_files: dict[str, Any] | None, mode: str | None = None) -> Any:
     """Load, or raise: ``StockOnlyError`` where torch's own loader would do it."""
     begin = inputs.position_of(f)
-    with error_context.naming(f, weights_only=False):
+    with error_context.public(f, weights_only=False):
         archive = _opened(f, mode)
         module = torchscript.load(archive, map_location, extra_files)
         if begin is not None:

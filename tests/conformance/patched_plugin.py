@@ -75,7 +75,7 @@ class Count(logging.Handler):
 
 count = Count()
 # zerocopy.load and the patched functions all call this function.
-loading.load_file = count(loading.load_file)
+loading.load_diagnosed = count(loading.load_diagnosed)
 logging.getLogger("zerocopy").addHandler(count)
 logging.getLogger("zerocopy").setLevel(logging.DEBUG)
 zerocopy.patch(safetensors=importlib.util.find_spec("safetensors") is not None)

@@ -133,7 +133,7 @@ def convert(
 def _is_zip(source: Any) -> bool:
     if not isinstance(source, (str, os.PathLike)):
         return False
-    with error_context.naming(source):
+    with error_context.public(source):
         # It checks the file, and says what it is instead.
         return inputs.open_archive(source, windows=True).container == "zip"
 

@@ -152,7 +152,7 @@ def read_with_names(f: Any, options: LazyOptions) -> LazyFile:
         if isinstance(f, dcp_metadata.Folder):
             file = read_folder(f, safe)
         else:
-            with error_context.naming(f):
+            with error_context.public(f):
                 file = read_archive(open_archive(f, safe.load), safe)
     except pickle.UnpicklingError as error:
         if options.load.weights_only:

@@ -103,7 +103,7 @@ def _built(file: lazy_file.LazyFile, selection: Selection) -> Any:
 def _load_file(f: Any, options: LazyOptions, selection: Selection) -> Any:
     # To choose by names takes the safe machine: pickle's own knows of none.
     trusting = not options.load.weights_only and selection.is_of_all
-    with error_context.naming(f, weights_only=not trusting):
+    with error_context.public(f, weights_only=not trusting):
         begin = inputs.position_of(f)
         try:
             opened = lazy_file.open_archive(f, options.load)

@@ -31,6 +31,15 @@ class UnknownPickleError(pickle.UnpicklingError):
 
 
 UNKNOWN = (UnknownFormatError, UnknownPickleError)
+DIAGNOSES = (TarError, TorchScriptError, *UNKNOWN)
+
+
+def public_error(error: Exception) -> Exception:
+    """Return one of :data:`DIAGNOSES` as the exception that users know."""
+    public = type(error).__base__ or Exception
+    known: Exception = public(*error.args)
+    known.__dict__.update(error.__dict__)
+    return known
 
 
 class FileSample(NamedTuple):

@@ -1,4 +1,4 @@
-"""Puts the name of a file into errors about it."""
+"""Context managers for errors about a file: with its name, and as one of the public exceptions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerocopy.errors import Error, FormatError
-from zerocopy.loading import inputs
+from zerocopy.loading import diagnosis, inputs
 
 
 @contextlib.contextmanager
@@ -24,6 +24,16 @@ def naming(f: Any, weights_only: bool = True) -> Iterator[None]:
         if weights_only:
             error.args = (_named(f, error),)
         raise
+
+
+@contextlib.contextmanager
+def public(f: Any, weights_only: bool = True) -> Iterator[None]:
+    """Put in the file's name as :func:`naming`, and raise what it is instead of a checkpoint as a public exception."""
+    try:
+        with naming(f, weights_only):
+            yield
+    except diagnosis.DIAGNOSES as error:
+        raise diagnosis.public_error(error) from error.__cause__
 
 
 def _named(f: Any, error: object) -> str:

@@ -199,7 +199,7 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
     begin = inputs.position_of(f)
     name = inputs.name_of(f)
     try:
-        with error_context.naming(f):
+        with error_context.public(f):
             try:
                 archive = inputs.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
             except diagnosis.TarError:

@@ -113,18 +113,28 @@ def load(
     match inputs.located(f):
         case shard_index.Index() as index:
             # For a shard an index or a folder is none: a few of them could name each other without end.
-            return shard_index.load(index, lambda shard: load_file(shard, options))
+            return shard_index.load(index, lambda shard: _load_file(shard, options))
         case dcp_metadata.Folder() as folder:
             files = Files(folder, options, windows=False)
             return folder.nested({name: files.load(name) for name in folder.entries})
         case file:
-            return load_file(file, options)
+            return _load_file(file, options)
 
 
-def load_file(
+def _load_file(f: Any, options: LoadOptions) -> Any:
+    try:
+        return load_diagnosed(f, options)
+    except diagnosis.DIAGNOSES as error:
+        raise diagnosis.public_error(error) from error.__cause__
+
+
+def load_diagnosed(
     f: Any, options: LoadOptions, require: Callable[[_C.Archive, LoadOptions], None] | None = None
 ) -> Any:
-    """Load one file, a file object or a buffer. `require` may refuse an archive that was opened, by raising."""
+    """Load one file, or say what it is instead: raises one of ``diagnosis.DIAGNOSES`` too.
+
+    `require` may refuse an archive that was opened, by raising.
+    """
     begin = inputs.position_of(f)
     with error_context.naming(f, options.weights_only):
         try:
@@ -158,7 +168,7 @@ def _load_torchscript(f: Any, begin: int | None, archive: _C.Archive, options: L
         "'torch.load' received a zip file that looks like a TorchScript archive dispatching to 'torch.jit.load' "
         "(call 'torch.jit.load' directly to silence this warning)",
         UserWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
     try:
         return torchscript.load(archive, options.map_location, None)

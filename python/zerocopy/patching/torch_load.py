@@ -147,7 +147,7 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
         options = checked(
             call.map_location, call.pickle_module, weights_only, mmap, pickle_args=call.pickle_load_args
         )
-        result = loader.load_file(f, options, require)
+        result = loader.load_diagnosed(f, options, require)
         tally.add_served(placement)
         return result
     except diagnosis.UNKNOWN as error:  # the original says what it thinks of such a file
@@ -155,7 +155,7 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
     except (diagnosis.TarError, diagnosis.TorchScriptError) as error:
         # Under weights_only. Releases before 2.6 do not refuse: they extract the one and run the other.
         if not _torch.safe_by_default():
-            raise
+            raise diagnosis.public_error(error) from None
         raise in_torch_words(error) from error
     except UnsupportedError as error:
         reason = str(error)

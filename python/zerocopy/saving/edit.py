@@ -117,7 +117,7 @@ def _edit(path: str | os.PathLike[str], change: Callable[[PickleEditor], None], 
     with (
         _opened(Path(name)) as file,
         naming(os.fsdecode(name)),
-        error_context.naming(path),
+        error_context.public(path),
     ):
         if _core.container(file, os.fsdecode(name)) != "zip":
             raise UnsupportedError(

@@ -99,7 +99,7 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     >>> {key: (extent.offset % 4096, extent.size) for key, extent in zerocopy.storage_offsets(file.name).items()}
     {'0': (0, 16), '1': (0, 8)}
     """
-    with Path(path).open("rb") as file, error_context.naming(path):
+    with Path(path).open("rb") as file, error_context.public(path):
         try:
             storages = _core.examine(file.fileno(), os.fspath(path), 0)["storages"]
         except Error as error:  # the core says no more about a file that is not an archive

@@ -94,7 +94,7 @@ class Files:
         self, name: str, entry: dcp_metadata.Chunked, chunk: dcp_metadata.Chunk
     ) -> ChunkPlace | None:
         place = chunk.place
-        with error_context.naming(place.file):
+        with error_context.public(place.file):
             archive = self._archive(place)
             archive.require_there()
             read = _C.Lazy(
@@ -165,7 +165,7 @@ class Files:
         return archive
 
     def _loaded(self, place: dcp_metadata.ArchiveExtent) -> Any:
-        with error_context.naming(place.file):
+        with error_context.public(place.file):
             archive = self._archive(place)
             archive.require_there()
             loaded = self._load_archive(archive, self._options)
