@@ -111,11 +111,18 @@ def test_no_color_leaves_the_terminal_plain(command: str, here: Path) -> None:
     assert "\x1b" not in terminals.run_on_terminal([*ZEROCOPY, command, "names.pt"], 80, TERM="dumb")[1]
 
 
-@pytest.mark.parametrize("command", ["ls", "map", "scan", "show", "diff", "verify", "ls --json", "env"])
+@pytest.mark.parametrize(
+    "command", ["ls", "map", "scan", "show", "diff", "verify", "ls --json", "env", "plan --each"]
+)
 def test_head_1_ends_the_command_quietly(command: str, here: Path) -> None:
     torch.save({f"layer.{i}.weight.{'x' * 60}": torch.ones(1) for i in range(3000)}, here / "many.pt")
     torch.save({"layer.0": torch.ones(1)}, here / "other.pt")
-    files = {"show": "many.pt layer.0.weight." + "x" * 60, "diff": "many.pt other.pt --max 0", "env": ""}
+    files = {
+        "plan --each": "--ranks 64 many.pt",
+        "show": "many.pt layer.0.weight." + "x" * 60,
+        "diff": "many.pt other.pt --max 0",
+        "env": "",
+    }
     line = f"{sys.executable} -m zerocopy {command} {files.get(command, 'many.pt')} | head -1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
     assert done.stderr == "" and done.stdout.count("\n") == 1

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
-from zerocopy.cli import reading
-from zerocopy.cli.output import escaped, flush, print_error, say, say_json, silence_stdout
+from zerocopy.cli import guard, reading
+from zerocopy.cli.output import escaped, say, say_json
 from zerocopy.display import count, size, spread
-from zerocopy.errors import Error
 
 if TYPE_CHECKING:
     from zerocopy.distributed.planning import ShardPlan
@@ -86,7 +84,8 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     except ValueError as error:
         parser.error(f"--stripe: {error}")
     torch.set_num_threads(1)  # many small sums: other threads would be waited for, and not help
-    try:
+
+    def plan() -> int:
         mesh = (options.ranks // options.tp, options.tp)
         found = shard_plan(options.file, mesh, lambda info: placements(info, rowwise, options.replicate))
         servers = found.servers(options.servers, stripe) if options.servers else []
@@ -94,16 +93,9 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
             say_json(_as_json(found, options, servers))
         else:
             say(_lines(found, options, servers))
-        flush()
-    except (Error, UnpicklingError, OSError, ValueError) as error:
-        print_error(f"zerocopy plan: {escaped(options.file)}: {escaped(str(error), 2000)}")
-        return reading.TROUBLE
-    except BrokenPipeError:
-        silence_stdout()
-        return reading.BROKEN_PIPE
-    except KeyboardInterrupt:
-        return reading.INTERRUPTED
-    return reading.FINE
+        return reading.FINE
+
+    return guard.guarded("plan", options.file, plan)
 
 
 def placements(info: TensorInfo, rowwise: re.Pattern[str], replicate: bool) -> tuple[int | None, int | None]:

@@ -23,7 +23,10 @@ NOT_A_CHECKPOINT = (
     "the .metadata of torch.distributed.checkpoint"
 )
 
-OF_DISTRIBUTED = "is a folder of torch.distributed.checkpoint, whose files have a format of its own: ls, show, diff and report take it"
+OF_DISTRIBUTED = (
+    "is a folder of torch.distributed.checkpoint, whose files have a format of its own: "
+    "ls, show, diff and report take it"
+)
 
 _DCP_METADATA = ".metadata"
 
