@@ -91,7 +91,7 @@ loaders = {
     "zerocopy.load(bert.h5)": lambda: zerocopy.load("bert.h5"),
 }
 for name, load in loaders.items():
-    ready, total = map(min, zip(*(seconds(load) for _ in range(5))))
+    ready, total = map(min, zip(*(seconds(load) for _ in range(20))))
     print(f"{name:24} ready {ready * 1000:8.2f} ms   consume {total * 1000:7.1f} ms")
 
 # %% [markdown]
