@@ -56,7 +56,7 @@ zerocopy.convert("bert.pt", "bert.h5")
 weight = model["words"].weight
 with h5py.File("bert.h5") as file:
     sizes = {name: dataset.size for name, dataset in file["archive/data"].items()}
-    name = next(name for name, size in sizes.items() if size == weight.nbytes)
+    name = next(name for name, size in sizes.items() if size == 4 * weight.numel())
     offset = file[f"archive/data/{name}"].id.get_offset()
 with open("bert.h5", "rb") as file:
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -91,7 +91,7 @@ loaders = {
     "zerocopy.load(bert.h5)": lambda: zerocopy.load("bert.h5"),
 }
 for name, load in loaders.items():
-    ready, total = map(min, zip(*(seconds(load) for _ in range(5))))
+    ready, total = map(min, zip(*(seconds(load) for _ in range(20))))
     print(f"{name:24} ready {ready * 1000:8.2f} ms   consume {total * 1000:7.1f} ms")
 
 # %% [markdown]

@@ -66,7 +66,7 @@ def machine() -> str:
     )
     return (
         f"Run with PyTorch {torch.__version__} and Python {platform.python_version()}, on "
-        f"{len(os.sched_getaffinity(0))} processors ({model}). Times are those of one run; "
+        f"{len(os.sched_getaffinity(0))} processors ({model}). Times are those of one run beside other work; "
         "[benchmarks.md](../benchmarks.md) has medians of a quiet machine."
     )
 
