@@ -55,9 +55,9 @@ class CMakeBuild(build_ext):
             source += ["-G", "Ninja"]
         options = [f"-DPython_EXECUTABLE={sys.executable}", *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
         run("cmake", *source, *options)
-        # It may have bridges of an earlier configuration.
-        shutil.rmtree(BUILD / "bridges", ignore_errors=True)
         module = ext.name.rpartition(".")[2]
+        if module == "_C":  # the folder may have bridges of an earlier configuration
+            shutil.rmtree(BUILD / "bridges", ignore_errors=True)
         targets = [module, "bridges"] if module == "_C" else [module]
         run("cmake", "--build", str(BUILD), "--target", *targets, "--parallel", str(os.cpu_count() or 1))
 
