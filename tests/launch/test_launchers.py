@@ -42,7 +42,9 @@ def ranks_of(command: list[str], folder: Path) -> list[dict[str, object]]:
         [sys.executable, *command, "train.py"], "--epochs", 3, cwd=folder, timeout=240, USE_LIBUV="0"
     )
     if "without libuv" in done.stderr:
-        pytest.skip("torchrun of this release asks for libuv all the same, without which this torch was built")
+        pytest.skip(
+            "torchrun of this release asks for libuv all the same, without which this torch was built"
+        )
     assert done.returncode == 0, done.stderr
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Child
+from fork_server import ForkServer
 
 import zerocopy
 from zerocopy import _C, _core
@@ -53,14 +54,22 @@ sys.exit(3)
 """
 
 
+@pytest.fixture(scope="module")
+def forked_with_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """Run Python code in a process that was forked with torch imported, but not zerocopy."""
+    made = ForkServer(tmp_path_factory.mktemp("fork_server"), has_zerocopy=False)
+    yield made.run
+    made.close()
+
+
 @pytest.mark.parametrize("names", ["no name", "every name"])
-def test_import_changes_nothing(child: Child, names: str) -> None:
-    done = child(IMPORT, names)
+def test_import_changes_nothing(forked_with_torch: Child, names: str) -> None:
+    done = forked_with_torch(IMPORT, names)
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
-def test_import_beside_torch_imports_only_what_load_needs(child: Child) -> None:
-    done = child(
+def test_import_beside_torch_imports_only_what_load_needs(forked_with_torch: Child) -> None:
+    done = forked_with_torch(
         "import torch, zerocopy, sys; print(*(name for name in sys.modules if name[:9] == 'zerocopy.'))"
     )
     packages = {name.split(".")[1] for name in done.stdout.split()}
@@ -85,8 +94,8 @@ def test_import_alone_suffices(child: Child) -> None:
 
 
 @pytest.mark.parametrize("module", ["lazy.checkpoint", "errors", "gds", "jit", "share"])
-def test_any_module_can_be_the_first_to_be_imported(child: Child, module: str) -> None:
-    done = child(f"import zerocopy.{module}")
+def test_any_module_can_be_the_first_to_be_imported(forked_with_torch: Child, module: str) -> None:
+    done = forked_with_torch(f"import zerocopy.{module}")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -158,9 +167,9 @@ def test_names_that_are_not_there() -> None:
     assert set(zerocopy.__all__) <= set(dir(zerocopy))
 
 
-def test_loading_says_nothing(child: Child, tmp_path: Path) -> None:
+def test_loading_says_nothing(forked_with_torch: Child, tmp_path: Path) -> None:
     torch.save({"a": torch.ones(2)}, tmp_path / "a.pt")
-    done = child("import sys, zerocopy; zerocopy.load(sys.argv[1])", tmp_path / "a.pt")
+    done = forked_with_torch("import sys, zerocopy; zerocopy.load(sys.argv[1])", tmp_path / "a.pt")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

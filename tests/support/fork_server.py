@@ -1,4 +1,4 @@
-"""A Python in which torch and zerocopy are imported, and which forks for each piece of code.
+"""A Python in which torch is imported, and zerocopy as a rule, and which forks for each piece of code.
 
 A test that may end in a signal, or is about a process's end, needs a process of its own; here one costs some
 milliseconds instead of an import of torch. The code runs as ``__main__``, and its end is that of the interpreter.
@@ -18,7 +18,7 @@ from sanitizer import SANITIZED
 
 SERVE = """
 import gc, json, os, signal, sys
-import torch, zerocopy
+import torch
 
 def orders():
     for line in iter(sys.stdin.readline, ""):
@@ -29,8 +29,6 @@ def orders():
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
     sys.exit()
 
-for public in zerocopy.__all__:  # a child may give up its privileges, and could then import nothing
-    getattr(zerocopy, public)
 gc.freeze()  # collections leave torch's own hundred thousand objects alone: half of the time of an end
 order = orders()
 signal.alarm(order["seconds"])
@@ -43,22 +41,31 @@ os.environ.clear()
 os.environ.update(order["environment"])
 os.chdir(order["cwd"])
 code = compile(order["code"], "<child>", "exec")
-del order, orders, name, public, stream, flags, descriptor
+del order, orders, name, stream, flags, descriptor
 exec(code)
+"""
+ZEROCOPY = """
+import zerocopy
+for public in zerocopy.__all__:  # a child may give up its privileges, and could then import nothing
+    getattr(zerocopy, public)
+del public
 """
 
 
 class ForkServer:
     """Runs code in forked children, one at a time.
 
-    `imports` are further modules that the children find imported; `environment` is added to the environment.
+    `imports` are further modules that the children find imported. Without `has_zerocopy` they have torch alone, to
+    import zerocopy themselves. `environment` is added to the environment.
     """
 
-    def __init__(self, folder: Path, imports: Sequence[str] = (), **environment: str) -> None:
+    def __init__(
+        self, folder: Path, imports: Sequence[str] = (), has_zerocopy: bool = True, **environment: str
+    ) -> None:
         self._folder = folder
         lines = [f"import {name}\n" for name in imports]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "".join([*lines, SERVE])],
+            [sys.executable, "-c", "".join([*lines, ZEROCOPY if has_zerocopy else "", SERVE])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
