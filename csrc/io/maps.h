@@ -20,7 +20,7 @@ struct FileMapping {
   bool shared;
   bool writable;
   std::string identity;  // device and inode, as the kernel writes them
-  std::string path;  // as the kernel reports it: with " (deleted)" if the file has no name any more
+  std::string path;      // as the kernel reports it: with " (deleted)" if the file has no name any more
 };
 
 // Parses one line. Returns nullopt for private memory without a file. Shared memory may have no path.

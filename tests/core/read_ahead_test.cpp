@@ -139,14 +139,17 @@ TEST_F(AheadTest, KernelReadsExpectedRanges) {
   const PartSource source(std::make_shared<FileSource>(open(), 100), {100, 12 * kMiB}, {});
   bool cached = false;
   for (int attempt = 0; attempt < 20 && !cached; ++attempt) {
-    // A busy disk refuses such reads. A refused page stays in the cache without content, and is not read again.
+    // A busy disk refuses such reads. A refused page stays in the cache without content, and is not read
+    // again.
     drop_pages();
     source.expect(ranges, 50);
     cached = are_cached_soon(mapped, expected);
   }
   if (!cached) {
     drop_pages();
-    for (const std::uint64_t offset : expected) ::posix_fadvise(file.descriptor(), offset, 30, POSIX_FADV_WILLNEED);
+    for (const std::uint64_t offset : expected) {
+      ::posix_fadvise(file.descriptor(), static_cast<off_t>(offset), 30, POSIX_FADV_WILLNEED);
+    }
     if (!are_cached_soon(mapped, expected)) GTEST_SKIP() << "a kernel that drops the advice itself";
   }
   EXPECT_TRUE(cached);
@@ -223,8 +226,8 @@ TEST(Maps, Lines) {
   EXPECT_TRUE(nameless->shared);
   EXPECT_FALSE(nameless->writable);
   for (const char* line : {"", "7f00", "7f00-7f2c", "7f00-7f2c rw-p", "7f00-7f2c rw-p 00001000 fe:00 0",
-                           "7f00-7f2c rw-p 00001000 00:00 0 [heap]",
-                           "7f00-7f2c rw-p 00001000 00:00 0 ", "7f00-7f2c rw 00001000 fe:00 1 /a", "x-y rw-p 00001000 fe:00 1 /a"}) {
+                           "7f00-7f2c rw-p 00001000 00:00 0 [heap]", "7f00-7f2c rw-p 00001000 00:00 0 ",
+                           "7f00-7f2c rw 00001000 fe:00 1 /a", "x-y rw-p 00001000 fe:00 1 /a"}) {
     EXPECT_FALSE(mapping_in_line(line)) << line;
   }
 }

@@ -226,7 +226,7 @@ def test_refused(save: Saver, change: Any, error: type[Exception]) -> None:
 
 
 def test_unknown_name_is_refused_with_the_names_of_the_file(save: Saver) -> None:
-    with pytest.raises(KeyError, match=r"no entry is named nothing; there are .*first"):
+    with pytest.raises(KeyError, match=r"no entry is named nothing; on the first level are .*first"):
         zerocopy.drop_keys(save(state()), ["nothing"])
 
 

@@ -70,7 +70,7 @@ class LoadPlanner(DefaultLoadPlanner):
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
         """Return the tensor that an item is read into. Called for each item."""
-        found = self.state_dict.get(index.fqn)
+        found: Any = self.state_dict.get(index.fqn)
         if type(found) in _TENSORS and (index.offset is None or not any(index.offset)):
             return found
         return super().lookup_tensor(index)

@@ -119,7 +119,8 @@ class CheckpointReader(StorageReader):
         """Keep the items, and make them cheap to send. Add this rank's origin if ranks share parts."""
         self._items = PlanItems(plan.items)
         origin = sharing.origin() if self._shares() else plan.storage_data
-        return dataclasses.replace(plan, items=self._items, storage_data=origin)
+        items: Any = self._items  # a sequence in the place of the list that LoadPlan declares
+        return dataclasses.replace(plan, items=items, storage_data=origin)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """Choose a reader for each part that several ranks need. The coordinator calls this."""
@@ -164,7 +165,8 @@ class CheckpointReader(StorageReader):
         returned, own = plan.items, self._items
         if own is None or not isinstance(returned, PlanItems) or returned.token != own.token:
             return plan
-        return dataclasses.replace(plan, items=own.items)
+        items: Any = own.items
+        return dataclasses.replace(plan, items=items)
 
     def _shares(self) -> bool:
         return self._broadcast != "off" and dist.is_available() and dist.is_initialized()

@@ -145,9 +145,9 @@ class PickleEditor:
             raise TypeError(f"expected a str as name, got {name!r}")
         matches = list(_matches(self._root.value, name, ""))
         if not matches:
-            raise KeyError(
-                f"no entry is named {shown(name)}; there are {listed(map(shown, self.names()), 5)}"
-            )
+            keys = (entry.key.value.key for entry in self._root.value.entries)
+            known = listed((shown(key) for key in keys if key is not None), 5)
+            raise KeyError(f"no entry is named {shown(name)}; on the first level are {known}")
         if len(matches) > 1:
             raise ValueError(f"{name!r} is the name of several entries")
         return matches[0]
