@@ -142,13 +142,17 @@ def _content(path: Path) -> bytes:
 
 
 def _unpickled(content: bytes) -> Any:
-    # The machine reads pickles that are in archives.
+    opened = _C.Archive.open_buffer(as_archive(content), "c", None)
+    return opened.load(stubs.allow, staging.Destination(), "utf-8", stubs.BUILDER)
+
+
+def as_archive(content: bytes) -> memoryview:
+    """Return an archive around the content of ``.metadata``: the machine reads pickles that are in archives."""
     wrapped = io.BytesIO()
     with zipfile.ZipFile(wrapped, "w") as archive:
         archive.writestr("metadata/data.pkl", content)
         archive.writestr("metadata/version", "3\n")
-    opened = _C.Archive.open_buffer(wrapped.getbuffer(), "c", None)
-    return opened.load(stubs.allow, staging.Destination(), "utf-8", stubs.BUILDER)
+    return wrapped.getbuffer()
 
 
 def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:
