@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
@@ -77,38 +78,37 @@ def reader() -> Any:
 
 def reports_on(
     path: str,
-    of_metadata: Callable[[OpenFile, Exception | None], Report],
-    of_data: Callable[[OpenFile, list[Archive]], Report],
+    of_metadata: Callable[..., Report],
+    of_data: Callable[..., Report],
 ) -> Iterator[Report]:
     """Yield the reports on the files of a folder.
 
     Parameters
     ----------
     of_metadata : callable
-        Reports on ``.metadata``, and is given the reason why zerocopy does not read the folder.
+        Reports on ``.metadata``, given the open file and as ``fault`` the error why zerocopy does not read it, or None.
     of_data : callable
-        Reports on a data file and its archives, in the order of the file.
+        Reports on a data file, given the open file and as ``archives`` what is in it, in the order of the file.
     """
-    fault: Exception | None = None
-    files: dict[str, list[Archive]] = {}
-    try:
-        files = _archives_by_file(path)
-    except (Error, UnpicklingError) as error:
-        fault = error.with_traceback(None)
-    yield reading.report_of(str(Path(path, ".metadata")), lambda file: of_metadata(file, fault))
+    files, fault = _archives_by_file(path)
+    yield reading.report_of(str(Path(path, ".metadata")), partial(of_metadata, fault=fault))
     if fault is not None:
         return
-    for name in sorted({*files, *_data_files(path)}):
-        if Path(path, name).exists():
-            archives = sorted(files.get(name, ()), key=lambda archive: (archive.offset, archive.size))
-            yield reading.report_of(str(Path(path, name)), lambda file: of_data(file, archives))  # noqa: B023
-    if missing := [escaped(name) for name in files if not Path(path, name).exists()]:
+    there = {name for name in files if os.path.lexists(os.path.join(path, name))}  # noqa: PTH118  of a million
+    for name in sorted({*there, *(file.name for file in Path(path).glob("*.distcp"))}):
+        archives = sorted(files.get(name, ()), key=lambda archive: (archive.offset, archive.size))
+        yield reading.report_of(str(Path(path, name)), partial(of_data, archives=archives))
+    if missing := [escaped(name) for name in files if name not in there]:
         yield reading.TroubleReport(path, f"files that .metadata refers to do not exist: {listed(missing)}")
 
 
-def _archives_by_file(path: str) -> dict[str, list[Archive]]:
+def _archives_by_file(path: str) -> tuple[dict[str, list[Archive]], Exception | None]:
+    """Return the archives of each file of a folder, or the error why zerocopy does not read ``.metadata``."""
     dcp_metadata = reader()
-    folder = dcp_metadata.folder_of(path)
+    try:
+        folder = dcp_metadata.folder_of(path)
+    except (Error, UnpicklingError) as error:
+        return {}, error.with_traceback(None)
     if folder is None:
         raise Trouble(model_folder.NOT_A_CHECKPOINT)
     files: dict[Path, list[Archive]] = {}
@@ -120,12 +120,7 @@ def _archives_by_file(path: str) -> dict[str, list[Archive]]:
             begin = chunk.offsets if len(entry.chunks) > 1 else None
             place = chunk.place
             files.setdefault(place.file, []).append(Archive(name, begin, place.offset, place.length))
-    root = Path(path).absolute()
-    return {str(file.relative_to(root)): archives for file, archives in files.items()}
-
-
-def _data_files(path: str) -> Iterable[str]:
-    return (file.name for file in Path(path).glob("*.distcp"))
+    return {os.path.relpath(file, path): archives for file, archives in files.items()}, None
 
 
 def parts_of(
@@ -151,9 +146,7 @@ def _fault_of(part: FilePart) -> FormatError | None:
         return error.with_traceback(None)
     if container == "zip":
         return None
-    assert part.part is not None
-    offset, size = part.part
-    return FormatError(f"the {size} bytes at {offset:#x} are not a file of torch.save")
+    return FormatError(f"the {part.size} bytes at {part.offset:#x} are not a file of torch.save")
 
 
 def notes(file: OpenFile, archives: list[Archive]) -> Iterator[str]:
@@ -178,8 +171,7 @@ def facts_of_metadata(file: OpenFile, limit: int) -> dict[str, Any]:
     zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
         If the safe machine refuses the pickle.
     """
-    content = file.read(0, min(file.size, MAX_PICKLE))
     with open(os.memfd_create("metadata", os.MFD_CLOEXEC), "wb") as archive:  # noqa: PTH123  not a path
-        archive.write(reader().as_archive(content))
+        archive.write(reader().as_archive(file.read(0, min(file.size, MAX_PICKLE))))
         archive.flush()
         return _core.examine(archive.fileno(), file.path, limit)

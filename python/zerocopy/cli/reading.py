@@ -161,7 +161,7 @@ class FilePart(OpenFile):
 
     def __init__(self, whole: OpenFile, offset: int, size: int) -> None:
         self.path, self.descriptor, self.size = whole.path, whole.descriptor, size
-        self.part = (offset, size)
+        self.part, self.offset = (offset, size), offset
         self._whole = whole
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class FilePart(OpenFile):
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the part, fewer only at its end."""
-        return self._whole.read(self.part[0] + offset, min(size, self.size - offset))
+        return self._whole.read(self.offset + offset, min(size, self.size - offset))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

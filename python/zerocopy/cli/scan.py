@@ -180,7 +180,7 @@ def _examine_metadata(file: reading.OpenFile, fault: Exception | None) -> Scan:
         named += [name for name in facts["foreign"] if name not in own]
         reasons += [Reason("policy", text) for text in _refused_acts({**facts, **acts, "changed": changed})]
     except (Error, UnpicklingError) as error:
-        reasons.append(_structure(error))
+        reasons = reasons or [_structure(error)]
     refused = [name for name in dict.fromkeys(named) if not policy.running().allows(name)]
     if refused:
         reasons = [_not_allowed(refused)]
