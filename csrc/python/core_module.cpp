@@ -233,8 +233,7 @@ PYBIND11_MODULE(_core, module) {
   register_contents(module);
   register_elements(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
-  module.def("container", &container, py::arg("descriptor"), py::arg("name"),
-             py::arg("part") = py::none());
+  module.def("container", &container, py::arg("descriptor"), py::arg("name"), py::arg("part") = py::none());
   module.def("file_mappings", &list_file_mappings);
   module.def("is_unwritten", &unwritten, py::arg("pagemap"), py::arg("address"), py::arg("size"));
   module.def("crc32", &checksum, py::arg("content"), py::arg("crc") = 0);

@@ -139,7 +139,9 @@ def _place(**fields: Any) -> Callable[[Writer], None]:
 
 def _unused(value: Any) -> Callable[[Writer], None]:
     """In a place that zerocopy's reader does not look at: torch runs it all the same."""
-    return lambda writer: writer.places.update({next(iter(writer.places)): StorageInfo(**_fields(writer, value))})
+    return lambda writer: writer.places.update(
+        {next(iter(writer.places)): StorageInfo(**_fields(writer, value))}
+    )
 
 
 def _fields(writer: Writer, value: Any) -> dict[str, Any]:
@@ -176,7 +178,11 @@ def test_scan_of_hostile_metadata_is_unsafe_with_one_sentence(
     ],
 )
 def test_extent_that_is_not_an_archive_of_its_own_is_a_reason(
-    command: str, change: Callable[[Writer], None], text: str, writer: Writer, capsys: pytest.CaptureFixture[str]
+    command: str,
+    change: Callable[[Writer], None],
+    text: str,
+    writer: Writer,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     change(writer)
     _, report, _ = reports_of(command, writer.write(), capsys)

@@ -43,7 +43,11 @@ GLOBALS = CLASSES | {
     (b"builtins", b"getattr"),
     (_METADATA.encode(), b"_MEM_FORMAT_ENCODING"),
     (_OF_2_0.encode(), b"MEM_FORMAT_ENCODING"),
-    *((module, name) for module in (b"pathlib", b"pathlib._local") for name in (b"PosixPath", b"WindowsPath")),
+    *(
+        (module, name)
+        for module in (b"pathlib", b"pathlib._local")
+        for name in (b"PosixPath", b"WindowsPath")
+    ),
 }
 
 

@@ -169,7 +169,9 @@ def _examine_metadata(file: reading.OpenFile, fault: Exception | None) -> Scan:
     own = distributed_folder.GLOBALS
     reasons = [_structure(fault)] if fault else []
     found = [
-        one._replace(globals=[entry._replace(native=entry.native or entry.name in own) for entry in one.globals])
+        one._replace(
+            globals=[entry._replace(native=entry.native or entry.name in own) for entry in one.globals]
+        )
         for one in pickles.of_bare(file)
     ]
     named = [entry.name for one in found for entry in one.globals if not entry.native]

@@ -243,9 +243,7 @@ def _place(files: _Files, index: Any, info: Any) -> tuple[tuple[str, tuple[int, 
         if type(number) is not int or not 0 <= number < 1 << 62:
             raise ValueError(f"expected an offset and a length in bytes, found {described(number)}")
     begin = key.get("offset")
-    return (key["fqn"], None if begin is None else _extent(begin)), ArchiveExtent(
-        files[file], offset, length
-    )
+    return (key["fqn"], None if begin is None else _extent(begin)), ArchiveExtent(files[file], offset, length)
 
 
 def _chunked(
