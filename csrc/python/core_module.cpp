@@ -1,13 +1,16 @@
 // zerocopy._core: inspects files without torch, whose libraries _C needs.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "checkpoint/archive.h"
 #include "checkpoint/legacy_archive.h"
 #include "container/checksum.h"
 #include "container/safetensors.h"
 #include "container/zip.h"
+#include "io/file_part.h"
 #include "io/maps.h"
 #include "memory/budget.h"
 #include "pickle/effects.h"
@@ -69,13 +72,19 @@ py::dict scan(const py::object& buffer, std::size_t limit) {
                   py::arg("truncated") = found.truncated, py::arg("fault") = found.fault);
 }
 
-std::shared_ptr<const Source> source_of(int descriptor, const std::string& name) {
-  return std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
+// Offset and size of an archive inside a file; none for the whole file.
+using Part = std::optional<std::pair<std::uint64_t, std::uint64_t>>;
+
+std::shared_ptr<const Source> source_of(int descriptor, const std::string& name, const Part& part) {
+  auto whole = std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
+  if (!part) return whole;
+  return std::make_shared<const PartSource>(std::move(whole), Extent{part->first, part->second},
+                                            TransferOptions());
 }
 
 // Returns the container by the first bytes, as Archive::open does; "" for other files.
-std::string container(int descriptor, const std::string& name) {
-  const auto source = source_of(descriptor, name);
+std::string container(int descriptor, const std::string& name, const Part& part) {
+  const auto source = source_of(descriptor, name, part);
   const GilReleased released;
   if (is_hdf5(*source)) return "hdf5";
   if (SafetensorsHeader::recognises(*source)) return "safetensors";
@@ -123,9 +132,9 @@ const RecordType& storage_record() {
 }
 
 // Returns the ZipRecord of each record in the directory. Records with a bad local header have no
-// offset.
-py::list zip_records(int descriptor, const std::string& name) {
-  const Zip zip(source_of(descriptor, name));
+// offset. Offsets count from the start of the part.
+py::list zip_records(int descriptor, const std::string& name, const Part& part) {
+  const Zip zip(source_of(descriptor, name, part));
   const std::string root(zip.root());
   py::list records;
   for (std::size_t i = 0; i < zip.count(); ++i) {
@@ -145,7 +154,7 @@ py::list zip_records(int descriptor, const std::string& name) {
 
 // Returns the listing of an HDF5 file, or None if it needs h5py.
 py::object hdf5_listing(int descriptor, const std::string& name) {
-  const auto source = source_of(descriptor, name);
+  const auto source = source_of(descriptor, name, std::nullopt);
   std::optional<Hdf5Listing> listing;
   {
     const GilReleased released;
@@ -176,7 +185,8 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
 
 // Reads a checkpoint as a safe load does, without asking the allow-lists, and returns the questions
 // for them. Throws the errors of a load up to that point.
-py::dict examine(int descriptor, const std::string& name, std::size_t limit, const py::object& listing) {
+py::dict examine(int descriptor, const std::string& name, std::size_t limit, const py::object& listing,
+                 const Part& part) {
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;
   std::optional<Document> document;
@@ -185,7 +195,7 @@ py::dict examine(int descriptor, const std::string& name, std::size_t limit, con
   std::set<NamePair> externals;
   {
     const GilReleased released;
-    archive = open_listed(source_of(descriptor, name), nullptr, Mode::copy_on_write, std::move(listed));
+    archive = open_listed(source_of(descriptor, name, part), nullptr, Mode::copy_on_write, std::move(listed));
     if (!archive->is_torchscript()) {
       ParsedCheckpoint parsed = read_checkpoint(*archive);
       document = std::move(parsed.document);
@@ -223,12 +233,13 @@ PYBIND11_MODULE(_core, module) {
   register_contents(module);
   register_elements(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
-  module.def("container", &container, py::arg("descriptor"), py::arg("name"));
+  module.def("container", &container, py::arg("descriptor"), py::arg("name"), py::arg("part") = py::none());
   module.def("file_mappings", &list_file_mappings);
   module.def("is_unwritten", &unwritten, py::arg("pagemap"), py::arg("address"), py::arg("size"));
   module.def("crc32", &checksum, py::arg("content"), py::arg("crc") = 0);
-  module.def("zip_records", &zip_records, py::arg("descriptor"), py::arg("name"));
+  module.def("zip_records", &zip_records, py::arg("descriptor"), py::arg("name"),
+             py::arg("part") = py::none());
   module.def("hdf5_listing", &hdf5_listing, py::arg("descriptor"), py::arg("name"));
   module.def("examine", &examine, py::arg("descriptor"), py::arg("name"), py::arg("limit"),
-             py::arg("listing") = py::none());
+             py::arg("listing") = py::none(), py::arg("part") = py::none());
 }

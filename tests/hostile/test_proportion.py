@@ -25,7 +25,7 @@ from assembler import (
     tensor,
 )  # fmt: skip
 from conftest import Child
-from dcp_folders import Writer
+from dcp_folders import BytesStorageMetadata, MetadataIndex, StorageInfo, Writer
 from sanitizer import SANITIZED
 
 UTILS = "torch._utils"
@@ -158,6 +158,21 @@ def test_memory_in_proportion(file: str, entry: str, tmp_path: Path, forked: Chi
 
 def test_memory_of_scan_in_proportion_to_a_packed_pickle(tmp_path: Path, forked: Child) -> None:
     require_in_proportion(packed_pickle(tmp_path), "scan", forked)
+
+
+def many_places(folder: Path) -> Path:
+    """A name, a file that is not there, and a place for each of 40 000 values."""
+    writer = Writer(folder)
+    for i in range(40_000):
+        writer.entries[str(i)] = BytesStorageMetadata()
+        info = StorageInfo(relative_path=f"f{i}", offset=3 * i, length=1000)
+        writer.places[MetadataIndex(fqn=str(i), index=None)] = info
+    return writer.write()
+
+
+@pytest.mark.parametrize("entry", ["scan", "verify"])
+def test_memory_of_commands_in_proportion_to_places(entry: str, tmp_path: Path, forked: Child) -> None:
+    require_in_proportion(many_places(tmp_path), entry, forked)
 
 
 def require_in_proportion(path: Path, entry: str, forked: Child) -> None:

@@ -260,10 +260,9 @@ def _of_folder(path: str) -> Contents:
     """Return what is in a folder of torch.distributed.checkpoint: its metadata is a pickle that takes torch."""
     if not model_folder.is_distributed(path):
         raise Trouble(model_folder.NOT_A_CHECKPOINT)
-    try:
-        from zerocopy.loading.formats import dcp_metadata
-    except ImportError as error:
-        raise Trouble(f"a folder of torch.distributed.checkpoint takes torch: {error}") from None
+    from zerocopy.cli import distributed_folder
+
+    dcp_metadata = distributed_folder.reader()
     folder = dcp_metadata.folder_of(path)
     if folder is None:
         raise Trouble(model_folder.NOT_A_CHECKPOINT)

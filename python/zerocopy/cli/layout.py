@@ -36,6 +36,12 @@ class Record(NamedTuple):
     foreign: hdf5.DatasetReader | None = (
         None  # what reads its content, if it does not lie in the file as it is
     )
+    archive: str = ""  # the name of its archive, in a file of several
+
+    @property
+    def title(self) -> str:
+        """Its name in reports."""
+        return f"{self.archive}: {self.name}" if self.archive else self.name
 
     @property
     def place(self) -> int | None:
@@ -126,7 +132,7 @@ def records_of(file: OpenFile) -> list[Record]:
             record.crc,
             record.fault,
         )
-        for record in _core.zip_records(file.descriptor, file.path)
+        for record in _core.zip_records(file.descriptor, file.path, file.part)
     ]
 
 

@@ -113,6 +113,8 @@ class TroubleReport(NamedTuple):
 class OpenFile:
     """A regular file that is read by position. It never blocks, and one that shrinks is an exception."""
 
+    part: tuple[int, int] | None = None  # offset and size of a part that stands for the whole
+
     def __init__(self, path: str) -> None:
         if "\0" in path:
             raise Trouble("embedded null byte")
@@ -154,6 +156,22 @@ class OpenFile:
             offset += len(piece)
 
 
+class FilePart(OpenFile):
+    """A part of an open file that is read like a file of its own: offsets count from its start."""
+
+    def __init__(self, whole: OpenFile, offset: int, size: int) -> None:
+        self.path, self.descriptor, self.size = whole.path, whole.descriptor, size
+        self.part, self.offset = (offset, size), offset
+        self._whole = whole
+
+    def close(self) -> None:
+        """Do nothing: the whole file owns the descriptor."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the part, fewer only at its end."""
+        return self._whole.read(self.offset + offset, min(size, self.size - offset))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what these commands share."""
     parser.add_argument(
@@ -177,6 +195,14 @@ def files_of(path: str) -> list[str]:
     Trouble
         If a folder holds no checkpoint, or an index cannot be read.
     """
+    found = _located(path)
+    if isinstance(found, str):
+        raise Trouble(model_folder.OF_DISTRIBUTED)
+    return found
+
+
+def _located(path: str) -> list[str] | str:
+    """Return the files of :func:`files_of`; of a folder of ``torch.distributed.checkpoint`` its path."""
     if "\0" in path:
         raise Trouble("embedded null byte")
     try:
@@ -186,18 +212,26 @@ def files_of(path: str) -> list[str]:
     if isinstance(found, shard_index.Index):
         return [str(shard) for shard in found.shards]
     if os.path.isdir(found):  # noqa: PTH112  as in model_folder
-        is_distributed = model_folder.is_distributed(found)
-        raise Trouble(model_folder.OF_DISTRIBUTED if is_distributed else model_folder.NOT_A_CHECKPOINT)
+        if not model_folder.is_distributed(found):
+            raise Trouble(model_folder.NOT_A_CHECKPOINT)
+        return str(found)
     return [str(found)]
 
 
 def report_on(
-    command: str, options: argparse.Namespace, examine: Callable[[OpenFile], Report], verdicts: Sequence[str]
+    command: str,
+    options: argparse.Namespace,
+    examine: Callable[[OpenFile], Report],
+    examine_folder: Callable[[str], Iterator[Report]],
+    verdicts: Sequence[str],
 ) -> int:
-    """Examine every file and print what was found. Returns the exit code, the highest of all files."""
+    """Examine every file and print what was found. Returns the exit code, the highest of all files.
+
+    `examine_folder` yields the reports on a folder of ``torch.distributed.checkpoint``.
+    """
     reports: list[Report] = []
     try:
-        for report in _reports(options.files, examine):
+        for report in _reports(options.files, examine, examine_folder):
             reports.append(report)
             if isinstance(report, TroubleReport):
                 output.print_error(f"zerocopy {command}: {output.escaped(report.path)}: {report.why}")
@@ -241,26 +275,33 @@ def run_guarded(command: str, execute: Callable[[], int]) -> int:
     return TROUBLE
 
 
-def _reports(paths: Sequence[str], examine: Callable[[OpenFile], Report]) -> Iterator[Report]:
+def _reports(
+    paths: Sequence[str],
+    examine: Callable[[OpenFile], Report],
+    examine_folder: Callable[[str], Iterator[Report]],
+) -> Iterator[Report]:
     for path in paths:
         try:
-            files = files_of(path)
-        except OSError as error:
-            yield TroubleReport(path, error.strerror or type(error).__name__)
-        except Trouble as trouble:
-            yield TroubleReport(path, str(trouble))
-        else:
-            for file in files:
-                yield _report(file, examine)
+            found = _located(path)
+            if isinstance(found, str):
+                yield from examine_folder(found)
+            else:
+                for file in found:
+                    yield report_of(file, examine)
+        except (OSError, Trouble, MemoryError) as error:
+            yield _trouble(path, error)
 
 
-def _report(path: str, examine: Callable[[OpenFile], Report]) -> Report:
+def report_of(path: str, examine: Callable[[OpenFile], Report]) -> Report:
+    """Return the report on a file, also on one that is trouble."""
     try:
         with contextlib.closing(OpenFile(path)) as file:
             return examine(file)
-    except OSError as error:
+    except (OSError, Trouble, MemoryError) as error:
+        return _trouble(path, error)
+
+
+def _trouble(path: str, error: OSError | Trouble | MemoryError) -> TroubleReport:
+    if isinstance(error, OSError):
         return TroubleReport(path, error.strerror or type(error).__name__)
-    except Trouble as trouble:
-        return TroubleReport(path, str(trouble))
-    except MemoryError:
-        return TroubleReport(path, "out of memory")
+    return TroubleReport(path, str(error) if isinstance(error, Trouble) else "out of memory")

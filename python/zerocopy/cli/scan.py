@@ -15,7 +15,8 @@ from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 from zerocopy import _core
-from zerocopy.cli import layout, pickles, policy, reading
+from zerocopy.cli import distributed_folder, layout, pickles, policy, reading
+from zerocopy.cli.distributed_folder import Archive
 from zerocopy.cli.output import escaped, listed
 from zerocopy.cli.pickles import Global, Pickle
 from zerocopy.cli.reading import Reason
@@ -107,18 +108,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Scan the files, and return the exit code."""
-    return reading.report_on("scan", options, examine, _VERDICTS)
+    return reading.report_on("scan", options, examine, examine_folder, _VERDICTS)
+
+
+def examine_folder(path: str) -> Iterator[reading.Report]:
+    """Scan the files of a folder of ``torch.distributed.checkpoint``."""
+    return distributed_folder.reports_on(path, _examine_metadata, _examine_archives)
 
 
 def examine(file: reading.OpenFile) -> Scan:
     """Scan a file."""
-    container = layout.container_of(file)
+    return _examine(file, layout.container_of(file), _MAX_PICKLES)
+
+
+def _examine(file: reading.OpenFile, container: str, most: int) -> Scan:
+    """Scan a file, or an archive inside a file, and list `most` of its pickles."""
     kind, foreign, reasons = _as_the_loader(file, container)
     found: list[Pickle] = []
     more_pickles = False
     try:
         walked = _PICKLES[container](file)
-        found.extend(itertools.islice(walked, _MAX_PICKLES))
+        found.extend(itertools.islice(walked, most))
         more_pickles = next(walked, None) is not None
     except (
         Error,
@@ -129,8 +139,54 @@ def examine(file: reading.OpenFile) -> Scan:
     named = [entry.name for one in found if not one.stray for entry in one.globals if not entry.native]
     refused = [name for name in dict.fromkeys([*foreign, *named]) if not policy.running().allows(name)]
     if refused:
-        reasons.insert(0, Reason("globals", f"not allowed: {listed(map(printable, refused))}"))
+        reasons.insert(0, _not_allowed(refused))
     return Scan(file.path, kind, list(dict.fromkeys(reasons)), _notes(kind, found), found, more_pickles)
+
+
+def _examine_archives(file: reading.OpenFile, archives: list[Archive]) -> Scan:
+    """Scan each archive that ``.metadata`` finds in a data file as a file of its own."""
+    faults: dict[str, list[str]] = {}
+    found: list[Pickle] = []
+    more_pickles = False
+    for archive, part, fault in distributed_folder.parts_of(file, archives):
+        if fault is not None:
+            faults.setdefault("structure", []).append(f"{escaped(archive.name)}: {_structure(fault).text}")
+            continue
+        scanned = _examine(part, "zip", _MAX_PICKLES - len(found))
+        for reason in scanned.reasons:
+            faults.setdefault(reason.kind, []).append(f"{escaped(archive.name)}: {reason.text}")
+        more_pickles |= scanned.more_pickles
+        for one in scanned.found:
+            offset = None if one.offset is None else archive.offset + one.offset
+            found.append(one._replace(name=f"{archive.name}: {one.name}", offset=offset))
+    reasons = [Reason(kind, listed(texts)) for kind, texts in faults.items()]
+    notes = [*_notes("distributed", found), *distributed_folder.notes(file, archives)]
+    return Scan(file.path, "distributed", reasons, notes, found, more_pickles)
+
+
+def _examine_metadata(file: reading.OpenFile, fault: Exception | None) -> Scan:
+    """Scan ``.metadata``: torch unpickles the file, and lets it name and call anything."""
+    own = distributed_folder.GLOBALS
+    reasons = [_structure(fault)] if fault else []
+    found = [
+        one._replace(
+            globals=[entry._replace(native=entry.native or entry.name in own) for entry in one.globals]
+        )
+        for one in pickles.of_bare(file)
+    ]
+    named = [entry.name for one in found for entry in one.globals if not entry.native]
+    try:
+        facts = distributed_folder.facts_of_metadata(file, pickles.MAX_GLOBALS)
+        acts = {kind: [name for name in facts[kind] if name not in own] for kind in ("called", "created")}
+        changed = [name for name in facts["changed"] if name not in distributed_folder.CLASSES]
+        named += [name for name in facts["foreign"] if name not in own]
+        reasons += [Reason("policy", text) for text in _refused_acts({**facts, **acts, "changed": changed})]
+    except (Error, UnpicklingError) as error:
+        reasons = reasons or [_structure(error)]
+    refused = [name for name in dict.fromkeys(named) if not policy.running().allows(name)]
+    if refused:
+        reasons = [_not_allowed(refused)]
+    return Scan(file.path, "pickle", list(dict.fromkeys(reasons)), [], found, False)
 
 
 _PICKLES: dict[str, Callable[[reading.OpenFile], Iterator[Pickle]]] = {
@@ -157,7 +213,7 @@ def _as_the_loader(file: reading.OpenFile, container: str) -> tuple[str, list[Na
         return container, [], [_NEVER_LOADED[container]]
     try:
         listing = layout.listing_of(file) if container == "hdf5" else None
-        facts = _core.examine(file.descriptor, file.path, pickles.MAX_GLOBALS, listing)
+        facts = _core.examine(file.descriptor, file.path, pickles.MAX_GLOBALS, listing, file.part)
     except Error as error:
         return container, [], [_structure(error)]
     except UnpicklingError as error:
@@ -168,6 +224,10 @@ def _as_the_loader(file: reading.OpenFile, container: str) -> tuple[str, list[Na
     if not all(policy.running().allows(name) for name in foreign):
         return kind, foreign, []  # nor is it asked what the file does with them
     return kind, foreign, [Reason("policy", text) for text in _refused_acts(facts)]
+
+
+def _not_allowed(refused: list[Name]) -> Reason:
+    return Reason("globals", f"not allowed: {listed(map(printable, refused))}")
 
 
 def _structure(error: Exception) -> Reason:

@@ -9,7 +9,8 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerocopy import _core
-from zerocopy.cli import integrity, layout, reading
+from zerocopy.cli import distributed_folder, integrity, layout, reading
+from zerocopy.cli.distributed_folder import Archive
 from zerocopy.cli.integrity import Checked
 from zerocopy.cli.layout import Record
 from zerocopy.cli.output import Progress, escaped, listed
@@ -45,6 +46,7 @@ _MAX_NAMED = 1000  # damaged records in a report
 
 _EXAMINED = ("zip", "legacy", "safetensors", "hdf5")
 _NOT_TORCHS = ("safetensors", "hdf5")
+_NOT_COMPARED = "not compared: --compare does not take folders of torch.distributed.checkpoint"
 _NO_CHECKSUMS = {"hdf5": "data that are not packed have no checksums in this format"}
 
 
@@ -74,7 +76,7 @@ class Verification(NamedTuple):
         for note in self.notes:
             yield f"  note: {note}"
         for one in self.records if self.with_records else ():
-            yield f"  {one.sha256}  {one.crc:08x}  {one.state:<11}  {escaped(one.record.name)}"
+            yield f"  {one.sha256}  {one.crc:08x}  {one.state:<11}  {escaped(one.record.title)}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs."""
@@ -101,7 +103,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Verify the files, and return the exit code."""
     examine_file = functools.partial(examine, with_records=options.records, compare=options.compare)
-    return reading.report_on("verify", options, examine_file, _VERDICTS)
+    examine_folder = functools.partial(
+        distributed_folder.reports_on,
+        of_metadata=functools.partial(_examine_metadata, compare=options.compare),
+        of_data=functools.partial(_examine_archives, with_records=options.records, compare=options.compare),
+    )
+    return reading.report_on("verify", options, examine_file, examine_folder, _VERDICTS)
 
 
 def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool = False) -> Verification:
@@ -138,17 +145,8 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
     if container != "zip":
         notes.append(_NO_CHECKSUMS.get(container, "this format has no checksums"))
 
-    progress = Progress(f"zerocopy verify: {escaped(file.path)}:", file.size)
-    try:
-        sha256, checked = integrity.check(
-            file,
-            [record for record in records if not record.fault],
-            hashed=with_records,
-            bools={record.offset for dtype, record in storages if dtype == "bool"},
-            progress=progress,
-        )
-    finally:
-        progress.end()
+    bools = {record.offset for dtype, record in storages if dtype == "bool"}
+    sha256, checked = _check(file, records, bools, with_records)
     reasons += _damage(checked)
     notes += _notes(checked)
     if compare and container in _NOT_TORCHS:
@@ -170,15 +168,66 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
     return Verification(file.path, kind, file.size, sha256, reasons, notes, checked, with_records)
 
 
+def _check(
+    file: reading.OpenFile, records: list[Record], bools: set[int], with_records: bool
+) -> tuple[str, list[Checked]]:
+    """Return the hash of a file, and what is in its records. `bools` are offsets of storages."""
+    progress = Progress(f"zerocopy verify: {escaped(file.path)}:", file.size)
+    try:
+        sound = [record for record in records if not record.fault]
+        return integrity.check(file, sound, hashed=with_records, bools=bools, progress=progress)
+    finally:
+        progress.end()
+
+
+def _examine_archives(
+    file: reading.OpenFile, archives: list[Archive], *, with_records: bool, compare: bool
+) -> Verification:
+    """Verify a data file of a folder: each archive that ``.metadata`` finds there, and every byte."""
+    records: list[Record] = []
+    bools: set[int] = set()
+    faults, unchecked = [], []
+    for archive, part, fault in distributed_folder.parts_of(file, archives):
+        try:
+            if fault is not None:
+                raise fault
+            found = layout.records_of(part)
+            records += (
+                one._replace(offset=archive.offset + one.offset, archive=archive.name) for one in found
+            )
+            facts = _core.examine(part.descriptor, part.path, 0, None, part.part)
+            bools |= {archive.offset + one.offset for one in facts["storages"] if one.dtype == "bool"}
+        except FormatError as error:
+            faults.append(f"{escaped(archive.name)}: {escaped(str(error), _MAX_REASON_LENGTH)}")
+        except (Error, UnpicklingError) as error:
+            unchecked.append(f"{escaped(archive.name)}: {escaped(str(error), _MAX_REASON_LENGTH)}")
+    sha256, checked = _check(file, records, bools, with_records)
+    reasons = [Reason("structure", listed(faults))] if faults else []
+    notes = [f"whose bytes are which storage's was not checked: {listed(unchecked)}"] if unchecked else []
+    notes += [*_notes(checked), *distributed_folder.notes(file, archives), *[_NOT_COMPARED] * compare]
+    reasons += _damage(checked)
+    return Verification(file.path, "distributed", file.size, sha256, reasons, notes, checked, with_records)
+
+
+def _examine_metadata(file: reading.OpenFile, fault: Exception | None, *, compare: bool) -> Verification:
+    """Verify ``.metadata``: its bytes have no checksums."""
+    if fault is not None and not isinstance(fault, FormatError):
+        raise reading.Trouble(escaped(str(fault), _MAX_REASON_LENGTH))
+    reasons = [Reason("structure", escaped(str(fault), _MAX_REASON_LENGTH))] if fault else []
+    sha256, _ = _check(file, [], set(), False)
+    notes = ["this format has no checksums", *[_NOT_COMPARED] * compare]
+    return Verification(file.path, "pickle", file.size, sha256, reasons, notes, [], False)
+
+
 def _damage(checked: list[Checked]) -> Iterator[Reason]:
-    broken = [f"{escaped(one.record.name)} {one.fault}" for one in checked if one.fault]
+    broken = [f"{escaped(one.record.title)} {one.fault}" for one in checked if one.fault]
     if broken:
         yield Reason("structure", listed(broken, _MAX_NAMED))
-    unrecorded = {one.record.name for one in _without_checksums(checked)}
+    unrecorded = {one.record.title for one in _without_checksums(checked)}
     differing = [
-        escaped(one.record.name)
+        escaped(one.record.title)
         for one in checked
-        if one.state == "mismatch" and one.record.name not in unrecorded
+        if one.state == "mismatch" and one.record.title not in unrecorded
     ]
     if differing:
         yield Reason("checksum", f"CRC-32 differs: {listed(differing, _MAX_NAMED)}")
@@ -200,7 +249,7 @@ def _notes(checked: list[Checked]) -> Iterator[str]:
             yield "no CRC-32 of storages was recorded: all are 0, as zerocopy.save(checksum=False) and skip_data write"
     elif any(one.state == "mismatch" and not one.record.deflated for one in _storages(checked)):
         yield 'storages that were changed in place (mode "r+") keep the CRC-32 of what they were: docs/saving.md'
-    odd = [f"{escaped(one.record.name)} ({one.odd_bools})" for one in checked if one.odd_bools]
+    odd = [f"{escaped(one.record.title)} ({one.odd_bools})" for one in checked if one.odd_bools]
     if odd:
         yield f"bool storages with bytes that are neither 0 nor 1: {listed(odd)}"
 
@@ -222,7 +271,7 @@ def _storages(checked: list[Checked]) -> list[Checked]:
 
 def _json_of(one: Checked) -> dict[str, Any]:
     return {
-        "name": one.record.name,
+        "name": one.record.title,
         "offset": None if one.record.foreign else one.record.offset,
         "stored_size": one.record.stored_size,
         "size": one.record.size,

@@ -27,7 +27,7 @@ from zerocopy._native import _C
 from zerocopy.display import described, shown
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading.device import staging
-from zerocopy.loading.objects import stubs
+from zerocopy.loading.objects import builder, stubs
 
 _METADATA = ".metadata"
 _MAX_LENGTH = 1 << 30  # bytes
@@ -142,13 +142,49 @@ def _content(path: Path) -> bytes:
 
 
 def _unpickled(content: bytes) -> Any:
-    # The machine reads pickles that are in archives.
+    opened = _C.Archive.open_buffer(as_archive(content), "c", None)
+    return opened.load(stubs.allow, staging.Destination(), "utf-8", _ObjectBuilder(builder))
+
+
+class _Object(stubs.Stub):
+    """An object of ``.metadata``: its class and its attributes. Folders have millions, so each is small."""
+
+    def __init__(self, cls: stubs.UnknownGlobal) -> None:
+        self.callable, self.state = cls, None
+
+
+class _ObjectBuilder(stubs.StubBuilder):
+    """Makes the objects of ``.metadata``, which are no containers."""
+
+    def create(self, cls: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return an object of a class of torch."""
+        if isinstance(cls, stubs.UnknownGlobal) and not arguments:
+            return _Object(cls)
+        return super().create(cls, arguments)
+
+    def append(self, target: Any, item: Any) -> None:
+        """Append to a list."""
+        _require_container(target)
+        super().append(target, item)
+
+    def set_item(self, target: Any, key: Any, value: Any) -> None:
+        """Set an item of a dict."""
+        _require_container(target)
+        super().set_item(target, key, value)
+
+
+def _require_container(target: Any) -> None:
+    if isinstance(target, _Object):
+        raise TypeError(f"a {shown(_class_of(target))} is not a container")
+
+
+def as_archive(content: bytes) -> memoryview:
+    """Return an archive around the content of ``.metadata``: the machine reads pickles that are in archives."""
     wrapped = io.BytesIO()
     with zipfile.ZipFile(wrapped, "w") as archive:
         archive.writestr("metadata/data.pkl", content)
         archive.writestr("metadata/version", "3\n")
-    opened = _C.Archive.open_buffer(wrapped.getbuffer(), "c", None)
-    return opened.load(stubs.allow, staging.Destination(), "utf-8", stubs.BUILDER)
+    return wrapped.getbuffer()
 
 
 def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:
@@ -156,7 +192,8 @@ def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:
     budget = _core.Budget(size, "far more chunks than it spells out")
     if not isinstance(said["storage_data"], dict) or not isinstance(said["state_dict_metadata"], dict):
         raise TypeError("it is not what a FileSystemWriter writes")
-    places = dict(_place(folder, *item) for item in said["storage_data"].items())
+    files = _Files(folder)
+    places = dict(_place(files, *item) for item in said["storage_data"].items())
     entries: dict[str, Chunked | ArchiveExtent] = {}
     for key, value in said["state_dict_metadata"].items():
         if not isinstance(key, str):
@@ -182,10 +219,21 @@ def _state(value: Any, wanted: str) -> dict[str, Any]:
     return value.state
 
 
-def _place(folder: Path, index: Any, info: Any) -> tuple[tuple[str, tuple[int, ...] | None], ArchiveExtent]:
+class _Files(dict[str, Path]):
+    """Makes the path of each file once: a path takes more memory than all else that is kept of a chunk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __missing__(self, file: str) -> Path:
+        self[file] = path = self.folder / file
+        return path
+
+
+def _place(files: _Files, index: Any, info: Any) -> tuple[tuple[str, tuple[int, ...] | None], ArchiveExtent]:
     key, said = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
     if said.get("transform_descriptors"):
-        raise UnsupportedError(f"{folder}: written by an extension")
+        raise UnsupportedError(f"{files.folder}: written by an extension")
     file, offset, length = said["relative_path"], said["offset"], said["length"]
     if not isinstance(file, str) or not file or "\0" in file:
         raise TypeError("the file of a chunk is not a file name")
@@ -195,9 +243,7 @@ def _place(folder: Path, index: Any, info: Any) -> tuple[tuple[str, tuple[int, .
         if type(number) is not int or not 0 <= number < 1 << 62:
             raise ValueError(f"expected an offset and a length in bytes, found {described(number)}")
     begin = key.get("offset")
-    return (key["fqn"], None if begin is None else _extent(begin)), ArchiveExtent(
-        folder / file, offset, length
-    )
+    return (key["fqn"], None if begin is None else _extent(begin)), ArchiveExtent(files[file], offset, length)
 
 
 def _chunked(

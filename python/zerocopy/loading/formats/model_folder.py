@@ -25,7 +25,7 @@ NOT_A_CHECKPOINT = (
 
 OF_DISTRIBUTED = (
     "is a folder of torch.distributed.checkpoint, whose files have a format of its own: "
-    "ls, show, diff and report take it"
+    "ls, show, diff, report, scan and verify take it"
 )
 
 _DCP_METADATA = ".metadata"

@@ -1,0 +1,181 @@
+"""The files of a folder of ``torch.distributed.checkpoint``, and the archives that ``.metadata`` finds in each.
+
+``.metadata`` is a pickle of torch's own classes. A data file has archives of ``torch.save``, one behind the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, NamedTuple
+
+from zerocopy import _core
+from zerocopy.cli import reading
+from zerocopy.cli.layout import MAX_PICKLE
+from zerocopy.cli.output import escaped, listed
+from zerocopy.cli.reading import FilePart, OpenFile, Report, Trouble
+from zerocopy.errors import Error, FormatError
+from zerocopy.loading.formats import model_folder
+
+_METADATA = "torch.distributed.checkpoint.metadata"
+_OF_2_0 = "torch.distributed._shard.sharded_tensor.metadata"
+
+#: The classes that torch writes into ``.metadata``.
+CLASSES = frozenset(
+    (module.encode(), name.encode())
+    for module, names in {
+        _METADATA: (
+            *("Metadata", "MetadataIndex", "StorageMeta", "BytesStorageMetadata"),
+            *("ChunkStorageMetadata", "TensorProperties", "TensorStorageMetadata"),
+        ),
+        _OF_2_0: ("TensorProperties",),
+        "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+    }.items()
+    for name in names
+)
+
+#: All that torch writes there. Python names a member of an enumeration with getattr. No result of a call may be called
+#: or changed, so getattr only leads to constants.
+GLOBALS = CLASSES | {
+    (b"builtins", b"getattr"),
+    (_METADATA.encode(), b"_MEM_FORMAT_ENCODING"),
+    (_OF_2_0.encode(), b"MEM_FORMAT_ENCODING"),
+    *(
+        (module, name)
+        for module in (b"pathlib", b"pathlib._local")
+        for name in (b"PosixPath", b"WindowsPath")
+    ),
+}
+
+
+class Archive(NamedTuple):
+    """An archive of ``torch.save`` in a data file: the name of its tensor or value, and where it lies in bytes."""
+
+    entry: str
+    begin: tuple[int, ...] | None  # where the chunk begins in its tensor, if there are several
+    offset: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """The name in reports."""
+        return self.entry if self.begin is None else f"{self.entry}{list(self.begin)}"
+
+
+def reader() -> Any:
+    """Return the module that reads ``.metadata``.
+
+    Raises
+    ------
+    Trouble
+        If torch is missing.
+    """
+    try:
+        from zerocopy.loading.formats import dcp_metadata
+    except ImportError as error:
+        raise Trouble(f"a folder of torch.distributed.checkpoint takes torch: {error}") from None
+    return dcp_metadata
+
+
+def reports_on(
+    path: str,
+    of_metadata: Callable[..., Report],
+    of_data: Callable[..., Report],
+) -> Iterator[Report]:
+    """Yield the reports on the files of a folder.
+
+    Parameters
+    ----------
+    of_metadata : callable
+        Reports on ``.metadata``, given the open file and as ``fault`` the error why zerocopy does not read it, or None.
+    of_data : callable
+        Reports on a data file, given the open file and as ``archives`` what is in it, in the order of the file.
+    """
+    files, fault = _archives_by_file(path)
+    yield reading.report_of(str(Path(path, ".metadata")), partial(of_metadata, fault=fault))
+    if fault is not None:
+        return
+    there = {name for name in files if os.path.lexists(os.path.join(path, name))}  # noqa: PTH118  of a million
+    for name in sorted({*there, *(file.name for file in Path(path).glob("*.distcp"))}):
+        archives = sorted(files.get(name, ()), key=lambda archive: (archive.offset, archive.size))
+        yield reading.report_of(str(Path(path, name)), partial(of_data, archives=archives))
+    if missing := [escaped(name) for name in files if name not in there]:
+        yield reading.TroubleReport(path, f"files that .metadata refers to do not exist: {listed(missing)}")
+
+
+def _archives_by_file(path: str) -> tuple[dict[str, list[Archive]], Exception | None]:
+    """Return the archives of each file of a folder, or the error why zerocopy does not read ``.metadata``."""
+    dcp_metadata = reader()
+    try:
+        folder = dcp_metadata.folder_of(path)
+    except (Error, UnpicklingError) as error:
+        return {}, error.with_traceback(None)
+    if folder is None:
+        raise Trouble(model_folder.NOT_A_CHECKPOINT)
+    files: dict[Path, list[Archive]] = {}
+    for name, entry in folder.entries.items():
+        if isinstance(entry, dcp_metadata.ArchiveExtent):
+            files.setdefault(entry.file, []).append(Archive(name, None, entry.offset, entry.length))
+            continue
+        for chunk in entry.chunks:
+            begin = chunk.offsets if len(entry.chunks) > 1 else None
+            place = chunk.place
+            files.setdefault(place.file, []).append(Archive(name, begin, place.offset, place.length))
+    return {os.path.relpath(file, path): archives for file, archives in files.items()}, None
+
+
+def parts_of(
+    file: OpenFile, archives: list[Archive]
+) -> Iterator[tuple[Archive, FilePart, FormatError | None]]:
+    """Yield each archive and its part of the file, with a fault if the part cannot be an archive of its own."""
+    end, before = 0, None
+    for archive in archives:
+        part = FilePart(file, archive.offset, archive.size)
+        if archive.offset < end and before is not None:
+            fault: FormatError | None = FormatError(f"overlaps {escaped(before.name)} at {before.offset:#x}")
+        else:
+            fault = _fault_of(part)
+            if fault is None:
+                end, before = archive.offset + archive.size, archive
+        yield archive, part, fault
+
+
+def _fault_of(part: FilePart) -> FormatError | None:
+    try:
+        container = _core.container(part.descriptor, part.path, part.part)
+    except FormatError as error:
+        return error.with_traceback(None)
+    if container == "zip":
+        return None
+    return FormatError(f"the {part.size} bytes at {part.offset:#x} are not a file of torch.save")
+
+
+def notes(file: OpenFile, archives: list[Archive]) -> Iterator[str]:
+    """Yield a note on the bytes of a data file that no entry covers."""
+    gaps, at = [], 0
+    for archive in archives:
+        if archive.offset > at:
+            gaps.append((at, min(archive.offset, file.size) - at))
+        at = min(max(at, archive.offset + archive.size), file.size)
+    if file.size > at:
+        gaps.append((at, file.size - at))
+    if gaps:
+        spans = listed(f"{size} at {offset:#x}" for offset, size in gaps if size > 0)
+        yield f"bytes that no entry of .metadata covers: {spans}"
+
+
+def facts_of_metadata(file: OpenFile, limit: int) -> dict[str, Any]:
+    """Return what ``_core.examine`` says of the pickle in ``.metadata``.
+
+    Raises
+    ------
+    zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
+        If the safe machine refuses the pickle.
+    """
+    with open(os.memfd_create("metadata", os.MFD_CLOEXEC), "wb") as archive:  # noqa: PTH123  not a path
+        archive.write(reader().as_archive(file.read(0, min(file.size, MAX_PICKLE))))
+        archive.flush()
+        return _core.examine(archive.fileno(), file.path, limit)
