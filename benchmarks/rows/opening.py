@@ -10,7 +10,7 @@ import torch
 from ..engine.cases import Case, Goal, Side, TimeCase, UseCase
 from ..engine.loader import Loader, mapped, needs_module, needs_open, needs_torch_mmap
 
-CHECKPOINT = ("zerocopy.lazy.checkpoint",)  # what the first call would import
+CHECKPOINT = ("zerocopy.lazy.opening",)  # what the first call would import
 Listed = list[tuple[Any, ...]]
 
 

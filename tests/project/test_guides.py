@@ -25,6 +25,7 @@ for number, block in enumerate(open(page).read().split("```python\\n")[1:], star
 GUIDES = [
     "converting",
     "hazards",
+    "how-it-works",
     "index",
     "network-disks",
     "not-faster",

@@ -11,8 +11,8 @@ import torch
 from zerocopy.cli.contents import Entry
 from zerocopy.cli.plain_side import is_big_endian
 from zerocopy.cli.reading import OpenFile, Trouble
-from zerocopy.lazy.checkpoint import open as open_checkpoint
 from zerocopy.lazy.indexing import Geometry
+from zerocopy.lazy.opening import open as open_checkpoint
 
 _SLICE = re.compile(r"^(-?\d+)?:(-?\d+)?(?::(\d+))?$")
 

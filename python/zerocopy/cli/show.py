@@ -94,7 +94,7 @@ def _show_value(options: argparse.Namespace, value: Value) -> None:
 
 def _repr_of(path: str, value: Value) -> str:
     """Return the repr of a value that has to be built first, objects of unknown classes as stubs."""
-    from zerocopy.lazy.checkpoint import open as open_checkpoint
+    from zerocopy.lazy.opening import open as open_checkpoint
 
     if value.kind == "None":
         return "None"

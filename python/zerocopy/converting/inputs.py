@@ -17,7 +17,8 @@ from zerocopy import _torch, display
 from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy import checkpoint
+from zerocopy.lazy import opening
+from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer, TensorInfo
 from zerocopy.lazy.selection import Selection
 from zerocopy.loading.objects.stubs import Stub
@@ -42,7 +43,7 @@ class SourceTensor:
         Its name there.
     """
 
-    def __init__(self, opened: checkpoint.Checkpoint, name: str) -> None:
+    def __init__(self, opened: Checkpoint, name: str) -> None:
         self._checkpoint, self._name = opened, name
 
     @cached_property
@@ -117,7 +118,7 @@ class Sources:
         self.others: dict[str, Any] = {}
         self.is_filtered, self.is_renamed = keep is not None, bool(strip_prefix)
         try:
-            self.opened = [self._block.enter_context(checkpoint.open(path, **how)) for path in paths]
+            self.opened = [self._block.enter_context(opening.open(path, **how)) for path in paths]
             self.name = " + ".join(each.path for each in self.opened)
             self._files = {
                 layer.path: (layer, self._opened_file(layer))
@@ -237,11 +238,11 @@ def listed(names: Iterable[str]) -> str:
     return display.listed(map(shown, names), 10)
 
 
-def _file_layers(opened: checkpoint.Checkpoint) -> Iterator[FileLayer]:
+def _file_layers(opened: Checkpoint) -> Iterator[FileLayer]:
     return (layer for layer in opened.layers if isinstance(layer, FileLayer))
 
 
-def _others_and_metadata(opened: checkpoint.Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:
+def _others_and_metadata(opened: Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the leaves that are not tensors, and the metadata of the files."""
     said = opened.metadata()
     leaves = {name for layer in opened.layers for name in layer.other_names()}

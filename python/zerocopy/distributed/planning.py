@@ -19,7 +19,8 @@ from zerocopy.distributed.simulation import (
     box_of,
     length_of_union,
 )
-from zerocopy.lazy import checkpoint as lazy_checkpoint
+from zerocopy.lazy import opening
+from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import TensorInfo
 from zerocopy.lazy.reading.extents import FileVersion, TensorExtents
 from zerocopy.lazy.reading.parts import Job, box
@@ -96,6 +97,21 @@ class ShardPlan:
         The bytes of all its tensors.
     ranks : list of RankReads
         One for each rank.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> from zerocopy.distributed import shard_plan
+    >>> file = tempfile.NamedTemporaryFile(suffix=".pt")
+    >>> torch.save({"weight": torch.ones(1000, 1000)}, file.name)
+    >>> plan = shard_plan(file.name, (2, 4), (None, 0))  # rows over the second dimension of the mesh
+    >>> plan.reads_of(5).bytes_read
+    1000000
+    >>> plan.hosts(ranks_per_host=4)
+    [HostReads(host=0, bytes_read=4000000, requests=4, bytes_once=4000000),
+     HostReads(host=1, bytes_read=4000000, requests=4, bytes_once=4000000)]
+    >>> sum(server.bytes_read for server in plan.servers(2, stripe=1 << 20))
+    8000000
     """
 
     def __init__(
@@ -116,7 +132,23 @@ class ShardPlan:
         ]
 
     def reads_of(self, rank: int) -> ReadPlan:
-        """Return the requests of a rank."""
+        """Return the requests of a rank.
+
+        Parameters
+        ----------
+        rank : int
+            Number in the mesh, row by row.
+
+        Returns
+        -------
+        ReadPlan
+            It has ``nbytes``, ``bytes_read`` and ``requests``. ``describe()`` shows it.
+
+        Raises
+        ------
+        IndexError
+            The mesh does not have this rank.
+        """
         job, whole = Job(self._versions.__getitem__), []
         for name, _, extents, split in self._tensors:
             if extents is None:
@@ -126,7 +158,23 @@ class ShardPlan:
         return job.plan(whole)
 
     def hosts(self, ranks_per_host: int) -> list[HostReads]:
-        """Return what each host reads, if so many ranks in a row are on one."""
+        """Return the reads of each host.
+
+        Parameters
+        ----------
+        ranks_per_host : int
+            The number of ranks on a host. Ranks that follow each other share a host; the last may have fewer.
+
+        Returns
+        -------
+        list of HostReads
+            One for each host.
+
+        Raises
+        ------
+        ValueError
+            The number is below 1.
+        """
         if ranks_per_host < 1:
             raise ValueError(f"expected at least 1 rank per host, got {ranks_per_host}")
         found = []
@@ -141,9 +189,24 @@ class ShardPlan:
         return found
 
     def servers(self, number: int, stripe: int = 1 << 20) -> list[ServerReads]:
-        """Return what each storage server sends, if stripes of so many bytes lie on the servers in turn.
+        """Return the reads from each storage server of a file system that stripes files over its servers.
 
-        A request that spans several stripes is one to each of their servers.
+        Parameters
+        ----------
+        number : int
+            The number of servers. Each file begins at the first one.
+        stripe : int
+            The bytes of a stripe. A request that spans several stripes is one to each of their servers.
+
+        Returns
+        -------
+        list of ServerReads
+            One for each server.
+
+        Raises
+        ------
+        ValueError
+            A number is below 1.
         """
         if number < 1 or stripe < 1:
             raise ValueError(f"expected at least 1 server and 1 byte, got {number} and {stripe}")
@@ -163,7 +226,7 @@ class ShardPlan:
         return sum(map(length_of_union, by_file.values()))
 
     def describe(self) -> str:
-        """Return one line: the bytes of the file, and the least and most of a rank."""
+        """Return a line with the bytes of the file, and the least and most that a rank reads."""
         return (
             f"{display.shown(self.path)}: {display.size(self.file_bytes)} of tensors, "
             f"{display.count(len(self.ranks), 'rank')}; a rank reads "
@@ -219,9 +282,9 @@ def shard_plan(
     >>> [host.bytes_once for host in plan.hosts(ranks_per_host=8)]
     [4000000]
     """
-    if isinstance(path, lazy_checkpoint.Checkpoint):
+    if isinstance(path, Checkpoint):
         return _planned(path, _sizes_of(mesh), placements)
-    with lazy_checkpoint.open(path) as checkpoint:
+    with opening.open(path) as checkpoint:
         return _planned(checkpoint, _sizes_of(mesh), placements)
 
 
@@ -232,7 +295,7 @@ def _sizes_of(mesh: Any) -> tuple[int, ...]:
     return sizes
 
 
-def _planned(checkpoint: lazy_checkpoint.Checkpoint, sizes: tuple[int, ...], placements: Any) -> ShardPlan:
+def _planned(checkpoint: Checkpoint, sizes: tuple[int, ...], placements: Any) -> ShardPlan:
     source = CheckpointSource(checkpoint)
     tensors = []
     for info in checkpoint.tensors():

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from zerocopy.lazy import checkpoint as lazy_checkpoint
+from zerocopy.lazy import opening
+from zerocopy.lazy.checkpoint import Checkpoint
 
 
 def shard_range(length: int, rank: int, ranks: int) -> tuple[int, int]:
@@ -61,14 +62,14 @@ def load_shard(
     ...     [load_shard(file.name, "weight", 0, rank, 2).tolist() for rank in range(2)]
     [[0, 1, 2], [3, 4]]
     """
-    if isinstance(path, lazy_checkpoint.Checkpoint):
+    if isinstance(path, Checkpoint):
         return _read(path, name, dim, rank, world_size, device)
-    with lazy_checkpoint.open(path) as checkpoint:
+    with opening.open(path) as checkpoint:
         return _read(checkpoint, name, dim, rank, world_size, device)
 
 
 def _read(
-    checkpoint: lazy_checkpoint.Checkpoint, name: str, dim: int, rank: int, world_size: int, device: Any
+    checkpoint: Checkpoint, name: str, dim: int, rank: int, world_size: int, device: Any
 ) -> torch.Tensor:
     index = shard_index(tuple(checkpoint.info(name).shape), dim, rank, world_size)
     return checkpoint.read({name: index}, device=device)[name]

@@ -13,7 +13,8 @@ import torch
 from zerocopy._torch import distributed
 from zerocopy.display import shown
 from zerocopy.errors import FormatError, UnsupportedError
-from zerocopy.lazy import checkpoint as lazy_checkpoint
+from zerocopy.lazy import opening
+from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer
 from zerocopy.lazy.overlay import overlay
 from zerocopy.lazy.reading.extents import Box, FileVersion, TensorExtents
@@ -120,10 +121,10 @@ class StoredState:
         return Table(self.tensors, extents, values, self.paths, {file: self.version(file) for file in files})
 
     @cached_property
-    def _checkpoint(self) -> lazy_checkpoint.Checkpoint:
+    def _checkpoint(self) -> Checkpoint:
         if not isinstance(self._path, (list, tuple)):
-            return self._opened.enter_context(lazy_checkpoint.open(self._path))
-        each = [self._opened.enter_context(lazy_checkpoint.open(path)) for path in self._path]
+            return self._opened.enter_context(opening.open(self._path))
+        each = [self._opened.enter_context(opening.open(path)) for path in self._path]
         homes: dict[str, str] = {}
         for one in each:
             for name in one:
@@ -191,7 +192,7 @@ class StoredState:
                     f"{path}: a tensor at {shown(name)} that has another name: save it anew"
                 )
 
-    def _add_recorded_ties(self, checkpoint: lazy_checkpoint.Checkpoint) -> None:
+    def _add_recorded_ties(self, checkpoint: Checkpoint) -> None:
         """Add the names that a ``.safetensors`` file leaves out and its metadata record: left out, kept."""
         for left_out, kept in checkpoint.metadata().items():
             if left_out not in self.tensors and isinstance(kept, str) and kept in self.tensors:

@@ -54,7 +54,7 @@ def weights(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     tuple of str and torch.Tensor
         They stay valid after the next one is taken.
     """
-    from zerocopy.lazy.checkpoint import open
+    from zerocopy.lazy.opening import open
 
     with open(path) as checkpoint:
         for name in checkpoint:

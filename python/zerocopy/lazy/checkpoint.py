@@ -1,9 +1,8 @@
-"""``zerocopy.open``: a checkpoint as a mapping from dotted names to tensors that are read when they are used."""
+"""``zerocopy.Checkpoint``: a mapping from dotted names to tensors that are read when they are used."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, NoReturn
@@ -11,109 +10,14 @@ from typing import Any, NoReturn
 import torch
 
 from zerocopy import display, notebook
-from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.errors import ClosedError
-from zerocopy.lazy import file as lazy_file
-from zerocopy.lazy.layer import FileLayer, Layer, TensorInfo
+from zerocopy.lazy.layer import Layer, TensorInfo
 from zerocopy.lazy.name_hints import no_such_name
-from zerocopy.lazy.options import LazyOptions, checked
 from zerocopy.lazy.placeholder import materialized
 from zerocopy.lazy.reading import parts as parts_reading
 from zerocopy.lazy.reading.read_plan import ReadPlan
 from zerocopy.lazy.reading.source import CheckpointSource
-from zerocopy.lazy.selection import Predicate, Selection
 from zerocopy.lazy.slice import Slice
-from zerocopy.loading import inputs
-from zerocopy.loading.formats import shard_index
-
-
-def open(
-    path: File,
-    *,
-    mode: Mode = "c",
-    backend: Backend = "auto",
-    weights_only: bool | None = True,
-    dtype: torch.dtype | None = None,
-    device: Any = None,
-    keys: Iterable[str] | None = None,
-    prefix: str | None = None,
-    predicate: Predicate | None = None,
-    encoding: str = "utf-8",
-    unknown: Unknown = "refuse",
-) -> Checkpoint:
-    """Open a checkpoint to look at it and take single tensors out of it.
-
-    Parameters
-    ----------
-    path : str, PathLike, binary file object or buffer
-        As for ``load``, in every format that it reads.
-    mode : {"c", "r", "r+"}
-    backend : {"auto", "mmap", "pread", "direct"}
-    encoding : str
-        As for ``load``.
-    weights_only : bool
-        Opening never runs code of the file. With False a file that ``weights_only`` refuses is an
-        ``UnsupportedError``: ``lazy_load`` takes it.
-    dtype : torch.dtype, optional
-        The dtype that floating-point tensors are converted to when they are read.
-    device : optional
-        Where tensors are moved when they are read.
-    keys : iterable of str, optional
-        Only these, by their dotted names; the name of a branch means all that is in it.
-    prefix : str, optional
-        Only those whose names begin so.
-    predicate : callable, optional
-        Only those for which ``predicate(name)`` is true. All three, if given, have to agree.
-    unknown : {"refuse", "stub"}
-        As for ``load``: with "stub" a file that names unknown globals opens, and ``metadata()`` has a
-        ``zerocopy.Stub`` for each object that would need one.
-
-    Returns
-    -------
-    Checkpoint
-
-    Raises
-    ------
-    OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
-        As ``load``: a file is refused now, or not at all.
-    KeyError
-        If one of `keys` is not there.
-
-    Examples
-    --------
-    >>> import tempfile, torch, zerocopy
-    >>> state = {"model": {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}, "step": 7}
-    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
-    ...     torch.save(state, file.name)
-    ...     with zerocopy.open(file.name) as checkpoint:
-    ...         list(checkpoint), checkpoint.metadata(), checkpoint.get_tensor("model.bias")
-    (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
-    """
-    options = checked(dtype, device, weights_only, backend, mode, encoding, unknown)
-    selection = Selection(keys, prefix, predicate)
-    found = inputs.located(path)
-    if isinstance(found, shard_index.Index):
-        return open_shards(found, options, selection)
-    file = lazy_file.read_with_names(found, options)
-    layer = FileLayer(file, selection.chosen(file.native))
-    return Checkpoint([layer], opened=[layer])
-
-
-def open_shards(index: shard_index.Index, options: LazyOptions, selection: Selection) -> Checkpoint:
-    """Open the shards of an index as one checkpoint: a layer each, of the tensors that the index says are in it."""
-    chosen = selection.chosen(index)
-    wanted = None if chosen is None else set(chosen)
-    layers: list[Layer] = []
-    with ExitStack() as on_failure:
-        for shard, held in index.shards.items():
-            file = lazy_file.read_with_names(shard, options)
-            on_failure.callback(file.native.close)
-            if missing := [name for name in held if file.native.find(name) < 0]:
-                raise shard_index.not_there(index, missing[0])
-            shard_index.require_named(index, shard, file.native.names())
-            layers.append(FileLayer(file, held if wanted is None else wanted.intersection(held)))
-        on_failure.pop_all()
-    return Checkpoint(layers, opened=layers, path=index.name)
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):
@@ -127,15 +31,19 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     Examples
     --------
     >>> import tempfile, torch, zerocopy
-    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
-    ...     torch.save({"weight": torch.ones(2, 3), "bias": torch.zeros(2)}, file.name)
-    ...     checkpoint = zerocopy.open(file.name)
-    ...     print(checkpoint.tree())
+    >>> file = tempfile.NamedTemporaryFile(suffix=".pt")
+    >>> torch.save({"weight": torch.ones(2, 3), "bias": torch.zeros(2), "step": 7}, file.name)
+    >>> checkpoint = zerocopy.open(file.name)
+    >>> print(checkpoint.tree())
     /...: zip, 2 tensors, 32 B
       weight  float32  2 x 3  24 B
       bias    float32  2       8 B
-    >>> checkpoint.info("bias").shape
-    torch.Size([2])
+    >>> checkpoint.info("bias").shape, [info.nbytes for info in checkpoint.tensors()]
+    (torch.Size([2]), [24, 8])
+    >>> checkpoint.metadata()
+    {'step': 7}
+    >>> checkpoint.plan({"weight": slice(0, 1)}).nbytes
+    12
     >>> checkpoint.close()
     """
 
@@ -157,16 +65,71 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return self._find(name) is not None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the tensor of that name, or `default`."""
+        """Return the lazy tensor of that name, or `default` for an unknown name."""
         layer = self._find(name)
         return default if layer is None else layer.tensor(name)
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        """Return a real tensor, as ``checkpoint[name].materialize()`` does."""
+        """Return a real tensor, as ``checkpoint[name].materialize()`` does.
+
+        Parameters
+        ----------
+        name : str
+            A dotted name.
+
+        Returns
+        -------
+        torch.Tensor
+            Mapped where the file allows it. It stays valid after :meth:`close`.
+
+        Raises
+        ------
+        KeyError
+            The checkpoint does not have a tensor of that name. The message lists close names.
+        OSError
+            The file was removed, or has changed since it was opened.
+        zerocopy.FormatError
+            The header of the tensor's record contradicts the file's directory.
+
+        Examples
+        --------
+        >>> import tempfile, torch, zerocopy
+        >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        ...     torch.save({"model": {"bias": torch.ones(2)}}, file.name)
+        ...     with zerocopy.open(file.name) as checkpoint:
+        ...         bias = checkpoint.get_tensor("model.bias")
+        >>> bias
+        tensor([1., 1.])
+        """
         return materialized(self[name])
 
     def get_slice(self, name: str) -> Slice:
-        """Return a :class:`~zerocopy.lazy.slice.Slice`: indexing it reads that part of the tensor only."""
+        """Return an object whose ``[index]`` reads a part of the tensor only.
+
+        Parameters
+        ----------
+        name : str
+            A dotted name.
+
+        Returns
+        -------
+        Slice
+            It has ``shape``, ``dtype``, and the methods of a slice of safetensors.
+
+        Raises
+        ------
+        KeyError
+            As :meth:`get_tensor`. Indexing raises the other errors of that method.
+
+        Examples
+        --------
+        >>> import tempfile, torch, zerocopy
+        >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        ...     torch.save({"weight": torch.arange(12.0).view(3, 4)}, file.name)
+        ...     with zerocopy.open(file.name) as checkpoint:
+        ...         checkpoint.get_slice("weight")[1:, 0]
+        tensor([4., 8.])
+        """
         return self.layer_of(name).slice(name)
 
     def read(
@@ -219,12 +182,33 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         Returns
         -------
         ReadPlan
-            ``describe()`` shows it.
+            It has ``nbytes``, ``bytes_read`` and ``requests``. ``describe()`` shows it.
+
+        Raises
+        ------
+        KeyError, IndexError, TypeError, OSError
+            As :meth:`read`.
         """
         return parts_reading.plan(CheckpointSource(self), parts)
 
     def info(self, name: str) -> TensorInfo:
-        """Return the facts that the file states about a tensor. Its data are not read."""
+        """Return the facts that the file states about a tensor. Its data are not read.
+
+        Parameters
+        ----------
+        name : str
+            A dotted name.
+
+        Returns
+        -------
+        TensorInfo
+            Shape, dtype, strides, bytes, place in the file, and tied tensors.
+
+        Raises
+        ------
+        KeyError
+            As :meth:`get_tensor`.
+        """
         layer = self.layer_of(name)
         info = layer.info(name)
         if len(self.layers) == 1 or not info.tied:
@@ -233,13 +217,25 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return info._replace(tied=tuple(other for other in info.tied if owners.get(other) is layer))
 
     def tensors(self) -> list[TensorInfo]:
-        """Return the facts about each tensor, in file order."""
+        """Return the facts about each tensor, in file order. No data are read.
+
+        Returns
+        -------
+        list of TensorInfo
+            One for each name, as :meth:`info` returns it.
+        """
         for layer in self.layers:
             layer.expect_entries()
         return [self.info(name) for name in self]
 
     def metadata(self) -> dict[str, Any]:
-        """Return the values that are not tensors, by dotted names; of ``.safetensors`` its metadata."""
+        """Return the values that are not tensors.
+
+        Returns
+        -------
+        dict of str to object
+            By dotted names. Of a ``.safetensors`` file, its metadata.
+        """
         return {name: value for layer in self.layers for name, value in layer.metadata().items()}
 
     @property
@@ -253,7 +249,12 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         Parameters
         ----------
         depth : int, optional
-            How many levels to show; sums are of all.
+            The number of levels to show. Sums count all levels.
+
+        Returns
+        -------
+        str
+            A line for each tensor and branch. The class has an example.
         """
         infos = self.tensors()
         return display.outline(self._title(infos), infos, depth)
@@ -271,9 +272,10 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return list(self)
 
     def close(self) -> None:
-        """Let go of the file.
+        """Close the file. A ``with`` block does it at its end.
 
-        Placeholders and whatever else needs it then raise ``ClosedError``. Tensors that were read stay as they are.
+        All other methods, and lazy tensors that were not loaded, then raise ``ClosedError``. Tensors that were read
+        stay as they are. A second call changes nothing.
         """
         self._closed = True
         for layer in self._opened:

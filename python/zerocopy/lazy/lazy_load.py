@@ -13,7 +13,7 @@ import torch
 from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.errors import Error
 from zerocopy.lazy import file as lazy_file
-from zerocopy.lazy.checkpoint import open_shards
+from zerocopy.lazy.opening import open_shards
 from zerocopy.lazy.options import LazyOptions, checked
 from zerocopy.lazy.selection import Predicate, Selection
 from zerocopy.lazy.unpickler import LazyUnpickler

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 import torch
 
 from zerocopy._typing import File
-from zerocopy.lazy.checkpoint import Checkpoint, open
+from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import Layer, TensorsLayer
+from zerocopy.lazy.opening import open
 
 
 def overlay(*checkpoints: Checkpoint | Mapping[str, torch.Tensor] | File) -> Checkpoint:

@@ -28,7 +28,18 @@ _HOLDERS = (torch.Tensor, torch.nn.Module, Checkpoint, *_CONTAINERS)
 class Prefetch:
     """A running :func:`prefetch`.
 
-    It continues if this object is dropped, and ends with the process at the latest.
+    The reading continues if this object is dropped, and ends with the process at the latest. A forked process has
+    none of its threads: there the object counts as done.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> file = tempfile.NamedTemporaryFile(suffix=".pt")
+    >>> torch.save({"weight": torch.ones(1000)}, file.name)
+    >>> reading = zerocopy.prefetch(file.name)
+    >>> reading.wait(), reading.done, reading.bytes_done == reading.bytes_total
+    (True, True, True)
+    >>> reading.cancel()  # nothing is left to cancel
     """
 
     def __init__(self, readings: list[_C.BackgroundReading]) -> None:
@@ -39,36 +50,38 @@ class Prefetch:
 
     @property
     def done(self) -> bool:
-        """Whether it is over: all is there, or it was cancelled, or failed."""
+        """Whether the reading has ended: it is complete, was cancelled, or failed."""
         return self._is_elsewhere() or all(reading.wait(0) for reading in self._readings)
 
     @property
     def bytes_done(self) -> int:
-        """How many bytes have come."""
+        """The number of bytes that were read."""
         return sum(reading.done for reading in self._readings)
 
     @property
     def bytes_total(self) -> int:
-        """How many there are."""
+        """The number of bytes to read."""
         return sum(reading.size for reading in self._readings)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is over.
+        """Wait until the reading has ended.
 
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait at most.
+            Seconds to wait at most. Default: no limit.
 
         Returns
         -------
         bool
-            Whether it is over.
+            Whether the reading has ended; False after a timeout.
 
         Raises
         ------
         OSError
             A file could not be read: with its errno and its name.
+        Exception
+            The function `progress` of ``zerocopy.prefetch`` raised it.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while not self._look():
@@ -81,7 +94,7 @@ class Prefetch:
         return True
 
     def cancel(self) -> None:
-        """Begin no more reading. Bytes that were read stay in memory."""
+        """Stop the reading after the requests that are under way. Bytes that were read stay in memory."""
         for reading in self._readings:
             reading.cancel()
 

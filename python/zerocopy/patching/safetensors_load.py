@@ -16,7 +16,7 @@ import torch
 
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.checkpoint import Checkpoint
-from zerocopy.lazy.checkpoint import open as open_checkpoint
+from zerocopy.lazy.opening import open as open_checkpoint
 from zerocopy.loading import archives, backends, error_context, inputs
 from zerocopy.loading.options import LoadOptions
 from zerocopy.patching.torch_load import log

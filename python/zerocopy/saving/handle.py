@@ -30,14 +30,14 @@ _REPORT = struct.Struct("=Qii")  # container/planned_archive.h: SaveReport
 class Saving:
     """A save that goes on while the program does: what ``zerocopy.save(..., wait=False)`` returns.
 
-    It ends by itself, whether or not this object is kept. At the end of the program Python waits for it. An error
-    that no :meth:`wait` has raised is logged, when the object goes away or the program ends. It belongs to the process
-    that began it: a child of ``fork`` cannot wait for it.
+    The save ends by itself, whether or not this object is kept. At the end of the program Python waits for it. An
+    error that no :meth:`wait` has raised is logged, when the object goes away or the program ends. A Saving belongs to
+    the process that began it: in a child of ``fork``, :attr:`done` and :meth:`wait` raise ``RuntimeError``.
 
     Attributes
     ----------
     path : str
-        Where to.
+        The path of the file that is written.
 
     Examples
     --------
@@ -71,18 +71,18 @@ class Saving:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the save has ended, well or not."""
         self._require_own()
         return self._ended.is_set()
 
     @property
     def tells_progress(self) -> bool:
-        """Whether the program wants to be told."""
+        """Whether the program passed a function `progress`."""
         return self._callback is not None
 
     @property
     def progress(self) -> tuple[int, int]:
-        """The bytes of storages that are written, and those that there are."""
+        """The number of bytes of storages that were written, and the number of all of them."""
         report = self.report()
         return (self._total if report.state == FINISHED else report.written), self._total
 
@@ -92,12 +92,14 @@ class Saving:
         Parameters
         ----------
         timeout : float, optional
-            Seconds.
+            Seconds to wait at most. Default: no limit.
 
         Raises
         ------
         TimeoutError
-            It has not ended by then.
+            The save has not ended by then. It goes on.
+        RuntimeError
+            Another process began this save.
         OSError
             The operating system refused: no room, no permission, no such folder. The old file is unchanged.
         Exception
@@ -116,7 +118,7 @@ class Saving:
         return Report(*_REPORT.unpack_from(self.shared_report))
 
     def join(self) -> None:
-        """Wait until it has ended, well or not."""
+        """Wait until the save has ended, well or not."""
         self._ended.wait()
 
     def _require_own(self) -> None:

@@ -22,12 +22,11 @@ from zerocopy.saving.saver import sink_of
 
 
 class Writer:
-    """Saves what memory cannot hold at once: a context manager.
+    """Saves a checkpoint that memory cannot hold at once: a context manager.
 
-    Tensors that are given to :meth:`store_early` are written at once, and what it returns takes their place in the
-    object that is given to :meth:`save` at last. The file is one that ``torch.load`` reads, as ``zerocopy.save``
-    writes it, and as there its name is given to it at the end of the block: if anything goes wrong, or nothing was
-    saved, what was there before stays.
+    :meth:`store_early` writes tensors at once, and returns stand-ins for them. :meth:`save` writes the object that
+    holds the stand-ins. ``torch.load`` reads the file. As with ``zerocopy.save``, the file gets its name at the end of
+    the block: if anything goes wrong, or nothing was saved, the old file stays.
 
     Parameters
     ----------
@@ -83,7 +82,7 @@ class Writer:
         self._block.__exit__(kind, error, trace)
 
     def store_early(self, obj: Any) -> Any:
-        """Write tensors now.
+        """Write tensors now, and return stand-ins for them.
 
         Parameters
         ----------
@@ -96,6 +95,13 @@ class Writer:
             The same structure with stand-ins, which have ``shape``, ``dtype``, ``device`` and ``requires_grad``, for
             :meth:`save`. Views of one storage are stored once and stay views of one, also those that are stored later
             or that the object itself has, unless the storage was written to in the meantime.
+
+        Raises
+        ------
+        RuntimeError
+            Outside of the ``with`` block, after :meth:`save`, or for tensors of several dtypes over one storage.
+        OSError
+            As ``zerocopy.save``.
         """
         with self._writing() as write:
             return StoredTensorReplacer(self, write).of(obj)
@@ -106,7 +112,16 @@ class Writer:
         Parameters
         ----------
         obj : object
-            Anything that ``zerocopy.save`` takes, with stand-ins where :meth:`store_early` has made some.
+            Any object that ``zerocopy.save`` takes. It may hold stand-ins from :meth:`store_early`.
+
+        Raises
+        ------
+        RuntimeError
+            Outside of the ``with`` block, at a second call, or for tensors of several dtypes over one storage.
+        OSError
+            As ``zerocopy.save``.
+        Exception
+            Any exception of pickling the object.
         """
         with self._writing() as write:
             pickle = pickled(obj, self, write)

@@ -1,0 +1,107 @@
+"""``zerocopy.open``: open a file, or the shards of an index, as a ``Checkpoint``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from zerocopy._typing import Backend, File, Mode, Unknown
+from zerocopy.lazy import file as lazy_file
+from zerocopy.lazy.checkpoint import Checkpoint
+from zerocopy.lazy.layer import FileLayer, Layer
+from zerocopy.lazy.options import LazyOptions, checked
+from zerocopy.lazy.selection import Predicate, Selection
+from zerocopy.loading import inputs
+from zerocopy.loading.formats import shard_index
+
+
+def open(
+    path: File,
+    *,
+    mode: Mode = "c",
+    backend: Backend = "auto",
+    weights_only: bool | None = True,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    keys: Iterable[str] | None = None,
+    prefix: str | None = None,
+    predicate: Predicate | None = None,
+    encoding: str = "utf-8",
+    unknown: Unknown = "refuse",
+) -> Checkpoint:
+    """Open a checkpoint to look at it and take single tensors out of it.
+
+    Parameters
+    ----------
+    path : str, PathLike, binary file object or buffer
+        As for ``load``, in every format that it reads.
+    mode : {"c", "r", "r+"}
+    backend : {"auto", "mmap", "pread", "direct"}
+    encoding : str
+        As for ``load``.
+    weights_only : bool
+        Opening never runs code of the file. With False a file that ``weights_only`` refuses is an
+        ``UnsupportedError``: ``lazy_load`` takes it.
+    dtype : torch.dtype, optional
+        The dtype that floating-point tensors are converted to when they are read.
+    device : optional
+        Where tensors are moved when they are read.
+    keys : iterable of str, optional
+        Only these, by their dotted names; the name of a branch means all that is in it.
+    prefix : str, optional
+        Only those whose names begin so.
+    predicate : callable, optional
+        Only those for which ``predicate(name)`` is true. All three, if given, have to agree.
+    unknown : {"refuse", "stub"}
+        As for ``load``: with "stub" a file that names unknown globals opens, and ``metadata()`` has a
+        ``zerocopy.Stub`` for each object that would need one.
+
+    Returns
+    -------
+    Checkpoint
+
+    Raises
+    ------
+    OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
+        As ``load``: a file is refused now, or not at all.
+    KeyError
+        If one of `keys` is not there.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> state = {"model": {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}, "step": 7}
+    >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    ...     torch.save(state, file.name)
+    ...     with zerocopy.open(file.name) as checkpoint:
+    ...         list(checkpoint), checkpoint.metadata(), checkpoint.get_tensor("model.bias")
+    (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
+    """
+    options = checked(dtype, device, weights_only, backend, mode, encoding, unknown)
+    selection = Selection(keys, prefix, predicate)
+    found = inputs.located(path)
+    if isinstance(found, shard_index.Index):
+        return open_shards(found, options, selection)
+    file = lazy_file.read_with_names(found, options)
+    layer = FileLayer(file, selection.chosen(file.native))
+    return Checkpoint([layer], opened=[layer])
+
+
+def open_shards(index: shard_index.Index, options: LazyOptions, selection: Selection) -> Checkpoint:
+    """Open the shards of an index as one checkpoint: a layer each, of the tensors that the index says are in it."""
+    chosen = selection.chosen(index)
+    wanted = None if chosen is None else set(chosen)
+    layers: list[Layer] = []
+    with ExitStack() as on_failure:
+        for shard, held in index.shards.items():
+            file = lazy_file.read_with_names(shard, options)
+            on_failure.callback(file.native.close)
+            if missing := [name for name in held if file.native.find(name) < 0]:
+                raise shard_index.not_there(index, missing[0])
+            shard_index.require_named(index, shard, file.native.names())
+            layers.append(FileLayer(file, held if wanted is None else wanted.intersection(held)))
+        on_failure.pop_all()
+    return Checkpoint(layers, opened=layers, path=index.name)
