@@ -68,9 +68,18 @@ def test_namespaces(server: int, apart: str) -> None:
     assert [entry["hits"] for entry in share.status()["entries"] if entry["memory"] >= 20_000] == [0]
 
 
+def tree_of(process: int) -> list[int]:
+    """Return a process and all that came from it, parents first."""
+    found = [process]
+    for one in found:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            found += sharing.children_of(one)
+    return found
+
+
 @contextlib.contextmanager
-def limited(processes: list[int], limit: int) -> Iterator[None]:
-    """Have a control group of these processes, and of what they fork, with so many bytes of memory."""
+def limited(server: int, limit: int) -> Iterator[None]:
+    """Have a control group of a server, and of what it forks, with so many bytes of memory."""
     for root, limiting in (
         ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
         ("/sys/fs/cgroup", "memory.max"),
@@ -82,8 +91,10 @@ def limited(processes: list[int], limit: int) -> Iterator[None]:
             continue
         try:
             (group / limiting).write_text(str(limit))
-            for process in processes:
-                (group / "cgroup.procs").write_text(str(process))
+            for _ in range(2):  # the second time those that were forked meanwhile
+                for process in tree_of(server):
+                    with contextlib.suppress(ProcessLookupError):
+                        (group / "cgroup.procs").write_text(str(process))
         except OSError:
             group.rmdir()
             continue
@@ -98,9 +109,7 @@ def limited(processes: list[int], limit: int) -> Iterator[None]:
 
 
 def test_a_control_group_whose_memory_ends(server: int) -> None:
-    children = sharing.children_of(server)
-    ahead = [pid for child in children for pid in sharing.children_of(child)]
-    with limited([server, *children, *ahead], 200 << 20):
+    with limited(server, 200 << 20):
         with pytest.raises(ServerError, match="killed by signal 9"):
             share.load(sharing.filled, 400 << 20, 3)
         assert int(share.load(sharing.filled, 1 << 20, 3)[-1]) == 3

@@ -83,7 +83,6 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         stripe = size_of(options.stripe)
     except ValueError as error:
         parser.error(f"--stripe: {error}")
-    torch.set_num_threads(1)  # many small sums: other threads would be waited for, and not help
 
     def plan() -> int:
         mesh = (options.ranks // options.tp, options.tp)
@@ -95,7 +94,12 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
             say(_lines(found, options, servers))
         return reading.FINE
 
-    return guard.guarded("plan", options.file, plan)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # many small sums: other threads would be waited for, and not help
+    try:
+        return guard.guarded("plan", options.file, plan)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def placements(info: TensorInfo, rowwise: re.Pattern[str], replicate: bool) -> tuple[int | None, int | None]:

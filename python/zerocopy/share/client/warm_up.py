@@ -6,9 +6,11 @@ pages of code and of the heap are touched for the first time. Nobody waits for a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
+from collections.abc import Iterator
 
 import torch
 
@@ -29,7 +31,8 @@ def warm_up() -> None:
     sockets.path()
     with References(None) as known:
         calls.encode(torch.load, (sys.executable,), {}, known, is_strict=False)
-    published = _published()
+    with _slot_names_as_they_were():
+        published = _published()
     ours, theirs = socket.socketpair()
     reading, writing = os.pipe2(os.O_CLOEXEC)
     sent = [part.descriptor for part in published.parts]
@@ -48,6 +51,17 @@ def warm_up() -> None:
         frames.close_all([reading, writing, *sent])
         ours.close()
         theirs.close()
+
+
+@contextlib.contextmanager
+def _slot_names_as_they_were() -> Iterator[None]:
+    """Remove what pickling a tensor keeps in its class: an import leaves torch as it was."""
+    had = "__slotnames__" in vars(torch.Tensor)
+    try:
+        yield
+    finally:
+        if not had and "__slotnames__" in vars(torch.Tensor):
+            del torch.Tensor.__slotnames__  # type: ignore[attr-defined]
 
 
 def _published() -> publish.Published:
