@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +27,8 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.runtime = folder / "runtime"
-        self.runtime.mkdir(mode=0o700)
+        # The address of a socket is short, and pytest's folders are numbered and named after tests.
+        self.runtime = Path(tempfile.mkdtemp(prefix="warm-"))
         self.environment = {
             **os.environ,
             "XDG_RUNTIME_DIR": str(self.runtime),
@@ -44,6 +46,7 @@ class Place:
             with self._here():
                 control.stop(found["socket"])
         self._await(lambda: not self.servers())
+        shutil.rmtree(self.runtime, ignore_errors=True)
 
     @contextlib.contextmanager
     def _here(self) -> Iterator[None]:
