@@ -63,7 +63,7 @@ class SourceTensor:
 
     @property
     def storage(self) -> tuple[str, str] | None:
-        """What tensors over one storage have in common; None for what is not made of one storage."""
+        """A value that tensors over one storage share. None if the tensor does not have one storage."""
         return (self.layer.path, self.info.storage) if self.info.storage else None
 
     @property

@@ -37,7 +37,7 @@ class NewTensor(NamedTuple):
 
 
 class Content(Protocol):
-    """What one file is going to hold."""
+    """The planned content of one file."""
 
     def begin(self, descriptor: int) -> dict[str, int]:
         """Reserve space for all tensors in an empty file. Return the offset of each."""

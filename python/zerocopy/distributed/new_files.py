@@ -179,4 +179,4 @@ def _shards_of(layout: shard_plan.Layout) -> list[Path]:
         homes = json.loads(layout.index_path.read_bytes())["weight_map"]
         return sorted({layout.folder / name for name in homes.values() if own.fullmatch(name)})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []  # there is no earlier save, or something else has that name
+        return []  # no earlier save is here, or another kind of file has that name

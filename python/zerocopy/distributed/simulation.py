@@ -37,7 +37,7 @@ class Reads(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """What tensors have in common that are split alike: all of this but their offsets."""
+    """The properties that decide how a tensor is split. Tensors that agree in them differ only in their offsets."""
 
     file: str
     shape: tuple[int, ...]

@@ -17,7 +17,7 @@ from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.process import descendants, tally
 from zerocopy.share import settings
-from zerocopy.share.client import call_options, calls, resident, result_references, warm_up
+from zerocopy.share.client import call_options, calls, resident, result_references
 from zerocopy.share.client.connection import Exchange, require
 from zerocopy.share.client.resident import Residence
 from zerocopy.share.client.result_references import References
@@ -331,8 +331,3 @@ def _error_of(answer: Message) -> Exception:
         error = ServerError(f"the loader raised {described}")
     error.__cause__ = LoaderTraceback(text)
     return error
-
-
-if not caller.why_here():
-    with contextlib.suppress(Exception):  # it only saves time
-        warm_up.warm_up()
