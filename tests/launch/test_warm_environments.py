@@ -106,6 +106,27 @@ print(*unseeded, file=sys.stderr)
 """
 
 
+def test_variable_that_an_import_sets_is_set_by_each_start(
+    place: Place, environments: list[Environment]
+) -> None:
+    environment = environments[0]
+    (environment.packages / "setting.py").write_text("import os\nos.environ['TORCH_OF_A_TEST'] = 'set'\n")
+    text = "import os, setting; print(os.environ['TORCH_OF_A_TEST'])"
+    for _ in range(2):
+        plain, warm = environment.run(place, text)
+        assert warm == plain
+        place.wait()
+    assert place.was_warm, place.reason
+
+
+def test_programs_that_log_what_zerocopy_does_start_warm(place: Place) -> None:
+    place.environment["ZEROCOPY_LOG_LEVEL"] = "DEBUG"
+    for _ in range(2):
+        assert place.run(WARM, "import torch; print(torch.ones(2))").returncode == 0
+        place.wait()
+    assert place.was_warm, place.reason
+
+
 def test_torch_program_matches_python_and_draws_anew(place: Place) -> None:
     place.prepare(TORCH)
     plain = place.run([sys.executable], TORCH)

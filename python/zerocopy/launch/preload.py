@@ -78,6 +78,8 @@ def import_all(modules: list[str], excluded: list[str], captured: int) -> None:
         zerocopy = importlib.import_module("zerocopy")
         for name in zerocopy.__all__:
             getattr(zerocopy, name)
+        sys.stderr.flush()
+        os.ftruncate(captured, 0)  # its own log lines
     ctypes.CDLL(None).fflush(None)
     _stop_pools()
     _require_no_effects("zerocopy", captured, descriptors)

@@ -59,7 +59,11 @@ class Recorder:
             if self._preloaded is not None and record.modules == before.modules and not doubt:
                 return  # the fork server that this process came from will do
             records.save(record)
-            if doubt or self._describe(records.Record(self._identity)) != self._circumstances:
+            # Whether an import has set a variable, only a fork server can tell: it is asked once for each variable.
+            known = [name for name in record.set_by_program if name in before.set_by_program]
+            if doubt_of_record(record._replace(set_by_program=known)):
+                return
+            if self._describe(records.Record(self._identity)) != self._circumstances:
                 return
             start_server(record, self._path, self._environment, self._request.share)
 
