@@ -49,6 +49,10 @@ CASES = {
     "signal_handlers": "import signal; print({s.name: str(signal.getsignal(s)).split(' at ')[0] for s in signal.Signals})",
     "signal_mask": "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))",
     "signal_alarm": "import signal, time; signal.alarm(1); time.sleep(60)",
+    "finalizer": "class A:\n    def __del__(self): print('gone', self.name)\na, b = A(), A()\na.name, b.name = 'a', 'b'\nb.itself = b",
+    "finalizer_in_exit": "import sys\nclass A:\n    def __del__(self): print('gone')\ndef main():\n    a = A(); sys.exit(3)\nmain()",
+    "unclosed_file": "import tempfile, sys; t = tempfile.NamedTemporaryFile(); f = open(sys.argv[0] + '.made', 'w'); f.write('content')",
+    "stream_of_c": "import ctypes, sys; ctypes.CDLL(None).printf(b'by C'); sys.exit(5)",
     "streams": """
         import sys
         for s in (sys.stdin, sys.stdout, sys.stderr):

@@ -110,6 +110,11 @@ def patch_this_process(share: bool) -> None:
         return
     log_level.configure()  # a program that starts warm has another environment than its fork server
     descendants.reach(share)
+    patch_loading(share)
+
+
+def patch_loading(share: bool) -> None:
+    """Patch here. A fork server does so ahead: to find all references reads all modules, which a fork copies."""
     import_hook.when_imported("torch", lambda _: zerocopy.patch())
     if share:  # over the other: what the server cannot give is loaded by zerocopy.load
         importlib.import_module("zerocopy.share.patches.patch_all").patch_all()

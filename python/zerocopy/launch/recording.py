@@ -30,12 +30,19 @@ class Recorder:
         ``sys.path`` at the start, without the entry of this command's own folder.
     preloaded : Record or None
         The record whose modules were there before the program began.
+    there_before : frozenset of str
+        The names of all modules of the fork server. It needs some itself: the next one will have them too.
     """
 
-    def __init__(self, request: Request, path: list[str], preloaded: records.Record | None = None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        path: list[str],
+        preloaded: records.Record | None = None,
+        there_before: frozenset[str] = frozenset(),
+    ) -> None:
         self._request, self._path, self._preloaded = request, path, preloaded
-        # A fork server has modules that it needs itself: the next one will have them too.
-        self._there_before = set() if preloaded is None else set(sys.modules)
+        self._there_before = there_before
         self._environment = dict(os.environ)
         self._circumstances = self._describe(records.Record(request.identity))
         self._identity, self._pid = request.identity, os.getpid()
@@ -79,19 +86,21 @@ class Recorder:
         return before._replace(modules=found, set_by_program=sorted(changed - by_imports), doubt="")
 
 
-def _modules(known: set[str]) -> list[str]:
+def _modules(known: frozenset[str]) -> list[str]:
     """Return further modules of the standard library and of site-packages that are imported here, in order."""
+    further = [(name, module) for name, module in list(sys.modules.items()) if name not in known]
+    if not further:
+        return []
     paths = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
     paths.update(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
     folders = tuple(os.path.join(os.path.realpath(path), "") for path in paths)  # noqa: PTH118
     own = (f"{os.path.dirname(os.path.dirname(__file__))}/",)  # noqa: PTH120
     found = []
-    for name, module in list(sys.modules.items()):
+    for name, module in further:
         spec = getattr(module, "__spec__", None)
         file = getattr(module, "__file__", None)
         if (
-            name in known
-            or name.startswith("__")
+            name.startswith("__")
             or spec is None
             or getattr(spec, "name", None) != name
             or not isinstance(file, str)

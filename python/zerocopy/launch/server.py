@@ -7,7 +7,6 @@ Ctrl-Z and the terminal then reach the program as they would any other.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import selectors
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zerocopy.launch import child, circumstances, preload, program, records
+from zerocopy.launch import child, circumstances, ending, preload, program, records
 from zerocopy.launch.recording import Recorder
 from zerocopy.launch.request import Request, doubt_of_record
 from zerocopy.share.wire import frames, sockets
@@ -40,6 +39,7 @@ def main() -> None:
 
 
 def _serve() -> Program | None:
+    ending.prepare()
     os.closerange(3, 1 << 16)
     payload = os.read(0, os.fstat(0).st_size)
     request = json.loads(payload)
@@ -52,8 +52,8 @@ def _serve() -> Program | None:
     try:
         with preload.watched_environment() as seen:
             preload.import_all(record.modules, record.excluded, captured)
-            if request["share"]:
-                importlib.import_module("zerocopy.share.patches.patch_all")
+            if "torch" in sys.modules:
+                program.patch_loading(request["share"])
     except preload.HasEffects as error:
         _exclude(record, error.module, request)
     record = record._replace(
@@ -135,6 +135,7 @@ class _Server:
         self._listener, self._place, self._described, self._record = listener, place, described, record
         self._clients: dict[int, _Client] = {}
         self._files = preload.Files()
+        self._modules = frozenset(sys.modules)
         self._started = self._used = time.time()
         self._starts = 0
         self._is_ending = False
@@ -297,7 +298,7 @@ class _Server:
                 os.close(self._leader)
             for client in self._clients.values():
                 client.connection.close()
-            return _prepared(connection, body, descriptors, self._record)
+            return _prepared(connection, body, descriptors, self._record, self._modules)
         except BaseException as error:
             with contextlib.suppress(BaseException):
                 frames.send(connection, {"refused": str(error)})
@@ -305,7 +306,11 @@ class _Server:
 
 
 def _prepared(
-    connection: socket.socket, body: dict[str, Any], descriptors: list[int], record: records.Record
+    connection: socket.socket,
+    body: dict[str, Any],
+    descriptors: list[int],
+    record: records.Record,
+    modules: frozenset[str],
 ) -> Program:
     # Out of the way of the numbers that the client's files have.
     import fcntl
@@ -317,8 +322,9 @@ def _prepared(
     frames.close_all(descriptors)
     go, *rest = moved
     child.become(body, rest, record.set_by_imports)
+    ending.leave_loaded(modules)
     request = Request(body["words"], body["is_module"], body["share"])
-    recorder = Recorder(request, circumstances.own_path(), record)
+    recorder = Recorder(request, circumstances.own_path(), record, modules)
     del recorder  # the interpreter's end calls it
     run = program.prepared(request.words[0], request.words[1:], request.is_module)
     child.require_no_shadows([sys.path[0], *body["ahead"]] if not sys.flags.safe_path else body["ahead"])
