@@ -17,17 +17,21 @@ from .engine.environment import describe
 from .engine.kernels import load_kernels
 from .engine.measure import MIN_ROUNDS
 from .engine.plot import write_plot
-from .engine.report import ceiling_text, checks_text, table, write_json
+from .engine.report import ceiling_text, checks_text, heading, table, write_json
 from .engine.runner import DifferentError, Settings, missing, run_case
-from .rows import CASES
+from .page import publish
+from .rows import AREAS, CASES
 
-SHRINK = 8  # --quick divides the sizes by this
+_AREAS = {area.__name__.rpartition(".")[2]: area.CASES for area in AREAS}
+_SUITES = {"full": CASES, "quick": CASES, **_AREAS}
+SHRINK = 8  # the suite `quick` divides the sizes by this
 
 
 def main() -> int:
     """Run the chosen cases; return 0, 1 for a wrong result (--strict: or a missed goal), 2 for no cases."""
     args = _parse()
-    chosen = [case for case in CASES if any(fnmatch(case.name, name) for name in args.names or ["*"])]
+    cases = [case for name in args.suite for case in _SUITES[name]]
+    chosen = [case for case in cases if any(fnmatch(case.name, name) for name in args.names or ["*"])]
     if args.list:
         _list(chosen)
         return 0
@@ -39,9 +43,6 @@ def main() -> int:
             print("no such case, or none that can run here; --list shows them", file=sys.stderr)
             return 2
         return _run(runnable, files, args)
-    except DifferentError as error:
-        print(f"DIFFERENT: {error}", file=sys.stderr)
-        return 1
     finally:
         if not args.keep:
             files.delete_made()
@@ -54,31 +55,26 @@ def _run(cases: list[Case], files: Files, args: argparse.Namespace) -> int:
     ceiling, machine = measure_ceiling(kernels), describe(files.folder)
     gc.freeze()  # so that the collections between rounds see what was loaded and not all of torch
     lines: list[dict[str, Any]] = []
+    wrong = []
     for case in cases:
         print(f"{case.name}: {_sides(case)}", file=sys.stderr, flush=True)
-        lines += run_case(case, files, kernels, settings)
-    print(_heading(machine), ceiling_text(ceiling), f"readers: {kernels.name}", "", sep="\n")
+        try:
+            lines += run_case(case, files, kernels, settings)
+        except DifferentError as error:
+            wrong.append(f"DIFFERENT: {case.name}: {error}")
+            print(wrong[-1], file=sys.stderr)
+    print(heading(machine), ceiling_text(ceiling), f"readers: {kernels.name}", "", sep="\n")
     print(table(lines, ceiling), checks_text(lines), sep="\n\n")
+    about = {"environment": machine, "ceiling_gb_s": ceiling, "readers": kernels.name, "quick": args.quick}
+    if args.publish:
+        publish(args.publish, about | {"lines": lines})
     if args.out:
-        about = {
-            "environment": machine,
-            "ceiling_gb_s": ceiling,
-            "readers": kernels.name,
-            "quick": args.quick,
-        }
         args.out.mkdir(parents=True, exist_ok=True)
         write_json(args.out / "results.json", about | {"lines": lines})
         print("", f"JSON: {args.out / 'results.json'}", sep="\n")
-        print(write_plot(args.out / "results.svg", lines, _heading(machine)))
-    return int(args.strict and any(line["met"] is False for line in lines))
-
-
-def _heading(machine: dict[str, Any]) -> str:
-    return (
-        f"zerocopy {machine['zerocopy']}, torch {machine['torch']}, Python {machine['python']}, "
-        f"Linux {machine['kernel']}, {machine['processor']}, {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB, {machine['file_system']}"
-    )
+        print(write_plot(args.out / "results.svg", lines, heading(machine)))
+    print(*wrong, sep="\n")
+    return int(bool(wrong) or (args.strict and any(line["met"] is False for line in lines)))
 
 
 def _sides(case: Case) -> str:
@@ -118,12 +114,26 @@ def _parse() -> argparse.Namespace:
         metavar="GIB",
         help="size of the file that stream/layers passes through (default: %(default)g)",
     )
+    add(
+        "--publish",
+        metavar="NAME",
+        help="keep the results as benchmarks/results/NAME.json, for docs/results.md",
+    )
     add("--keep", action="store_true", help="leave the files made for the next run (about 8 GB)")
-    add("--quick", action="store_true", help="small files, 3 rounds, goals not judged: a smoke test")
+    add(
+        "--suite",
+        nargs="+",
+        choices=_SUITES,
+        default=["full"],
+        help="full (default): all; quick: small files, 3 rounds, goals not judged, a smoke test; or areas: "
+        f"{', '.join(_AREAS)}",
+        metavar="SUITE",
+    )
     add("--strict", action="store_true", help="exit with 1 when a goal is missed")
     args = parser.parse_args()
+    args.quick = "quick" in args.suite
     if args.rounds < MIN_ROUNDS:
-        parser.error(f"fewer than {MIN_ROUNDS} rounds say little; --quick is the smoke test")
+        parser.error(f"fewer than {MIN_ROUNDS} rounds say little; --suite quick is the smoke test")
     return args
 
 

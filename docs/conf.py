@@ -45,7 +45,7 @@ GUIDES = {
     "Save and convert": "saving converting",
     "Programs": "patch workers share distributed warm-starts bridges",
     "Look inside": "cli inspecting",
-    "Judge": "benchmarks peers security SECURITY",
+    "Judge": "results benchmarks peers security SECURITY",
     "Reference": "api versions reference/objects reference/attacks reference/differences reference/messages",
     "Project": "DESIGN CONTRIBUTING CHANGELOG",
 }

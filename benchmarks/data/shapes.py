@@ -1,6 +1,6 @@
 """Names and shapes of the models whose checkpoints are measured: nothing but lists, no tensor is made here.
 
-Every function takes ``shrink``: 1 gives the real sizes, a larger power of two the small ones of ``--quick``.
+Every function takes ``shrink``: 1 gives the real sizes, a larger power of two the small ones of the suite ``quick``.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ COLOURS = {
 def write_plot(path: Path, lines: list[dict[str, Any]], subtitle: str) -> str:
     """Draw the timed lines; return what became of it, in words."""
     try:
+        from matplotlib import rcParams
         from matplotlib.figure import Figure
     except ImportError:
         return "no plot: matplotlib is not installed"
@@ -33,7 +34,8 @@ def write_plot(path: Path, lines: list[dict[str, Any]], subtitle: str) -> str:
     axes.set_ylim(len(timed) - 0.4, -0.6)
     axes.set_xlabel("peer's time over zerocopy's: median of rounds; black: least to greatest; red: goal")
     axes.set_title(subtitle, fontsize="small")
-    figure.savefig(path)
+    rcParams["svg.fonttype"] = "none"  # text, not curves
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     return f"plot: {path}"
 
 

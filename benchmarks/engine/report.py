@@ -54,6 +54,15 @@ def ceiling_text(ceiling: dict[str, float]) -> str:
     )
 
 
+def heading(machine: dict[str, Any]) -> str:
+    """Say in one line which releases ran, and where."""
+    return (
+        f"zerocopy {machine['zerocopy']}, torch {machine['torch']}, Python {machine['python']}, "
+        f"Linux {machine['kernel']}, {machine['processor']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB, {machine['file_system']}"
+    )
+
+
 def checks_text(lines: Iterable[Line]) -> str:
     """Say what every side was compared with before it was timed."""
     checks = dict.fromkeys(check for line in lines for check in line["checked"])

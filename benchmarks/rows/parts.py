@@ -15,7 +15,10 @@ from ..engine.loader import Loader, mapped, needs_open, needs_torch_mmap
 from .opening import CHECKPOINT
 
 PAGE = 4096 / 1e6
-FEW, MANY = slice(5001, 5005), slice(1001, 3049)  # 64 KiB and 32 MiB; in the small file of --quick too
+FEW, MANY = (
+    slice(5001, 5005),
+    slice(1001, 3049),
+)  # 64 KiB and 32 MiB; in the small file of the suite `quick` too
 
 
 def _open(path: str) -> Any:

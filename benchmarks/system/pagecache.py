@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +17,7 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
+_ATTEMPTS = 20  # to drop a file
 
 
 def warm(path: Path) -> None:
@@ -32,10 +34,17 @@ def warm(path: Path) -> None:
 
 
 def drop(path: Path) -> None:
-    """Drop the file from the page cache, so that the disk is read. Mapped pages stay."""
+    """Drop the file from the page cache, so that the disk is read. Mapped pages stay.
+
+    The kernel leaves a folio that another processor has just added or is looking at, so it is asked again.
+    """
     with path.open("rb") as file:
         os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for _ in range(_ATTEMPTS):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if not cached_bytes(path):
+                return
+            time.sleep(0.01)
 
 
 def read_through(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,22 @@ def test_torchrun_that_starts_zerocopy_run_has_patched_ranks(torchrun: list[str]
 
 def test_torchrun_under_zerocopy_run_has_patched_ranks(torchrun: list[str], tmp_path: Path) -> None:
     assert ranks_of(["-m", "zerocopy", "run", *torchrun], tmp_path) == [PATCHED, PATCHED]
+
+
+def test_command_on_the_path_runs_as_a_script_and_others_are_not_found(tmp_path: Path) -> None:
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, text in (("written", f"#!{sys.executable}\nimport sys; print(sys.argv)\n"), ("compiled", "\0")):
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    done = process([*RUN, "written"], "--epochs", cwd=tmp_path, PATH=path)
+    assert done.stdout == f"['{commands}/written', '--epochs']\n", done.stderr
+    refused = process([*RUN, "compiled"], cwd=tmp_path, PATH=path)
+    assert refused.returncode == 2
+    assert "No such file" in refused.stderr
+    (tmp_path / "written").write_text("print('of the folder')\n")
+    assert process([*RUN, "written"], cwd=tmp_path, PATH=path).stdout == "of the folder\n"
 
 
 def test_accelerate_launch_under_zerocopy_run_has_patched_processes(tmp_path: Path) -> None:

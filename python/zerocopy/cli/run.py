@@ -14,7 +14,7 @@ import argparse
 from zerocopy import environment
 from zerocopy.launch import circumstances, program
 from zerocopy.launch.recording import Recorder
-from zerocopy.launch.request import Request, set_log_level
+from zerocopy.launch.request import Request, named, set_log_level
 from zerocopy.process import log_level
 
 DESCRIPTION = """
@@ -53,13 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "program",
         metavar="PROGRAM",
         nargs=argparse.PARSER,
-        help="a script, or a folder or zip file with a __main__.py; then the program's own arguments",
+        help="a script, a folder or zip file with a __main__.py, or a command written in Python such as torchrun; "
+        "then the program's own arguments",
     )
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Run the program to its end. Its exceptions go on to the interpreter."""
-    name, *arguments = words = options.program[options.program[0] == "--" :]
+    words = named(options.program[options.program[0] == "--" :], options.module)
+    name, *arguments = words
     set_log_level(options.verbose)
     try:
         log_level.configure()

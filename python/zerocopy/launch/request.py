@@ -54,6 +54,23 @@ class Request(NamedTuple):
         return f"{sys.prefix}: {words}"
 
 
+def named(words: list[str], is_module: bool) -> list[str]:
+    """Return the words with the full path of a command such as ``torchrun``: a script for Python on the ``PATH``.
+
+    A file of that name in the present folder comes first, as it does for ``python``.
+    """
+    program = words[0]
+    if is_module or os.sep in program or os.path.lexists(program):
+        return words
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        path = os.path.join(folder, program)  # noqa: PTH118
+        if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113
+            with open(path, "rb") as file:  # noqa: PTH123
+                start = file.readline(256)
+            return [path, *words[1:]] if start.startswith(b"#!") and b"python" in start else words
+    return words
+
+
 def parse(words: list[str]) -> Request | None:
     """Return the program that the words after ``run`` name with ``--warm``; None for words that argparse must see."""
     chosen: set[str] = set()
@@ -68,7 +85,8 @@ def parse(words: list[str]) -> Request | None:
         rest = words[number + (word == "--") :]
         if "--warm" not in chosen or not rest or (word != "--" and word.startswith("-")):
             return None
-        return Request(rest, "-m" in chosen, "--share" in chosen, verbosity)
+        is_module = "-m" in chosen
+        return Request(named(rest, is_module), is_module, "--share" in chosen, verbosity)
     return None
 
 

@@ -27,6 +27,8 @@ Function = Callable[..., Any]
 log = logging.getLogger("zerocopy")
 
 _UNSET: Any = object()
+# Up to here, torch copies the storages of a pickle sooner than a mapping is made: pickled tensors come in this way.
+_SMALL = 1 << 16  # bytes
 _ASKED_FOR = ("read", "readline", "seek", "tell")  # of file objects, by torch.load
 
 
@@ -99,6 +101,8 @@ def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
         and not all(hasattr(call.f, name) for name in _ASKED_FOR)
     ):
         return "neither a path nor a file object that can seek"
+    if type(call.f) is io.BytesIO and not weights_only and _is_small_pickle(call.f):
+        return "a small pickle in memory, which torch loads as soon"
     if isinstance(call.f, io.TextIOBase):
         return "a file open in text mode"
     if is_path and os.fsdecode(call.f).endswith(".safetensors"):
@@ -110,6 +114,12 @@ def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
     if call.mmap not in (_UNSET, None, False) and not (is_path and context.maps_privately()):
         return "mmap=True of something else than a path, or shared"
     return context.why_load_is_special(call.map_location)
+
+
+def _is_small_pickle(file: io.BytesIO) -> bool:
+    begin = file.tell()
+    with file.getbuffer() as view:
+        return view.nbytes - begin <= _SMALL and bytes(view[begin : begin + 2]) != b"PK"
 
 
 def _load(original: Function, call: Call, weights_only: bool) -> Any:

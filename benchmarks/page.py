@@ -1,0 +1,233 @@
+"""The page of results, made from the JSON of runs: ``python -m benchmarks.page``.
+
+``python -m benchmarks --publish NAME`` puts a run's JSON into ``benchmarks/results``. Each file there becomes a section
+of ``docs/results.md`` and a picture. ``tests/project/test_results.py`` holds the page to the files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import linear_regression
+from typing import Any
+
+from .engine.report import Line, ceiling_text, heading, quantity, times
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "results.md"
+IMAGES = ROOT / "docs" / "images"
+_TIMED = ("ready", "touch", "consume", "cold", "cold-consume", "second", "attach")
+_ENDING = {".pt": "`.pt`", ".safetensors": "`.safetensors`", ".h5": "`.h5`"}
+_INTRODUCTION = """# Results
+
+`python -m benchmarks.page` makes this page from the runs in `benchmarks/results`. Do not edit it.
+[benchmarks.md](benchmarks.md) says what the files, columns and rows are, how it is measured, and
+why goals are missed.
+
+A time is the median of the rounds. A ratio is the median of the rounds' ratios, the peer's time
+over zerocopy's: above 1, zerocopy takes less. `ready` alone says little about a loader that maps,
+so `consume`, which reads every byte, stands beside it.
+"""
+
+_ABOUT_GROWTH = """![Times of growing checkpoints, on logarithmic axes](images/growth.svg)
+
+Times until `load` returns; of processes, until all of them have loaded 512 MiB and touched every
+page. `torch` is `torch.load(weights_only=True)`, mapped where the release can. Tensors of four
+numbers; bytes are holes in a file of 512 tensors; depth is that of nested dicts. The exponent is
+fitted to the larger half.
+"""
+
+
+def runs() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the content of each run that is kept."""
+    for path in sorted(RESULTS.glob("*.json")):
+        content = json.loads(path.read_text())
+        if "lines" in content:
+            yield path.stem, content
+
+
+def text() -> str:
+    """Return the page."""
+    return "\n".join([_INTRODUCTION, *(_section(name, content) for name, content in runs()), _growth()])
+
+
+def _growth() -> str:
+    """Return the section of how cost grows."""
+    content = json.loads((RESULTS / "growth.json").read_text())
+    lines = ["## How cost grows", "", *_about(content), "", _ABOUT_GROWTH]
+    for name, points in content["series"].items():
+        measures = list(dict.fromkeys(key for point in points for key in point if key != name))
+        rows = [
+            (f"{point[name]:,}", *(_growing(key, point.get(key)) for key in measures)) for point in points
+        ]
+        powers = exponents(name, points)
+        last = ("exponent", *(f"{powers[key]:.2f}" if key in powers else "" for key in measures))
+        lines += _table((name, *measures), [*rows, last])
+    return "\n".join(lines)
+
+
+def exponents(name: str, points: list[dict[str, float]]) -> dict[str, float]:
+    """Return the power with which each measure grows, by the least squares of logarithms, over the larger half."""
+    found = {}
+    for key in dict.fromkeys(key for point in points for key in point):
+        known = [(point[name], point[key]) for point in points if key in point]
+        upper = [(math.log(x), math.log(y)) for x, y in known[len(known) // 2 :]]
+        if key != name and len(upper) > 1:
+            found[key] = linear_regression(*zip(*upper, strict=True)).slope
+    return found
+
+
+def _growing(key: str, value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}" if "MB" in key else quantity(value, "s")
+
+
+def _section(name: str, content: dict[str, Any]) -> str:
+    lines: list[Line] = content["lines"]
+    return "\n".join(
+        [
+            f"## {name}",
+            "",
+            *_about(content),
+            "",
+            f"![Ratios of {name}](images/results-{name}.svg)",
+            "",
+            *_table(("case", "peer", *_columns(lines)), _times_by_case(lines)),
+            *_titled(
+                "Other quantities", ("case", "column", "zerocopy", "peer", "goal", ""), _quantities(lines)
+            ),
+            *_titled("Goals", ("case", "column", "goal", "found", ""), _goals(lines)),
+            *_titled(
+                "Every format, state of the page cache and peer, worst first",
+                ("ratio", "min", "format", "page cache", "until", "zerocopy", "peer"),
+                _cells(lines),
+            ),
+        ]
+    )
+
+
+def _about(content: dict[str, Any]) -> list[str]:
+    """Say where a run was made."""
+    ceiling = (
+        f" In the same run, {ceiling_text(content['ceiling_gb_s'])}." if "ceiling_gb_s" in content else ""
+    )
+    return textwrap.wrap(f"{heading(content['environment'])}.{ceiling}", 100)
+
+
+def _titled(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    return [f"### {title}", "", *_table(header, rows)] if rows else []
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    cells = [header, ("---",) * len(header), *rows]
+    return [*(f"| {' | '.join(row)} |" for row in cells), ""]
+
+
+def _columns(lines: list[Line]) -> tuple[str, ...]:
+    found = {line["column"] for line in lines}
+    return tuple(column for column in _TIMED if column in found)
+
+
+def _times_by_case(lines: list[Line]) -> list[tuple[str, ...]]:
+    """Return a row for each case, with all of its timed columns side by side."""
+    columns = _columns(lines)
+    cases: dict[str, dict[str, Line]] = {}
+    for line in lines:
+        if line["column"] in columns:
+            cases.setdefault(line["case"], {})[line["column"]] = line
+    return [
+        (
+            f"`{case}`",
+            next(iter(found.values()))["peer_side"] or "",
+            *(_time(found.get(column)) for column in columns),
+        )
+        for case, found in cases.items()
+    ]
+
+
+def _time(line: Line | None) -> str:
+    if line is None:
+        return ""
+    ours = quantity(line["ours"], line["unit"])
+    return f"{ours}, {times(line['ratio'])}" if line["ratio"] else ours
+
+
+def _quantities(lines: list[Line]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"`{line['case']}`",
+            line["column"],
+            quantity(line["ours"], line["unit"]),
+            quantity(line["peer"], line["unit"]),
+            line["goal"]["text"] if line["goal"] else "",
+            _verdict(line),
+        )
+        for line in lines
+        if line["column"] not in _TIMED
+    ]
+
+
+def _goals(lines: list[Line]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"`{line['case']}`",
+            line["column"],
+            line["goal"]["text"],
+            quantity(line["ours"], line["unit"]) if line["goal"]["unit"] else times(line["ratio"]),
+            _verdict(line),
+        )
+        for line in lines
+        if line["goal"] and line["column"] in _TIMED
+    ]
+
+
+def _verdict(line: Line) -> str:
+    return {True: "met", False: "missed", None: ""}[line["met"]]
+
+
+def _cells(lines: list[Line]) -> list[tuple[str, ...]]:
+    """Return each comparison with another loader. The least that a loader can do is a floor, not a peer."""
+    compared = {
+        (line["case"], line["column"]): line
+        for line in lines
+        if line["column"] in _TIMED and line["ratio"] and not line["case"].startswith(("floor/", "size/"))
+    }
+    return [
+        (
+            times(line["ratio"]),
+            times(line["ratio_min"]),
+            _ENDING.get(Path(line["file"]).suffix, ""),
+            "cold" if line["column"].startswith("cold") else "warm",
+            line["column"].removeprefix("cold-").replace("cold", "ready"),
+            line["our_side"],
+            line["peer_side"],
+        )
+        for line in sorted(compared.values(), key=lambda line: line["ratio"])
+    ]
+
+
+def publish(name: str, content: dict[str, Any]) -> None:
+    """Keep a run, without the single rounds."""
+    lines = [
+        {key: value for key, value in line.items() if not key.endswith("_rounds")}
+        for line in content["lines"]
+    ]
+    (RESULTS / f"{name}.json").write_text(json.dumps(content | {"lines": lines}, indent=1) + "\n")
+
+
+def main() -> int:
+    """Write the page and its pictures; return 0."""
+    from .engine.plot import write_plot
+
+    PAGE.write_text(text())
+    for name, content in runs():
+        print(write_plot(IMAGES / f"results-{name}.svg", content["lines"], heading(content["environment"])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
