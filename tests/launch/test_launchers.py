@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,16 @@ def test_torchrun_that_starts_zerocopy_run_has_patched_ranks(torchrun: list[str]
 
 def test_torchrun_under_zerocopy_run_has_patched_ranks(torchrun: list[str], tmp_path: Path) -> None:
     assert ranks_of(["-m", "zerocopy", "run", *torchrun], tmp_path) == [PATCHED, PATCHED]
+
+
+def test_torchrun_by_its_name_has_patched_ranks(
+    torchrun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = sysconfig.get_path("scripts")
+    if not Path(scripts, "torchrun").exists():
+        pytest.skip("this torch comes without the command")
+    monkeypatch.setenv("PATH", f"{scripts}{os.pathsep}{os.environ['PATH']}")
+    assert ranks_of(["-m", "zerocopy", "run", "torchrun", *torchrun[2:]], tmp_path) == [PATCHED, PATCHED]
 
 
 def test_command_on_the_path_runs_as_a_script_and_others_are_not_found(tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ CASES = {
     "finalizer": "class A:\n    def __del__(self): print('gone', self.name)\na, b = A(), A()\na.name, b.name = 'a', 'b'\nb.itself = b",
     "finalizer_in_exit": "import sys\nclass A:\n    def __del__(self): print('gone')\ndef main():\n    a = A(); sys.exit(3)\nmain()",
     "unclosed_file": "import tempfile, sys; t = tempfile.NamedTemporaryFile(); f = open(sys.argv[0] + '.made', 'w'); f.write('content')",
+    "finalizer_of_a_library": "import json\nclass A:\n    def __del__(self): print('gone')\njson.held = A()",
+    "generator_of_a_library": "import json\ndef g():\n    try: yield\n    finally: print('gone')\njson.held = g(); next(json.held)",
+    "pipe_of_a_child": "import subprocess\np = subprocess.Popen(['cat'], stdin=subprocess.PIPE, text=True); p.stdin.write('hello\\n')",
+    "order_of_children": "import multiprocessing as m, time\ndef f(): time.sleep(.3); print('child')\nm.Process(target=f).start(); print('main')",
     "stream_of_c": "import ctypes, sys; ctypes.CDLL(None).printf(b'by C'); sys.exit(5)",
     "streams": """
         import sys
@@ -210,6 +214,20 @@ def test_setting_of_the_shell_is_seen_as_by_python(place: Place, setting: str) -
     shell = ["/bin/sh", "-c", f'{setting}; exec "$@"', "sh"]
     plain, warm = (place.run([*shell, *command], textwrap.dedent(text)) for command in (PYTHON, WARM))
     assert (warm.returncode, warm.stdout, warm.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import json; json.held = open('held', 'w'); json.held.write('content')",
+        "import typing\nclass A: held = open('held', 'w')\ntyping.Optional[A]; A.held.write('content')",
+    ],
+    ids=["module", "class in a cache"],
+)
+def test_file_that_only_a_library_holds_is_written(place: Place, text: str) -> None:
+    place.assert_same(text)
+    assert place.was_warm, place.reason
+    assert (place.folder / "held").read_text() == "content"
 
 
 def test_module_matches_python(place: Place) -> None:

@@ -7,6 +7,7 @@ functions look for their globals, and pickles for their classes.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import importlib
 import os
@@ -81,7 +82,17 @@ def _run_script(main: ModuleType, file: str, content: bytes) -> None:
         loader = SourceFileLoader("__main__", file)
         code = compile(content, file, "exec", dont_inherit=True)
     vars(main).update(__file__=file, __cached__=None, __loader__=loader)
-    exec(code, vars(main))
+    try:
+        exec(code, vars(main))
+    finally:
+        _flush()
+
+
+def _flush() -> None:
+    """Flush the standard streams, as the interpreter does when a script has run, and before it waits for threads."""
+    for stream in (sys.stderr, sys.stdout):
+        with contextlib.suppress(Exception):
+            stream.flush()
 
 
 def hide_own_frames(error: BaseException) -> None:

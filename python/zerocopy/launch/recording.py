@@ -91,9 +91,7 @@ def _modules(known: frozenset[str]) -> list[str]:
     further = [(name, module) for name, module in list(sys.modules.items()) if name not in known]
     if not further:
         return []
-    paths = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
-    paths.update(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
-    folders = tuple(os.path.join(os.path.realpath(path), "") for path in paths)  # noqa: PTH118
+    folders = library_folders()
     own = (f"{os.path.dirname(os.path.dirname(__file__))}/",)  # noqa: PTH120
     found = []
     for name, module in further:
@@ -109,6 +107,13 @@ def _modules(known: frozenset[str]) -> list[str]:
         if os.path.realpath(file).startswith(folders) and not file.startswith(own):
             found.append(name)
     return found
+
+
+def library_folders() -> tuple[str, ...]:
+    """Return the folders of the standard library and of installed packages, each with a slash at its end."""
+    paths = {*sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
+    paths.update(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
+    return tuple(os.path.join(os.path.realpath(path), "") for path in paths)  # noqa: PTH118
 
 
 def start_server(record: records.Record, path: list[str], environment: dict[str, str], share: bool) -> None:
