@@ -211,9 +211,9 @@ def _cells(lines: list[Line]) -> list[tuple[str, ...]]:
 
 
 def publish(name: str, content: dict[str, Any]) -> None:
-    """Keep a run, without the single rounds."""
+    """Keep a run, without the single rounds and the folders of its files."""
     lines = [
-        {key: value for key, value in line.items() if not key.endswith("_rounds")}
+        {key: value for key, value in line.items() if key != "checked" and not key.endswith("_rounds")}
         for line in content["lines"]
     ]
     (RESULTS / f"{name}.json").write_text(json.dumps(content | {"lines": lines}, indent=1) + "\n")
