@@ -30,7 +30,7 @@ SHRINK = 8  # the suite `quick` divides the sizes by this
 def main() -> int:
     """Run the chosen cases; return 0, 1 for a wrong result (--strict: or a missed goal), 2 for no cases."""
     args = _parse()
-    cases = [case for name in args.suite for case in _SUITES[name]]
+    cases = dict.fromkeys(case for name in args.suite for case in _SUITES[name])
     chosen = [case for case in cases if any(fnmatch(case.name, name) for name in args.names or ["*"])]
     if args.list:
         _list(chosen)

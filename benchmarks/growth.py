@@ -23,11 +23,13 @@ import zerocopy
 
 from .data.sparse import write_checkpoint, write_sparse_checkpoint
 from .engine.environment import describe
+from .engine.measure import once
+from .engine.memory import memory_now
+from .engine.plot import write_svg
 from .page import IMAGES, RESULTS, exponents
 
 ROUNDS = 7
 _MOST_FOR_TORCH = 100_000  # tensors: it takes a minute and a half for a million
-_STAGES = ("tensors", "bytes", "depth", "processes")
 
 Point = dict[str, float]
 
@@ -60,12 +62,7 @@ def _seconds(call: Callable[[], object], rounds: int = ROUNDS) -> float:
     found = []
     for _ in range(rounds + 1):
         gc.collect()
-        gc.disable()
-        start = time.perf_counter()
-        result = call()
-        found.append(time.perf_counter() - start)
-        del result
-        gc.enable()
+        found.append(once(call, "ready", None))
     return median(found[1:])
 
 
@@ -132,31 +129,21 @@ def _of_processes(folder: Path) -> Iterator[Point]:
 
 def _one_of_many(path: Path, ready: Any, results: Any) -> None:
     zerocopy.load(path)  # what a first call of a process takes is not the matter
-    before = _private()
+    before = memory_now()["Anonymous"]
     ready.wait()
     state = zerocopy.load(path)
     for tensor in state.values():
         tensor[::1024].sum()
-    results.put(max(_private() - before, 1))
+    results.put(max(memory_now()["Anonymous"] - before, 1))
     ready.wait()  # until all have their pages
-
-
-def _private() -> int:
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Anonymous:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def draw(series: dict[str, list[Point]]) -> None:
     """Draw a panel for each series, on logarithmic axes."""
-    from matplotlib import rcParams
     from matplotlib.figure import Figure
 
-    rcParams["svg.fonttype"] = "none"  # text, not curves
     figure = Figure(figsize=(9, 6.5), layout="constrained")
-    for axes, name in zip(figure.subplots(2, 2).flat, _STAGES, strict=True):
-        points = series[name]
+    for axes, (name, points) in zip(figure.subplots(2, 2).flat, series.items(), strict=True):
         for key, power in exponents(name, points).items():
             known = [(point[name], point[key]) for point in points if key in point]
             unit = "" if "MB" in key else ", s"
@@ -164,7 +151,7 @@ def draw(series: dict[str, list[Point]]) -> None:
         axes.set_xlabel(name)
         axes.legend(fontsize="small")
         axes.grid(alpha=0.3)
-    figure.savefig(IMAGES / "growth.svg", metadata={"Date": None})
+    write_svg(figure, IMAGES / "growth.svg")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ COLOURS = {
 def write_plot(path: Path, lines: list[dict[str, Any]], subtitle: str) -> str:
     """Draw the timed lines; return what became of it, in words."""
     try:
-        from matplotlib import rcParams
         from matplotlib.figure import Figure
     except ImportError:
         return "no plot: matplotlib is not installed"
@@ -34,9 +33,16 @@ def write_plot(path: Path, lines: list[dict[str, Any]], subtitle: str) -> str:
     axes.set_ylim(len(timed) - 0.4, -0.6)
     axes.set_xlabel("peer's time over zerocopy's: median of rounds; black: least to greatest; red: goal")
     axes.set_title(subtitle, fontsize="small")
-    rcParams["svg.fonttype"] = "none"  # text, not curves
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    write_svg(figure, path)
     return f"plot: {path}"
+
+
+def write_svg(figure: Any, path: Path) -> None:
+    """Write a picture whose letters stay text, and which is the same for the same figures."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def _draw(axes: Any, row: int, line: dict[str, Any]) -> None:

@@ -187,6 +187,7 @@ for name, tensor in full.items():
 dcp.save(state, storage_writer=CheckpointWriter(saved))
 dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # gloo's threads may abort a process that ends
 """
 
 

@@ -153,7 +153,7 @@ def test_buffer_lives_as_long_as_its_storage(run: Callable[..., None], path: Pat
     run(
         """
 class Buffer(bytearray):
-    pass
+    'Bytes that take weak references.'
 
 buffer = Buffer(b"abcdefgh")
 gone = weakref.ref(buffer)

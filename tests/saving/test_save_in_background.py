@@ -507,22 +507,18 @@ def test_errors_of_the_progress_function_come_at_wait(tmp_path: Path, writer: st
 
 def test_the_programs_own_waiting_sees_nothing(tmp_path: Path, forked: Child) -> None:
     code = """
-        import os, signal, sys, torch, zerocopy
+        import contextlib, os, signal, sys, torch, zerocopy
         from zerocopy.saving import snapshot
         snapshot.why_not_to_fork = lambda _: ""
         heard = []
         for action in (lambda *_: heard.append(1), signal.SIG_IGN, signal.SIG_DFL):
             signal.signal(signal.SIGCHLD, action)
             saving = zerocopy.save([torch.ones(1 << 22)], sys.argv[1], wait=False)
-            try:
+            with contextlib.suppress(ChildProcessError):
                 print(os.waitpid(-1, os.WNOHANG))
-            except ChildProcessError:
-                pass
             saving.wait()
-            try:
+            with contextlib.suppress(ChildProcessError):
                 print(os.waitpid(-1, os.WNOHANG | 0x40000000))  # of every kind: nothing is left
-            except ChildProcessError:
-                pass
         print(heard)
     """
     done = forked(code, tmp_path / "model.pt")

@@ -21,7 +21,7 @@ from zerocopy.launch.recording import library_folders
 _WRITE_AT_EXIT = frozenset({"h5py", "netCDF4", "tables"})
 # Such libraries may report at the end what they have counted.
 _INJECTED = ("LD_PRELOAD", "LD_AUDIT", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
-# What they have written is in the file, or in memory only.
+# Their end loses nothing: a FileIO writes at once, a reader never, and the others have no file.
 _WITHOUT_CONTENT = frozenset({io.BytesIO, io.StringIO, io.FileIO, io.BufferedReader})
 _OF_THE_INTERPRETER = frozenset({"__main__", "__mp_main__", "builtins", "sys"})
 

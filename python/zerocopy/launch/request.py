@@ -62,13 +62,14 @@ def named(words: list[str], is_module: bool) -> list[str]:
     program = words[0]
     if is_module or os.sep in program or os.path.lexists(program):
         return words
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        path = os.path.join(folder, program)  # noqa: PTH118
-        if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113
-            with open(path, "rb") as file:  # noqa: PTH123
-                start = file.readline(256)
-            return [path, *words[1:]] if start.startswith(b"#!") and b"python" in start else words
-    return words
+    import shutil  # only here: it takes milliseconds
+
+    path = shutil.which(program)
+    if path is None or not os.access(path, os.R_OK):
+        return words
+    with open(path, "rb") as file:  # noqa: PTH123
+        start = file.readline(256)
+    return [path, *words[1:]] if start.startswith(b"#!") and b"python" in start else words
 
 
 def parse(words: list[str]) -> Request | None:
