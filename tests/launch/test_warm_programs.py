@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import subprocess
 import textwrap
 from collections.abc import Iterator
@@ -268,7 +270,9 @@ def test_script_that_sets_a_variable_for_its_imports_runs_plainly(place: Place, 
         f"import os; {line}; print(os.environ['LANG' if 'LANG' in os.environ else 'OMP_NUM_THREADS'])"
     )
     assert not place.was_warm
-    place.prepare("pass")  # a run that sets nothing: the next test's program has the same name, so the same record
+    place.prepare(
+        "pass"
+    )  # a run that sets nothing: the next test's program has the same name, so the same record
 
 
 def test_disabled_runs_plainly(place: Place) -> None:
@@ -294,6 +298,72 @@ def test_inherited_file_has_its_number(place: Place) -> None:
     os.close(reading)
     assert done.stdout == b"b'passed' True\n"
     assert place.was_warm, place.reason
+
+
+@contextlib.contextmanager
+def own_package(folder: Path, text: str) -> Iterator[Place]:
+    """A package in a folder for packages, and a place whose programs find it there."""
+    packages = folder / "site-packages"
+    packages.mkdir()
+    (packages / "imported.py").write_text(text)
+    with Place(folder) as place:
+        place.environment["PYTHONPATH"] = str(packages)
+        yield place
+
+
+def test_arguments_that_an_import_reads_are_those_of_the_run(tmp_path: Path) -> None:
+    with own_package(tmp_path, "import sys; DRY = '--dry' in sys.argv\n") as place:
+        text = "import sys, imported; print(imported.DRY, sys.argv)"
+        place.prepare(text)
+        place.assert_same(text)
+        assert place.was_warm, place.reason
+        place.assert_same(text, "--dry")
+        assert not place.was_warm
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["changed", "new"])
+def test_file_that_an_import_reads_and_that_changes_is_read_again(tmp_path: Path, exists: bool) -> None:
+    setting = tmp_path / "setting"
+    if exists:
+        setting.write_text("1")
+    read = f"try: VALUE = open({str(setting)!r}).read()\nexcept OSError: VALUE = None\n"
+    with own_package(tmp_path, read) as place:
+        text = "import imported; print(imported.VALUE)"
+        place.prepare(text)
+        place.assert_same(text)
+        assert place.was_warm, place.reason
+        setting.write_text("two")
+        assert place.assert_same(text).stdout == "two\n"
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
+@pytest.mark.parametrize(
+    "command",
+    [["setpriv", "--no-new-privs"], ["choom", "-n", "500", "--"], ["setarch", "-R"]],
+    ids=lambda command: command[0],
+)
+def test_confinement_of_the_client_holds(place: Place, command: list[str]) -> None:
+    text = "print([line for line in open('/proc/self/status') if line.startswith('NoNewPrivs')])\n"
+    text += "print(open('/proc/self/oom_score_adj').read(), open('/proc/self/personality').read())"
+    plain, warm = (place.run([*command, *program], text) for program in (PYTHON, WARM))
+    assert (warm.returncode, warm.stdout, warm.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
+def test_folder_that_is_gone_does_not_matter_to_a_program_with_a_full_path(tmp_path: Path) -> None:
+    program, folder = tmp_path / "program.py", tmp_path / "gone"
+    program.write_text("print(__file__)")
+    folder.mkdir()
+    for command in (WARM, [word for word in WARM if word != "--warm"]):
+        shell = [
+            "sh",
+            "-c",
+            'rmdir "$0"; "$@"; status=$?; mkdir "$0"; exit $status',
+            folder,
+            *command,
+            program,
+        ]
+        done = subprocess.run(shell, cwd=folder, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, f"{program}\n"), done.stderr
 
 
 def test_two_starts_draw_different_random_numbers(place: Place) -> None:

@@ -77,7 +77,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     try:
         start = program.prepared(name, arguments, options.module)
     except OSError as error:
-        reason = f"can't open file {error.filename!r}: [Errno {error.errno}] {error.strerror}"
+        reason = f"can't open file {error.filename or name!r}: [Errno {error.errno}] {error.strerror}"
         parser.exit(2, f"{parser.prog}: {reason}\n")
     program.patch_this_process(options.share)
     program.run(start)

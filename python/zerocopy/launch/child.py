@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
+import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
-from zerocopy.launch import circumstances
+from zerocopy.launch import circumstances, ending, program, records
+from zerocopy.launch.recording import Recorder
+from zerocopy.launch.request import Request
+from zerocopy.share.wire import frames
 
 _PR_SET_PDEATHSIG = 1
 _STREAMS = (("stdin", "rb", "r"), ("stdout", "wb", "w"), ("stderr", "wb", "w"))
@@ -17,6 +23,42 @@ _STREAMS = (("stdin", "rb", "r"), ("stdout", "wb", "w"), ("stderr", "wb", "w"))
 
 class Refused(Exception):
     """The program cannot run here as Python would run it, and the reason why."""
+
+
+def moved(connection: socket.socket, above: int) -> socket.socket:
+    """Return the connection with a number from `above` on, out of the way of the client's files."""
+    fresh = socket.socket(fileno=fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, above))
+    connection.close()
+    return fresh
+
+
+def prepared(
+    connection: socket.socket,
+    above: int,
+    body: dict[str, Any],
+    descriptors: list[int],
+    record: records.Record,
+    modules: frozenset[str],
+) -> Callable[[], object]:
+    """Become what the client asked for, tell it, wait for its word; return the program. ``Refused``, ``OSError``."""
+    files = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, above) for number in descriptors]
+    frames.close_all(descriptors)
+    go, *rest = files
+    become(body, rest, record.set_by_imports)
+    ending.leave_loaded(modules)
+    request = Request(body["words"], body["is_module"], body["share"])
+    recorder = Recorder(request, circumstances.own_path(), record, modules)
+    del recorder  # the interpreter's end calls it
+    run = program.prepared(request.words[0], request.words[1:], request.is_module)
+    require_no_shadows([sys.path[0], *body["ahead"]] if not sys.flags.safe_path else body["ahead"])
+    program.patch_this_process(request.share)
+    frames.send(connection, {"ready": os.getpid()})
+    word = os.read(go, 1)
+    os.close(go)
+    connection.close()
+    if word != b"g":
+        os._exit(1)
+    return run
 
 
 def become(body: dict[str, Any], descriptors: list[int], set_by_imports: dict[str, str | None]) -> None:
@@ -125,8 +167,12 @@ def require_no_shadows(ahead: list[str]) -> None:
             continue
         for entry in os.listdir(folder):  # noqa: PTH208
             name = entry.partition(".")[0]
-            if name in known and _is_module(folder, entry, name):
+            if name in known and _is_module(folder, entry, name) and not _comes_from(folder, name):
                 raise Refused(f"{folder}/{entry} may stand in front of the module {name}")
+
+
+def _comes_from(folder: str, name: str) -> bool:
+    return (getattr(sys.modules.get(name), "__file__", None) or "").startswith(f"{folder}/")
 
 
 def _is_module(folder: str, entry: str, name: str) -> bool:

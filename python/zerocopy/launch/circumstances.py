@@ -6,6 +6,7 @@ It imports nothing that takes time.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -76,6 +77,9 @@ READ_AT_IMPORT = (
 ALL = "*"
 _OF_THE_SHELL = frozenset({"_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL"})
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
+_CONFINEMENT = ("Cap", "NoNewPrivs", "Seccomp")
+#: Stands for the program's arguments, where an import has looked at ``sys.argv``.
+ARGUMENTS = "sys.argv"
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
@@ -98,7 +102,12 @@ def session() -> list[object]:
 
 
 def describe(
-    path: list[str], environment: Mapping[str, str], names: Iterable[str], modules: Iterable[str], share: bool
+    path: list[str],
+    environment: Mapping[str, str],
+    names: Iterable[str],
+    modules: Iterable[str],
+    words: list[str],
+    share: bool,
 ) -> str:
     """Return all that must be the same in a fork server and in its client, as one text.
 
@@ -109,9 +118,11 @@ def describe(
     environment : mapping
         The environment at the start.
     names : iterable of str
-        The variables that imports were seen to read.
+        The variables that imports were seen to read; `ARGUMENTS` among them if they read the arguments.
     modules : iterable of str
         The modules that the fork server has imported.
+    words : list of str
+        The program and its arguments.
     share : bool
         Whether models come from the model server.
     """
@@ -128,6 +139,7 @@ def describe(
             "path": path,
             "variables": sorted(item for item in environment.items() if is_read_at_import(item[0], names)),
             "modules": zlib.crc32("\n".join(modules).encode()),
+            "words": words if ARGUMENTS in names else [],
             "share": share,
             "session": session(),
             "user": [os.getresuid(), os.getresgid(), os.getgroups()],
@@ -135,6 +147,7 @@ def describe(
             "folder": [os.getcwd(), here.st_dev, here.st_ino],  # noqa: PTH109
             "namespaces": [_namespace(name) for name in _NAMESPACES],
             "cgroup": cgroup,
+            "confinement": _confinement(),
             "limits": [resource.getrlimit(getattr(resource, name)) for name in _LIMITS],
             "scheduling": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
         }
@@ -151,6 +164,16 @@ def _namespace(name: str) -> str:
         return os.readlink(f"/proc/self/ns/{name}")  # noqa: PTH115
     except OSError:
         return ""
+
+
+def _confinement() -> list[str]:
+    """Return the capabilities and filters of this process, and what else its children inherit and cannot shed."""
+    with open("/proc/self/status", encoding="utf-8", errors="replace") as status:  # noqa: PTH123
+        found = [line.strip() for line in status if line.startswith(_CONFINEMENT)]
+    for name in ("oom_score_adj", "personality"):
+        with contextlib.suppress(OSError), open(f"/proc/self/{name}", encoding="ascii") as file:  # noqa: PTH123
+            found.append(file.read().strip())
+    return found
 
 
 def ignored_signals() -> list[int]:

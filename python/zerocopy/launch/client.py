@@ -46,7 +46,9 @@ def hand_over(request: Request) -> str:
         if reason:
             return reason
         path = circumstances.own_path()
-        described = circumstances.describe(path, os.environ, record.variables, record.modules, request.share)
+        described = circumstances.describe(
+            path, os.environ, record.variables, record.modules, request.words, request.share
+        )
         connection = sockets.connect(Path(records.socket_of(described)), _PATIENCE)
         if connection is None:
             return "no fork server is running for it"

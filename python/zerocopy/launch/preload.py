@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import os
@@ -17,6 +18,9 @@ from zerocopy.launch import circumstances
 _NEVER = frozenset(
     {"antigravity", "curses", "readline", "rlcompleter", "this", "idlelib", "turtle", "tkinter"}
 )
+
+
+_OF_THE_KERNEL = ("/dev/", "/proc/", "/sys/")
 
 
 class HasEffects(Exception):
@@ -41,16 +45,67 @@ class _WatchedEnviron(os._Environ):  # type: ignore[type-arg]
         return super().__iter__()
 
 
+class _WatchedArguments(list[str]):
+    """``sys.argv`` while it notes that it is read."""
+
+    is_read = False
+
+    def _noted(self, name: str, *arguments: Any) -> Any:
+        self.is_read = True
+        return getattr(super(), name)(*arguments)
+
+    __contains__ = functools.partialmethod(_noted, "__contains__")
+    __eq__ = functools.partialmethod(_noted, "__eq__")
+    __getitem__ = functools.partialmethod(_noted, "__getitem__")
+    __iter__ = functools.partialmethod(_noted, "__iter__")
+    __len__ = functools.partialmethod(_noted, "__len__")
+    __repr__ = functools.partialmethod(_noted, "__repr__")
+    __hash__ = None
+
+
 @contextlib.contextmanager
-def watched_environment() -> Iterator[set[str]]:
-    """Note the environment variables that Python code reads within a block."""
-    before = os.environ.__class__
-    _WatchedEnviron.seen = set()
+def watched(words: list[str]) -> Iterator[set[str]]:
+    """Note the environment variables that Python code reads within a block, and whether it looks at ``sys.argv``.
+
+    Parameters
+    ----------
+    words : list of str
+        ``sys.argv`` within the block.
+    """
+    before, plain = os.environ.__class__, sys.argv
+    seen = _WatchedEnviron.seen = set()
     os.environ.__class__ = _WatchedEnviron
+    arguments = sys.argv = _WatchedArguments(words)
+    alone = sys.getrefcount(arguments)
     try:
-        yield _WatchedEnviron.seen
+        yield seen
     finally:
         os.environ.__class__ = before
+        # A module may also have kept it, to look at it later.
+        if arguments.is_read or sys.getrefcount(arguments) > alone:
+            seen.add(circumstances.ARGUMENTS)
+        sys.argv = plain
+
+
+@contextlib.contextmanager
+def watched_files() -> Iterator[set[str]]:
+    """Note the files that are opened for reading within a block, such as configurations. They may be missing."""
+    read: set[str] = set()
+    is_within = True
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:  # it cannot be taken away again
+        if is_within and event == "open":
+            path, _, flags = arguments
+            if isinstance(path, str | bytes) and not flags & (os.O_WRONLY | os.O_RDWR):
+                read.add(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
+
+    sys.addaudithook(hook)
+    try:
+        yield read
+    finally:
+        is_within = False
+        # Python writes those beside its modules when it likes. A folder is listed, which changes with each file.
+        read -= {path for path in read if path.startswith(_OF_THE_KERNEL) or path.endswith(".pyc")}
 
 
 def import_all(modules: list[str], excluded: list[str], captured: int) -> None:
@@ -128,13 +183,19 @@ def _descriptors() -> set[str]:
 
 
 class Files:
-    """The files that the modules of this process came from, as they were when they were imported."""
+    """The files that the modules of this process came from, as they were when they were imported.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    read : set of str
+        Further files that imports have read.
+    """
+
+    def __init__(self, read: set[str]) -> None:
         names = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
             names.update(line.split(maxsplit=5)[5].rstrip("\n") for line in maps if ".so" in line)
-        paths = {name for name in names if isinstance(name, str) and name.startswith("/")}
+        paths = {name for name in names if isinstance(name, str) and name.startswith("/")} | read
         # A folder changes when a package is installed, which an import may look for.
         paths.update(path for path in sys.path if os.path.isdir(path))  # noqa: PTH112
         self._known = {path: _state(path) for path in paths}

@@ -56,7 +56,7 @@ def prepared(program: str, arguments: list[str], is_module: bool) -> Callable[[]
         _lead_path(Path.cwd() / program, even_if_safe=True)
         start = functools.partial(run_module, "__main__", alter_argv=False)
     else:
-        file = Path.cwd() / program
+        file = Path(program) if os.path.isabs(program) else Path.cwd() / program  # noqa: PTH117 - its folder may be gone
         start = functools.partial(_run_script, main, str(file), file.read_bytes())
         sys.argv = [program, *arguments]
         _lead_path(file.resolve().parent)

@@ -52,7 +52,12 @@ class Recorder:
 
     def _describe(self, record: records.Record) -> str:
         return circumstances.describe(
-            self._path, self._environment, record.variables, record.modules, self._request.share
+            self._path,
+            self._environment,
+            record.variables,
+            record.modules,
+            self._request.words,
+            self._request.share,
         )
 
     def _finish(self) -> None:
@@ -72,7 +77,7 @@ class Recorder:
                 return
             if self._describe(records.Record(self._identity)) != self._circumstances:
                 return
-            start_server(record, self._path, self._environment, self._request.share)
+            start_server(record, self._path, self._environment, self._request)
 
     def _record(self, before: records.Record) -> records.Record:
         """Return the record after this run. Modules that this run did not need stay: other arguments may need them."""
@@ -116,12 +121,20 @@ def library_folders() -> tuple[str, ...]:
     return tuple(os.path.join(os.path.realpath(path), "") for path in paths)  # noqa: PTH118
 
 
-def start_server(record: records.Record, path: list[str], environment: dict[str, str], share: bool) -> None:
+def start_server(
+    record: records.Record, path: list[str], environment: dict[str, str], request: Request
+) -> None:
     """Start a fork server in this session, in a process group of its own, with none of this process's files."""
     import subprocess
 
     payload = json.dumps(
-        {"record": record._asdict(), "path": path, "share": share, "environment": environment}
+        {
+            "record": record._asdict(),
+            "path": path,
+            "words": request.words,
+            "share": request.share,
+            "environment": environment,
+        }
     ).encode()
     descriptor = os.memfd_create("zerocopy-warm", os.MFD_CLOEXEC)
     try:

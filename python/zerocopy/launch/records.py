@@ -61,7 +61,7 @@ class Record(NamedTuple):
     excluded : list of str
         Packages that a fork server must not import, because they print, start threads or open files.
     variables : list of str
-        Environment variables that these imports read.
+        Environment variables that these imports read; ``sys.argv`` if they read the arguments.
     set_by_imports : dict
         Environment variables that these imports set, and removed ones as None.
     set_by_program : list of str

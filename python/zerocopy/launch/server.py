@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from zerocopy.launch import child, circumstances, ending, preload, program, records
-from zerocopy.launch.recording import Recorder
-from zerocopy.launch.request import Request, doubt_of_record
+from zerocopy.launch.request import doubt_of_record
 from zerocopy.share.wire import frames, sockets
 
 IDLE_SECONDS = 900.0
@@ -50,7 +49,7 @@ def _serve() -> Program | None:
     os.dup2(captured, 2)
     environment = dict(os.environ)
     try:
-        with preload.watched_environment() as seen:
+        with preload.watched(request["words"]) as seen, preload.watched_files() as read:
             preload.import_all(record.modules, record.excluded, captured)
             if "torch" in sys.modules:
                 program.patch_loading(request["share"])
@@ -75,7 +74,12 @@ def _serve() -> Program | None:
     os.close(captured)
     os.close(null)
     described = circumstances.describe(
-        request["path"], environment, record.variables, record.modules, request["share"]
+        request["path"],
+        environment,
+        record.variables,
+        record.modules,
+        request["words"],
+        request["share"],
     )
     place = Path(records.socket_of(described))
     with sockets.lock(place) as is_ours:
@@ -84,7 +88,7 @@ def _serve() -> Program | None:
         _make_room(place)
         preload.settle()
         with sockets.listen(place) as listener:
-            server = _Server(listener, place, described, record)
+            server = _Server(listener, place, described, record, read)
             try:
                 return server.run()
             finally:
@@ -131,10 +135,12 @@ class _Client:
 
 
 class _Server:
-    def __init__(self, listener: socket.socket, place: Path, described: str, record: records.Record) -> None:
+    def __init__(
+        self, listener: socket.socket, place: Path, described: str, record: records.Record, read: set[str]
+    ) -> None:
         self._listener, self._place, self._described, self._record = listener, place, described, record
         self._clients: dict[int, _Client] = {}
-        self._files = preload.Files()
+        self._files = preload.Files(read)
         self._modules = frozenset(sys.modules)
         self._started = self._used = time.time()
         self._starts = 0
@@ -298,41 +304,10 @@ class _Server:
                 os.close(self._leader)
             for client in self._clients.values():
                 client.connection.close()
-            return _prepared(connection, body, descriptors, self._record, self._modules)
+            above = max(body["files"]) + 1
+            connection = child.moved(connection, above)
+            return child.prepared(connection, above, body, descriptors, self._record, self._modules)
         except BaseException as error:
             with contextlib.suppress(BaseException):
                 frames.send(connection, {"refused": str(error)})
             os._exit(1)
-
-
-def _prepared(
-    connection: socket.socket,
-    body: dict[str, Any],
-    descriptors: list[int],
-    record: records.Record,
-    modules: frozenset[str],
-) -> Program:
-    # Out of the way of the numbers that the client's files have.
-    import fcntl
-
-    above = max(body["files"]) + 1
-    end = socket.socket(fileno=fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, above))
-    connection.close()
-    moved = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, above) for number in descriptors]
-    frames.close_all(descriptors)
-    go, *rest = moved
-    child.become(body, rest, record.set_by_imports)
-    ending.leave_loaded(modules)
-    request = Request(body["words"], body["is_module"], body["share"])
-    recorder = Recorder(request, circumstances.own_path(), record, modules)
-    del recorder  # the interpreter's end calls it
-    run = program.prepared(request.words[0], request.words[1:], request.is_module)
-    child.require_no_shadows([sys.path[0], *body["ahead"]] if not sys.flags.safe_path else body["ahead"])
-    program.patch_this_process(request.share)
-    frames.send(end, {"ready": os.getpid()})
-    word = os.read(go, 1)
-    os.close(go)
-    end.close()
-    if word != b"g":
-        os._exit(1)
-    return run
