@@ -6,6 +6,7 @@
 
 #include "binding/torch_bridge.h"
 #include "gds/registered_file.h"
+#include "python/file_name.h"
 #include "python/gil.h"
 
 namespace py = pybind11;
@@ -52,9 +53,9 @@ void deregister_buffer(Driver& driver, const py::object& storage) {
 }
 
 std::shared_ptr<RegisteredFile> open_file(const std::shared_ptr<Driver>& driver, int descriptor,
-                                          const std::string& name) {
+                                          const FileName& name) {
   const GilReleased released;
-  return RegisteredFile::open(driver, descriptor, name);
+  return RegisteredFile::open(driver, descriptor, name.bytes);
 }
 
 void move(const RegisteredFile& file, const py::object& storage, std::uint64_t offset, bool write) {

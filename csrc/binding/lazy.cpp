@@ -192,7 +192,7 @@ py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::spa
 }
 
 Lazy::Lazy(py::object archive, FoundCheckpoint parsed, py::dict allowed, std::string encoding,
-           Destination destination, py::object construction, std::string name)
+           Destination destination, py::object construction, FileName name)
     : parsed_(std::move(parsed)),
       allowed_(std::move(allowed)),
       encoding_(std::move(encoding)),
@@ -216,7 +216,7 @@ const Lazy::Leaves& Lazy::leaves() const {
 std::shared_ptr<Lazy::Opened> Lazy::opened() const {
   if (!opened_) {
     const py::object type = py::module_::import("zerocopy.errors").attr("ClosedError");
-    PyErr_SetObject(type.ptr(), py::str(name_ + " is closed").ptr());
+    PyErr_SetObject(type.ptr(), py::str("{} is closed").format(name_).ptr());
     throw py::error_already_set();
   }
   return opened_;
@@ -328,10 +328,14 @@ py::object Lazy::part(std::size_t i, std::int64_t offset, const std::vector<std:
   return real->part(*tensor, offset, size, stride);
 }
 
-py::tuple Lazy::storage_at(std::size_t index) const {
+py::tuple Lazy::shown_at(std::size_t index) const {
   const Tensor& tensor = *parsed_.document.tensors.at(index);
   const Storage& storage = *tensor.storage;
-  return py::make_tuple(tensor.dtype->name, storage.whole().index, storage.begin, storage.nbytes);
+  const Shape shape(tensor);
+  return py::make_tuple(tensor.dtype->name,
+                        py::make_tuple(storage.whole().index, storage.begin, storage.nbytes),
+                        py::make_tuple(tensor.offset, tuple_of(shape.size()), tuple_of(shape.stride()),
+                                       tensor.conjugate, tensor.negative));
 }
 
 py::object Lazy::tensor_at(std::size_t index) {

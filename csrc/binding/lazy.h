@@ -13,6 +13,7 @@
 #include "binding/tensors.h"
 #include "checkpoint/archive.h"
 #include "checkpoint/name_index.h"
+#include "python/file_name.h"
 
 namespace zerocopy {
 
@@ -27,13 +28,13 @@ class Lazy {
   // `archive` is the Python object of the Archive. `construction` makes real tensors, as for
   // Builder. `name` is for errors.
   Lazy(pybind11::object archive, FoundCheckpoint parsed, pybind11::dict allowed, std::string encoding,
-       Destination destination, pybind11::object construction, std::string name);
+       Destination destination, pybind11::object construction, FileName name);
   Lazy(const Lazy&) = delete;
   Lazy& operator=(const Lazy&) = delete;
   ~Lazy();
 
   const char* container() const;
-  const std::string& name() const noexcept { return name_; }
+  const FileName& name() const noexcept { return name_; }
 
   // names() lists the tensors, other_names() all other leaves. find() returns a position in
   // names(), or -1.
@@ -62,9 +63,9 @@ class Lazy {
   pybind11::object part(std::size_t i, std::int64_t offset, const std::vector<std::int64_t>& size,
                         const std::vector<std::int64_t>& stride);
   pybind11::object tensor_at(std::size_t index);
-  // Returns the dtype and the identity of the storage: the number of its record, and the range in
-  // it.
-  pybind11::tuple storage_at(std::size_t index) const;
+  // Returns the dtype; the identity of the storage, which is the number of its record and the range
+  // in it; and how the tensor shows it. Tied tensors show one storage in the same way.
+  pybind11::tuple shown_at(std::size_t index) const;
 
   // Throws if the file was moved or changed, or if the checkpoint is closed.
   void require_there() const;
@@ -95,7 +96,7 @@ class Lazy {
   mutable std::optional<Leaves> leaves_;
   pybind11::dict allowed_;
   std::string encoding_;
-  std::string name_;
+  FileName name_;
   std::shared_ptr<Opened> opened_;
 };
 

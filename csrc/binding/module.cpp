@@ -18,6 +18,7 @@
 #include "python/archive_opener.h"
 #include "python/buffer.h"
 #include "python/errors.h"
+#include "python/file_name.h"
 #include "python/gil.h"
 
 namespace py = pybind11;
@@ -129,7 +130,7 @@ py::object load_over(Archive& archive, const py::object& allow, const py::object
 
 std::unique_ptr<Lazy> read_lazily(py::object archive, const py::object& allow, const py::object& destination,
                                   const std::string& encoding, const py::object& construction,
-                                  const std::string& name) {
+                                  const FileName& name) {
   auto [parsed, globals] = read_allowed(archive.cast<Archive&>(), allow, &read_for_use);
   return std::make_unique<Lazy>(std::move(archive), std::move(parsed), std::move(globals), encoding,
                                 destination_of(destination), construction, name);
@@ -309,7 +310,7 @@ PYBIND11_MODULE(_C, module) {
       .def("metadata", &Lazy::metadata, py::arg("objects"))
       .def("part", &Lazy::part, py::arg("i"), py::arg("offset"), py::arg("size"), py::arg("stride"))
       .def("tensor_at", &Lazy::tensor_at, py::arg("index"))
-      .def("storage_at", &Lazy::storage_at, py::arg("index"))
+      .def("shown_at", &Lazy::shown_at, py::arg("index"))
       .def("require_there", &Lazy::require_there)
       .def("close", &Lazy::close);
 

@@ -31,7 +31,7 @@ std::optional<std::uint64_t> max_inflated() {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(said.begin(), said.end(), number);
   const std::string_view unit(end, static_cast<std::size_t>(said.end() - end));
-  const auto power = unit.empty() ? std::size_t{0} : std::string_view("KMGT").find(unit) + 1;
+  const std::size_t power = unit.empty() ? 0 : std::string_view(".KMGT").find(unit, 1);
   if (error != std::errc() || unit.size() > 1 || power > 4 || number >> (63 - 10 * power) != 0) {
     throw std::invalid_argument(
         "ZEROCOPY_MAX_INFLATED must be a number of bytes, with K, M, G or T behind it or "

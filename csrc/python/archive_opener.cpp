@@ -11,6 +11,7 @@
 #include "io/read_ahead.h"
 #include "io/windows.h"
 #include "python/buffer.h"
+#include "python/file_name.h"
 #include "python/gil.h"
 #include "python/listing.h"
 #include "python/transfer_options.h"
@@ -98,7 +99,7 @@ ArchivePointer open_path(const py::bytes& path, const std::string& letters, cons
   return archive_of_file(file_at(name, mode), 0, mode, parsed_strategy, options, std::move(listed));
 }
 
-ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const std::string& name,
+ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const FileName& name,
                                const std::string& letters, const std::string& strategy, unsigned threads,
                                const py::object& listing) {
   const Mode mode = mode_of(letters);
@@ -106,7 +107,7 @@ ArchivePointer open_descriptor(int descriptor, std::uint64_t start, const std::s
   const TransferOptions options = transfer_options(threads);
   Listed listed = listing_of(listing);
   const GilReleased released;
-  return archive_of_file(File::duplicate(descriptor, name), start, mode, parsed_strategy, options,
+  return archive_of_file(File::duplicate(descriptor, name.bytes), start, mode, parsed_strategy, options,
                          std::move(listed));
 }
 

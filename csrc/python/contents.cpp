@@ -13,6 +13,7 @@
 #include "checkpoint/dict_entries.h"
 #include "checkpoint/name_index.h"
 #include "checkpoint/object_tensors.h"
+#include "python/file_name.h"
 #include "python/gil.h"
 #include "python/listing.h"
 #include "python/names.h"
@@ -228,7 +229,7 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
 }
 
 // Reads a checkpoint as a safe load does, without asking the allow-lists, and lists its content.
-py::dict contents(int descriptor, const std::string& name, const py::object& listing) {
+py::dict contents(int descriptor, const FileName& name, const py::object& listing) {
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;
   std::optional<Document> document;
@@ -237,7 +238,7 @@ py::dict contents(int descriptor, const std::string& name, const py::object& lis
   std::vector<Record> records;
   {
     const GilReleased released;
-    auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
+    auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name.bytes), 0);
     archive = open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
     ParsedCheckpoint parsed = read_checkpoint(*archive, archive->is_torchscript());
     document = std::move(parsed.document);

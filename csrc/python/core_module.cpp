@@ -20,6 +20,7 @@
 #include "python/contents.h"
 #include "python/elements.h"
 #include "python/errors.h"
+#include "python/file_name.h"
 #include "python/gil.h"
 #include "python/listing.h"
 #include "python/planned_save.h"
@@ -75,15 +76,15 @@ py::dict scan(const py::object& buffer, std::size_t limit) {
 // Offset and size of an archive inside a file; none for the whole file.
 using Part = std::optional<std::pair<std::uint64_t, std::uint64_t>>;
 
-std::shared_ptr<const Source> source_of(int descriptor, const std::string& name, const Part& part) {
-  auto whole = std::make_shared<const FileSource>(File::duplicate(descriptor, name), 0);
+std::shared_ptr<const Source> source_of(int descriptor, const FileName& name, const Part& part) {
+  auto whole = std::make_shared<const FileSource>(File::duplicate(descriptor, name.bytes), 0);
   if (!part) return whole;
   return std::make_shared<const PartSource>(std::move(whole), Extent{part->first, part->second},
                                             TransferOptions());
 }
 
 // Returns the container by the first bytes, as Archive::open does; "" for other files.
-std::string container(int descriptor, const std::string& name, const Part& part) {
+std::string container(int descriptor, const FileName& name, const Part& part) {
   const auto source = source_of(descriptor, name, part);
   const GilReleased released;
   if (is_hdf5(*source)) return "hdf5";
@@ -133,7 +134,7 @@ const RecordType& storage_record() {
 
 // Returns the ZipRecord of each record in the directory. Records with a bad local header have no
 // offset. Offsets count from the start of the part.
-py::list zip_records(int descriptor, const std::string& name, const Part& part) {
+py::list zip_records(int descriptor, const FileName& name, const Part& part) {
   const Zip zip(source_of(descriptor, name, part));
   const std::string root(zip.root());
   py::list records;
@@ -153,7 +154,7 @@ py::list zip_records(int descriptor, const std::string& name, const Part& part) 
 }
 
 // Returns the listing of an HDF5 file, or None if it needs h5py.
-py::object hdf5_listing(int descriptor, const std::string& name) {
+py::object hdf5_listing(int descriptor, const FileName& name) {
   const auto source = source_of(descriptor, name, std::nullopt);
   std::optional<Hdf5Listing> listing;
   {
@@ -185,7 +186,7 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
 
 // Reads a checkpoint as a safe load does, without asking the allow-lists, and returns the questions
 // for them. Throws the errors of a load up to that point.
-py::dict examine(int descriptor, const std::string& name, std::size_t limit, const py::object& listing,
+py::dict examine(int descriptor, const FileName& name, std::size_t limit, const py::object& listing,
                  const Part& part) {
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;

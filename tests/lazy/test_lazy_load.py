@@ -244,6 +244,32 @@ def test_converted_tensor_is_made_once(save: Saver) -> None:
     assert maps_of(path) == []
 
 
+@pytest.mark.parametrize("opened", [False, True], ids=["lazy_load", "open"])
+def test_converted_tensors_are_tied_as_in_the_file(save: Saver, tmp_path: Path, opened: bool) -> None:
+    """One memory for the same bytes shown in the same way, while some tensor over it lives; also when saved."""
+    module = torch.nn.Module()
+    module.a = module.b = torch.nn.Parameter(torch.randn(30, 20))
+    path = save({**module.state_dict(), "part": module.a.detach()[1:], "turned": module.a.detach().t()})
+    lazy = zerocopy.lazy_load(path, dtype=torch.float64)
+    if opened:
+        checkpoint = zerocopy.open(path, dtype=torch.float64)
+        a, b, part = (checkpoint.get_tensor(name) for name in ("a", "b", "part"))
+    else:
+        a, b, part = (lazy[name].materialize() for name in ("a", "b", "part"))
+    b[0, 0] = 7
+    assert a[0, 0] == 7 and a is not b
+    a[1, 0] = 9
+    assert part[0, 0] != 9  # as torch's own conversion of the two
+    target = torch.nn.Module()
+    target.a = target.b = torch.nn.Parameter(torch.empty(30, 20, device="meta"))
+    zerocopy.assign(target, {name: lazy[name] for name in ("a", "b")})
+    assert target.a is target.b
+    zerocopy.save(lazy, tmp_path / "again.pt")
+    again = torch.load(tmp_path / "again.pt")
+    assert again["a"].data_ptr() == again["b"].data_ptr() != again["turned"].data_ptr()
+    assert torch.equal(again["turned"], module.a.detach().double().t())
+
+
 def test_meta_reads_nothing(save: Saver) -> None:
     path = save({"a": torch.ones(100_000), "p": torch.nn.Parameter(torch.ones(100_000))})
     lazy = zerocopy.lazy_load(path, device="meta")

@@ -53,3 +53,11 @@ def test_unknown_refuses_by_default_and_wrong_values(call: Any, path: Path) -> N
         call(path, unknown="ignore")
     with pytest.raises(ValueError, match="weights_only"):
         call(path, unknown="stub", weights_only=False)
+
+
+def test_file_that_is_one_unknown_object_is_not_converted_to_nothing(tmp_path: Path) -> None:
+    torch.save(torch.nn.Sequential(torch.nn.Linear(2, 2)), tmp_path / "module.pt")
+    made = tmp_path / "made.safetensors"
+    with pytest.raises(zerocopy.UnsupportedError, match=r"Sequential.*state_dict"):
+        zerocopy.convert(tmp_path / "module.pt", made, unknown="stub")
+    assert not made.exists()

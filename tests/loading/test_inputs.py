@@ -214,3 +214,32 @@ def test_fsspec(tmp_path: Path, compression: str | None) -> None:
         loaded = zerocopy.load(file)
     assert_same(loaded, STATE)
     assert lies_in_mapping(loaded["weight"].data_ptr(), path) == (compression is None)
+
+
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_name_that_is_not_utf8(path: Path, tmp_path: Path, suffix: str) -> None:
+    """Python shows such bytes as surrogates; whatever takes a path takes this one."""
+    state = {"weight": torch.arange(5000.0)}
+    name = os.fsdecode(bytes(tmp_path) + b"/caf\xe9." + suffix.encode())
+    zerocopy.save(state, path)
+    zerocopy.convert(path, name)
+    for loaded in (
+        zerocopy.load(name),
+        zerocopy.lazy_load(name),
+        {"weight": zerocopy.open(name).get_tensor("weight")},
+    ):
+        assert torch.equal(loaded["weight"] + 0, state["weight"])
+    assert "weight" in str(zerocopy.open(name).tree()) and "caf\\udce9" in repr(zerocopy.open(name))
+    assert zerocopy.explain(name).storages
+    zerocopy.convert(name, tmp_path / "made.pt")
+    if suffix == "pt":
+        assert zerocopy.storage_offsets(name)
+        zerocopy.rename_keys(name, {"weight": "renamed"})
+        assert list(zerocopy.load(name)) == ["renamed"]
+    closed = zerocopy.open(name)
+    closed.close()
+    with pytest.raises(zerocopy.ClosedError, match="is closed"):
+        closed.get_tensor("weight")
+    Path(name).write_bytes(b"PK\3\4")
+    with pytest.raises(zerocopy.FormatError):
+        zerocopy.open(name)

@@ -165,3 +165,18 @@ def test_a_storage_of_a_tebibyte(tmp_path: Path) -> None:
     loaded = zerocopy.load(path, backend="mmap")
     assert loaded.tolist() == [0.0]
     assert lies_in_mapping(loaded.data_ptr(), path)
+
+
+@pytest.mark.parametrize("text", ["5g", "5X", "5GB", "G", "-1", "9999999999T"])
+def test_bound_of_inflated_bytes_that_is_no_size(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = rezip(saved_bytes(STATE), zipfile.ZIP_DEFLATED)
+    monkeypatch.setenv("ZEROCOPY_MAX_INFLATED", "1M")
+    assert_same(zerocopy.load(content), STATE)
+    monkeypatch.setenv("ZEROCOPY_MAX_INFLATED", text)
+    with pytest.raises(ValueError, match="ZEROCOPY_MAX_INFLATED must be a number of bytes"):
+        zerocopy.load(content)
+
+
+def test_shared_writes_to_bytes_that_cannot_change_are_refused() -> None:
+    with pytest.raises(ValueError, match="use mode 'c'"):
+        zerocopy.load(saved_bytes(STATE), mode="r+")

@@ -54,6 +54,15 @@ def test_patched_save_of_mapped_tensors_over_their_file(save: Saver) -> None:
         assert torch.load(path)["weight"][:2].tolist() == [5, 1]
 
 
+def test_patched_save_of_lazy_tensors_over_their_file(save: Saver) -> None:
+    """Nothing of the file is mapped yet, which is open only."""
+    path = save(STATE)
+    lazy = zerocopy.lazy_load(path)
+    with zerocopy.patched():
+        torch.save({"again": lazy["weight"]}, path)
+    assert torch.equal(torch.load(path)["again"], STATE["weight"])
+
+
 def test_same_bytes_as_stock_writes_to_a_file_object(save: Saver, tmp_path: Path) -> None:
     with (tmp_path / "stock.pt").open("wb") as file:
         torch.save(STATE, file)

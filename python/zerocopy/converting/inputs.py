@@ -133,6 +133,11 @@ class Sources:
             )
             self._merge()
             self.stubs = [name for name, value in self.others.items() if isinstance(value, Stub)]
+            if self.stubs == [""] and len(self.others) == 1 and not self.tensors:
+                raise UnsupportedError(
+                    f"{self.name}: the whole file is one object of an unknown class, {self.others[''].callable}, whose "
+                    "tensors cannot be named: convert its state_dict instead"
+                )
             for name in self.stubs:
                 del self.others[name]
             self.is_filtered = self.is_filtered or bool(self.stubs)

@@ -23,13 +23,11 @@ from zerocopy.converting.ties import tied_names
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import cast_dtype
 from zerocopy.lazy.layer import TensorInfo
-from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading import inputs
 from zerocopy.loading.formats import hdf5
 from zerocopy.progress import Counted, Progress
 from zerocopy.saving.atomic_file import NewFile, replacing
 from zerocopy.saving.pickled_object import PickledObject
-from zerocopy.saving.pickler import tie
 from zerocopy.saving.sink import PIECE, FileSink, Written
 
 SAFETENSORS = ".safetensors"
@@ -254,12 +252,7 @@ def _sources_of_objects(job: Job) -> Sources:
         return sources
     with sources:
         pass
-    sources = job.sources(dtype=job.dtype, device="cpu")
-    for dropped, kept in tied_names(sources).items():
-        one, other = (sources.tensors[name].placeholder() for name in (dropped, kept))
-        if isinstance(one, NotYetLoadedTensor) and isinstance(other, NotYetLoadedTensor):
-            tie(one, other)
-    return sources
+    return job.sources(dtype=job.dtype, device="cpu")
 
 
 def _pickled(job: Job, sources: Sources) -> PickledObject:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from zerocopy import _core, _torch
 from zerocopy.errors import FormatError, UnsupportedError
@@ -28,6 +33,47 @@ def converted(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) ->
     except NotImplementedError:  # float4 in torch 2.13
         what = f"a conversion from {tensor.dtype} to {dtype}"
         raise UnsupportedError(f"PyTorch {torch.__version__} does not have {what}") from None
+
+
+class Converted:
+    """Converted tensors that are alive, by their identities: those of one identity are over one storage."""
+
+    def __init__(self) -> None:
+        self._alive: dict[Any, tuple[StorageWeakRef, torch.Tensor]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, identity: Any, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return a tensor over the storage of the one that is alive, or what `make` returns."""
+        with self._lock:
+            alive = self._again(identity)
+        if alive is not None:
+            return alive
+        made = make()
+        if (
+            made.layout is not torch.strided
+            or made.is_quantized
+            or made.is_meta
+            or made.is_conj()
+            or made.is_neg()
+        ):
+            return made
+        with self._lock:
+            alive = self._again(identity)  # another thread may have been sooner
+            if alive is None:
+                outline = torch.empty_strided(made.size(), made.stride(), dtype=made.dtype, device="meta")
+                self._alive[identity] = StorageWeakRef(_torch.untyped_of(made)), outline
+        return made if alive is None else alive
+
+    def _again(self, identity: Any) -> torch.Tensor | None:
+        if identity not in self._alive:
+            return None
+        reference, outline = self._alive[identity]
+        storage: Any = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)  # None if it is gone
+        if storage is None:
+            del self._alive[identity]
+            return None
+        tensor = torch.empty(0, dtype=outline.dtype, device=storage.device)
+        return tensor.set_(storage, 0, outline.size(), outline.stride())
 
 
 def _reach(tensor: torch.Tensor, dtype: torch.dtype) -> int | None:

@@ -14,7 +14,7 @@ from zerocopy import _torch
 from zerocopy._native import _C
 from zerocopy.display import listed
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy.conversion import converted
+from zerocopy.lazy.conversion import Converted, converted
 from zerocopy.lazy.options import LazyOptions
 from zerocopy.lazy.placeholder_builder import Call, Deferred
 from zerocopy.loading import archives, diagnosis, error_context, inputs, loader
@@ -39,15 +39,14 @@ class LazyFile:
         Makes its placeholders; within a ``StubBuilder`` where stubs are wanted.
     options : LazyOptions
         How it was read, and what its tensors become.
-    same : dict
-        Numbers of tensors that are tied, and that of the tensor which stands for each.
     source : str or None
         The absolute path of the file whose bytes are those of the tensors; None for anything else.
     """
 
     def __init__(self, native: Any, name: str, options: LazyOptions, source: str | None = None) -> None:
-        self.native, self.name, self.same, self.source = native, name, dict[Any, Any](), source
+        self.native, self.name, self.source = native, name, source
         self.options = options
+        self._converted = Converted()
         deferred = Deferred(self)
         self.objects: Any = StubBuilder(deferred) if self.has_stubs else deferred
 
@@ -69,15 +68,18 @@ class LazyFile:
                 real = recipe.made()
             else:
                 real = self.native.tensor_at(recipe)
-            return self._as_wanted(real) if self.options.converts else real
+            return self._as_wanted(real, recipe) if self.options.converts else real
 
     def identity(self, number: int) -> Any:
-        """Return what tensors have in common that are over one storage, even if each is made anew."""
-        name, *storage = self.native.storage_at(number)
+        """Return what tensors have in common that are over one storage, even if each is made anew.
+
+        Of those that are converted, only tied ones are: the same bytes, shown in the same way.
+        """
+        name, storage, shown = self.native.shown_at(number)
         dtype = builder.dtype(name)
         if self.options.converted(dtype, "cpu") == (dtype, torch.device("cpu")):
-            return tuple(storage)
-        return self.same.get(number, number)
+            return storage
+        return storage, shown, name
 
     def advise(self, tensor: torch.Tensor, advice: str) -> None:
         """Say how a tensor's bytes are going to be read: "together", "scattered", or "soon"."""
@@ -87,7 +89,7 @@ class LazyFile:
                 storage, tensor.dtype, int(tensor.storage_offset()), tensor.size(), tensor.stride(), advice
             )
 
-    def _as_wanted(self, real: torch.Tensor) -> torch.Tensor:
+    def _as_wanted(self, real: torch.Tensor, recipe: int | Call) -> torch.Tensor:
         dtype, device = self.options.converted(real.dtype, str(real.device))
         if (dtype, device) == (real.dtype, real.device):
             return real
@@ -95,7 +97,11 @@ class LazyFile:
             raise UnsupportedError(
                 f"mode 'r+' cannot write to what has to be converted from {real.dtype} on {real.device}"
             )
-        moved = converted(real.detach(), dtype, device)
+        if isinstance(recipe, Call):
+            moved = converted(real.detach(), dtype, device)
+        else:
+            identity = self.identity(recipe)
+            moved = self._converted.of(identity, lambda: converted(real.detach(), dtype, device))
         if isinstance(real, torch.nn.Parameter):
             return torch.nn.Parameter(moved, real.requires_grad)
         return moved.requires_grad_(real.requires_grad)

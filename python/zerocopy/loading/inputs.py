@@ -126,6 +126,8 @@ def _require_buffer(f: Any) -> None:
 
 
 def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
+    if mode == "r+" and memoryview(buffer).readonly:
+        raise ValueError(f"{name}: mode 'r+' writes to the buffer, which is read-only: use mode 'c'")
     return _attempt(
         lambda listing: _C.Archive.open_buffer(buffer, mode, listing),
         lambda: _sample_of_buffer(buffer),

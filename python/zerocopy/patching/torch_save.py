@@ -1,4 +1,4 @@
-"""``torch.save`` over a file that this process has mapped.
+"""``torch.save`` over a file that this process has mapped, or has open to read lazily from it.
 
 torch.save truncates the file. A process that has mapped it dies of SIGBUS at the next touch, as a program does that
 resumes from a checkpoint and saves to the same path. A new file that is renamed leaves the mapped file as it is.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ def save_for(original: Function) -> Function:
     def save(*args: Any, **kwargs: Any) -> Any:
         f = args[1] if len(args) > 1 else kwargs.get("f")
         target = Path(os.path.realpath(f)) if isinstance(f, (str, os.PathLike)) else None
-        if target is None or not os.access(target, os.W_OK, effective_ids=True) or not is_mapped(target):
+        if target is None or not os.access(target, os.W_OK, effective_ids=True) or not is_read_here(target):
             return original(*args, **kwargs)
         with _replacing(target) as new, os.fdopen(new.descriptor, "wb", closefd=False) as file:
             if len(args) > 1:
@@ -36,11 +37,14 @@ def save_for(original: Function) -> Function:
     return save
 
 
-def is_mapped(path: Path) -> bool:
-    """Return whether this process maps the file at `path`, by whomever."""
+def is_read_here(path: Path) -> bool:
+    """Return whether this process maps the file at `path`, or has it open for reading, by whomever."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             return False
+        if any(_is_reader(int(number), status) for number in os.listdir("/proc/self/fd")):  # noqa: PTH208
+            return True
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
@@ -48,6 +52,18 @@ def is_mapped(path: Path) -> bool:
         return identity_of(descriptor) in MappedFiles().identities()
     finally:
         os.close(descriptor)
+
+
+def _is_reader(descriptor: int, status: os.stat_result) -> bool:
+    """Whether a descriptor is of the file with this status, and reads only: a lazy tensor has one of its file."""
+    try:
+        return (
+            os.path.samestat(os.fstat(descriptor), status)
+            and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+            and not fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_PATH
+        )
+    except OSError:  # that of the listing is closed
+        return False
 
 
 @contextlib.contextmanager

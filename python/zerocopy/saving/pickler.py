@@ -227,13 +227,6 @@ class _Pickler(pickle.Pickler):
         return self._converted[obj._recipe]
 
 
-def tie(placeholder: NotYetLoadedTensor, kept: NotYetLoadedTensor) -> None:
-    """Have two tensors of a file that are made anew each time pickled over one storage, as they were in the file."""
-    (source, number), (other, kept_number) = _dense(placeholder), _dense(kept)
-    if source is other and number is not None:
-        source.same[number] = kept_number
-
-
 def _dense(placeholder: NotYetLoadedTensor) -> tuple[Any, int | None]:
     """Return the source of a dense tensor, or of a parameter's, and its number there; None of any other."""
     source, recipe = placeholder._recipe

@@ -287,9 +287,9 @@ class Tensors:
         tensor: torch.Tensor = self._opened.load(self._names[index])
         return tensor
 
-    def storage_at(self, index: int) -> tuple[str, int]:
-        """Return a tensor's dtype, and what those have in common that share memory: here each has its own."""
-        return self.entry(index).dtype, index
+    def shown_at(self, index: int) -> tuple[str, int, None]:
+        """Return a tensor's dtype, its storage's number, and how it shows that: here each has a whole one."""
+        return self.entry(index).dtype, index, None
 
     @property
     def _opened(self) -> Files:
