@@ -115,7 +115,9 @@ def test_report_with_statistics_has_those_of_torch(save: Saver, tmp_path: Path) 
         "special": special,
         "none": torch.empty(0),
         "i": torch.arange(4),
-        "c": torch.ones(2) * 1j,
+        "c": torch.tensor([complex(math.nan, 1), 3 + 4j]),
+        "sparse": torch.tensor([0.0, 2.0]).to_sparse(),
+        "large": torch.tensor([2**31 - 1, 2**62 + 1]),
     }
     rows = Page(written(tmp_path, "--statistics", save(state))).table()
     wide = x.double()
@@ -130,7 +132,10 @@ def test_report_with_statistics_has_those_of_torch(save: Saver, tmp_path: Path) 
         1,
         1,
     ]
-    assert rows["none"]["min"] is None and rows["c"]["min"] is None and rows["i"]["mean"] == 1.5
+    assert rows["none"]["min"] is None and rows["i"]["mean"] == 1.5 and rows["sparse"]["mean"] == 2
+    assert (rows["c"]["max"], rows["c"]["NaN"]) == (5, 1)
+    # JavaScript would round the larger integer, so the page has a string.
+    assert (rows["large"]["min"], rows["large"]["max"]) == (2**31 - 1, str(2**62 + 1))
 
 
 def test_report_with_statistics_skips_a_tensor_that_repeats_its_elements(save: Saver, tmp_path: Path) -> None:

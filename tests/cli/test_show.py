@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import zerocopy
 from zerocopy.__main__ import main
 
 WEIGHT = torch.arange(600.0).view(30, 20)
+MAX = sys.float_info.max
 
 
 def show(capsys: pytest.CaptureFixture[str], path: Path, name: str, *options: str) -> str:
@@ -25,7 +28,7 @@ def show(capsys: pytest.CaptureFixture[str], path: Path, name: str, *options: st
 
 
 def shown(capsys: pytest.CaptureFixture[str], path: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(show(capsys, path, name, "--json"))
+    found: dict[str, Any] = json.loads(show(capsys, path, name, "--json"), parse_constant=pytest.fail)
     require_valid("show", found)
     return found
 
@@ -67,6 +70,82 @@ def test_show_of_a_large_tensor_joins_its_pieces(save: Saver, capsys: pytest.Cap
         assert found["mean"] == pytest.approx(float(tensor.double().mean()))
         assert found["std"] == pytest.approx(float(tensor.double().std(unbiased=False)))
         assert sum(found["histogram"]["counts"]) == tensor.numel()
+
+
+@pytest.mark.parametrize("join", [1, 1 << 20], ids=["one piece", "two pieces"])
+@pytest.mark.parametrize(
+    ("ends", "mean", "std"),
+    [
+        ((1e200, 0.0), 5e199, 5e199),
+        ((complex(0, 1e200), 0j), 5e199, 5e199),
+        ((1e154, -1e154), 0.0, 1e154),
+        ((1e-200, -1e-200), 0.0, 1e-200),
+        ((MAX, MAX), MAX, 0.0),
+        ((MAX, -MAX), 0.0, MAX),
+    ],
+    ids=str,
+)
+def test_show_of_extreme_numbers_has_finite_statistics(
+    ends: tuple[Any, Any], mean: float, std: float, join: int,
+    save: Saver, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    dtype = torch.complex128 if isinstance(ends[0], complex) else torch.float64
+    tensor = torch.tensor(ends, dtype=dtype).repeat_interleave(join)
+    path = save({"x": tensor})
+    found = shown(capsys, path, "x")["statistics"]
+    assert (found["mean"], found["std"]) == (pytest.approx(mean), pytest.approx(std))
+    assert sum(found["histogram"]["counts"]) in (0, tensor.numel())
+    assert "elements: 0 NaN, 0 Inf" in show(capsys, path, "x")
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_show_of_large_integers_is_exact(dtype: str, save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    if not hasattr(torch, dtype):
+        pytest.skip(f"torch {torch.__version__} has no {dtype}")
+    ends = (3, 2**64 - 1) if dtype == "uint64" else (-(2**63), 2**63 - 1)
+    found = shown(capsys, save({"x": torch.tensor(ends, dtype=getattr(torch, dtype))}), "x")["statistics"]
+    assert (found["minimum"], found["maximum"]) == ends
+
+
+@pytest.mark.parametrize("dtype", ["float4_e2m1fn_x2", "bits8", "bits16"])
+def test_show_of_dtypes_without_arithmetic_shows_what_the_file_states(
+    dtype: str, save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not hasattr(torch, dtype):
+        pytest.skip(f"torch {torch.__version__} has no {dtype}")
+    path = save({"x": torch.tensor([1, 0, 2, 0], dtype=torch.uint8).view(getattr(torch, dtype))})
+    found = shown(capsys, path, "x")
+    assert (found["dtype"], found["bytes"], found["statistics"], found["values"]) == (dtype, 4, None, None)
+    assert "tensor([" in show(capsys, path, "x")
+
+
+def test_show_prints_no_warning_of_torch(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    state = {"p": torch.nn.Parameter(torch.ones(3)), "c": torch.ones(2) + 1j}
+    if not torch.__version__.startswith("1."):  # torch 1.13 cannot save complex32
+        state["c"] = state["c"].to(torch.complex32)
+    path = save(state)
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert shown(capsys, path, "p")["statistics"]["mean"] == 1
+            assert shown(capsys, path, "c")["statistics"]["mean"] == pytest.approx(math.sqrt(2))
+    finally:
+        torch.set_warn_always(False)
+
+
+def test_show_takes_names_as_ls_prints_them(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["a\nb", "a\\nb", "é", "a b", "only\\nraw"]
+    path = save({name: torch.full((2,), float(number)) for number, name in enumerate(names)})
+    assert main(["ls", str(path)]) == 0
+    printed = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
+    for number, name in enumerate(printed):
+        assert shown(capsys, path, name)["values"] == [number, number]
+        assert shown(capsys, path, f"{name}[0]")["values"] == number
+    for name, number in ((r"a\x20b", 3), (r"only\nraw", 4), ("é", 2)):
+        assert shown(capsys, path, name)["values"] == [number, number]
+    assert main(["show", str(path), "a\\nbb"]) == 2
+    assert {"a\\nb", "a\\\\nb"} <= set(capsys.readouterr().err.strip().partition("it: ")[2].split(", "))
 
 
 @pytest.mark.parametrize(
@@ -142,6 +221,7 @@ def test_show_of_formats_without_pickles_and_of_folders(
     [
         ("wieght", "close to it: weight"),
         ("block", "below it are block.weight"),
+        ("step[0]", "step is not a tensor (int): name it without [0]"),
         ("weight[x]", "expected integers, slices"),
         ("weight[::-1]", "expected integers, slices"),
         ("weight[99]", "out of bounds"),
@@ -151,7 +231,7 @@ def test_show_of_formats_without_pickles_and_of_folders(
 def test_show_of_a_wrong_name_or_slice_names_the_close_ones(
     name: str, said: str, save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = save({"weight": WEIGHT, "block": {"weight": WEIGHT}})
+    path = save({"weight": WEIGHT, "block": {"weight": WEIGHT}, "step": 7})
     assert main(["show", str(path), name]) == 2
     printed = capsys.readouterr()
     assert said in printed.err and printed.err.count("\n") == 1 and printed.out == ""

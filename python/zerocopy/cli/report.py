@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import sys
 import tempfile
@@ -18,7 +17,9 @@ from zerocopy.cli.output import escaped, say
 
 if TYPE_CHECKING:
     from zerocopy.cli.report_page import File, Row
+    from zerocopy.cli.tensor_diff import Side
     from zerocopy.lazy.checkpoint import Checkpoint
+    from zerocopy.lazy.layer import TensorInfo
 
 DESCRIPTION = """
 Writes one self-contained HTML page about a checkpoint: a treemap of bytes by module path, dtypes, the layout of the
@@ -39,6 +40,7 @@ example:
 
 _BEGINNING = b"<!DOCTYPE html>"
 _STATISTICS = ("min", "max", "mean", "std", "NaN", "Inf")
+_MAX_SAFE_INTEGER = 2**53 - 1  # of JavaScript
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -187,44 +189,28 @@ def _facts(
     return rows, files
 
 
-def _statistics(side: Any, info: Any) -> list[float | int | None]:
-    """Return min, max, mean and std of the finite elements, and how many are NaN and Inf, block by block."""
-    import torch
-
+def _statistics(side: Side, info: TensorInfo) -> list[float | int | str | None]:
+    """Return min, max, mean and std of the finite elements, and how many are NaN and Inf, as `show` has them."""
     from zerocopy import _torch
     from zerocopy.cli.elements import require_few_repeats
+    from zerocopy.cli.statistics import statistics_of, summary_of
     from zerocopy.cli.tensor_diff import blocks
 
-    if not side.is_dense(info) or info.dtype.is_complex:
-        return [None] * len(_STATISTICS)
     try:
-        require_few_repeats(info.name, info.shape, info.stride, _torch.element_size(info.dtype))
-    except reading.Trouble:
+        if side.is_dense(info):
+            require_few_repeats(info.name, info.shape, info.stride, _torch.element_size(info.dtype))
+            found = summary_of(side.block(info.name, index) for _, index in blocks(tuple(info.shape)))
+        else:
+            found = statistics_of(side.checkpoint.get_tensor(info.name))
+    except (RuntimeError, TypeError, reading.Trouble):  # packed dtypes have no conversion
         return [None] * len(_STATISTICS)
-    low, high, count, mean, spread, nan, inf = math.inf, -math.inf, 0, 0.0, 0.0, 0, 0
-    for _, index in blocks(tuple(info.shape)):
-        try:
-            block = side.block(info.name, index).reshape(-1).double()
-        except (RuntimeError, TypeError):  # packed and quantized dtypes have no conversion
-            return [None] * len(_STATISTICS)
-        nan += int(torch.isnan(block).sum())
-        inf += int(torch.isinf(block).sum())
-        block = block[torch.isfinite(block)]
-        if not len(block):
-            continue
-        low, high = min(low, float(block.min())), max(high, float(block.max()))
-        # Means and squares of blocks are joined as Chan, Golub and LeVeque do, which keeps small spreads exact.
-        gap, both = float(block.mean()) - mean, count + len(block)
-        spread += float(block.var(unbiased=False)) * len(block) + gap * gap * count * len(block) / both
-        mean += gap * len(block) / both
-        count = both
-    if not count:
-        return [None, None, None, None, nan, inf]
-    return [_finite(each) for each in (low, high, mean, math.sqrt(spread / count))] + [nan, inf]
+    numbers = found.minimum, found.maximum, found.mean, found.std
+    return [*map(_exact, numbers), found.nan, found.positive_infinity + found.negative_infinity]
 
 
-def _finite(value: float) -> float | None:
-    return float(f"{value:.9g}") if math.isfinite(value) else None
+def _exact(number: float | int | None) -> float | int | str | None:
+    """Return a number as the page's script can show it: an integer that JavaScript would round as a string."""
+    return str(number) if isinstance(number, int) and abs(number) > _MAX_SAFE_INTEGER else number
 
 
 def _write(text: str, target: str) -> None:

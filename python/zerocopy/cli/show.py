@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from zerocopy import display
@@ -65,18 +65,33 @@ def _show(options: argparse.Namespace) -> int:
     values |= {
         name: Value(name, "str", text) for name, text in contents.metadata.items() if name not in values
     }
-    if options.name in values and options.name not in entries:
-        _show_value(options, values[options.name])
+    known = {**entries, **values}
+    name, index_text = _name_of(options.name, known), ""
+    if name in values and name not in entries:
+        _show_value(options, values[name])
         return reading.FINE
-    name, index_text = options.name, ""
     if name not in entries:
         from zerocopy.cli.parts import split_name
 
-        name, index_text = split_name(name)
+        name, index_text = split_name(options.name)
+        name = _name_of(name, known)
+    if name in values and name not in entries:
+        raise reading.Trouble(
+            f"{escaped(name)} is not a tensor ({values[name].kind}): name it without [{index_text}]"
+        )
     if name not in entries:
-        raise reading.Trouble(str(no_such_name(options.file, name, {**entries, **values}).args[0]))
+        error = no_such_name(options.file, output.printable(name), [escaped(each) for each in known])
+        raise reading.Trouble(str(error.args[0]))
     _show_tensor(options, contents, entries[name], index_text)
     return reading.FINE
+
+
+def _name_of(text: str, names: Iterable[str]) -> str:
+    """Return the name that `ls` prints as this text, or else the text itself."""
+    if "\\" not in text:
+        return text
+    cell = text.replace(" ", "\\x20")  # as in the table of `ls`
+    return next((name for name in names if escaped(name, len(name)).replace(" ", "\\x20") == cell), text)
 
 
 def _show_value(options: argparse.Namespace, value: Value) -> None:
@@ -155,9 +170,18 @@ def _lines(
         yield f"  {tie}"
     if index_text:
         yield f"  [{escaped(index_text)}]: {' x '.join(map(str, part.shape)) or 'scalar'}"
-    yield str(part.detach())
+    yield _text_of(part.detach())
     if found is not None:
         yield from _statistics(found)
+
+
+def _text_of(part: torch.Tensor) -> str:
+    import torch
+
+    try:
+        return str(part)
+    except RuntimeError:  # torch does not print this dtype: its bits are shown
+        return f"bits: {part.view({1: torch.uint8, 2: torch.int16}[part.element_size()])}"
 
 
 def _statistics(found: Statistics) -> Iterator[str]:
@@ -203,7 +227,10 @@ def _values_of(part: torch.Tensor) -> Any:
     if part.layout is not torch.strided or part.numel() > _MAX_VALUES:
         return None
     part = part.dequantize() if part.is_quantized else part
-    return _plain(part.detach().tolist())
+    try:
+        return _plain(part.detach().tolist())
+    except RuntimeError:  # a dtype whose elements are not Python numbers
+        return None
 
 
 def _plain(value: Any) -> Any:

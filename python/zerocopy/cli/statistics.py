@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -50,14 +51,23 @@ def statistics_of(tensor: torch.Tensor) -> Statistics:
     Trouble
         If the tensor repeats few bytes very often.
     """
-    flat = _stored(tensor)
+    flat = _stored(tensor.detach())
     require_few_repeats("the tensor", flat.shape, flat.stride(), flat.element_size())
-    nan = positive = negative = zero = finite_count = 0
-    mean = squares = 0.0
+    found = summary_of(_pieces(flat))
+    edges, bins = _histogram(flat, found.minimum, found.maximum)
+    return found._replace(edges=edges, bins=bins)
+
+
+def summary_of(pieces: Iterable[torch.Tensor]) -> Statistics:
+    """Return the statistics of dense pieces of a tensor, without a histogram."""
+    elements = nan = positive = negative = zero = count = 0
+    mean = squares = 0.0  # divided by the scale, and by its square
+    scale = sys.float_info.min
     minimum: float | int | None = None
     maximum: float | int | None = None
-    for piece in _pieces(flat):
-        numbers = piece.double()
+    for piece in pieces:
+        numbers = _numbers(piece)
+        elements += numbers.numel()
         nan += int(numbers.isnan().sum())
         positive += int((numbers == math.inf).sum())
         negative += int((numbers == -math.inf).sum())
@@ -68,19 +78,34 @@ def statistics_of(tensor: torch.Tensor) -> Statistics:
         low, high = _ends(piece, finite)
         minimum = low if minimum is None else min(minimum, low)
         maximum = high if maximum is None else max(maximum, high)
+        # Scaled numbers are smaller than 2, so their squares do not overflow. Division by a power of two is exact.
+        before, scale = scale, math.ldexp(0.5, math.frexp(max(-low, high, scale))[1])
+        mean *= before / scale
+        squares *= (before / scale) * (before / scale)
         # Two pieces are joined by their means, so that large means do not drown small deviations.
-        size, center = finite.numel(), float(finite.mean())
-        squares += float((finite - center).square().sum())
-        squares += (center - mean) ** 2 * finite_count * size / (finite_count + size)
-        mean += (center - mean) * size / (finite_count + size)
-        finite_count += size
-    edges, bins = _histogram(flat, minimum, maximum)
+        scaled = finite / scale
+        size, center = scaled.numel(), float(scaled.mean())
+        gap, both = center - mean, count + size
+        squares += float((scaled - center).square().sum()) + gap * gap * count * size / both
+        mean += gap * size / both
+        count = both
+    std = None
+    if minimum is not None and maximum is not None:
+        # Rounding must not carry a result over the largest float.
+        least, most = minimum / scale, maximum / scale
+        mean = min(max(mean, least), most) * scale
+        std = min(math.sqrt(squares / count), (most - least) / 2) * scale
     return Statistics(
-        flat.numel(), nan, positive, negative, zero, minimum, maximum,
-        mean if finite_count else None,
-        math.sqrt(squares / finite_count) if finite_count else None,
-        edges, bins,
-    )  # fmt: skip
+        elements, nan, positive, negative, zero, minimum, maximum, mean if count else None, std, [], []
+    )
+
+
+def _numbers(piece: torch.Tensor) -> torch.Tensor:
+    """Return the elements as float64; of complex ones the absolute values, which may be too large for their dtype."""
+    if not piece.is_complex():
+        return piece.double()
+    parts = torch.view_as_real(piece.resolve_conj()).double()
+    return torch.hypot(parts[..., 0], parts[..., 1])
 
 
 def _stored(tensor: torch.Tensor) -> torch.Tensor:
@@ -96,8 +121,7 @@ def _stored(tensor: torch.Tensor) -> torch.Tensor:
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield all elements in pieces of one dimension; only a piece is ever copied."""
     if tensor.numel() <= _PIECE or tensor.is_contiguous():
-        for piece in tensor.reshape(-1).split(_PIECE):
-            yield piece.abs() if piece.is_complex() else piece
+        yield from tensor.reshape(-1).split(_PIECE)
     else:
         rows = max(1, _PIECE * len(tensor) // tensor.numel())
         for part in tensor.split(rows):
@@ -106,12 +130,12 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _ends(piece: torch.Tensor, finite: torch.Tensor) -> tuple[float | int, float | int]:
     """Return the smallest and the largest finite element, integers exactly."""
-    if piece.is_floating_point():
+    if piece.is_floating_point() or piece.is_complex():
         return float(finite.min()), float(finite.max())
-    try:
-        return int(piece.min()), int(piece.max())
-    except RuntimeError:  # This release lacks the function for bool, or for unsigned integers.
-        return int(finite.min()), int(finite.max())
+    # torch has no minimum of uint64. Without their highest bit, as signed numbers, these keep their order.
+    shift = 1 << 63 if piece.dtype == getattr(torch, "uint64", None) else 0
+    wide = piece.view(torch.int64) ^ -shift if shift else piece.long()
+    return int(wide.min()) + shift, int(wide.max()) + shift
 
 
 def _histogram(
@@ -119,15 +143,16 @@ def _histogram(
 ) -> tuple[list[float], list[int]]:
     if minimum is None or maximum is None:
         return [], []
-    low, width = float(minimum), (float(maximum) - float(minimum)) / _BINS
-    if not width or not math.isfinite(width):
+    # The distance of two finite numbers may be infinite; that of their halves is not.
+    low, width = minimum / 2, (maximum / 2 - minimum / 2) / _BINS
+    if not width:
         return [], []
     bins = torch.zeros(_BINS, dtype=torch.int64)
     for piece in _pieces(flat):
-        numbers = piece.double()
-        places = ((numbers[numbers.isfinite()] - low) / width).long().clamp_(0, _BINS - 1)
+        numbers = _numbers(piece)
+        places = ((numbers[numbers.isfinite()] / 2 - low) / width).long().clamp_(0, _BINS - 1)
         bins += torch.bincount(places, minlength=_BINS)
-    return [low + width * i for i in range(_BINS + 1)], bins.tolist()
+    return [*(2 * (low + width * i) for i in range(_BINS)), float(maximum)], bins.tolist()
 
 
 def as_json(statistics: Statistics) -> dict[str, Any]:
