@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -34,11 +35,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from zerocopy.cli import main as command
 
+        if words[:1] != ["run"]:
+            _open_closed_streams()
         return command(arguments)
-    except KeyboardInterrupt:  # Commands handle it, but not while their modules are imported.
-        if words[:1] == ["run"]:  # the program's own
+    except (KeyboardInterrupt, Exception) as error:
+        # Commands handle KeyboardInterrupt, but not while their modules are imported. Exceptions of a program that
+        # "run" runs go on to the interpreter.
+        if words[:1] == ["run"] or not _is_interrupt(error):
             raise
         return _INTERRUPTED
+
+
+def _open_closed_streams() -> None:
+    """Send output to /dev/null where the shell closed the stream (``>&-``), so that no file takes its descriptor."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether an exception comes from Ctrl-C. torch 1.13 raises RuntimeError with the name in its text."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) or str(error).startswith("KeyboardInterrupt"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 if __name__ == "__main__":

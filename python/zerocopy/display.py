@@ -84,7 +84,7 @@ def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
     title : str
         The first line.
     infos : iterable of TensorInfo
-        The tensors to list.
+        The tensors to list. An info that stands for several has their ``number``.
     depth : int, optional
         How many levels; branches below are only summed up.
     """
@@ -93,7 +93,7 @@ def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
         branch = root
         for label in info.name.split(".", _DEEPEST - 1):
             branch = branch.below[label]
-            branch.number += 1
+            branch.number += getattr(info, "number", 1)
             branch.nbytes += info.nbytes
         branch.tensors.append(info)
     rows = list(_rows(root, 1, _DEEPEST if depth is None else depth))

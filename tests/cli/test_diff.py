@@ -342,3 +342,54 @@ def test_diff_of_tensors_that_repeat_their_elements_is_trouble(
     paths = [save({"w": torch.full((1,), value).expand(1 << 40)}, f"{value}.pt") for value in (1.0, 2.0)]
     code, out, err = run(capsys, *paths)
     assert (code, out) == (2, "") and "shows each of its 4 B about" in err
+
+
+def integers(dtype: str, value: int) -> torch.Tensor:
+    return torch.tensor([value], dtype=getattr(torch, dtype, None) or pytest.skip(f"torch has no {dtype}"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "options", "code"),
+    [
+        (("uint64", 0), ("uint64", 2**64 - 1), ["--atol", "2"], 1),
+        (("uint64", 2**64 - 1), ("uint64", 2**64 - 3), ["--atol", "2"], 0),
+        (("uint64", 2**64 - 1), ("int64", -1), ["--ignore-dtype"], 1),
+        (("int64", 2**53 + 1), ("int64", 2**53), ["--atol", "0.5"], 1),
+        (("int64", 0), ("int64", 2**53 + 1), ["--rtol", "1"], 0),
+        (("int64", 2**53 + 2), ("int64", 2**52 + 1), ["--rtol", "1"], 0),
+        (("int64", 2**53 + 3), ("int64", 2**52 + 1), ["--rtol", "1"], 1),
+        (("int64", 7), ("int64", 10), ["--rtol", "0.3"], 0),
+        (("int64", 2**63 - 1), ("int64", -(2**63)), ["--atol", "5"], 1),
+    ],
+)
+def test_diff_of_integers_is_exact(
+    save: Saver,
+    capsys: pytest.CaptureFixture[str],
+    one: tuple[str, int],
+    other: tuple[str, int],
+    options: list[str],
+    code: int,
+) -> None:
+    a, b = save({"x": integers(*one)}, "a.pt"), save({"x": integers(*other)}, "b.pt")
+    found = json.loads(run(capsys, "--json", *options, a, b)[1])
+    gap = float(abs(one[1] - other[1]))
+    assert found["verdict"] == ("same", "different")[code]
+    assert [each["largest"] for each in found["differences"]] == [gap] * code
+    numbers = save({"x": one[1]}, "c.pt"), save({"x": other[1]}, "d.pt")
+    assert run(capsys, *options, *numbers)[0] == code
+
+
+@pytest.mark.parametrize("dtype", ["float4_e2m1fn_x2", "bits8"])
+def test_diff_of_elements_without_numbers_compares_their_bytes(
+    save: Saver, capsys: pytest.CaptureFixture[str], dtype: str
+) -> None:
+    packed = getattr(torch, dtype, None) or pytest.skip(f"torch has no {dtype}")
+    a, b = (
+        save({"x": torch.tensor(content, dtype=torch.uint8).view(packed)}, f"{content}.pt")
+        for content in ([1, 2], [1, 3])
+    )
+    for options in ([], ["--atol", "5"]):
+        code, out, err = run(capsys, *options, a, b)
+        assert (code, err) == (1, "") and "! x: values: 1 of 2 values differ, first [1]: 2 | 3" in out
+    out = run(capsys, "--ignore-dtype", a, save({"x": torch.ones(2)}, "c.pt"))[1]
+    assert f"! x: values: torch.{dtype} and torch.float32 cannot be compared by value" in out

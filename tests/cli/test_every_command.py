@@ -13,6 +13,7 @@ import terminals
 import torch
 
 from zerocopy import cli
+from zerocopy.__main__ import main as entry
 
 ZEROCOPY = [sys.executable, "-m", "zerocopy"]
 # The arguments of each command that reads a file, with FILE for the file.
@@ -71,8 +72,8 @@ def test_bad_input_exits_with_2_and_one_sentence(
 ) -> None:
     if command == "warm" and kind not in ("missing", "long name"):
         pytest.skip("the function that loads decides about the rest, in the server")
-    if (command, kind) in (("scan", "cut"), ("verify", "cut"), ("bench", "text"), ("bench", "cut")):
-        pytest.skip("a result, not trouble: unsafe, damaged, or refused by the loaders")
+    if (command, kind) in (("scan", "cut"), ("verify", "cut")):
+        pytest.skip("a result, not trouble: unsafe or damaged")
     path = {"null byte": "a\0b", "long name": "n" * 300}.get(kind, "bad.pt")
     if kind == "empty":
         Path(path).touch()
@@ -176,6 +177,41 @@ sys.exit(main())
         [sys.executable, "-c", program, command, *arguments], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr, done.stdout) == (130, "", "")
+
+
+@pytest.mark.parametrize("command", ["ls", "diff", "scan"])
+def test_closed_stdout_leaves_the_exit_code(
+    command: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)  # as Python does after >&-
+    assert entry([command, *(["names.pt"] * len(READING[command]))]) == 0
+    monkeypatch.undo()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_ctrl_c_that_torch_reports_as_runtime_error_ends_the_command_with_130(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise RuntimeError("KeyboardInterrupt: <EMPTY MESSAGE>")  # torch 1.13 while it is imported
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    assert entry(["diff", "names.pt", "names.pt"]) == 130
+
+
+@pytest.mark.parametrize("command", ["ls", "scan", "verify"])
+def test_index_without_shards_is_an_empty_checkpoint(
+    command: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "e.safetensors.index.json").write_text('{"weight_map":{}}')
+    for form in ([], ["--json"]):
+        assert cli.main([command, *form, "e.safetensors.index.json"]) == 0
+
+
+def test_ls_without_arguments_requires_only_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["ls"])
+    assert capsys.readouterr().err.endswith("required: FILE\n")
 
 
 def test_folder_of_distributed_checkpoint_is_named_as_such_by_map(

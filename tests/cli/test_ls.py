@@ -171,7 +171,8 @@ def test_ls_table_folds_layers_and_says_totals(save: Saver, capsys: pytest.Captu
     assert "step: 7" in printed and "rate: 0.5" in printed and "args: object argparse.Namespace" in printed
     assert "16 tensors" in printed and "1 tied" in printed and "bfloat16" in printed
     assert "layers.3.wq.weight" in ls(capsys, path, "--table", "--all")
-    assert "layers" in ls(capsys, path, "--tree") and "{0-11}" in ls(capsys, path, "--tree")
+    outline = ls(capsys, path, "--tree")
+    assert "{0-11}" in outline and re.search(r"^ +layers +12 tensors ", outline, re.MULTILINE)
 
 
 def test_ls_sort_orders_the_lines(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:

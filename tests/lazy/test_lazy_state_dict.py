@@ -192,13 +192,18 @@ def test_assigned_tensors_lie_in_the_file(save: Saver, place: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 @MODE
 def test_converted(save: Saver, mode: str, dtype: torch.dtype) -> None:
-    """``dtype=`` is what a checkpoint would be that was saved so."""
+    """``dtype=`` is what a checkpoint would be that was saved so: with the ties that it has."""
     path = save(trained())
     modules = [seeded(), seeded()]
-    eager = collections.OrderedDict(
-        (name, value.to(dtype) if getattr(value, "is_floating_point", bool)() else value)
-        for name, value in zerocopy.load(path).items()
-    )
+    made: dict[Any, torch.Tensor] = {}
+
+    def cast(value: Any) -> Any:
+        if not getattr(value, "is_floating_point", bool)():
+            return value
+        shown = value.data_ptr(), value.size(), value.stride()
+        return made.setdefault(shown, value.to(dtype)).detach()
+
+    eager = collections.OrderedDict((name, cast(value)) for name, value in zerocopy.load(path).items())
     for module, state in zip(modules, (eager, zerocopy.lazy_load(path, dtype=dtype)), strict=True):
         del state["e._extra_state"]
         load(module, state, mode, strict=False)

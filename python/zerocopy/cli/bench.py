@@ -100,6 +100,9 @@ def _bench(options: argparse.Namespace) -> int:
                         _drop(file)
                     rounds[name].append(_in_fork(load))
                     progress.add(1)
+                errors = [found[0].get("error") for name, found in rounds.items() if name != _CEILING]
+                if all(errors):
+                    raise Trouble(f"no loader loads {file.path}: zerocopy.load: {errors[0]}")
         finally:
             progress.end()
         _report(options, container, file.size, [_median(name, found) for name, found in rounds.items()])

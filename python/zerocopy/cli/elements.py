@@ -7,6 +7,7 @@ import math
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,10 +38,16 @@ class Tolerance(NamedTuple):
     atol: float
 
     def holds(self, a: float, b: float) -> bool:
-        """Return whether two numbers are close; NaN is close to NaN."""
-        if math.isnan(a) or math.isnan(b):
-            return math.isnan(a) and math.isnan(b)
-        return a == b or abs(a - b) <= self.atol + self.rtol * abs(b)
+        """Return whether two numbers are close, exactly for integers; NaN is close to NaN."""
+        if isinstance(a, int) and isinstance(b, int):
+            # The text of a float is the number that the user gave.
+            return abs(a - b) <= Fraction(str(self.atol)) + Fraction(str(self.rtol)) * abs(b)
+        try:
+            if math.isnan(a) or math.isnan(b):
+                return math.isnan(a) and math.isnan(b)
+            return a == b or abs(a - b) <= self.atol + self.rtol * abs(b)
+        except OverflowError:  # One is an integer beyond every float.
+            return False
 
 
 class ValueDifference(NamedTuple):

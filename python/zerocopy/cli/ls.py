@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerocopy import display
 from zerocopy.cli import folding, guard, output, reading, tables
@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "globs",
         metavar="GLOB",
         nargs="*",
+        default=[],  # Without a default, argparse says that globs are required.
         help="only names that match: 'encoder.*', or a branch with all that is below it",
     )
     parser.add_argument("--all", action="store_true", help="print one row for each tensor: no folding")
@@ -249,13 +250,25 @@ def by_dtype(entries: Sequence[Entry]) -> dict[str, tuple[int, int]]:
     return sums
 
 
+class _Leaf(NamedTuple):
+    """A row as an outline takes it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    number: int
+
+
 def _tree(contents: Contents, options: argparse.Namespace) -> Iterator[str]:
     rows = [
-        row.entries[0]._replace(
+        _Leaf(
             # An outline nests at dots, so a range has a dash.
             name=escaped(re.sub(r"(?<=\d)\.\.(?=\d)", "-", row.name) if len(row.entries) > 1 else row.name),
-            nbytes=row.nbytes,
+            dtype=row.entries[0].dtype,
             shape=row.entries[0].shape or (),
+            nbytes=row.nbytes,
+            number=len(row.entries),
         )
         for row in _rows(contents, options)
     ]

@@ -237,7 +237,7 @@ def report_on(
                 output.print_error(f"zerocopy {command}: {output.escaped(report.path)}: {report.why}")
             if not options.json:
                 output.say(report.lines())
-        code = max(report.code for report in reports)
+        code = max((report.code for report in reports), default=FINE)  # an index may have no shards
         if options.json:
             files = [report.as_json() for report in reports]
             output.say_json({**head(command), "verdict": [*verdicts, "trouble"][code], "files": files})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -117,6 +118,9 @@ def compare(
     if not (a.is_dense(one) and b.is_dense(other)):
         text = Comparison().difference(a.checkpoint.get_tensor(one.name), b.checkpoint.get_tensor(other.name))
         return ValueDifference(1, 1, None, (), "", "", text) if text else None
+    if one.dtype != other.dtype and not (_has_numbers(one.dtype) and _has_numbers(other.dtype)):
+        text = f"{one.dtype} and {other.dtype} cannot be compared by value"
+        return ValueDifference(1, 1, None, (), "", "", text)
     width = _torch.element_size(one.dtype)
     for info in (one, other):
         elements.require_few_repeats(info.name, info.shape, info.stride, width)
@@ -139,13 +143,16 @@ class _Tally:
 
     def __init__(self, info: TensorInfo, tolerance: Tolerance | None, brief: bool) -> None:
         self._shape, self._total = tuple(info.shape), math.prod(info.shape)
-        self._tolerance, self._brief = tolerance, brief
+        self._has_numbers, self._brief = _has_numbers(info.dtype), brief
+        self._tolerance = tolerance if self._has_numbers else None
         self._count, self._largest = 0, -1.0
         self._first: tuple[int, str, str] | None = None
 
     def add(self, start: int, a: torch.Tensor, b: torch.Tensor) -> bool:
         """Compare two blocks, of which the first element has a number. Return whether enough is known."""
         a, b = a.reshape(-1), b.reshape(-1)
+        if not self._has_numbers:
+            a, b = (each.contiguous().view(_BITS[_torch.element_size(each.dtype)]) for each in (a, b))
         unequal = self._unequal(a, b)
         count = int(unequal.sum())
         if count:
@@ -153,15 +160,19 @@ class _Tally:
             if self._first is None:
                 self._first = start + place, _text_of(a[place]), _text_of(b[place])
             self._count += count
-            if not self._brief:
+            if self._has_numbers and not self._brief:
                 self._largest = max(self._largest, _largest_gap(a[unequal], b[unequal]))
         return bool(self._brief and self._count)
 
     def _unequal(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         if self._tolerance is not None:
+            if _are_integers(a, b):
+                return _integers_unequal(a, b, self._tolerance)
             wide_a, wide_b = _comparable(a, b)
             return ~torch.isclose(wide_a, wide_b, self._tolerance.rtol, self._tolerance.atol, equal_nan=True)
         if a.dtype != b.dtype:
+            if _are_integers(a, b):
+                return _gap(a, b) != 0
             wide_a, wide_b = _comparable(a, b)
             return (wide_a != wide_b) & ~((wide_a != wide_a) & (wide_b != wide_b))
         width = _torch.element_size(a.dtype)
@@ -181,23 +192,55 @@ class _Tally:
         )
 
 
+@functools.cache
+def _has_numbers(dtype: torch.dtype) -> bool:
+    """Return whether torch converts elements of a dtype. Of float4_e2m1fn_x2 and bits8, only bytes are compared."""
+    try:
+        torch.zeros(_torch.element_size(dtype), dtype=torch.uint8).view(dtype).to(torch.complex128)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+def _are_integers(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return not any(each.dtype.is_complex or each.dtype.is_floating_point for each in (a, b))
+
+
 def _comparable(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two tensors in one dtype that holds the values of both, as far as torch has one."""
-    if a.dtype.is_complex or b.dtype.is_complex:
-        wide = torch.complex128
-    elif a.dtype.is_floating_point or b.dtype.is_floating_point:
-        wide = torch.float64
-    else:
-        wide = torch.int64
+    """Return two tensors, not both of integers, in one dtype that holds the values of both, as far as torch has one."""
+    wide = torch.complex128 if a.dtype.is_complex or b.dtype.is_complex else torch.float64
     return a.to(wide), b.to(wide)
 
 
+def _halves(integers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the upper and the lower 32 bits of integers: no dtype of torch holds both int64 and uint64."""
+    wide = integers.to(torch.int64)  # This wraps uint64.
+    upper = wide >> 32
+    return upper & 0xFFFFFFFF if str(integers.dtype) == "torch.uint64" else upper, wide & 0xFFFFFFFF
+
+
+def _gap(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the absolute differences as float64. Those of integers are rounded only at the end."""
+    if _are_integers(a, b):
+        (upper_a, lower_a), (upper_b, lower_b) = _halves(a), _halves(b)
+        return ((upper_a - upper_b).double() * 2.0**32 + (lower_a - lower_b).double()).abs()
+    wide_a, wide_b = _comparable(a, b)
+    return (wide_a - wide_b).abs()
+
+
+def _integers_unequal(a: torch.Tensor, b: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
+    gap = _gap(a, b)
+    limit = tolerance.atol + tolerance.rtol * b.double().abs()
+    unequal = gap > limit
+    # A gap is exact up to here. Beyond, rounding may decide where it is close to the limit: Python is exact.
+    close = (gap >= 2.0**53) & ((gap - limit).abs() <= 1e-12 * gap)
+    for place in close.nonzero().flatten().tolist():
+        unequal[place] = not tolerance.holds(a[place].item(), b[place].item())
+    return unequal
+
+
 def _largest_gap(a: torch.Tensor, b: torch.Tensor) -> float:
-    try:
-        wide_a, wide_b = _comparable(a, b)
-    except (RuntimeError, TypeError):  # packed dtypes, float4 for one, have no conversion
-        return -1.0
-    gap = (wide_a - wide_b).abs().double()
+    gap = _gap(a, b)
     gap = gap[torch.isfinite(gap)]
     return float(gap.max()) if len(gap) else -1.0
 

@@ -10,6 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from zerocopy import _core, _torch
+from zerocopy._torch import portable
 from zerocopy.errors import FormatError, UnsupportedError
 
 
@@ -68,7 +69,7 @@ class Converted:
         if identity not in self._alive:
             return None
         reference, outline = self._alive[identity]
-        storage: Any = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)  # None if it is gone
+        storage = portable.storage_of_weak_reference(reference.cdata)
         if storage is None:
             del self._alive[identity]
             return None

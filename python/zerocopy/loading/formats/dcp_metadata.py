@@ -230,19 +230,12 @@ class _Files(dict[str, Path]):
         return path
 
 
-def _is_file_name(file: Any) -> bool:
-    try:
-        return isinstance(file, str) and os.fsencode(file) != b"" and "\0" not in file
-    except UnicodeEncodeError:  # lone surrogates
-        return False
-
-
 def _place(files: _Files, index: Any, info: Any) -> tuple[tuple[str, tuple[int, ...] | None], ArchiveExtent]:
     key, said = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
     if said.get("transform_descriptors"):
         raise UnsupportedError(f"{files.folder}: written by an extension")
     file, offset, length = said["relative_path"], said["offset"], said["length"]
-    if not _is_file_name(file):
+    if not isinstance(file, str) or not os.fsencode(file) or "\0" in file:
         raise TypeError("the file of a chunk is not a file name")
     if file.startswith("/") or ".." in file.split("/"):
         raise ValueError(f"the file {shown(file)} is not in its folder")
