@@ -25,23 +25,26 @@ class Refused(Exception):
     """The program cannot run here as Python would run it, and the reason why."""
 
 
-def moved(connection: socket.socket, above: int) -> socket.socket:
-    """Return the connection with a number from `above` on, out of the way of the client's files."""
-    fresh = socket.socket(fileno=fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, above))
+def moved(connection: socket.socket, body: dict[str, Any]) -> socket.socket:
+    """Return the connection with a number out of the way of the client's files."""
+    fresh = socket.socket(fileno=_moved(connection.fileno(), body))
     connection.close()
     return fresh
 
 
+def _moved(number: int, body: dict[str, Any]) -> int:
+    return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, max(body["files"]) + 1)
+
+
 def prepared(
     connection: socket.socket,
-    above: int,
     body: dict[str, Any],
     descriptors: list[int],
     record: records.Record,
     modules: frozenset[str],
 ) -> Callable[[], object]:
     """Become what the client asked for, tell it, wait for its word; return the program. ``Refused``, ``OSError``."""
-    files = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, above) for number in descriptors]
+    files = [_moved(number, body) for number in descriptors]
     frames.close_all(descriptors)
     go, *rest = files
     become(body, rest, record.set_by_imports)

@@ -104,7 +104,7 @@ def watched_files() -> Iterator[set[str]]:
         yield read
     finally:
         is_within = False
-        # Python writes those beside its modules when it likes. A folder is listed, which changes with each file.
+        # Python writes the compiled modules again when it likes.
         read -= {path for path in read if path.startswith(_OF_THE_KERNEL) or path.endswith(".pyc")}
 
 

@@ -304,9 +304,8 @@ class _Server:
                 os.close(self._leader)
             for client in self._clients.values():
                 client.connection.close()
-            above = max(body["files"]) + 1
-            connection = child.moved(connection, above)
-            return child.prepared(connection, above, body, descriptors, self._record, self._modules)
+            connection = child.moved(connection, body)
+            return child.prepared(connection, body, descriptors, self._record, self._modules)
         except BaseException as error:
             with contextlib.suppress(BaseException):
                 frames.send(connection, {"refused": str(error)})

@@ -57,11 +57,9 @@ def is_read_here(path: Path) -> bool:
 def _is_reader(descriptor: int, status: os.stat_result) -> bool:
     """Whether a descriptor is of the file with this status, and reads only: a lazy tensor has one of its file."""
     try:
-        return (
-            os.path.samestat(os.fstat(descriptor), status)
-            and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
-            and not fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_PATH
-        )
+        if not os.path.samestat(os.fstat(descriptor), status):
+            return False
+        return fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_PATH) == os.O_RDONLY
     except OSError:  # that of the listing is closed
         return False
 
