@@ -38,8 +38,37 @@ Saver = Callable[..., Path]
 Child = Callable[..., subprocess.CompletedProcess[str]]
 
 
+# Files whose tests take the most time. A worker that began one of them last would work on alone.
+_LONGEST = (
+    "hostile/test_attacks.py",
+    "share/test_share_differential.py",
+    "share/test_share_server.py",
+    "saving/test_save_in_background.py",
+    "cli/test_run.py",
+    "hostile/test_proportion.py",
+    "gds/test_gds.py",
+    "lazy/test_placeholder.py",
+    "project/test_typing.py",
+    "launch/test_warm_programs.py",
+    "share/test_share.py",
+    "share/test_share_calls.py",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let workers begin files in the order of collection, not with those of the most tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def _place_of(item: pytest.Item) -> int:
+    name = "/".join(item.path.parts[-2:])
+    return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip under a sanitizer what is marked ``plain_memory(reason)``."""
+    """Begin with the files that take longest. Skip under a sanitizer what is marked ``plain_memory(reason)``."""
+    items.sort(key=_place_of)
     for item in items if SANITIZED else ():
         for mark in item.iter_markers("plain_memory"):
             item.add_marker(pytest.mark.skip(reason=f"under {SANITIZED}: {mark.args[0]}"))

@@ -19,7 +19,7 @@ __all__, __getattr__, __dir__ = _public_names.on_first_use(
         "errors": "ClosedError Error FormatError UnsupportedError",
         "lazy.assign": "assign load_model",
         "lazy.checkpoint": "Checkpoint",
-        "lazy.layer": "TensorInfo",
+        "lazy.tensor_info": "TensorInfo",
         "lazy.lazy_load": "lazy_load",
         "lazy.opening": "open",
         "lazy.overlay": "overlay",

@@ -22,13 +22,13 @@ from zerocopy.errors import (
 from zerocopy.lazy.assign import assign as assign
 from zerocopy.lazy.assign import load_model as load_model
 from zerocopy.lazy.checkpoint import Checkpoint as Checkpoint
-from zerocopy.lazy.layer import TensorInfo as TensorInfo
 from zerocopy.lazy.lazy_load import lazy_load as lazy_load
 from zerocopy.lazy.opening import open as open
 from zerocopy.lazy.overlay import overlay as overlay
 from zerocopy.lazy.placeholder import NotYetLoadedTensor as NotYetLoadedTensor
 from zerocopy.lazy.prefetch import Prefetch as Prefetch
 from zerocopy.lazy.prefetch import prefetch as prefetch
+from zerocopy.lazy.tensor_info import TensorInfo as TensorInfo
 from zerocopy.loading.explain import Explanation as Explanation
 from zerocopy.loading.explain import explain as explain
 from zerocopy.loading.loader import load as load

@@ -167,6 +167,28 @@ def test_diff_finds_one_element_of_many_blocks(save: Saver, capsys: pytest.Captu
     assert code == 1 and out.count("1 of 1501500 values differ by up to 2, first [1400, 7]: 0.0 | 2.0") == 3
 
 
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_diff_finds_elements_that_threads_compare(
+    suffix: str, save: Saver, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """In any of the blocks that threads compare: the first, the last, which is a short one, and between them."""
+    size = (40 << 20) // 4 + 3
+    state = {"w": torch.arange(size, dtype=torch.int32)}
+    a = save(state, "a.pt")
+    state["w"][[70_000, size // 2, size - 1]] += 5
+    b = save(state, "b.pt")
+    if suffix == ".safetensors":
+        for path in (a, b):
+            zerocopy.convert(path, path.with_suffix(suffix))
+        a, b = a.with_suffix(suffix), b.with_suffix(suffix)
+    code, out, _ = run(capsys, a, b)
+    assert (
+        code == 1
+        and f"w: values: 3 of {size} values differ by up to 5, first [70000]: 70000 | 70005\n" in out
+    )
+    assert run(capsys, "--brief", a, b)[0] == 1
+
+
 @pytest.mark.parametrize(
     "tensor",
     [

@@ -403,7 +403,7 @@ def test_unknown_keys(save: Saver, keys: list[Any]) -> None:
         ({"keys": "model"}, TypeError, "keys"),
         ({"keys": [7]}, TypeError, ""),
         ({"prefix": 7}, TypeError, ""),
-        ({"predicate": "model"}, TypeError, "callable"),
+        ({"predicate": "model"}, TypeError, "expected predicate to be a function"),
         ({"backend": "magic"}, ValueError, "backend"),
         ({"mode": "w"}, ValueError, "mode"),
         ({"encoding": 7}, TypeError, ""),

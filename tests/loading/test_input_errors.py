@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,49 @@ def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
         zerocopy.load(tmp_path / "nowhere.pt")
     assert (error.value.errno, error.value.filename) == (errno.ENOENT, str(tmp_path / "nowhere.pt"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        zerocopy.load,
+        zerocopy.open,
+        zerocopy.lazy_load,
+        zerocopy.explain,
+        lambda empty: zerocopy.save({}, empty),
+        lambda empty: zerocopy.convert(empty, "converted.pt"),
+        lambda empty: zerocopy.convert("saved.pt", empty),
+        lambda empty: zerocopy.convert("saved.pt", empty, max_shard_size="1GB"),
+        lambda empty: zerocopy.rename_keys(empty, {}),
+    ],
+    ids=["load", "open", "lazy_load", "explain", "save", "convert", "convert to", "shards", "rename_keys"],
+)
+def test_empty_path_is_no_file(
+    call: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not mean the present folder, as an empty ``Path`` does."""
+    monkeypatch.chdir(tmp_path)
+    torch.save(STATE, "saved.pt")
+    with pytest.raises(FileNotFoundError) as error:
+        call("")
+    assert error.value.filename == ""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda path: zerocopy.open(path).read({"weight": ...}, into=torch.ones(3)),
+        lambda path: zerocopy.lazy_load(path, predicate=3),
+        lambda path: zerocopy.lazy_load(path, keys=3),
+        lambda path: zerocopy.convert(path, path.with_suffix(".safetensors"), keep=3),
+        lambda path: zerocopy.drop_keys(path, None),
+        lambda path: zerocopy.rename_keys(path, None),
+    ],
+    ids=["into", "predicate", "keys", "keep", "drop_keys", "rename_keys"],
+)
+def test_argument_of_another_type_is_named(call: Callable[[Path], Any], save: Saver) -> None:
+    with pytest.raises(TypeError, match=r"expected .* got \w+$"):
+        call(save(STATE))
 
 
 def test_directory(tmp_path: Path) -> None:

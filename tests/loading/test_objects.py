@@ -146,7 +146,7 @@ def measured(kind: Kind, path: Path, weights_only: bool) -> str:
         ours = outcome(lambda: zerocopy.load(path, weights_only=weights_only))
     trusted = outcome(lambda: torch.load(path, weights_only=False)) if weights_only else torchs
     if ours[0] == "error":
-        return why_not(ours, torchs, trusted, weights_only)
+        return why_not(ours, torchs, trusted, weights_only, path)
 
     remark = ""
     if torchs[0] == "error":
@@ -163,11 +163,25 @@ def measured(kind: Kind, path: Path, weights_only: bool) -> str:
     return placement(kind, ours[1], path) + remark
 
 
-def why_not(ours: Any, torchs: Any, trusted: Any, weights_only: bool) -> str:
+def names_exceptions(path: Path) -> bool:
+    """Whether a file names exceptions that torch 2.14 and later register, to send them between ranks."""
+    registered = getattr(torch.serialization, "get_safe_globals", list)()
+    exceptions = {
+        (each.__module__, each.__qualname__)
+        for each in registered
+        if isinstance(each, type) and issubclass(each, BaseException)
+    }
+    return bool(names_in(path) & exceptions)
+
+
+def why_not(ours: Any, torchs: Any, trusted: Any, weights_only: bool, path: Path) -> str:
     """Return the cell of an object that zerocopy does not load, if it may fail to."""
     if isinstance(torchs[1], torch.jit.ScriptModule) and weights_only:
         return "refused (torch runs it)"
     if torchs[0] == "value":
+        if weights_only and names_exceptions(path):
+            assert ours[1] is pickle.UnpicklingError, ours
+            return "refused (torch loads it)"
         assert ours[1] is zerocopy.UnsupportedError, f"torch loads this: {ours}"
         return "not yet"
     if trusted[0] == "value":

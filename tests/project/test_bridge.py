@@ -8,12 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import Child
+from fork_server import ForkServer
 
 import zerocopy
 from zerocopy import _native
@@ -32,12 +34,18 @@ info = bridge_info()
 print(json.dumps([info.kind, str(info.path), list(info.refused), bytes(storage).decode(), zerocopy.__file__]))
 """
 
+BUILD = """
+import runpy
+sys.argv.insert(1, "build-bridge")
+runpy.run_module("zerocopy", run_name="__main__", alter_sys=True)
+"""
+
 
 class Installation:
     """A copy of the installed package, and a cache folder."""
 
-    def __init__(self, folder: Path, child: Child) -> None:
-        self._child = child
+    def __init__(self, folder: Path, with_torch: ForkServer) -> None:
+        self._with_torch = with_torch
         self.site, self.cache = folder / "site", folder / "cache"
         shutil.copytree(PACKAGE, self.site / "zerocopy")
         self.bridge = self.site / "zerocopy" / NAME
@@ -47,8 +55,13 @@ class Installation:
     def environment(self) -> dict[str, str]:
         return {"PYTHONPATH": str(self.site), "XDG_CACHE_HOME": str(self.cache), "ZEROCOPY_BRIDGE": ""}
 
+    def run(self, code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run code in a process that has imported torch, and imports this copy."""
+        here = f"import sys; sys.path.insert(0, {str(self.site)!r})\n"
+        return self._with_torch.run(here + code, *arguments, **{**self.environment(), **environment})
+
     def choice(self, first: str = "", **environment: str) -> Choice:
-        done = self._child(first + CHOICE, **{**self.environment(), **environment})
+        done = self.run(first + CHOICE, **environment)
         assert done.returncode == 0, done.stderr
         kind, path, refused, content, home = json.loads(done.stdout)
         assert content == "zero"
@@ -61,9 +74,16 @@ class Choice:
         self.kind, self.path, self.refused, self.stderr = kind, path, refused, stderr
 
 
+@pytest.fixture(scope="module")
+def with_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    made = ForkServer(tmp_path_factory.mktemp("with_torch"), has_zerocopy=False)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def installation(tmp_path: Path, child: Child) -> Installation:
-    return Installation(tmp_path, child)
+def installation(tmp_path: Path, with_torch: ForkServer) -> Installation:
+    return Installation(tmp_path, with_torch)
 
 
 def restamp(bridge: Path, **changes: Any) -> None:
@@ -273,11 +293,16 @@ def test_release_of_a_version(version: str, release: str) -> None:
 
 
 def build_bridge(installation: Installation, *arguments: str, **environment: str) -> Any:
+    """Run ``zerocopy build-bridge`` in a process that has torch."""
+    return installation.run(BUILD, *arguments, **environment)
+
+
+def run_build_bridge(installation: Installation, **environment: str) -> Any:
+    """Run it as a user does, who has no use for advice to run it."""
     return subprocess.run(
-        [sys.executable, "-m", "zerocopy", "build-bridge", *arguments],
+        [sys.executable, "-m", "zerocopy", "build-bridge"],
         capture_output=True,
         text=True,
-        check=False,
         env={**os.environ, **installation.environment(), **environment},
     )
 
@@ -299,7 +324,7 @@ shutil.copy({str(PACKAGE / NAME)!r}, sys.argv[sys.argv.index("-o") + 1])
 
 def test_built_bridge_is_used_by_the_next_process(installation: Installation, compiler: Path) -> None:
     installation.bridge.unlink()
-    done = build_bridge(installation, CXX=str(compiler))
+    done = run_build_bridge(installation, CXX=str(compiler))
     assert done.returncode == 0, done.stderr
     assert str(installation.built) in done.stdout
     source = next(
@@ -323,7 +348,7 @@ def test_build_beside_a_bridge_of_the_package_compiles_nothing(installation: Ins
 def test_build_replaces_a_refused_bridge(installation: Installation, compiler: Path) -> None:
     installation.bridge.unlink()
     installation.built.write_bytes(b"damaged")
-    done = build_bridge(installation, CXX=str(compiler))
+    done = run_build_bridge(installation, CXX=str(compiler))
     assert done.returncode == 0 and "no compiled bridge" not in done.stderr
     assert installation.built.read_bytes() == (PACKAGE / NAME).read_bytes()
 

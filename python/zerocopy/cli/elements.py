@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +18,8 @@ from zerocopy.cli import output
 from zerocopy.cli.reading import Trouble
 
 _CHUNK = 1 << 17  # bytes of each file that are compared at once: both buffers stay in the processor's cache
+_BLOCK = 1 << 21  # bytes of each file that a thread compares before it takes the next ones
+_THREADS = 2
 _MAX_REPEATED = 1 << 26  # bytes of the elements of a tensor, beside those in proportion to its storage
 #: The code of :mod:`struct` for each dtype that is compared here. bfloat16 is the upper half of a float32.
 FORMATS = {
@@ -71,18 +75,41 @@ class ValueDifference(NamedTuple):
 
 def unequal_pieces(a: Place, b: Place, nbytes: int, name: str) -> Iterator[tuple[int, bytearray, bytearray]]:
     """Yield the pieces of two tensors that differ, each with the number of its first byte."""
+    blocks = range(0, nbytes, _BLOCK)
+
+    def unequal(begin: int) -> list[int]:
+        return _unequal_in(a, b, begin, min(_BLOCK, nbytes - begin), name)
+
+    found: Iterator[list[int]] = _pool().map(unequal, blocks) if len(blocks) > 1 else map(unequal, blocks)
+    for begin in itertools.chain.from_iterable(found):
+        one, other = (bytearray(min(_CHUNK, nbytes - begin)) for _ in range(2))
+        yield begin, _read(a, begin, one, name), _read(b, begin, other, name)
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """Return threads of which one compares while others wait for the kernel: it copies without Python's lock."""
+    return ThreadPoolExecutor(_THREADS)
+
+
+def _unequal_in(a: Place, b: Place, begin: int, nbytes: int, name: str) -> list[int]:
+    """Return where the pieces that differ begin, of those in one block."""
     # Reads into two small buffers are as quick as a mapping is at its best, need no page faults, and a file that
     # becomes shorter is an exception. bytearray compares by memcmp.
-    buffers = bytearray(_CHUNK), bytearray(_CHUNK)
-    for done in range(0, nbytes, _CHUNK):
-        length = min(_CHUNK, nbytes - done)
-        if length < len(buffers[0]):
-            buffers = bytearray(length), bytearray(length)
-        for place, buffer in zip((a, b), buffers, strict=True):
-            if os.preadv(place.descriptor, [buffer], place.offset + done) != length:
-                raise Trouble(f"a file became shorter while {display.shown(name)} was read")
-        if buffers[0] != buffers[1]:
-            yield done, *buffers
+    one, other = bytearray(_CHUNK), bytearray(_CHUNK)
+    differing = []
+    for at in range(begin, begin + nbytes, _CHUNK):
+        if begin + nbytes - at < _CHUNK:
+            del one[begin + nbytes - at :], other[begin + nbytes - at :]
+        if _read(a, at, one, name) != _read(b, at, other, name):
+            differing.append(at)
+    return differing
+
+
+def _read(place: Place, begin: int, buffer: bytearray, name: str) -> bytearray:
+    if os.preadv(place.descriptor, [buffer], place.offset + begin) != len(buffer):
+        raise Trouble(f"a file became shorter while {display.shown(name)} was read")
+    return buffer
 
 
 def compare(a: Place, b: Place, info: Any, *, brief: bool) -> ValueDifference | None:

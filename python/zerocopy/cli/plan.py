@@ -13,7 +13,7 @@ from zerocopy.display import count, size, spread
 
 if TYPE_CHECKING:
     from zerocopy.distributed.planning import ShardPlan
-    from zerocopy.lazy.layer import TensorInfo
+    from zerocopy.lazy.tensor_info import TensorInfo
 
 DESCRIPTION = """
 Lists the bytes of a checkpoint that each rank of a job would read with zerocopy.distributed, and in how many requests:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zerocopy.cli.report_page import File, Row
     from zerocopy.cli.tensor_diff import Side
     from zerocopy.lazy.checkpoint import Checkpoint
-    from zerocopy.lazy.layer import TensorInfo
+    from zerocopy.lazy.tensor_info import TensorInfo
 
 DESCRIPTION = """
 Writes one self-contained HTML page about a checkpoint: a treemap of bytes by module path, dtypes, the layout of the

@@ -16,7 +16,8 @@ from zerocopy.cli import elements
 from zerocopy.cli.comparison import Comparison
 from zerocopy.cli.elements import Tolerance, ValueDifference
 from zerocopy.lazy.checkpoint import Checkpoint
-from zerocopy.lazy.layer import FileLayer, Layer, TensorInfo
+from zerocopy.lazy.layer import FileLayer, Layer
+from zerocopy.lazy.tensor_info import TensorInfo
 
 _BLOCK = 1 << 20  # elements of a block that is converted
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

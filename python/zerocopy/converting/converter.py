@@ -96,7 +96,8 @@ def convert(
     {'model.weight': tensor([0., 1., 2., 3.], dtype=torch.bfloat16)}
     """
     paths: Sequence[Any] = list(src) if isinstance(src, (list, tuple)) else [src]
-    target = (Path(os.fsdecode(dst)) if max_shard_size is not None else path_of_file(dst)).absolute()
+    is_file = max_shard_size is None or not os.fspath(dst)
+    target = (path_of_file(dst) if is_file else Path(os.fsdecode(dst))).absolute()
     if not paths:
         raise ValueError("expected at least one source")
     checked(dtype, unknown=unknown)  # which says what is wrong with them

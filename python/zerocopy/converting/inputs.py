@@ -19,8 +19,9 @@ from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
-from zerocopy.lazy.layer import FileLayer, TensorInfo
+from zerocopy.lazy.layer import FileLayer
 from zerocopy.lazy.selection import Selection
+from zerocopy.lazy.tensor_info import TensorInfo
 from zerocopy.loading.objects.stubs import Stub
 from zerocopy.saving.mapped_files import FileExtent
 
@@ -230,6 +231,10 @@ class Sources:
             wanted = Selection(prefix=keep).chosen(self)
         elif callable(keep):
             wanted = Selection(predicate=keep).chosen(self)
+        elif not isinstance(keep, Iterable):
+            raise TypeError(
+                f"expected keep to be a prefix, a list of names or a function, got {type(keep).__name__}"
+            )
         else:
             wanted = Selection(keys=keep).chosen(self)
         self.tensors = {name: self.tensors[name] for name in wanted or () if name in self.tensors}

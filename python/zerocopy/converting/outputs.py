@@ -22,7 +22,7 @@ from zerocopy.converting.safetensors_plan import Plan, planned
 from zerocopy.converting.ties import tied_names
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import cast_dtype
-from zerocopy.lazy.layer import TensorInfo
+from zerocopy.lazy.tensor_info import TensorInfo
 from zerocopy.loading import inputs
 from zerocopy.loading.formats import hdf5
 from zerocopy.progress import Counted, Progress

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from zerocopy import _torch
 from zerocopy.converting.inputs import Sources
-from zerocopy.lazy.layer import TensorInfo
+from zerocopy.lazy.tensor_info import TensorInfo
 
 # Beyond these tensors are said to overlap without a look: of a storage, and of ways to come from one to the other.
 _MAX_COMPARED = 1 << 16

@@ -21,11 +21,11 @@ from zerocopy.distributed.simulation import (
 )
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
-from zerocopy.lazy.layer import TensorInfo
 from zerocopy.lazy.reading.extents import FileVersion, TensorExtents
 from zerocopy.lazy.reading.parts import Job, box
 from zerocopy.lazy.reading.read_plan import ReadPlan
 from zerocopy.lazy.reading.source import CheckpointSource
+from zerocopy.lazy.tensor_info import TensorInfo
 
 #: How a tensor lies on each dimension of a mesh: the dimension that is split, None where all have the whole of it.
 Placements = Sequence[Any]

@@ -11,13 +11,14 @@ import torch
 
 from zerocopy import display, notebook
 from zerocopy.errors import ClosedError
-from zerocopy.lazy.layer import Layer, TensorInfo
+from zerocopy.lazy.layer import Layer
 from zerocopy.lazy.name_hints import no_such_name
 from zerocopy.lazy.placeholder import materialized
 from zerocopy.lazy.reading import parts as parts_reading
 from zerocopy.lazy.reading.read_plan import ReadPlan
 from zerocopy.lazy.reading.source import CheckpointSource
 from zerocopy.lazy.slice import Slice
+from zerocopy.lazy.tensor_info import TensorInfo
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):
@@ -210,11 +211,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
             As :meth:`get_tensor`.
         """
         layer = self.layer_of(name)
-        info = layer.info(name)
-        if len(self.layers) == 1 or not info.tied:
-            return info
-        owners = self._owners
-        return info._replace(tied=tuple(other for other in info.tied if owners.get(other) is layer))
+        return self._seen(layer.info(name), layer)
 
     def tensors(self) -> list[TensorInfo]:
         """Return the facts about each tensor, in file order. No data are read.
@@ -224,9 +221,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         list of TensorInfo
             One for each name, as :meth:`info` returns it.
         """
-        for layer in self.layers:
-            layer.expect_entries()
-        return [self.info(name) for name in self]
+        infos = {info.name: self._seen(info, layer) for layer in self.layers for info in layer.infos()}
+        return list(infos.values())
 
     def metadata(self) -> dict[str, Any]:
         """Return the values that are not tensors.
@@ -307,6 +303,13 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.path} is closed")
+
+    def _seen(self, info: TensorInfo, layer: Layer) -> TensorInfo:
+        """Return the facts about a tensor of a layer, without ties to tensors that a layer above hides."""
+        if len(self.layers) == 1 or not info.tied:
+            return info
+        owners = self._owners
+        return info._replace(tied=tuple(other for other in info.tied if owners.get(other) is layer))
 
     def _find(self, name: object) -> Layer | None:
         """Return the file that a name is of: the uppermost that has it."""

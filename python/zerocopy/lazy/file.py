@@ -125,7 +125,7 @@ class Opened(NamedTuple):
 def open_archive(f: Any, options: LoadOptions) -> Opened:
     """Open an archive, of which windows are mapped when they are needed."""
     begin, name = inputs.position_of(f), inputs.name_of(f)
-    if isinstance(f, (str, os.PathLike)):
+    if isinstance(f, (str, os.PathLike)) and os.fspath(f):
         f = Path(os.fsdecode(f)).absolute()  # placeholders find it when the program has gone elsewhere
     archive = inputs.open_archive(f, options.mode, options.backend, windows=True)
     if archive.is_torchscript:

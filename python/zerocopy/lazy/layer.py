@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
-from zerocopy import _torch
 from zerocopy._native import _C
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.file import LazyFile
@@ -21,54 +20,13 @@ from zerocopy.lazy.indexing import Geometry
 from zerocopy.lazy.reading.extents import Box, TensorExtents
 from zerocopy.lazy.reading.file_extents import extents_in
 from zerocopy.lazy.slice import Slice
+from zerocopy.lazy.tensor_info import TensorInfo, Tied, device_of, info_of, shape_of
 from zerocopy.loading import error_context
 from zerocopy.loading.formats import dcp_metadata
 from zerocopy.loading.objects import builder
 from zerocopy.loading.objects.stubs import Stub
 from zerocopy.loading.readers import dcp_folder
 from zerocopy.process.fork_safe import ForkSafeLock
-
-_MAX_TIED = 100
-
-
-class TensorInfo(NamedTuple):
-    """The facts that a file states about one tensor.
-
-    Attributes
-    ----------
-    name : str
-        Its dotted name.
-    shape : torch.Size
-        As everything here that of the tensor in the file, whatever ``dtype=`` and ``device=`` make of it. Of a
-        nested tensor -1 for each dimension.
-    dtype : torch.dtype
-        Element type.
-    stride : tuple of int
-        In elements; empty for sparse tensors and others that are not made of one storage.
-    nbytes : int
-        Of all its elements, also of those that a sparse tensor leaves out.
-    offset : int or None
-        Where its first element is in the file; None where no byte of the file is the element (deflated, not dense).
-    storage : str
-        The name of its storage in the file, or empty.
-    device : torch.device or None
-        The device it was saved from; None if this PyTorch knows no such device.
-    requires_grad : bool
-        Whether it takes part in autograd.
-    tied : tuple of str
-        Other tensors over the same storage, the first 100: thousands may be views of one.
-    """
-
-    name: str
-    shape: torch.Size
-    dtype: torch.dtype
-    stride: tuple[int, ...]
-    nbytes: int
-    offset: int | None
-    storage: str
-    device: torch.device | None
-    requires_grad: bool
-    tied: tuple[str, ...]
 
 
 class FileLayer:
@@ -171,10 +129,19 @@ class FileLayer:
 
     def info(self, name: str) -> TensorInfo:
         """Return what the file says of a tensor."""
-        if not (entry := self.entry(name)).is_dense:
-            return _info_of(name, self.tensor(name))
-        over = self._over_storage[entry.storage]
-        others = [other for other in over[: _MAX_TIED + 1] if other != name]
+        return self._info(name, self.entry(name))
+
+    def infos(self) -> list[TensorInfo]:
+        """Return what the file says of each tensor, in file order."""
+        native, wanted = self._native, frozenset(self._names)
+        native.expect_records()  # which the disk reads together
+        places = [(i, name) for i, name in enumerate(native.names()) if name in wanted]
+        with error_context.naming(self.path):
+            return [self._info(name, native.entry(i)) for i, name in places]
+
+    def _info(self, name: str, entry: _C.TensorEntry) -> TensorInfo:
+        if not entry.is_dense:
+            return info_of(name, self.tensor(name))
         return TensorInfo(
             name,
             torch.Size(entry.shape),
@@ -183,9 +150,9 @@ class FileLayer:
             entry.nbytes,
             entry.offset,
             entry.storage,
-            _device(entry.location),
+            device_of(entry.location),
             entry.requires_grad,
-            tuple(others[:_MAX_TIED]),
+            self._over_storage[entry.storage].beside(name),
         )
 
     def shapes(self) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
@@ -203,10 +170,6 @@ class FileLayer:
         native = self._native
         with error_context.naming(self.path, weights_only=True):
             return native.entry(native.find(name))
-
-    def expect_entries(self) -> None:
-        """Let the disk read together what :meth:`entry` reads of each tensor."""
-        self._native.expect_records()
 
     def _leaf(self, name: str) -> Any:
         native = self._native
@@ -247,13 +210,13 @@ class FileLayer:
         return {name: None for name in scattered if isinstance(self._leaf(name), Stub)}
 
     @cached_property
-    def _over_storage(self) -> dict[str, list[str]]:
+    def _over_storage(self) -> dict[str, Tied]:
         """Names of tensors by their storage."""
         over = defaultdict(list)
         for name, entry in zip(self._native.names(), self._native.outlines(), strict=True):
             if self._is_chosen(name):
                 over[entry.storage].append(name)
-        return over
+        return {storage: Tied(names) for storage, names in over.items()}
 
 
 class TensorsLayer:
@@ -304,47 +267,16 @@ class TensorsLayer:
         for name, tensor in self._tensors.items():
             yield name, shape_of(tensor), tensor.dtype
 
-    def expect_entries(self) -> None:
-        """Do nothing: the tensors are in memory."""
-
     def extents(self, name: str, box: Box | None = None) -> None:
         """Return nothing: the tensors are in memory."""
 
     def info(self, name: str) -> TensorInfo:
         """Return what there is to say of a tensor."""
-        return _info_of(name, self.tensor(name))
+        return info_of(name, self.tensor(name))
+
+    def infos(self) -> list[TensorInfo]:
+        """Return what there is to say of each."""
+        return [self.info(name) for name in self._tensors]
 
 
 Layer = FileLayer | TensorsLayer
-
-
-def _info_of(name: str, tensor: torch.Tensor) -> TensorInfo:
-    """Return what there is to say of a tensor that is not made of one storage, asking nothing that would load it."""
-    return TensorInfo(
-        name,
-        shape_of(tensor),
-        tensor.dtype,
-        (),
-        tensor.numel() * _torch.element_size(tensor.dtype),
-        None,
-        "",
-        tensor.device,
-        tensor.requires_grad,
-        (),
-    )
-
-
-def shape_of(tensor: torch.Tensor) -> torch.Size:
-    """Return the shape of a tensor; of a nested one -1 for each dimension."""
-    try:
-        return tensor.shape
-    except RuntimeError:  # nested
-        return torch.Size([-1] * tensor.dim())
-
-
-@lru_cache(64)
-def _device(location: str) -> torch.device | None:
-    try:
-        return torch.device(location)
-    except RuntimeError:
-        return None

@@ -85,9 +85,11 @@ class Deferred:
         return self._parameter(Call(builder.parameter, (data, requires_grad)), data, requires_grad)
 
     def _parameter(self, recipe: Call, data: NotYetLoadedTensor, requires_grad: bool) -> Any:
-        stride = data.stride() if data._is_dense else None
-        described = Described(data.shape, data.dtype, requires_grad, stride)
-        made = self._made(recipe, described, str(data.device))
+        is_dense = data._is_dense
+        with _torch.without_torch_function():  # the placeholder itself knows them
+            described = Described(data.shape, data.dtype, requires_grad, data.stride() if is_dense else None)
+            location = str(data.device)
+        made = self._made(recipe, described, location)
         set_own(made, "_is_param", True)
         return made
 

@@ -43,11 +43,16 @@ class Selection(NamedTuple):
             return None
         if isinstance(keys, str):
             raise TypeError("expected keys to be a list of names, got one string")
-        keys = None if keys is None else set(keys)
-        if keys is not None and not all(isinstance(key, str) for key in keys):
-            raise TypeError("expected keys to be strings")
+        if keys is not None:
+            if not isinstance(keys, Iterable):
+                raise TypeError(f"expected keys to be a list of names, got {type(keys).__name__}")
+            keys = set(keys)
+            if not all(isinstance(key, str) for key in keys):
+                raise TypeError("expected keys to be strings")
         if prefix is not None and not isinstance(prefix, str):
             raise TypeError(f"expected prefix to be a str, got {type(prefix).__name__}")
+        if predicate is not None and not callable(predicate):
+            raise TypeError(f"expected predicate to be a function of a name, got {type(predicate).__name__}")
         names: list[str] = [*native.names(), *native.other_names()]
         if keys is not None:
             names = _under(keys, names, native.name)

@@ -5,25 +5,33 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
 from zerocopy.errors import Error, FormatError
 from zerocopy.loading import diagnosis, inputs
 
 
-@contextlib.contextmanager
-def naming(f: Any, weights_only: bool = True) -> Iterator[None]:
+class naming:
     """Put the file's name into what is raised about it, once; not into what pickle raises without `weights_only`."""
-    try:
-        yield
-    except Error as error:
-        raise type(error)(_named(f, error)) from error.__cause__
-    except EOFError as error:
-        raise FormatError(_named(f, f"truncated: {error}")) from error
-    except pickle.UnpicklingError as error:
-        if weights_only:
-            error.args = (_named(f, error),)
-        raise
+
+    __slots__ = ("_f", "_weights_only")
+
+    def __init__(self, f: Any, weights_only: bool = True) -> None:
+        self._f, self._weights_only = f, weights_only
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Error):
+            raise type(error)(_named(self._f, error)) from error.__cause__
+        if isinstance(error, EOFError):
+            raise FormatError(_named(self._f, f"truncated: {error}")) from error
+        if isinstance(error, pickle.UnpicklingError) and self._weights_only:
+            error.args = (_named(self._f, error),)
 
 
 @contextlib.contextmanager

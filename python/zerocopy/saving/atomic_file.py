@@ -52,7 +52,7 @@ class NewFile(NamedTuple):
 def path_of_file(name: str | os.PathLike[str]) -> Path:
     """Return the path of a file to be written: where a name is one of folders, which a ``Path`` forgets, raise."""
     path = os.fsdecode(name)
-    if path.endswith(("/", "/.")):
+    if not path or path.endswith(("/", "/.")):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC))  # says what is wrong; makes no file
     return Path(path)
 

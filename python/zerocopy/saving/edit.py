@@ -22,7 +22,6 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 
 from zerocopy import _core
 from zerocopy._core import crc32
@@ -75,7 +74,9 @@ def rename_keys(path: str | os.PathLike[str], names: Mapping[str, str]) -> None:
     {'model': {'weight': tensor([1., 1.]), 'bias': tensor([0.])}}
     """
     if not isinstance(names, Mapping):
-        raise TypeError(f"names is a {type(names).__name__}; expected a mapping of old names to new ones")
+        raise TypeError(
+            f"expected names to be a mapping of old names to new ones, got {type(names).__name__}"
+        )
     _edit(path, lambda editor: editor.rename(names), moves=False)
 
 
@@ -108,6 +109,8 @@ def drop_keys(path: str | os.PathLike[str], names: Iterable[str]) -> None:
     """
     if isinstance(names, str):
         raise TypeError("expected names to be a list of names, got one string")
+    if not isinstance(names, Iterable):
+        raise TypeError(f"expected names to be a list of names, got {type(names).__name__}")
     # Then storages are not used in the order in which they are there, from which torch works out where they are.
     _edit(path, lambda editor: editor.drop(names), moves=True)
 
@@ -115,7 +118,7 @@ def drop_keys(path: str | os.PathLike[str], names: Iterable[str]) -> None:
 def _edit(path: str | os.PathLike[str], change: Callable[[PickleEditor], None], *, moves: bool) -> None:
     name = os.fspath(path)
     with (
-        _opened(Path(name)) as file,
+        _opened(name) as file,
         naming(os.fsdecode(name)),
         error_context.public(path),
     ):
@@ -161,8 +164,8 @@ def _checked_archive(file: int, size: int, headers: list[tuple[int, bytes]]) -> 
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+def _opened(name: str | bytes) -> Iterator[int]:
+    descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # one edit at a time
         yield descriptor

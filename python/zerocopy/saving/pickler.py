@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import collections
 import copy
 import io
 import itertools
 import pickle
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
 from zerocopy import _torch
-from zerocopy.lazy.layer import shape_of
 from zerocopy.lazy.placeholder import NotYetLoadedTensor, real_of
 from zerocopy.lazy.placeholder_builder import Call
+from zerocopy.lazy.tensor_info import shape_of
 from zerocopy.loading.objects import builder
 
 PROTOCOL = 2  # torch.save's, and the only one that weights_only reads on every release
 _STORAGES: tuple[type, ...] = (torch.storage.TypedStorage, torch.UntypedStorage)
+#: Most of what a pickle has, and neither a storage nor a container of storages.
+_PLAIN = frozenset(
+    [int, str, bool, float, bytes, type(None), type, type(len), type(lambda: None), torch.dtype]
+)
 
 PersistentId = tuple[str, Any, str, str, int]
 
@@ -113,10 +116,12 @@ class StoredTensorReplacer:
         self._owner, self._store, self._remade = owner, store, remade
         # Preserve shared and recursive references. Keeping the original (first of each pair) keeps its id()
         # unique.
-        self._made: MutableMapping[int, tuple[Any, Any]] = {}
+        self._made: dict[int, tuple[Any, Any]] = {}
 
     def of(self, value: Any) -> Any:
         """Return a value with stand-ins in it, and in the dicts, lists and tuples in it."""
+        if type(value) in _PLAIN:
+            return value
         if id(value) in self._made:
             return self._made[id(value)][1]
         if isinstance(value, torch.Tensor):
@@ -148,10 +153,10 @@ class StoredTensorReplacer:
             return tensor  # it has no data
         real = real_of(tensor) if isinstance(tensor, NotYetLoadedTensor) else tensor
         made = self._noted(tensor, StoredTensor(real))
-        # Objects made for the pickle alone live until this tensor is pickled, and no longer.
-        within = StoredTensorReplacer(self._owner, self._store, self._remade)
-        within._made = collections.ChainMap({}, self._made)
-        made._reduced = within.of(real.__reduce_ex__(PROTOCOL))
+        known = len(self._made)
+        made._reduced = self.of(real.__reduce_ex__(PROTOCOL))
+        while len(self._made) > known:  # objects made for the pickle alone live until this tensor is pickled
+            self._made.popitem()
         return made
 
     def _of_storage(self, storage: Any) -> Any:
@@ -209,6 +214,8 @@ class _Pickler(pickle.Pickler):
         self._converted: dict[Any, Any] = {}
 
     def persistent_id(self, obj: Any) -> PersistentId | None:
+        if type(obj) in _PLAIN:
+            return None
         if isinstance(obj, _StoredStorage):
             return obj.persistent_id if obj.owner is self._owner else None
         storage = _torch.pickled_storage(obj)

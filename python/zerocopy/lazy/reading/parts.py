@@ -284,6 +284,8 @@ def _checked_into(
     into: Mapping[str, torch.Tensor] | None, wanted: Mapping[str, Any]
 ) -> Mapping[str, torch.Tensor]:
     into = {} if into is None else into
+    if not isinstance(into, Mapping):
+        raise TypeError(f"expected into to be a dict of names to tensors, got {type(into).__name__}")
     for name, tensor in into.items():
         if name not in wanted:
             raise ValueError(

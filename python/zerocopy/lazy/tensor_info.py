@@ -1,0 +1,99 @@
+"""The facts that a file states about a tensor."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from zerocopy import _torch
+
+_MAX_TIED = 100
+
+
+class TensorInfo(NamedTuple):
+    """The facts that a file states about one tensor.
+
+    Attributes
+    ----------
+    name : str
+        Its dotted name.
+    shape : torch.Size
+        As everything here that of the tensor in the file, whatever ``dtype=`` and ``device=`` make of it. Of a
+        nested tensor -1 for each dimension.
+    dtype : torch.dtype
+        Element type.
+    stride : tuple of int
+        In elements; empty for sparse tensors and others that are not made of one storage.
+    nbytes : int
+        Of all its elements, also of those that a sparse tensor leaves out.
+    offset : int or None
+        Where its first element is in the file; None where no byte of the file is the element (deflated, not dense).
+    storage : str
+        The name of its storage in the file, or empty.
+    device : torch.device or None
+        The device it was saved from; None if this PyTorch knows no such device.
+    requires_grad : bool
+        Whether it takes part in autograd.
+    tied : tuple of str
+        Other tensors over the same storage, the first 100: thousands may be views of one.
+    """
+
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+    nbytes: int
+    offset: int | None
+    storage: str
+    device: torch.device | None
+    requires_grad: bool
+    tied: tuple[str, ...]
+
+
+class Tied:
+    """The names of tensors over one storage. Those of thousands share one tuple."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._first = dict.fromkeys(names[: _MAX_TIED + 1])
+        self._most = tuple(names[:_MAX_TIED])
+
+    def beside(self, name: str) -> tuple[str, ...]:
+        """Return the first names but this one."""
+        if len(self._first) > _MAX_TIED and name not in self._first:
+            return self._most
+        return tuple(other for other in self._first if other != name)
+
+
+def info_of(name: str, tensor: torch.Tensor) -> TensorInfo:
+    """Return what there is to say of a tensor that is not made of one storage, asking nothing that would load it."""
+    return TensorInfo(
+        name,
+        shape_of(tensor),
+        tensor.dtype,
+        (),
+        tensor.numel() * _torch.element_size(tensor.dtype),
+        None,
+        "",
+        tensor.device,
+        tensor.requires_grad,
+        (),
+    )
+
+
+def shape_of(tensor: torch.Tensor) -> torch.Size:
+    """Return the shape of a tensor; of a nested one -1 for each dimension."""
+    try:
+        return tensor.shape
+    except RuntimeError:  # nested
+        return torch.Size([-1] * tensor.dim())
+
+
+@lru_cache(64)
+def device_of(location: str) -> torch.device | None:
+    """Return the device that a storage was saved from; None if this PyTorch knows no such device."""
+    try:
+        return torch.device(location)
+    except RuntimeError:
+        return None
