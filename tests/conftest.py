@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import logging
@@ -136,6 +137,12 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
 def forked(fork_server: ForkServer) -> Child:
     """Run Python code in a process that was forked with torch and zerocopy imported. Quicker than `child`."""
     return fork_server.run
+
+
+@pytest.fixture
+def forked_whole(fork_server: ForkServer) -> Child:
+    """As `forked`, and the interpreter takes itself down at the end, where what a loader has left behind shows."""
+    return functools.partial(fork_server.run, whole_end=True)
 
 
 @pytest.fixture(scope="session")

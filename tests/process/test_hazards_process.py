@@ -102,12 +102,12 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_ten_ends_with_tensors_alive(path: Path, forked: Child, ending: str) -> None:
+def test_ten_ends_with_tensors_alive(path: Path, forked_whole: Child, ending: str) -> None:
     """Of each kind, so a hundred in all: at once, with exit code 0, without a word."""
     path.with_name(path.name + ".bad").write_bytes(saved_bytes({"a": torch.ones(3)})[:-30])
     for i in range(10):
         code = BEGIN + textwrap.dedent(ENDINGS[ending])
-        done = forked(code, path, "trusting" if i % 3 == 2 else "safe")
+        done = forked_whole(code, path, "trusting" if i % 3 == 2 else "safe")
         assert (done.returncode, done.stderr) == (0, ""), f"run {i}"
         assert done.stdout == ("after all\n" if ending == "static" else "")
 
@@ -118,7 +118,7 @@ def test_ten_ends_with_tensors_alive(path: Path, forked: Child, ending: str) -> 
 @pytest.mark.plain_memory(
     "GCC 12's allocator may be locked by another thread at a fork, and is then in the child"
 )
-def test_fork_while_other_threads_load(path: Path, forked: Child) -> None:
+def test_fork_while_other_threads_load(path: Path, forked_whole: Child) -> None:
     """A child of fork has one thread, and finds no lock held by those that it does not have."""
     code = """
         import os, sys, threading, zerocopy
@@ -141,7 +141,7 @@ def test_fork_while_other_threads_load(path: Path, forked: Child) -> None:
             thread.join()
         print("fine")
     """
-    done = forked(code, path)
+    done = forked_whole(code, path)
     assert done.stdout.strip() == "fine", (done.returncode, done.stderr)
 
 
@@ -250,10 +250,10 @@ IN_ANOTHER = """
 
 @pytest.mark.parametrize("before", ["", "torch zerocopy"], ids=["first", "after-the-main-one"])
 @pytest.mark.parametrize("module", ["zerocopy", "zerocopy._C", "zerocopy.loading.loader"])
-def test_refused_in_a_sub_interpreter(child: Child, forked: Child, module: str, before: str) -> None:
+def test_refused_in_a_sub_interpreter(child: Child, forked_whole: Child, module: str, before: str) -> None:
     """Before torch is imported there, which would end the process."""
     pytest.importorskip("_xxsubinterpreters", reason="other names for interpreters from Python 3.13 on")
-    done = (forked if before else child)(IN_ANOTHER, module, before)
+    done = (forked_whole if before else child)(IN_ANOTHER, module, before)
     *refusals, last = done.stdout.splitlines()
     if before:
         assert last == "3", "the main interpreter goes on"

@@ -125,7 +125,7 @@ def test_safe_globals_of_one_thread_are_not_those_of_another(save: Saver) -> Non
         assert pool.submit(zerocopy.load, path).exception() is not None
 
 
-def test_fork_after_load(path: Path, forked: Child) -> None:
+def test_fork_after_load(path: Path, forked_whole: Child) -> None:
     code = """
         import os, sys, zerocopy
         loaded = zerocopy.load(sys.argv[1])
@@ -142,7 +142,7 @@ def test_fork_after_load(path: Path, forked: Child) -> None:
         del loaded
         print("fine")
     """
-    done = forked(code, path)
+    done = forked_whole(code, path)
     assert done.stdout.strip() == "fine", done.stderr
 
 

@@ -68,9 +68,9 @@ CASES += [(ending, "trusting") for ending in ("module-globals", "in-a-cycle", "d
 
 
 @pytest.mark.parametrize(("ending", "trust"), CASES)
-def test_exit_with_tensors_alive(save: Saver, forked: Child, ending: str, trust: str) -> None:
+def test_exit_with_tensors_alive(save: Saver, forked_whole: Child, ending: str, trust: str) -> None:
     path = save({"weight": torch.arange(1000.0), "parameter": torch.nn.Parameter(torch.ones(2))})
-    done = forked(BEGIN + ENDINGS[ending], path, trust, timeout=30)
+    done = forked_whole(BEGIN + ENDINGS[ending], path, trust, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout in ("", "499500.0\n")
 
