@@ -5,8 +5,8 @@ Names come from the file. A shown name is bounded, cannot control the terminal, 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 _MAX_LENGTH = 200  # characters of a name in a message
@@ -69,11 +69,22 @@ def total(infos: Iterable[Any]) -> int:
 class _Branch:
     """The entries with one label in an outline: tensors, branches below, or both ("a" beside "a.b")."""
 
+    __slots__ = ("below", "nbytes", "number", "tensors")  # most are one tensor, and there may be very many
+
     def __init__(self) -> None:
-        self.tensors: list[Any] = []
-        self.below: dict[str, _Branch] = defaultdict(_Branch)
+        self.tensors: tuple[Any, ...] = ()
+        self.below: dict[str, _Branch] | None = None
         self.number = 0
         self.nbytes = 0
+
+    def child(self, label: str) -> _Branch:
+        """Return the branch of a label below this one."""
+        if self.below is None:
+            self.below = {}
+        found = self.below.get(label)
+        if found is None:
+            found = self.below[label] = _Branch()
+        return found
 
 
 def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
@@ -92,10 +103,10 @@ def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
     for info in infos:
         branch = root
         for label in info.name.split(".", _DEEPEST - 1):
-            branch = branch.below[label]
+            branch = branch.child(label)
             branch.number += getattr(info, "number", 1)
             branch.nbytes += info.nbytes
-        branch.tensors.append(info)
+        branch.tensors += (info,)
     rows = list(_rows(root, 1, _DEEPEST if depth is None else depth))
     widths = [max((len(cell) for cell in column), default=0) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row[:-1], widths)) + "  " + row[-1].rjust(widths[-1]) for row in rows)
@@ -104,7 +115,7 @@ def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
 
 def _rows(branch: _Branch, level: int, depth: int) -> Iterator[tuple[str, str, str, str]]:
     """Yield the lines of an outline: label, dtype or number of tensors, shape, bytes."""
-    if level > depth:
+    if level > depth or branch.below is None:
         return
     for label, inner in branch.below.items():
         text = shown("  " * level + (shown(label) or "''"), _WIDEST)
@@ -117,9 +128,19 @@ def _rows(branch: _Branch, level: int, depth: int) -> Iterator[tuple[str, str, s
 
 def dtype(info: Any) -> str:
     """Return the dtype of a tensor without torch's name."""
-    return str(info.dtype).removeprefix("torch.")
+    return _dtype(info.dtype)
 
 
 def shape(info: Any) -> str:
     """Return the shape of a tensor as "2 x 3"."""
-    return shown(" x ".join(map(str, info.shape)) or "scalar", _WIDEST)
+    return _shape(info.shape)
+
+
+@lru_cache(256)
+def _dtype(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@lru_cache(1024)  # many tensors of a model have the same
+def _shape(shape: tuple[int, ...]) -> str:
+    return shown(" x ".join(map(str, shape)) or "scalar", _WIDEST)

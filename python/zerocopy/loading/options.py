@@ -54,18 +54,22 @@ def checked(
     """Return the options of a load. Raises TypeError, ValueError or RuntimeError where they contradict each other."""
     weights_only = is_weights_only(weights_only, unknown)
     backend = backends.backend_of(backend, mmap)
-    pickle_args = pickle_args or {}
+    if weights_only and pickle_module is not None:
+        raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
+    if pickle_args:
+        _require_known(pickle_args, weights_only)
+    pickle_args = {"encoding": "utf-8", **(pickle_args or {})}
+    return LoadOptions(map_location, pickle_module, weights_only, backend, mode, unknown, pickle_args)
+
+
+def _require_known(pickle_args: dict[str, Any], weights_only: bool) -> None:
     if strangers := pickle_args.keys() & _OF_LAZY_LOAD.keys():
         name = min(strangers)
         raise TypeError(f"load() got an unexpected keyword argument {name!r}: {_OF_LAZY_LOAD[name]}")
-    if weights_only and pickle_module is not None:
-        raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
     if weights_only and (strangers := pickle_args.keys() - {"encoding"}):
         raise TypeError(f"load() got an unexpected keyword argument {min(strangers)!r}, under weights_only")
     if not isinstance(pickle_args.get("encoding", ""), str):
         raise TypeError(f"expected encoding to be a str, got {type(pickle_args['encoding']).__name__}")
-    pickle_args = {"encoding": "utf-8", **pickle_args}
-    return LoadOptions(map_location, pickle_module, weights_only, backend, mode, unknown, pickle_args)
 
 
 def is_weights_only(weights_only: bool | None, unknown: str) -> bool:

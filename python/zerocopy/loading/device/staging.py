@@ -12,6 +12,7 @@ last of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -27,28 +28,39 @@ class DeviceTransfer:
 
     Parameters
     ----------
-    restore : callable
-        Torch's function for a ``map_location`` that depends only on the location tag of a storage.
+    map_location : optional
+        As for ``zerocopy.load``.
+    cpu_stays : bool
+        Whether storages tagged ``cpu`` stay there, as most do: torch is not asked about them.
     """
 
-    def __init__(self, restore: _torch.Restore) -> None:
-        self._restore = restore
-        self._known: dict[str, devices.Device | None] = {}
+    def __init__(self, map_location: Any, cpu_stays: bool) -> None:
+        self._map_location = map_location
+        self._known: dict[str, devices.Device | None] = {"cpu": None} if cpu_stays else {}
         self._devices: dict[torch.device, devices.Device] = {}
 
+    @cached_property
+    def _restore(self) -> _torch.Restore | None:
+        return _torch.restore_by_tag(self._map_location)
+
     def device_of(self, tag: str) -> devices.Device | None:
-        """Return the device for storages with this location tag, or None if they are not staged.
+        """Return the device that storages of a tag are staged to; None if they are not.
 
         Raises torch.load's error for a missing device.
         """
         if tag not in self._known:
-            # The tag alone decides, so an empty storage shows where all storages go.
-            there = self._restore(torch.UntypedStorage(0), tag).device
-            kind = devices.KINDS.get(there.type)
-            if kind is not None and there not in self._devices:
-                self._devices[there] = kind(there)
-            self._known[tag] = self._devices.get(there)
+            self._known[tag] = self._device_of(tag)
         return self._known[tag]
+
+    def _device_of(self, tag: str) -> devices.Device | None:
+        if self._restore is None:
+            return None
+        # The tag alone decides, so an empty storage shows where all storages go.
+        there = self._restore(torch.UntypedStorage(0), tag).device
+        kind = devices.KINDS.get(there.type)
+        if kind is not None and there not in self._devices:
+            self._devices[there] = kind(there)
+        return self._devices.get(there)
 
     def copy(self, device: devices.Device, plan: _C.TransferPlan) -> torch.UntypedStorage:
         """Copy all of `plan` to the device, and return the one storage that holds it."""
@@ -86,10 +98,11 @@ def destination_of(map_location: Any) -> Destination:
 
 def transfer_to(map_location: Any) -> DeviceTransfer | None:
     """Return the transfer for a ``map_location``, or None if no storage can be staged."""
-    if _torch.restore_function(map_location)[0] is None and "cpu" not in devices.KINDS:
-        return None  # all storages stay on the CPU
-    restore = _torch.restore_by_tag(map_location)
-    return None if restore is None else DeviceTransfer(restore)
+    restore, cpu_as_is = _torch.restore_function(map_location)
+    stays = "cpu" not in devices.KINDS
+    if (restore is None and stays) or callable(map_location) or _torch.skips_data():
+        return None
+    return DeviceTransfer(map_location, cpu_as_is and stays)
 
 
 def stages_all(map_location: Any) -> bool:
