@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
+import time
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,12 +72,15 @@ except ImportError:
     dependency = environment.packages / "dependency.py"
     dependency.write_text("VALUE = 'first'\n")
     later = environment.packages / "installed_later.py"
+    written = int(time.time()) - 10
     for path, value, printed in (
         (dependency, "first", "first\n"),
         (dependency, "other", "other\n"),  # as many bytes as before
         (later, "new", "other new\n"),
     ):
         path.write_text(f"VALUE = '{value}'\n")
+        written += 1
+        os.utime(path, (written, written))  # Python takes bytecode for current that is of the same second
         assert environment.run(place, text) == (printed, printed)
         place.wait()
         assert environment.run(place, text) == (printed, printed)
