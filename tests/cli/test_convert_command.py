@@ -164,6 +164,24 @@ def test_convert_on_a_terminal_shows_progress_and_clears_the_line(save: Saver, t
     assert "%" not in shown
 
 
+@pytest.mark.parametrize(
+    ("said", "of_tqdm", "is_shown"),
+    [("0", "", False), ("off", "", False), ("1", "1", True), ("", "1", False), ("", "", True)],
+)
+def test_progress_by_the_environment(
+    said: str,
+    of_tqdm: str,
+    is_shown: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("ZEROCOPY_PROGRESS", said)
+    monkeypatch.setenv("TQDM_DISABLE", of_tqdm)
+    output.Progress("zerocopy convert:", 2).add(1)
+    assert ("50 %" in capsys.readouterr().err) == is_shown
+
+
 def test_progress_shows_bytes_rate_and_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -145,6 +145,14 @@ def test_placeholder_attributes_read_no_byte(path: Path) -> None:
     assert all(resident(path)[middle - 100 : middle + 100])
 
 
+def test_nbytes_on_every_release(path: Path) -> None:
+    """Tensors of PyTorch 1.13 do not have it."""
+    for tensor in zerocopy.lazy_load(path).values():
+        if is_placeholder(tensor):
+            assert tensor.nbytes == tensor.numel() * tensor.element_size()
+            assert not tensor.is_loaded
+
+
 def test_repr_is_short_until_it_is_loaded(path: Path) -> None:
     eager, lazy = zerocopy.load(path), zerocopy.lazy_load(path)
     for name, tensor in lazy.items():

@@ -17,6 +17,7 @@ _VARIABLES = (
     ("ZEROCOPY_DISABLE", "1, true, yes or on: programs run without the patches."),
     ("ZEROCOPY_LOG_LEVEL", "DEBUG, INFO, ...: prints the log of the library to standard error."),
     ("ZEROCOPY_NUM_THREADS", "The number of threads that may read a file at once."),
+    ("ZEROCOPY_PROGRESS", "0: no progress bars on a terminal."),
     ("ZEROCOPY_SOCKET", "The socket of the model server."),
     ("ZEROCOPY_MAX_BYTES", "The most memory that the results of the model server may take."),
     ("NO_COLOR", "No bold headings on a terminal."),

@@ -54,7 +54,8 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 def _map(options: argparse.Namespace) -> int:
     files = reading.files_of(options.file)
     if len(files) != 1:
-        raise Trouble(f"consists of {len(files)} files: give one of them")
+        what = f"consists of {len(files)} files: give one of them" if files else "names no file"
+        raise Trouble(what)
     with contextlib.closing(OpenFile(files[0])) as file:
         found = map_of(file)
     if options.json:

@@ -97,7 +97,7 @@ class Progress:
 
     def __init__(self, what: str, whole: int) -> None:
         self._what, self._whole, self._done, self._shown = what, whole, 0, -1
-        self._wanted = sys.stderr.isatty() and not environment.is_true("TQDM_DISABLE")
+        self._wanted = sys.stderr.isatty() and environment.shows_progress()
         self._start, self._width = time.monotonic(), 0
 
     def add(self, amount: int) -> None:

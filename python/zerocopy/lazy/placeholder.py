@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import weakref
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import torch
 from zerocopy import _torch, notebook
 from zerocopy.display import dtype, shape, size
 from zerocopy.lazy.indexing import is_basic
+from zerocopy.lazy.nested import replaced
 
 
 def _getter(name: str) -> Callable[..., Any]:
@@ -99,6 +99,13 @@ class NotYetLoadedTensor(torch.Tensor):
     def is_loaded(self) -> bool:
         """Whether the data were asked for."""
         return self._is_loaded
+
+    if not hasattr(torch.Tensor, "nbytes"):  # before 2.0
+
+        @property
+        def nbytes(self) -> int:  # type: ignore[override]
+            """Bytes of all elements."""
+            return int(self.numel()) * _torch.element_size(self.dtype)
 
     def materialize(self) -> torch.Tensor:
         """Return the real tensor.
@@ -279,27 +286,6 @@ def _method_of(cls: type, func: Any) -> Any:
     """Return what a class has in place of a method of ``torch.Tensor``: of that torch tells ``__torch_function__``."""
     name = getattr(func, "__name__", "")
     return getattr(cls, name) if getattr(torch.Tensor, name, None) is func else func
-
-
-def replaced(value: Any, kind: type, by: Callable[[Any], Any]) -> Any:
-    """Return a value with all in it that are of a class replaced; the same object where there are none."""
-    if isinstance(value, kind):
-        return by(value)
-    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-        items = [replaced(item, kind, by) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, dict):
-        changed = {key: new for key, old in value.items() if (new := replaced(old, kind, by)) is not old}
-        if not changed:
-            return value
-        copied = copy.copy(value)
-        copied.update(changed)
-        return copied
-    if isinstance(value, slice):
-        return slice(*replaced((value.start, value.stop, value.step), kind, by))
-    return value
 
 
 # --------------------------------------------------------------------------------- parts

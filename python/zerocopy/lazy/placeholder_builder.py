@@ -15,7 +15,8 @@ import torch
 
 from zerocopy import _torch
 from zerocopy.errors import UnsupportedError
-from zerocopy.lazy.placeholder import NotYetLoadedTensor, real_of, replaced, set_own
+from zerocopy.lazy.nested import replaced
+from zerocopy.lazy.placeholder import NotYetLoadedTensor, real_of, set_own
 from zerocopy.loading.objects import builder, rebuild
 from zerocopy.process.fork_safe import ForkSafeLock
 
