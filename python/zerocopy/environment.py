@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 _TRUE = frozenset({"1", "y", "yes", "true"})
+_ON = _TRUE | {"on"}
 _FALSE = frozenset({"0", "n", "no", "false", "off"})
 
 MAX_THREADS = 1024
@@ -24,7 +25,7 @@ def is_true(variable: str) -> bool:
 
 def is_disabled() -> bool:
     """Return whether zerocopy's patches are turned off."""
-    return is_true("ZEROCOPY_DISABLE") or os.environ.get("ZEROCOPY_DISABLE", "").lower() == "on"
+    return os.environ.get("ZEROCOPY_DISABLE", "").lower() in _ON
 
 
 def shows_progress() -> bool:
@@ -32,7 +33,7 @@ def shows_progress() -> bool:
     text = os.environ.get("ZEROCOPY_PROGRESS", "").lower()
     if text in _FALSE:
         return False
-    return text in (*_TRUE, "on") or not is_true("TQDM_DISABLE")
+    return text in _ON or not is_true("TQDM_DISABLE")
 
 
 def threads(default: int) -> int:

@@ -169,7 +169,7 @@ def test_diff_finds_one_element_of_many_blocks(save: Saver, capsys: pytest.Captu
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_diff_finds_elements_that_threads_compare(
-    suffix: str, save: Saver, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    suffix: str, save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In any of the blocks that threads compare: the first, the last, which is a short one, and between them."""
     size = (40 << 20) // 4 + 3

@@ -242,12 +242,11 @@ def _storages_only(restore: Restore) -> Restore:
 
 
 def restore_by_tag(map_location: Any) -> Restore | None:
-    """Return torch's own function for `map_location`, if by it a storage's tag alone says where that goes."""
+    """Return torch's own function for what is not a function itself, if by it a storage's tag alone says where to."""
     # Functions of packages that somebody has registered may look at the storage.
     restorers = (getattr(entry[2], "func", entry[2]) for entry in _serialization._package_registry)
     strange = any(found.__module__ != _serialization.__name__ for found in restorers)
-    known = not (strange or callable(map_location) or skips_data())
-    return _serialization._get_restore_location(map_location) if known else None
+    return None if strange else _serialization._get_restore_location(map_location)
 
 
 def _emptied(storage: torch.UntypedStorage, _: str) -> torch.UntypedStorage:

@@ -19,7 +19,8 @@ from zerocopy.cli.reading import Trouble
 
 _CHUNK = 1 << 17  # bytes of each file that are compared at once: both buffers stay in the processor's cache
 _BLOCK = 1 << 21  # bytes of each file that a thread compares before it takes the next ones
-_THREADS = 2
+_TURN = 1 << 7  # blocks that threads are given at once: a tensor may have a million
+_THREADS = 2  # more of them wait for the interpreter's lock
 _MAX_REPEATED = 1 << 26  # bytes of the elements of a tensor, beside those in proportion to its storage
 #: The code of :mod:`struct` for each dtype that is compared here. bfloat16 is the upper half of a float32.
 FORMATS = {
@@ -76,14 +77,16 @@ class ValueDifference(NamedTuple):
 def unequal_pieces(a: Place, b: Place, nbytes: int, name: str) -> Iterator[tuple[int, bytearray, bytearray]]:
     """Yield the pieces of two tensors that differ, each with the number of its first byte."""
     blocks = range(0, nbytes, _BLOCK)
+    each = _pool().map if len(blocks) > 1 else map
 
     def unequal(begin: int) -> list[int]:
         return _unequal_in(a, b, begin, min(_BLOCK, nbytes - begin), name)
 
-    found: Iterator[list[int]] = _pool().map(unequal, blocks) if len(blocks) > 1 else map(unequal, blocks)
-    for begin in itertools.chain.from_iterable(found):
-        one, other = (bytearray(min(_CHUNK, nbytes - begin)) for _ in range(2))
-        yield begin, _read(a, begin, one, name), _read(b, begin, other, name)
+    for turn in range(0, len(blocks), _TURN):
+        for begin in itertools.chain.from_iterable(each(unequal, blocks[turn : turn + _TURN])):
+            # Read again: results that wait for their turn are numbers, and take no memory.
+            one, other = (bytearray(min(_CHUNK, nbytes - begin)) for _ in range(2))
+            yield begin, _read(a, begin, one, name), _read(b, begin, other, name)
 
 
 @functools.cache

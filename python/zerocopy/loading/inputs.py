@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from zerocopy._native import _C
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading import backends, diagnosis
-from zerocopy.loading.formats import dcp_metadata, hdf5, model_folder, shard_index
+from zerocopy.loading.formats import dcp_metadata, hdf5, model_folder
 
 Backend = str
 
@@ -45,8 +45,6 @@ def located(f: Any) -> Any:
     object
         `f` itself, for a file, a file object or a buffer.
     """
-    if not model_folder.is_folder(f):
-        return shard_index.index_named(f) or f
     found = model_folder.located(f)
     return dcp_metadata.folder_of(found) or found
 
