@@ -16,8 +16,9 @@ namespace {
 
 struct ElementDifference {
   std::uint64_t unequal = 0;
-  std::uint64_t first = 0;  // number of the first unequal element
-  double largest = -1;      // of the differences that are finite; -1 if none is
+  std::uint64_t first = 0;       // number of the first unequal element
+  double largest = -1;           // of the distances that are finite; -1 if none is
+  std::uint64_t not_finite = 0;  // elements whose distance is infinite or NaN
 };
 
 double number_of_half(std::uint16_t bits) {
@@ -67,7 +68,11 @@ ElementDifference compare(ByteSpan a, ByteSpan b) {
     std::memcpy(&y, b.data() + at, sizeof y);
     if (found.unequal++ == 0) found.first = at / sizeof(Element);
     const double gap = distance(x, y);
-    if (std::isfinite(gap) && gap > found.largest) found.largest = gap;
+    if (!std::isfinite(gap)) {
+      ++found.not_finite;
+    } else if (gap > found.largest) {
+      found.largest = gap;
+    }
   }
   return found;
 }
@@ -90,7 +95,8 @@ Compare comparison_of(std::string_view dtype) {
   throw py::value_error("compare_elements does not know this dtype");
 }
 
-// Returns how many elements differ, the number of the first, and the largest finite difference or None.
+// Returns how many elements differ, the number of the first, the largest finite distance or None, and how
+// many distances are not finite.
 py::tuple compare_elements(const py::object& one, const py::object& other, std::string_view dtype) {
   const Region a = region_of_buffer(one.ptr(), Access::any);
   const Region b = region_of_buffer(other.ptr(), Access::any);
@@ -102,7 +108,8 @@ py::tuple compare_elements(const py::object& one, const py::object& other, std::
     found = comparison(a.bytes(), b.bytes());
   }
   return py::make_tuple(found.unequal, found.first,
-                        found.largest < 0 ? py::object(py::none()) : py::float_(found.largest));
+                        found.largest < 0 ? py::object(py::none()) : py::float_(found.largest),
+                        found.not_finite);
 }
 
 }  // namespace

@@ -401,6 +401,29 @@ def test_diff_of_integers_is_exact(
     assert run(capsys, *options, *numbers)[0] == code
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64]
+)
+@pytest.mark.parametrize("options", [[], ["--atol", "0.1"]])
+def test_diff_says_how_many_differ_by_no_finite_number(
+    save: Saver, capsys: pytest.CaptureFixture[str], dtype: torch.dtype, options: list[str]
+) -> None:
+    nan, infinity = float("nan"), float("inf")
+    a = save({"x": torch.tensor([1.0, 2.0, nan, 4.0, -infinity, 6.0]).to(dtype)}, "a.pt")
+    b = save({"x": torch.tensor([1.5, nan, nan, infinity, infinity, 6.0]).to(dtype)}, "b.pt")
+    (found,) = json.loads(run(capsys, "--json", *options, a, b)[1])["differences"]
+    assert (found["count"], found["largest"], found["not_finite"]) == (4, 0.5, 3)
+    assert "4 of 6 values differ by up to 0.5 (3 of them by no finite number), first [0]:" in found["text"]
+
+
+def test_diff_of_numbers_and_nan_alone_names_no_largest(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = (save({"x": torch.tensor([value])}, f"{value}.pt") for value in (1.0, float("nan")))
+    (found,) = json.loads(run(capsys, "--json", a, b)[1])["differences"]
+    assert (found["count"], found["largest"], found["not_finite"]) == (1, None, 1)
+
+
 @pytest.mark.parametrize("dtype", ["float4_e2m1fn_x2", "bits8"])
 def test_diff_of_elements_without_numbers_compares_their_bytes(
     save: Saver, capsys: pytest.CaptureFixture[str], dtype: str

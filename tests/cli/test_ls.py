@@ -195,6 +195,15 @@ def test_ls_globs_choose_names_and_branches(save: Saver, capsys: pytest.CaptureF
     assert capsys.readouterr().err.endswith("no name matches\n")
 
 
+def test_ls_finds_a_name_with_brackets_and_its_branch(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save({"w[0]": {"x": torch.ones(1)}, "v[1]": torch.ones(1), "w0.x": torch.ones(1)})
+    assert [line.split("\t")[0] for line in ls(capsys, path, "v[1]").splitlines()] == ["v[1]"]
+    assert [line.split("\t")[0] for line in ls(capsys, path, "w[0]").splitlines()] == ["w[0].x"]
+    assert [line.split("\t")[0] for line in ls(capsys, path, "w[[]0].*").splitlines()] == ["w[0].x"]
+
+
 @pytest.mark.parametrize("columns", [80, 200])
 def test_ls_on_a_terminal_fits_its_width(columns: int, save: Saver) -> None:
     path = save({"a" * 70 + f".{i}.{'b' * 100}.weight": torch.ones(2, i + 1) for i in range(5)} | layers())

@@ -172,6 +172,43 @@ def test_show_prints_values_and_a_histogram(save: Saver, capsys: pytest.CaptureF
     assert printed.count("#") > 16
 
 
+def edges(text: str) -> list[str]:
+    lines = (line.split() for line in text.splitlines() if " .. " in line)
+    return [edge for low, _, high, *_ in lines for edge in (low, high)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("least", [1e9, -1e9, 1e15])
+def test_show_prints_digits_enough_to_tell_the_bins_apart(
+    dtype: torch.dtype, least: float, save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = 1 if dtype != torch.float32 else int(abs(least)) >> 22
+    tensor = (torch.arange(0, 64 * step, step, dtype=torch.int64) + int(least)).to(dtype)
+    text = show(capsys, save({"x": tensor}), "x")
+    assert len(set(edges(text))) == 17
+    ends = [float(edges(text)[0]), float(edges(text)[-1])]
+    assert ends == pytest.approx([float(tensor[0]), float(tensor[-1])], rel=0, abs=step)
+    assert text.split("min ")[1].split()[0] != text.split("max ")[1].split()[0]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_show_gives_the_mean_of_integers_exactly(
+    dtype: str, save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = getattr(torch, dtype, None) or pytest.skip(f"torch has no {dtype}")
+    values = [2**63 - 1 - 3 * number for number in range(1000)] + [7, 0]
+    tensor = torch.tensor(values).view(kind)
+    assert shown(capsys, save({"x": tensor}), "x")["statistics"]["mean"] == sum(values) / len(values)
+
+
+def test_show_of_complex_numbers_is_of_absolute_values(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensor = torch.tensor([3 + 4j, complex(MAX, MAX), 0j], dtype=torch.complex128)
+    found = shown(capsys, save({"x": tensor}), "x")["statistics"]
+    assert (found["minimum"], found["maximum"], found["positive_infinity"]) == (0.0, 5.0, 1)
+
+
 def test_show_of_a_name_with_brackets_prefers_the_name(
     save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -258,6 +258,7 @@ def _facts(found: Any) -> dict[str, Any]:
         "count": found.unequal,
         "elements": found.total,
         "largest": found.largest,
+        "not_finite": found.not_finite,
         "first": list(found.first),
         "a": found.a,
         "b": found.b,

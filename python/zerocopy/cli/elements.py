@@ -60,7 +60,8 @@ class ValueDifference(NamedTuple):
 
     unequal: int  # elements that differ
     total: int
-    largest: float | None  # the largest absolute difference of finite values; None where there is none
+    largest: float | None  # the largest of the distances that are finite; None where there is none
+    not_finite: int  # elements at a distance that is not finite, such as a number and NaN
     first: tuple[int, ...]
     a: str
     b: str
@@ -70,6 +71,8 @@ class ValueDifference(NamedTuple):
         if self.text:
             return self.text
         by = "" if self.largest is None else f" by up to {self.largest:.6g}"
+        if self.not_finite:
+            by += f" ({self.not_finite} of them by no finite number)"
         where = f"[{', '.join(map(str, self.first))}]"
         return f"{self.unequal} of {self.total} values differ{by}, first {where}: {self.a} | {self.b}"
 
@@ -127,13 +130,14 @@ def compare(a: Place, b: Place, info: Any, *, brief: bool) -> ValueDifference | 
     brief : bool
         Whether to stop after the first piece that differs.
     """
-    count, largest, first = 0, -1.0, -1
+    count, not_finite, largest, first = 0, 0, -1.0, -1
     texts = "", ""
     total = math.prod(info.shape)
     width = info.nbytes // total if total else 1
     for done, one, other in unequal_pieces(a, b, info.nbytes, info.name):
-        unequal, number, gap = _core.compare_elements(one, other, info.dtype)
+        unequal, number, gap, endless = _core.compare_elements(one, other, info.dtype)
         count += unequal
+        not_finite += endless
         largest = largest if gap is None else max(largest, gap)
         if first < 0:
             begin = number * width
@@ -145,7 +149,7 @@ def compare(a: Place, b: Place, info: Any, *, brief: bool) -> ValueDifference | 
     if first < 0:
         return None
     gap = None if largest < 0 else largest
-    return ValueDifference(count, total, gap, position(first, info.shape), *texts)
+    return ValueDifference(count, total, gap, not_finite, position(first, info.shape), *texts)
 
 
 def _text_of(element: bytearray, dtype: str) -> str:

@@ -95,7 +95,9 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _matches(name: str, globs: Sequence[str]) -> bool:
-    return not globs or any(fnmatchcase(name, glob) or name.startswith(f"{glob}.") for glob in globs)
+    return not globs or any(
+        name == glob or name.startswith(f"{glob}.") or fnmatchcase(name, glob) for glob in globs
+    )
 
 
 def _sorted(entries: list[Entry], order: str | None) -> list[Entry]:

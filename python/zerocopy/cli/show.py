@@ -185,8 +185,12 @@ def _text_of(part: torch.Tensor) -> str:
 
 
 def _statistics(found: Statistics) -> Iterator[str]:
+    digits = _digits(found.minimum, found.maximum)
+
     def spelled(number: float | int | None) -> str:
-        return "-" if number is None else f"{number:.6g}" if isinstance(number, float) else str(number)
+        if isinstance(number, float):
+            return f"{number:.{digits + 2}g}"
+        return "-" if number is None else str(number)
 
     yield (
         f"min {spelled(found.minimum)}  max {spelled(found.maximum)}  mean {spelled(found.mean)}  "
@@ -197,7 +201,16 @@ def _statistics(found: Statistics) -> Iterator[str]:
     most = max(found.bins, default=0)
     for low, high, count in zip(found.edges, found.edges[1:], found.bins, strict=False):
         bar = "#" * math.ceil(_BAR * count / most) if most else ""
-        yield f"{low:>12.4g} .. {high:<12.4g} {count:>12} {bar}"[: output.width()].rstrip()
+        edges = f"{low:>{digits + 8}.{digits}g} .. {high:<{digits + 8}.{digits}g}"
+        yield f"{edges} {count:>12} {bar}"[: output.width()].rstrip()
+
+
+def _digits(minimum: float | None, maximum: float | None) -> int:
+    """Return how many digits tell numbers between two ends apart: more than 4 where the ends are close together."""
+    if minimum is None or maximum is None or minimum == maximum:
+        return 4
+    ratio = (maximum / 2 - minimum / 2) / max(abs(minimum), abs(maximum))
+    return min(4 + math.ceil(max(0.0, -math.log10(2 * ratio))), 17) if ratio else 17
 
 
 def _json_of(

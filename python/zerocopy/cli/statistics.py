@@ -60,7 +60,7 @@ def statistics_of(tensor: torch.Tensor) -> Statistics:
 
 def summary_of(pieces: Iterable[torch.Tensor]) -> Statistics:
     """Return the statistics of dense pieces of a tensor, without a histogram."""
-    elements = nan = positive = negative = zero = count = 0
+    elements = nan = positive = negative = zero = count = total = 0
     mean = squares = 0.0  # divided by the scale, and by its square
     scale = sys.float_info.min
     minimum: float | int | None = None
@@ -76,6 +76,8 @@ def summary_of(pieces: Iterable[torch.Tensor]) -> Statistics:
         if not finite.numel():
             continue
         low, high = _ends(piece, finite)
+        if isinstance(low, int):
+            total += _sum(piece)
         minimum = low if minimum is None else min(minimum, low)
         maximum = high if maximum is None else max(maximum, high)
         # Scaled numbers are smaller than 2, so their squares do not overflow. Division by a power of two is exact.
@@ -95,6 +97,7 @@ def summary_of(pieces: Iterable[torch.Tensor]) -> Statistics:
         least, most = minimum / scale, maximum / scale
         mean = min(max(mean, least), most) * scale
         std = min(math.sqrt(squares / count), (most - least) / 2) * scale
+        mean = total / count if isinstance(minimum, int) else mean
     return Statistics(
         elements, nan, positive, negative, zero, minimum, maximum, mean if count else None, std, [], []
     )
@@ -132,10 +135,23 @@ def _ends(piece: torch.Tensor, finite: torch.Tensor) -> tuple[float | int, float
     """Return the smallest and the largest finite element, integers exactly."""
     if piece.is_floating_point() or piece.is_complex():
         return float(finite.min()), float(finite.max())
-    # torch has no minimum of uint64. Without their highest bit, as signed numbers, these keep their order.
-    shift = 1 << 63 if piece.dtype == getattr(torch, "uint64", None) else 0
-    wide = piece.view(torch.int64) ^ -shift if shift else piece.long()
+    wide, shift = _signed(piece)
     return int(wide.min()) + shift, int(wide.max()) + shift
+
+
+def _sum(integers: torch.Tensor) -> int:
+    """Return the sum of a piece exactly: the sums of the upper and of the lower halves do not overflow."""
+    wide, shift = _signed(integers)
+    return (int((wide >> 32).sum()) << 32) + int((wide & 0xFFFFFFFF).sum()) + shift * wide.numel()
+
+
+def _signed(integers: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return integers as int64, less a number that is returned as well.
+
+    torch has no arithmetic of uint64. Without their highest bit, as signed numbers, these keep their order.
+    """
+    shift = 1 << 63 if integers.dtype == getattr(torch, "uint64", None) else 0
+    return (integers.view(torch.int64) ^ -shift if shift else integers.long()), shift
 
 
 def _histogram(

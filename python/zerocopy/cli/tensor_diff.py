@@ -118,10 +118,10 @@ def compare(
     """Compare two tensors of the same shape, and return how they differ. `brief` stops at the first difference."""
     if not (a.is_dense(one) and b.is_dense(other)):
         text = Comparison().difference(a.checkpoint.get_tensor(one.name), b.checkpoint.get_tensor(other.name))
-        return ValueDifference(1, 1, None, (), "", "", text) if text else None
+        return ValueDifference(1, 1, None, 0, (), "", "", text) if text else None
     if one.dtype != other.dtype and not (_has_numbers(one.dtype) and _has_numbers(other.dtype)):
         text = f"{one.dtype} and {other.dtype} cannot be compared by value"
-        return ValueDifference(1, 1, None, (), "", "", text)
+        return ValueDifference(1, 1, None, 0, (), "", "", text)
     width = _torch.element_size(one.dtype)
     for info in (one, other):
         elements.require_few_repeats(info.name, info.shape, info.stride, width)
@@ -146,7 +146,7 @@ class _Tally:
         self._shape, self._total = tuple(info.shape), math.prod(info.shape)
         self._has_numbers, self._brief = _has_numbers(info.dtype), brief
         self._tolerance = tolerance if self._has_numbers else None
-        self._count, self._largest = 0, -1.0
+        self._count, self._not_finite, self._largest = 0, 0, -1.0
         self._first: tuple[int, str, str] | None = None
 
     def add(self, start: int, a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -162,7 +162,10 @@ class _Tally:
                 self._first = start + place, _text_of(a[place]), _text_of(b[place])
             self._count += count
             if self._has_numbers and not self._brief:
-                self._largest = max(self._largest, _largest_gap(a[unequal], b[unequal]))
+                gaps = _gap(a[unequal], b[unequal])
+                finite = gaps[torch.isfinite(gaps)]
+                self._not_finite += len(gaps) - len(finite)
+                self._largest = max(self._largest, float(finite.max()) if len(finite) else -1.0)
         return bool(self._brief and self._count)
 
     def _unequal(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -188,9 +191,8 @@ class _Tally:
             return None
         number, a, b = self._first
         largest = self._largest if self._largest >= 0 else None
-        return ValueDifference(
-            self._count, self._total, largest, elements.position(number, self._shape), a, b
-        )
+        where = elements.position(number, self._shape)
+        return ValueDifference(self._count, self._total, largest, self._not_finite, where, a, b)
 
 
 @functools.cache
@@ -238,12 +240,6 @@ def _integers_unequal(a: torch.Tensor, b: torch.Tensor, tolerance: Tolerance) ->
     for place in close.nonzero().flatten().tolist():
         unequal[place] = not tolerance.holds(a[place].item(), b[place].item())
     return unequal
-
-
-def _largest_gap(a: torch.Tensor, b: torch.Tensor) -> float:
-    gap = _gap(a, b)
-    gap = gap[torch.isfinite(gap)]
-    return float(gap.max()) if len(gap) else -1.0
 
 
 def _text_of(value: torch.Tensor) -> str:
