@@ -450,7 +450,6 @@ def test_a_file_within_another(packed: Path, tmp_path: Path) -> None:
         assert file.tell() == (tmp_path / "outer").stat().st_size
 
 
-@pytest.mark.skipif(bool(far.why_not()), reason=far.why_not())
 @pytest.mark.parametrize("place", [39, 55])
 def test_addresses_that_no_file_has(packed: Path, place: int) -> None:
     """In the superblock of version 0: more than a signed number of 64 bits can be."""
@@ -462,6 +461,7 @@ def test_addresses_that_no_file_has(packed: Path, place: int) -> None:
             zerocopy.load(source)
 
 
+@pytest.mark.skipif(bool(far.why_not()), reason=far.why_not())
 def test_an_error_of_the_disk_names_the_file(packed: Path) -> None:
     size = packed.stat().st_size
     with far.mounted(packed.parent, fail_from=size // 2, fail_to=size - 100_000) as place:
