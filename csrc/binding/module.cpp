@@ -279,6 +279,7 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("big_endian", [](const Archive& self) { return self.content().big_endian(); })
       .def_property_readonly("end", &Archive::end)
       .def_property_readonly("is_pickled", &Archive::is_pickled)
+      .def("begin_records", &Archive::begin_records)
       .def("pickle", &pickle_of)
       .def("explain", &explain)
       .def("load", &load, py::arg("allow"), py::arg("destination"), py::arg("encoding"),

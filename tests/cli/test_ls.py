@@ -259,6 +259,18 @@ def test_bad_input_is_one_sentence(command: str, tmp_path: Path, capsys: pytest.
         assert "Traceback" not in printed.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["ls"], ["map"], ["scan"], ["verify"], ["show", "", "x"], ["diff", "", ""], ["bench"],
+     ["report", "", "-o", "r.html"], ["convert", "", "x.pt"]],
+    ids=lambda arguments: arguments[0],
+)  # fmt: skip
+def test_an_empty_path_is_shown_in_quotes(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    command, *rest = arguments
+    assert main([command, *(rest or [""])]) == 2
+    assert capsys.readouterr().err == f"zerocopy {command}: '': No such file or directory\n"
+
+
 def entries(*names: str) -> list[Entry]:
     return [Entry(name, "float32", (1,), 4, "file", i) for i, name in enumerate(names)]
 

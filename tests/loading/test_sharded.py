@@ -222,6 +222,7 @@ OUTSIDE = [
     "",
     "a\0b",
     "\ud800.bin",
+    "x" * 252 + ".bin",
 ]
 NOT_TEXT = [None, 1, ["model-00001-of-00003.bin"], {}]
 

@@ -150,7 +150,8 @@ def _failing_as(command: str, target: str) -> Any:
     try:
         yield
     except (Error, UnpicklingError, ValueError, KeyError, OSError) as error:
-        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        name = error.filename if isinstance(error, OSError) else None
+        where = "" if name is None else f"{name or chr(39) * 2}: "
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error.args[0])
         print_error(f"zerocopy {command}: {printable(where + said, _MAX_LENGTH)}")
         raise reading.Trouble from None

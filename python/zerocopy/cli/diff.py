@@ -169,7 +169,7 @@ def _say_json(options: argparse.Namespace, code: int, found: list[dict[str, Any]
 
 def line(found: dict[str, Any]) -> str:
     """Return a difference as text."""
-    name = escaped(found["name"]) or "''"
+    name = output.named(found["name"])
     if found["kind"] == "only":
         return f"{found['side']} {name}  {found['text']}"
     return f"! {name}: {found['kind']}: {found['text']}"

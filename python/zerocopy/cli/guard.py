@@ -36,7 +36,7 @@ def guarded(command: str, path: str, action: Callable[[], int]) -> int:
 def _trouble(command: str, path: str, why: str) -> int:
     # The loader's errors begin with the path.
     why = why.removeprefix(f"{path}: ").partition("\n")[0]
-    output.print_error(f"zerocopy {command}: {output.escaped(path)}: {output.printable(why, _MAX_MESSAGE)}")
+    output.print_error(f"zerocopy {command}: {output.named(path)}: {output.printable(why, _MAX_MESSAGE)}")
     return reading.TROUBLE
 
 

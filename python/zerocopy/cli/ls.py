@@ -203,7 +203,7 @@ def _values(contents: Contents) -> Iterator[str]:
         else "1 value that is not a tensor:"
     )
     for value in said[:_MAX_VALUES]:
-        yield f"  {escaped(value.name) or chr(39) * 2}: {described(value)}"[: output.width()]
+        yield f"  {output.named(value.name)}: {described(value)}"[: output.width()]
     if len(said) > _MAX_VALUES:
         yield f"  and {len(said) - _MAX_VALUES} more"
 

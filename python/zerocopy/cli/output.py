@@ -28,6 +28,11 @@ def escaped(text: str | bytes, longest: int = _MAX_LENGTH) -> str:
     return cut if len(text) <= longest else cut + "..."
 
 
+def named(text: str) -> str:
+    """Return a name or a path as `escaped` does, and an empty one as two quotes, so that it can be seen."""
+    return escaped(text) or "''"
+
+
 def printable(text: str, longest: int = _MAX_LENGTH) -> str:
     """Return a message that may quote a file: as it is if it is printable ASCII, else escaped."""
     return text[:longest] if text.isascii() and text.isprintable() else escaped(text, longest)

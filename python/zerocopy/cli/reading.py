@@ -234,7 +234,7 @@ def report_on(
         for report in _reports(options.files, examine, examine_folder):
             reports.append(report)
             if isinstance(report, TroubleReport):
-                output.print_error(f"zerocopy {command}: {output.escaped(report.path)}: {report.why}")
+                output.print_error(f"zerocopy {command}: {output.named(report.path)}: {report.why}")
             if not options.json:
                 output.say(report.lines())
         code = max((report.code for report in reports), default=FINE)  # an index may have no shards
@@ -266,7 +266,7 @@ def run_guarded(command: str, execute: Callable[[], int]) -> int:
     except OSError as error:
         reason = error.strerror or str(error)
         if error.filename is not None:
-            reason = f"{os.fsdecode(error.filename)}: {reason}"
+            reason = f"{os.fsdecode(error.filename) or chr(39) * 2}: {reason}"
     except KeyError as error:  # str() of one is the repr of its message
         reason = str(error.args[0]) if error.args else "KeyError"
     except (Trouble, Error, UnpicklingError, ValueError) as error:

@@ -141,6 +141,7 @@ def load_diagnosed(
             # The staged copy reads the file itself, so reading ahead would read it twice.
             windows = staging.stages_all(options.map_location)
             archive = inputs.open_archive(f, options.mode, options.backend, windows=windows)
+            archive.begin_records()  # in a thread that starts while the next lines run
         except diagnosis.TarError:
             if options.weights_only:
                 raise

@@ -19,6 +19,7 @@ _ENDING = ".index.json"
 #: In a folder with several indices the first of these is used, as in transformers.
 _PREFERRED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MAX_LENGTH = 100_000_000  # bytes, as a safetensors header
+_MAX_NAME = 255  # bytes of a file's name on Linux
 
 
 class Index(NamedTuple):
@@ -165,7 +166,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _shard(folder: Path, name: Any) -> Path:
-    if not isinstance(name, str) or not name or "\0" in name or not _has_bytes(name):
+    if not isinstance(name, str) or "\0" in name or not _has_bytes(name):
         raise TypeError("a shard is not the name of a file")
     if "/" in name or name in (".", ".."):
         raise ValueError(f"the shard {name!r} is not a plain name of a file in the index's folder")
@@ -173,8 +174,8 @@ def _shard(folder: Path, name: Any) -> Path:
 
 
 def _has_bytes(name: str) -> bool:
-    """Whether the system has a form of a name: JSON lets half a character stand alone."""
+    """Whether the system has a form of a name: JSON lets half a character stand alone, and has no bound."""
     try:
-        return bool(os.fsencode(name))
+        return 0 < len(os.fsencode(name)) <= _MAX_NAME
     except UnicodeEncodeError:
         return False
