@@ -37,7 +37,8 @@ add_library(zerocopy_options INTERFACE)
 target_link_libraries(zerocopy_options INTERFACE zerocopy_warnings)
 
 if(ZEROCOPY_SANITIZE)
-  set(sanitize -fsanitize=${ZEROCOPY_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  # Less optimised, code with sanitizers compiles in two thirds of the time.
+  set(sanitize -fsanitize=${ZEROCOPY_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1)
   target_compile_options(zerocopy_options INTERFACE ${sanitize})
   target_link_options(zerocopy_options INTERFACE ${sanitize})
 endif()
