@@ -229,3 +229,30 @@ def test_refusal_of_a_plain_pickle_offers_no_load(tmp_path: Path) -> None:
         zerocopy.load(path)
     assert "argparse.Namespace" in str(caught.value) and "zerocopy scan FILE" in str(caught.value)
     assert "stub" not in str(caught.value)
+
+
+REBUILD_FUNCTIONS = [
+    function
+    for function in vars(torch._utils).values()
+    if getattr(function, "__name__", "").startswith("_rebuild_")
+] + [getattr(torch.serialization, "_get_layout", torch._utils._rebuild_tensor)]
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("function", REBUILD_FUNCTIONS, ids=lambda function: function.__name__)
+def test_a_function_of_torchs_as_a_value_is_torchs(
+    save: Saver, tmp_path: Path, function: Callable[..., Any], zipped: bool
+) -> None:
+    path = save({"f": function, "w": torch.ones(2)}, _use_new_zipfile_serialization=zipped)
+    safe = outcome(lambda: torch.load(path, weights_only=True)["f"])
+    ways = {
+        "load": lambda: zerocopy.load(path)["f"],
+        "lazy_load": lambda: zerocopy.lazy_load(path)["f"],
+        "stubs": lambda: zerocopy.load(path, unknown="stub")["f"],
+    }
+    for name, way in ways.items():
+        if safe[0] == "value":
+            assert way() is function, name
+    if safe[0] == "value":
+        zerocopy.convert(path, tmp_path / "again.pt")
+        assert torch.load(tmp_path / "again.pt", weights_only=True)["f"] is function

@@ -174,7 +174,7 @@ def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
     Missing or contradictory arguments are not checked here: the function raises when it is called.
     """
     try:
-        described_by = _DESCRIBED.get(getattr(function, "checked", function))
+        described_by = _DESCRIBED.get(getattr(function, "checked", rebuild.checked_version(function)))
         if described_by is None:
             return None
         described = described_by(*arguments)

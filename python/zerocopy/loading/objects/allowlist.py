@@ -73,8 +73,7 @@ def look_up(names: Iterable[Name]) -> tuple[dict[Name, Any], list[Name]]:
             found[name] = by_user[pair]
         # torch's lists are keyed by the joined path; a dot in the name would let another pair join to the same.
         elif "." not in pair[1] and (known := [listed for listed in of_torch if ".".join(pair) in listed]):
-            path = ".".join(pair)
-            found[name] = rebuild.SAFE.get(path, known[0][path])
+            found[name] = known[0][".".join(pair)]
         else:
             refused.append(name)
     if refused and safe_globals.import_awaited(".".join(pair) for pair in map(modern, refused) if pair):

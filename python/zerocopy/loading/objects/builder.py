@@ -49,12 +49,12 @@ def parameter(data: Any, requires_grad: bool) -> torch.nn.Parameter:
 
 def native_global(module: str, name: str) -> Any:
     """Return a global of the machine's own table (``collections.OrderedDict``, ...) that is a value of the file."""
-    checked = rebuild.SAFE.get(f"{module}.{name}")
-    if checked is not None:
-        return checked
     try:
         return getattr(importlib.import_module(module.replace("__builtin__", "builtins")), name)
     except AttributeError:
+        checked = rebuild.SAFE.get(f"{module}.{name}")
+        if checked is not None:
+            return checked
         raise UnsupportedError(f"checkpoint: {module}.{name} is not in PyTorch {torch.__version__}") from None
 
 

@@ -105,7 +105,7 @@ class StubBuilder:
 
     def call(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         """Return ``function(*arguments)`` where both are known (REDUCE)."""
-        if function is rebuild.rebuild_from_type_v2 and len(arguments) == 4:
+        if rebuild.checked_version(function) is rebuild.rebuild_from_type_v2 and len(arguments) == 4:
             make, cls, its_arguments, state = arguments
             if isinstance(cls, UnknownGlobal) and isinstance(its_arguments, tuple):  # a subclass of Tensor
                 return Stub(cls, (self.call(make, its_arguments),), state)

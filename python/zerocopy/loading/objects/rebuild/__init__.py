@@ -8,12 +8,19 @@ that differ by release, so each is checked here, for this load alone.
 from zerocopy.loading.objects.rebuild.dense import rebuild_parameter, tensor_over
 from zerocopy.loading.objects.rebuild.layouts import rebuild_sparse_tensor
 from zerocopy.loading.objects.rebuild.others import rebuild_from_type_v2
-from zerocopy.loading.objects.rebuild.registry import MAX_DIMENSIONS, SAFE, callee, set_attributes
+from zerocopy.loading.objects.rebuild.registry import (
+    MAX_DIMENSIONS,
+    SAFE,
+    callee,
+    checked_version,
+    set_attributes,
+)
 
 __all__ = [
     "MAX_DIMENSIONS",
     "SAFE",
     "callee",
+    "checked_version",
     "rebuild_from_type_v2",
     "rebuild_parameter",
     "rebuild_sparse_tensor",

@@ -63,18 +63,28 @@ def checked_version_of(path: str) -> Callable[[Function], Function]:
 
 
 def callee(allowed: Any) -> Callable[..., Any]:
-    """Return `allowed` if a file may call it: a checked version, or one of the user's.
+    """Return what a file calls by `allowed`: one of the user's, or the checked version of a function of torch's.
 
     The rest of torch's list is good as a value only: ``torch.Tensor(2**38)`` from a file would allocate, and
     ``torch.Tensor(64)`` return uninitialised memory.
     """
-    if any(allowed is known for known in SAFE.values()):
-        return allowed
     if user_globals.is_users(allowed):
         return allowed
+    checked = checked_version(allowed)
+    if any(checked is known for known in SAFE.values()):
+        return checked
     # Never its repr, which may be endless.
     name = getattr(allowed, "__qualname__", None) or f"a {type(allowed).__name__}"
     raise pickle.UnpicklingError(f"checkpoint: {name} may not be called by a file")
+
+
+def checked_version(function: Any) -> Any:
+    """Return the checked version of a function of torch's, and anything else as it is.
+
+    A file may hold such a function as a value, too: that is torch's own.
+    """
+    path = f"{getattr(function, '__module__', None)}.{getattr(function, '__qualname__', None)}"
+    return SAFE.get(path, function)
 
 
 def require(condition: bool, what: str) -> None:
