@@ -6,6 +6,8 @@
 #include <complex>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -61,38 +63,94 @@ const Value* item_of(const Value* value, std::size_t i) {
   return i < items.size() ? items.begin() + i : nullptr;
 }
 
-// The tensor described by the arguments of a rebuild function: (layout, (..., values, size)) of a
-// sparse tensor, (storage, offset, size, ...) of a quantized tensor.
+// The tensor described by the arguments of a rebuild function, which nobody has checked.
 struct Scattered {
   std::optional<std::vector<std::int64_t>> shape;
-  std::string_view dtype;
-  std::uint64_t nbytes = 0;
+  const DType* dtype = nullptr;
+  std::uint64_t nbytes = 0;  // of what is stored, also indices and scales
 };
 
-Scattered scattered_of(const Object& object) {
+// Returns zero where a size is negative, or the product too large for any file.
+std::uint64_t numel_of(const std::vector<std::int64_t>& shape) {
+  std::uint64_t numel = 1;
+  for (const std::int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(numel, static_cast<std::uint64_t>(size), &numel)) return 0;
+  }
+  return numel >> 56U == 0 ? numel : 0;
+}
+
+void add_part(Scattered& found, const Tensor& part) {
+  std::uint64_t numel = 1;
+  for (const Value& size : part.size->items) numel *= static_cast<std::uint64_t>(size.integer());
+  found.nbytes += numel * static_cast<std::uint64_t>(part.dtype->size);
+}
+
+// _rebuild_tensor*, _rebuild_qtensor: storage, offset, size, stride, ...; v3 names the dtype.
+Scattered over_storage(std::span<const Value> arguments) {
   Scattered found;
-  if (object.arguments == nullptr) return found;
-  for (const Value& argument : object.arguments->items) {
+  for (const Value& argument : arguments) {
     if (argument.is(Kind::storage)) {
-      found.dtype = argument.as<Storage>().element->name;
+      if (found.dtype == nullptr) found.dtype = argument.as<Storage>().element;
       found.nbytes += argument.as<Storage>().nbytes;
+    } else if (argument.is(Kind::global) && argument.as<Global>().dtype != nullptr) {
+      found.dtype = argument.as<Global>().dtype;
     } else if (const auto shape = integers_of(argument); shape && !found.shape) {
       found.shape = shape;
+    }
+    for (std::size_t i = 0; i < kMaxItems; ++i) {  // scales and zero points
+      const Value* part = item_of(&argument, i);
+      if (part == nullptr) break;
+      if (const Tensor* tensor = NameIndex::dense(*part)) add_part(found, *tensor);
+    }
+  }
+  return found;
+}
+
+// _rebuild_sparse_tensor: layout, (indices, values, size); _rebuild_nested_tensor: buffer, sizes, ...
+Scattered of_parts(std::span<const Value> arguments) {
+  Scattered found;
+  for (const Value& argument : arguments) {
+    if (const Tensor* tensor = NameIndex::dense(argument)) {
+      add_part(found, *tensor);
+      if (found.dtype == nullptr) found.dtype = tensor->dtype;
     }
     for (std::size_t i = 0; i < kMaxItems; ++i) {
       const Value* part = item_of(&argument, i);
       if (part == nullptr) break;
       if (const Tensor* tensor = NameIndex::dense(*part)) {
-        std::uint64_t numel = 1;
-        for (const Value& size : tensor->size->items) numel *= static_cast<std::uint64_t>(size.integer());
-        found.nbytes += numel * static_cast<std::uint64_t>(tensor->dtype->size);
-        found.dtype = tensor->dtype->name;
-      } else if (const auto shape = integers_of(*part); shape && !argument.is(Kind::size)) {
-        if (!integers_of(argument)) found.shape = shape;
+        add_part(found, *tensor);
+        found.dtype = tensor->dtype;
+      } else if (const auto shape = integers_of(*part)) {
+        found.shape = shape;
       }
     }
   }
   return found;
+}
+
+Scattered made_by(std::string_view function, std::span<const Value> arguments) {
+  // function, class, its arguments, state: of a subclass, or of a tensor with attributes
+  if (function == "_rebuild_from_type_v2" && arguments.size() > 2 && arguments[0].is(Kind::global) &&
+      arguments[2].is(Kind::tuple)) {
+    function = arguments[0].as<Global>().name;
+    const auto& inner = arguments[2].as<Sequence>().items;
+    arguments = {inner.begin(), inner.size()};
+  }
+  if (function.starts_with("_rebuild_tensor")) {
+    Scattered found = over_storage(arguments);
+    if (found.shape && found.dtype != nullptr) found.nbytes = numel_of(*found.shape) * found.dtype->size;
+    return found;
+  }
+  if (function == "_rebuild_qtensor" || function.starts_with("_rebuild_meta_tensor")) {
+    return over_storage(arguments);
+  }
+  return of_parts(arguments);
+}
+
+Scattered scattered_of(const Object& object) {
+  if (object.arguments == nullptr) return {};
+  const auto& arguments = object.arguments->items;
+  return made_by(object.callable->name, {arguments.begin(), arguments.size()});
 }
 
 // A tensor of a document, by its dotted name or by its path inside an object.
@@ -114,8 +172,9 @@ py::object facts_of(const NamedTensor& named, const std::vector<Record>& records
     const Scattered found = known ? scattered_of(made.as<Object>()) : Scattered{};
     const py::object shape =
         found.shape ? py::object(py::tuple(py::cast(*found.shape))) : py::object(py::none());
-    return tensor_facts().make(name, py::str(found.dtype.data(), found.dtype.size()), shape, py::none(),
-                               found.nbytes, py::none(), py::none(), py::none(), false,
+    const std::string_view dtype = found.dtype == nullptr ? "" : found.dtype->name;
+    return tensor_facts().make(name, py::str(dtype.data(), dtype.size()), shape, py::none(), found.nbytes,
+                               py::none(), py::none(), py::none(), false,
                                known ? text_of(path_of(*made.as<Object>().callable)) : py::str("unknown"),
                                inside, false, false);
   }

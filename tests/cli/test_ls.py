@@ -128,6 +128,43 @@ def test_ls_of_a_whole_module_finds_the_tensors_inside(
     assert found["args.start"]["inside"] == "argparse.Namespace"
 
 
+class Subclass(torch.Tensor):
+    pass
+
+
+def tensors_of_calls() -> dict[str, Any]:
+    """Return tensors that torch saves as calls of its rebuild functions."""
+    scales, zeros = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0, 1, 2, 3])
+    made = {
+        "subclass": torch.ones(5, 7).as_subclass(Subclass),
+        "transposed": torch.ones(5, 7).half().t().as_subclass(Subclass),
+        "attribute": torch.ones(4, 3, dtype=torch.int64),
+        "channels": torch.quantize_per_channel(torch.ones(4, 5), scales, zeros, 0, torch.quint8),
+        "quantized": torch.quantize_per_tensor(torch.ones(4, 5), 0.1, 0, torch.qint32),
+        "coo": torch.eye(3).to_sparse(),
+        "csr": torch.eye(3).double().to_sparse_csr(),
+        "meta": torch.empty(2, 3, device="meta"),
+    }
+    made["attribute"].tag = 1
+    if hasattr(torch.nn.parameter, "Buffer"):
+        made["buffer"] = torch.nn.parameter.Buffer(torch.ones(3, 4))
+    return made
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_ls_of_tensors_that_a_call_makes_has_their_dtypes_and_shapes(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = tensors_of_calls()
+    path = save(tensors)
+    listed = {entry["name"]: entry for entry in json.loads(ls(capsys, path, "--json"))["tensors"]}
+    for name, tensor in tensors.items():
+        assert f"torch.{listed[name]['dtype']}" == str(tensor.dtype), name
+        assert tuple(listed[name]["shape"]) == tuple(tensor.shape), name
+    for name in ("subclass", "transposed", "attribute"):
+        assert listed[name]["bytes"] == tensors[name].numel() * tensors[name].element_size(), name
+
+
 def test_ls_of_tensors_of_several_parts_names_their_function(
     save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -158,7 +158,7 @@ def _show_tensor(options: argparse.Namespace, contents: Contents, entry: Entry, 
 def _lines(
     contents: Contents, entry: Entry, index_text: str, part: torch.Tensor, found: Statistics | None
 ) -> Iterator[str]:
-    shape = " x ".join(map(str, entry.shape or ())) or "scalar"
+    shape = "?" if entry.shape is None else " x ".join(map(str, entry.shape)) or "scalar"
     where = "" if entry.offset is None else f" at {entry.offset} of {escaped(entry.file)}"
     yield output.bold(f"{escaped(entry.name)}: {entry.dtype} {shape}, {display.size(entry.nbytes)}{where}")
     if entry.same_as or entry.shares_with:
