@@ -249,3 +249,25 @@ def test_run_without_torch_leaves_the_exception_to_the_program(here: Path) -> No
     done = subprocess.run([*ZEROCOPY, "run", "program.py"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: mine"
+
+
+@pytest.mark.skipif(not os.access("/dev/full", os.W_OK), reason="there is no /dev/full")
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["ls", "--help"], ["scan", "names.pt"], ["verify", "--json", "names.pt"],
+     ["ls", "names.pt"], ["show", "names.pt", "layer.weight"], ["report", "names.pt", "-o", "-"]],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_full_device_is_trouble_in_one_line(here: Path, arguments: list[str], buffered: bool) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*ZEROCOPY, *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (2, "zerocopy: standard output: No space left on device\n")

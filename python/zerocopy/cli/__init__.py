@@ -16,6 +16,7 @@ from typing import Any
 
 import zerocopy
 from zerocopy import _public_names
+from zerocopy.cli import output
 
 #: The summary of each subcommand in the help.
 COMMANDS = {
@@ -57,13 +58,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, summary in COMMANDS.items():
         subparsers.add_parser(name, help=summary, allow_abbrev=False).name = name
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["run"]:  # the exceptions of a program go on to the interpreter
+        return _execute(parser, words)
     try:
-        options = parser.parse_args(words)
-        return options.execute(options.parser, options)
+        return _execute(parser, words)
     except ModuleNotFoundError as error:
-        if error.name != "torch" or words[0] == "run":  # the exceptions of a program go on to the interpreter
+        if error.name != "torch":
             raise
         parser.exit(2, f"{_public_names.missing_torch(f'zerocopy {words[0]}')}\n")
+    except BrokenPipeError:
+        output.silence_stdout()
+        return 141
+    except output.OutputError as error:
+        output.silence_stdout()
+        parser.exit(2, f"zerocopy: standard output: {error.strerror}\n")
+
+
+def _execute(parser: argparse.ArgumentParser, words: list[str]) -> int:
+    try:
+        with output.writing():  # the help, or the version
+            options = parser.parse_args(words)
+        code: int = options.execute(options.parser, options)
+    except SystemExit:
+        output.flush()
+        raise
+    output.flush()
+    return code
 
 
 class _HelpFormatter(argparse.HelpFormatter):

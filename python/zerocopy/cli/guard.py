@@ -25,6 +25,8 @@ def guarded(command: str, path: str, action: Callable[[], int]) -> int:
         return reading.BROKEN_PIPE
     except KeyboardInterrupt:
         return reading.INTERRUPTED
+    except output.OutputError:
+        raise
     except OSError as error:
         return _trouble(command, path, error.strerror or type(error).__name__)
     except (reading.Trouble, Error, UnpicklingError, ValueError) as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from zerocopy import display, environment
@@ -60,26 +61,44 @@ def width() -> int:
         return _USUAL
 
 
+class OutputError(OSError):
+    """Standard output cannot be written to: a full disk, for example."""
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Raise OutputError in place of the errors of a block that only writes to standard output."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(error.errno, error.strerror) from None
+
+
 def say(lines: Iterable[str]) -> None:
     """Print lines to standard output."""
     for line in lines:
-        print(line)
+        with writing():
+            print(line)
 
 
 def say_text(text: str) -> None:
     """Print a text of many lines at once."""
-    sys.stdout.write(text)
+    with writing():
+        sys.stdout.write(text)
 
 
 def say_compact_json(value: Any) -> None:
     """Print a value as JSON on one line, ASCII only: many times sooner than with indentation."""
-    sys.stdout.write(json.dumps(value, separators=(",", ":")) + "\n")
+    say_text(json.dumps(value, separators=(",", ":")) + "\n")
 
 
 def say_json(value: Any) -> None:
     """Print a value as JSON, ASCII only."""
-    json.dump(value, sys.stdout, indent=2)
-    print()
+    with writing():
+        json.dump(value, sys.stdout, indent=2)
+        print()
 
 
 def print_error(line: str) -> None:
@@ -88,8 +107,10 @@ def print_error(line: str) -> None:
 
 
 def flush() -> None:
-    """Flush standard output now, where a broken pipe can still be handled."""
-    sys.stdout.flush()
+    """Flush standard output now, where an error can still be handled."""
+    with writing():
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
 
 def silence_stdout() -> None:

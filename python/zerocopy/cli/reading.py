@@ -263,6 +263,8 @@ def run_guarded(command: str, execute: Callable[[], int]) -> int:
         return INTERRUPTED
     except MemoryError:
         reason = "out of memory"
+    except output.OutputError:
+        raise
     except OSError as error:
         reason = error.strerror or str(error)
         if error.filename is not None:
