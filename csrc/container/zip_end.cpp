@@ -68,6 +68,18 @@ std::optional<std::uint64_t> find_end_record(ByteSpan tail) {
   return found;
 }
 
+// Returns zero if there is no end record, or if its comment has no end.
+std::uint64_t bytes_behind_last_end_record(ByteSpan tail) {
+  for (std::size_t at = tail.size() - kEndSize; at != 0; --at) {
+    Cursor cursor(tail.subspan({at, kEndSize}), "zip end record");
+    if (cursor.read<std::uint32_t>() != kEndSignature) continue;
+    cursor.skip(16);
+    const std::uint64_t end = at + kEndSize + cursor.read<std::uint16_t>();
+    return tail.size() - std::min<std::uint64_t>(end, tail.size());
+  }
+  return 0;
+}
+
 // Reads the range that can hold an end record with the longest comment, and the locator before it.
 Region tail_of(const Source& source) {
   const std::uint64_t size = std::min(source.size(), kEndSize + kMaxComment + kLocatorSize);
@@ -153,6 +165,9 @@ ZipEnd find_zip_end(const Source& source) {
   const Region tail = tail_of(source);
   const std::optional<std::uint64_t> at = find_end_record(tail.bytes());
   if (!at) {
+    if (const std::uint64_t behind = bytes_behind_last_end_record(tail.bytes()); behind != 0) {
+      fail(std::to_string(behind) + " bytes follow the end record of the archive, which is to be the last");
+    }
     fail("the file is truncated: it begins like a zip archive and the directory at its end is missing (" +
          std::to_string(source.size()) + " bytes are there; incomplete download?)");
   }

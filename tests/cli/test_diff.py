@@ -416,6 +416,15 @@ def test_diff_says_how_many_differ_by_no_finite_number(
     assert "4 of 6 values differ by up to 0.5 (3 of them by no finite number), first [0]:" in found["text"]
 
 
+@pytest.mark.parametrize("ends", [(1.0, float("inf")), (float("inf"), 1.0), (float("inf"), -float("inf"))])
+def test_diff_with_tolerance_holds_no_number_close_to_infinity(
+    save: Saver, capsys: pytest.CaptureFixture[str], ends: tuple[float, float]
+) -> None:
+    paths = [save({"loss": value}, f"{value}.pt") for value in ends]
+    assert run(capsys, "--rtol", "1e-5", *paths)[0] == 1
+    assert run(capsys, "--rtol", "1e-5", paths[0], paths[0])[0] == 0
+
+
 def test_diff_of_numbers_and_nan_alone_names_no_largest(
     save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -453,3 +453,11 @@ def test_read_only_files(save: Saver) -> None:
     path.chmod(0o400)
     with pytest.raises(PermissionError):
         zerocopy.rename_keys(path, {})
+
+
+def test_rename_beside_an_integer_of_many_digits(save: Saver) -> None:
+    """Python does not write more than 4300 of them."""
+    path = save({"a": torch.ones(2), "seed": 1 << 20000, "keys": {1 << 20000: 1}})
+    zerocopy.rename_keys(path, {"a": "b"})
+    zerocopy.drop_keys(path, ["keys"])
+    assert_same(stock_load(path), {"b": torch.ones(2), "seed": 1 << 20000})

@@ -50,7 +50,8 @@ class Tolerance(NamedTuple):
         try:
             if math.isnan(a) or math.isnan(b):
                 return math.isnan(a) and math.isnan(b)
-            return a == b or abs(a - b) <= self.atol + self.rtol * abs(b)
+            # An infinity is close to itself alone, as for torch.isclose.
+            return a == b or (math.isfinite(b) and abs(a - b) <= self.atol + self.rtol * abs(b))
         except OverflowError:  # One is an integer beyond every float.
             return False
 

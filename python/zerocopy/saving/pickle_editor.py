@@ -197,7 +197,7 @@ class PickleEditor:
         elif info.stack_after:
             value = _Value()
             if op.name in _TEXTS or op.name in _NUMBERS:
-                value = _Value(str(op.argument), is_text=op.name in _TEXTS)
+                value = _Value(_spelled(op.argument), is_text=op.name in _TEXTS)
             elif op.name == "DICT":
                 pairs = zip(items[::2], items[1::2], strict=True)
                 value = _Value(entries=[_Entry(key, item, None) for key, item in pairs])
@@ -235,6 +235,13 @@ class PickleEditor:
             elif op.name != "FRAME":  # a hint about lengths, which are others now
                 written += op.code
             i += 1
+
+
+def _spelled(argument: Any) -> str:
+    try:
+        return str(argument)
+    except ValueError:  # an integer of more digits than Python writes
+        return hex(argument)
 
 
 def _slot_code(short: bytes, long: bytes, slot: int) -> bytes:
