@@ -320,7 +320,7 @@ def _endless(data: bytes) -> bytes:
 REFUSED = (
     Reason(
         "bytes after the end record",
-        "bytes follow the end record",
+        "bytes follow the end record|directory at its end is missing",
         "a reader that searches from the end, as scanners do, may find another archive in them",
         lambda: a.checkpoint(after=b"?"),
     ),
