@@ -209,6 +209,17 @@ def test_show_of_complex_numbers_is_of_absolute_values(
     assert (found["minimum"], found["maximum"], found["positive_infinity"]) == (0.0, 5.0, 1)
 
 
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_show_and_diff_of_a_device_that_nobody_has(
+    save: Saver, tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save({"x": torch.ones(3)}, _use_new_zipfile_serialization=zipped)
+    other = tmp_path / "other.pt"
+    other.write_bytes(path.read_bytes().replace(b"cpu", b"zzz"))
+    assert "min 1  max 1" in show(capsys, other, "x")
+    assert main(["diff", "--rtol", "0.1", str(path), str(other)]) == 0
+
+
 def test_show_of_a_name_with_brackets_prefers_the_name(
     save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,7 +110,7 @@ def _diff(options: argparse.Namespace) -> int:
     import zerocopy
     from zerocopy.cli.tensor_diff import Side, compare
 
-    with zerocopy.open(options.a) as one, zerocopy.open(options.b) as other:
+    with zerocopy.open(options.a, device="cpu") as one, zerocopy.open(options.b, device="cpu") as other:
         return _report(options, Side(one), Side(other), compare)
 
 

@@ -14,7 +14,7 @@ from zerocopy.cli.reading import OpenFile, Trouble
 from zerocopy.lazy.indexing import Geometry
 from zerocopy.lazy.opening import open as open_checkpoint
 
-_SLICE = re.compile(r"^(-?\d+)?:(-?\d+)?(?::(\d+))?$")
+_SLICE = re.compile(r"^(-?\d+)?:(-?\d+)?(?::(\d+)?)?$")
 
 
 def split_name(text: str) -> tuple[str, str]:
@@ -53,7 +53,7 @@ def read_part(path: str, entry: Entry, index: tuple[Any, ...]) -> torch.Tensor:
     try:
         if entry.inside:
             return _read_inside(entry, index)
-        with open_checkpoint(path, unknown="stub") as checkpoint:
+        with open_checkpoint(path, unknown="stub", device="cpu") as checkpoint:
             if entry.name not in checkpoint:
                 raise Trouble(
                     f"{entry.name} takes {entry.made_by}, which this release of torch does not allow to a file"

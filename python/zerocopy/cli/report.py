@@ -115,7 +115,7 @@ def _page_with_values(options: argparse.Namespace) -> str:
     from zerocopy.cli.report_page import TIE, Column
 
     with contextlib.ExitStack() as stack:
-        checkpoint = stack.enter_context(zerocopy.open(options.file))
+        checkpoint = stack.enter_context(zerocopy.open(options.file, device="cpu"))
         columns = [TIE]
         differences = None
         changes: dict[str, list[str]] = defaultdict(list)
@@ -123,7 +123,7 @@ def _page_with_values(options: argparse.Namespace) -> str:
             columns += [Column(name, True) for name in _STATISTICS]
         if options.compare:
             columns.append(Column("difference", False))
-            other = stack.enter_context(zerocopy.open(options.compare))
+            other = stack.enter_context(zerocopy.open(options.compare, device="cpu"))
             differences = _compared(checkpoint, other, options, changes)
         rows, files = _facts(checkpoint, options, changes)
         return report_page.page(

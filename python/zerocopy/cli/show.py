@@ -113,7 +113,7 @@ def _repr_of(path: str, value: Value) -> str:
 
     if value.kind == "None":
         return "None"
-    with open_checkpoint(path, unknown="stub") as checkpoint:
+    with open_checkpoint(path, unknown="stub", device="cpu") as checkpoint:
         shortening = reprlib.Repr()
         shortening.maxdict = shortening.maxlist = shortening.maxtuple = shortening.maxset = 50
         shortening.maxstring = shortening.maxother = 1000

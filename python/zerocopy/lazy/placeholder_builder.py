@@ -178,7 +178,9 @@ def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
         if described_by is None:
             return None
         described = described_by(*arguments)
-        torch.empty(described.size, dtype=described.dtype, device="meta") if described else None
+        if described:  # torch warns of each quantized dtype that it is asked for
+            dtype = torch.int64 if described.dtype in rebuild.QUANTIZED else described.dtype
+            torch.empty(described.size, dtype=dtype, device="meta")
     except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
         return None
     return described

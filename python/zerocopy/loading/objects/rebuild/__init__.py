@@ -10,6 +10,7 @@ from zerocopy.loading.objects.rebuild.layouts import rebuild_sparse_tensor
 from zerocopy.loading.objects.rebuild.others import rebuild_from_type_v2
 from zerocopy.loading.objects.rebuild.registry import (
     MAX_DIMENSIONS,
+    QUANTIZED,
     SAFE,
     callee,
     checked_version,
@@ -18,6 +19,7 @@ from zerocopy.loading.objects.rebuild.registry import (
 
 __all__ = [
     "MAX_DIMENSIONS",
+    "QUANTIZED",
     "SAFE",
     "callee",
     "checked_version",
