@@ -1,7 +1,10 @@
 #include "checkpoint/name_index.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <span>
+#include <string_view>
 
 #include "checkpoint/dict_entries.h"
 
@@ -25,7 +28,35 @@ std::string spelled(double number) {
   return {digits.begin(), end};
 }
 
-// Converts a key as Python's str() does. Composite keys get their position in the dict.
+// Whether Python's repr() puts the text between quotes as it is.
+bool is_plain(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= ' ' && c < 0x7f && c != '\'' && c != '\\'; });
+}
+
+// Converts an item of a key that is a tuple as Python's repr() does, if that is short.
+std::optional<std::string> repr_of(const Value& item) {
+  constexpr std::size_t kMaxText = 64;
+  if (item.is(Kind::integer)) return std::to_string(item.integer());
+  if (!item.is_text()) return std::nullopt;
+  const std::string_view text = item.as<Blob>().bytes.text();
+  if (text.size() > kMaxText || !is_plain(text)) return std::nullopt;
+  return "'" + std::string(text) + "'";
+}
+
+std::optional<std::string> repr_of_tuple(std::span<const Value> items) {
+  constexpr std::size_t kMaxItems = 8;
+  if (items.size() > kMaxItems) return std::nullopt;
+  std::string made = "(";
+  for (const Value& item : items) {
+    const auto text = repr_of(item);
+    if (!text) return std::nullopt;
+    made += (made.size() > 1 ? ", " : "") + *text;
+  }
+  return made + (items.size() == 1 ? ",)" : ")");
+}
+
+// Converts a key as Python's str() does, also a tuple of a few integers and texts. Other composite
+// keys get their position in the dict.
 std::string spelled(const Value& key, std::size_t place) {
   switch (key.kind()) {
     case Kind::none:
@@ -36,6 +67,11 @@ std::string spelled(const Value& key, std::size_t place) {
       return std::to_string(key.integer());
     case Kind::real:
       return spelled(key.as<Real>().number);
+    case Kind::tuple: {
+      const auto& items = key.as<Sequence>().items;
+      if (auto text = repr_of_tuple({items.begin(), items.size()})) return *std::move(text);
+      return "#" + std::to_string(place);
+    }
     default:
       return "#" + std::to_string(place);
   }

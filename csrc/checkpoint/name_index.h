@@ -2,10 +2,10 @@
 //
 //   {"model": {"weight": T}, "steps": [1, 2]}      model.weight   steps.0   steps.1
 //
-// Dicts, lists and tuples are branches, and all other values are leaves. If the document itself is
-// a leaf, its name is "". Keys other than strings are converted as by str(). If two leaves have the
-// same name, the later name gets "~2" appended. If keys of a dict are equal, the last value takes
-// the place of the first, as in Python.
+// Dicts, lists and tuples are branches, and all other values are leaves. If the document itself
+// is a leaf, its name is "". Keys other than strings are converted as by str(), long or nested
+// tuples by their position. If two leaves have the same name, the later name gets "~2" appended.
+// If keys of a dict are equal, the last value takes the place of the first, as in Python.
 #pragma once
 
 #include <deque>

@@ -425,6 +425,15 @@ def test_diff_with_tolerance_holds_no_number_close_to_infinity(
     assert run(capsys, "--rtol", "1e-5", paths[0], paths[0])[0] == 0
 
 
+def test_diff_of_other_tuples_as_keys_is_a_difference(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = torch.ones(1), torch.ones(2)
+    a = save({(0, 1): one, ("x", 2): two}, "a.pt")
+    assert run(capsys, a, save({("x", 2): two, (0, 1): one}, "b.pt"))[0] == 0
+    assert run(capsys, a, save({(0, 7): one, ("x", 2): two}, "c.pt"))[0] == 1
+
+
 def test_diff_of_numbers_and_nan_alone_names_no_largest(
     save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:

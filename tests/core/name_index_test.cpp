@@ -48,7 +48,10 @@ TEST(NameIndex, OtherKeysAreConvertedToText) {
   EXPECT_EQ(
       names(
           dict({{"K\7", "N"}, {"N", "N"}, {"\x88", "N"}, {"G\x3f\xf8\0\0\0\0\0\0"s, "N"}, {"K\1\x85", "N"}})),
-      (Names{"7", "None", "True", "1.5", "#4"}));
+      (Names{"7", "None", "True", "1.5", "(1,)"}));
+  EXPECT_EQ(
+      names(dict({{"K\1" + text("a") + "\x86", "N"}, {text("it's") + "\x85", "N"}, {"K\1\x85\x85", "N"}})),
+      (Names{"(1, 'a')", "#1", "#2"}));
 }
 
 TEST(NameIndex, DuplicateNamesGetASuffix) {
@@ -61,7 +64,7 @@ TEST(NameIndex, EqualKeysKeepTheFirstPosition) {
   const std::string inner = dict({{text("x"), "N"}});
   EXPECT_EQ(names(dict({{text("a"), "N"}, {text("b"), "N"}, {text("a"), inner}})), (Names{"a.x", "b"}));
   EXPECT_EQ(names(dict({{"K\1", "N"}, {"\x88", "N"}, {"G\x3f\xf0\0\0\0\0\0\0"s, inner}})), Names{"1.x"});
-  EXPECT_EQ(names(dict({{"K\1\x85", "N"}, {"\x88\x85", "N"}, {"K\2\x85", "N"}})), (Names{"#0", "#1"}));
+  EXPECT_EQ(names(dict({{"K\1\x85", "N"}, {"\x88\x85", "N"}, {"K\2\x85", "N"}})), (Names{"(1,)", "(2,)"}));
 }
 
 TEST(NameIndex, CyclesAreEnteredOnce) {

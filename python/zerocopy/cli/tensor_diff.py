@@ -31,6 +31,7 @@ class Side:
         self.checkpoint = checkpoint
         self._layers = {name: layer for layer in checkpoint.layers for name in layer.names()}
         self._descriptors: dict[str, int] = {}
+        self._inflated: tuple[str | None, Any] = (None, None)  # the last compressed tensor that was read
 
     def close(self) -> None:
         """Close the files, after a check that they are still those that were opened."""
@@ -108,7 +109,12 @@ class Side:
 
     def block(self, name: str, index: tuple[Any, ...]) -> torch.Tensor:
         """Return a part of a tensor."""
-        found: torch.Tensor = self.checkpoint.get_slice(name)[index]
+        if self.info(name).offset is None:  # compressed: each part would inflate the whole again
+            if self._inflated[0] != name:
+                self._inflated = name, self.checkpoint.get_tensor(name)
+            found = self._inflated[1][index]
+        else:
+            found = self.checkpoint.get_slice(name)[index]
         return found.detach().resolve_conj().resolve_neg().cpu()
 
 
