@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Child, Saver
+from conftest import Child, Saver, stock_load
 from json_schemas import require_valid
 
 import zerocopy
@@ -423,6 +423,58 @@ def test_diff_with_tolerance_holds_no_number_close_to_infinity(
     paths = [save({"loss": value}, f"{value}.pt") for value in ends]
     assert run(capsys, "--rtol", "1e-5", *paths)[0] == 1
     assert run(capsys, "--rtol", "1e-5", paths[0], paths[0])[0] == 0
+
+
+def with_note(tensor: torch.Tensor, note: int) -> torch.Tensor:
+    tensor = tensor.clone()
+    tensor.note = note  # type: ignore[attr-defined]
+    return tensor
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda x: x.to_sparse(),
+        lambda x: x.to_sparse_csr(),
+        lambda x: torch.quantize_per_tensor(x * 8, 0.01, 0, torch.qint32),
+        lambda x: with_note(x, 1),
+    ],
+    ids=["coo", "csr", "quantized", "attribute"],
+)
+def test_diff_with_tolerance_of_tensors_that_calls_make(
+    save: Saver, capsys: pytest.CaptureFixture[str], kind: Any
+) -> None:
+    a, b = (save({"x": kind(torch.eye(3) * factor)}, f"{factor}.pt") for factor in (1.0, 1.01))
+    code, _, err = run(capsys, "--atol", "0.1", a, b)
+    if "refuses" in err:
+        pytest.skip("this release of torch allows no quantized tensors")
+    assert code == 0
+    (found,) = json.loads(run(capsys, "--json", "--atol", "0.001", a, b)[1])["differences"]
+    assert found["count"] == 3 and 0 < found["largest"] < 0.1
+    assert run(capsys, a, b)[0] == 1
+
+
+def test_diff_with_tolerance_sees_other_attributes_and_places(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = torch.ones(3)
+    pairs = {
+        "note": (with_note(one, 1), with_note(one, 2)),
+        "places": (torch.tensor([1.0, 0.0]).to_sparse(), torch.tensor([0.0, 1.0]).to_sparse()),
+    }
+    for name, pair in pairs.items():
+        a, b = (save({"x": tensor}, f"{name}{i}.pt") for i, tensor in enumerate(pair))
+        if name == "note" and not hasattr(stock_load(a)["x"], "note"):
+            continue  # this release does not save attributes
+        code, out, _ = run(capsys, "--atol", "5", a, b)
+        assert code == 1 and " at 0x" not in out, name
+
+
+def test_diff_with_tolerance_of_complex_numbers(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = (save({"z": value}, f"{value}.pt") for value in (1 + 1j, 1 + 1.01j))
+    assert run(capsys, "--atol", "0.1", a, b)[0] == 0
+    assert run(capsys, "--atol", "0.001", a, b)[0] == 1
 
 
 def test_diff_of_other_tuples_as_keys_is_a_difference(

@@ -389,3 +389,14 @@ def test_tied_tensors_are_in_one_shard(tmp_path: Path) -> None:
     loaded = stock_load(tmp_path / "back.pt")
     same_tensors(loaded, state)
     assert shares(loaded["a"], loaded["c"])
+
+
+def test_a_text_that_is_the_name_of_a_tensor_does_not_become_a_tie(
+    save: Saver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save({"weight": torch.ones(3), "best": "weight", "kind": "linear"})
+    zerocopy.convert(path, tmp_path / "x.safetensors")
+    zerocopy.convert(tmp_path / "x.safetensors", tmp_path / "back.pt")
+    back = torch.load(tmp_path / "back.pt")
+    assert "best" not in back and torch.equal(back["weight"], torch.ones(3))
+    assert any("best" in record.getMessage() for record in caplog.records)

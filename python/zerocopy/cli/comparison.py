@@ -109,7 +109,7 @@ class Comparison:
         if (found := elements.atom_difference(a, b)) is not None:
             return found
         if isinstance(a, _GLOBALS):
-            return "" if a == b else f"{elements.shown(a)} and {elements.shown(b)}"
+            return "" if a == b else " and ".join(map(_name_of, (a, b)))
         if isinstance(a, torch.UntypedStorage):
             return self._tie(a._cdata, b._cdata) if _same_bytes(a, b) else "other bytes"
         if (id(a), id(b)) in self._seen:
@@ -131,6 +131,11 @@ class Comparison:
             return f"other items: {elements.shown(list(a))} and {elements.shown(list(b))}"
         self._left += reversed([(a[name], b[name], f"{where}{name}"[-_MAX_PATH_LENGTH:]) for name in a])
         return ""
+
+
+def _name_of(value: Any) -> str:
+    """Return the name of a class or a function: its repr has an address."""
+    return getattr(value, "__qualname__", None) or elements.shown(value)
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

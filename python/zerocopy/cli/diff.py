@@ -281,7 +281,7 @@ def _value_differences(
         if name not in others:
             continue
         other = others[name]
-        both_numbers = isinstance(one, (int, float)) and isinstance(other, (int, float))
+        both_numbers = all(isinstance(each, (int, float, complex)) for each in (one, other))
         if tolerance and both_numbers and tolerance.holds(one, other):
             continue
         if text := a.value_difference(one, other):

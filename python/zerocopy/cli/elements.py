@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import functools
 import itertools
 import math
@@ -42,16 +43,16 @@ class Tolerance(NamedTuple):
     rtol: float
     atol: float
 
-    def holds(self, a: float, b: float) -> bool:
+    def holds(self, a: complex, b: complex) -> bool:
         """Return whether two numbers are close, exactly for integers; NaN is close to NaN."""
         if isinstance(a, int) and isinstance(b, int):
             # The text of a float is the number that the user gave.
             return abs(a - b) <= Fraction(str(self.atol)) + Fraction(str(self.rtol)) * abs(b)
         try:
-            if math.isnan(a) or math.isnan(b):
-                return math.isnan(a) and math.isnan(b)
+            if a != a or b != b:  # NaN
+                return a != a and b != b
             # An infinity is close to itself alone, as for torch.isclose.
-            return a == b or (math.isfinite(b) and abs(a - b) <= self.atol + self.rtol * abs(b))
+            return a == b or (cmath.isfinite(b) and abs(a - b) <= self.atol + self.rtol * abs(b))
         except OverflowError:  # One is an integer beyond every float.
             return False
 

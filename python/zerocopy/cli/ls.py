@@ -230,17 +230,19 @@ def _totals(contents: Contents) -> Iterator[str]:
     entries = contents.entries
     nbytes = sum(entry.nbytes for entry in entries)
     own = [entry for entry in entries if not entry.same_as]
-    parameters = sum(math.prod(entry.shape) for entry in own if entry.shape is not None)
     tied = len(entries) - len(own)
-    yield (
-        f"{display.count(len(entries), 'tensor')}, {display.count(parameters, 'element')}, {display.size(nbytes)}"
-        + (f"; {tied} tied, {display.size(sum(entry.nbytes for entry in own))} without ties" if tied else "")
-    )
+    without = f"; {tied} tied, without these {_amount(own)}" if tied else ""
+    yield f"{display.count(len(entries), 'tensor')}, {_amount(entries)}{without}"
     dtypes = by_dtype(entries)
     if len(dtypes) > 1:
         for dtype, (count, size) in sorted(dtypes.items(), key=lambda item: -item[1][1]):
             percent = 100 * size / max(nbytes, 1)
             yield f"  {dtype:<14}  {display.count(count, 'tensor'):>14}  {display.size(size):>9}  {percent:5.1f} %"
+
+
+def _amount(entries: list[Entry]) -> str:
+    elements = sum(math.prod(entry.shape) for entry in entries if entry.shape is not None)
+    return f"{display.count(elements, 'element')}, {display.size(sum(entry.nbytes for entry in entries))}"
 
 
 def by_dtype(entries: Sequence[Entry]) -> dict[str, tuple[int, int]]:

@@ -61,7 +61,9 @@ def read_part(path: str, entry: Entry, index: tuple[Any, ...]) -> torch.Tensor:
             if index == (...,):
                 return checkpoint.get_tensor(entry.name)
             return checkpoint.get_slice(entry.name)[index]
-    except (IndexError, TypeError, NotImplementedError) as error:
+    except NotImplementedError:
+        raise Trouble(f"{entry.name} is not dense, and has no parts: name it without brackets") from None
+    except (IndexError, TypeError) as error:
         raise Trouble(f"{entry.name}: {error}") from None
 
 

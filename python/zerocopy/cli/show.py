@@ -172,7 +172,7 @@ def _lines(
         yield f"  [{escaped(index_text)}]: {' x '.join(map(str, part.shape)) or 'scalar'}"
     yield _text_of(part.detach())
     if found is not None:
-        yield from _statistics(found)
+        yield from _statistics(found, "stored element" if "sparse" in str(part.layout) else "element")
 
 
 def _text_of(part: torch.Tensor) -> str:
@@ -184,7 +184,7 @@ def _text_of(part: torch.Tensor) -> str:
         return f"bits: {part.view({1: torch.uint8, 2: torch.int16}[part.element_size()])}"
 
 
-def _statistics(found: Statistics) -> Iterator[str]:
+def _statistics(found: Statistics, what: str) -> Iterator[str]:
     digits = _digits(found.minimum, found.maximum)
 
     def spelled(number: float | int | None) -> str:
@@ -197,7 +197,7 @@ def _statistics(found: Statistics) -> Iterator[str]:
         f"std {spelled(found.std)}"
     )
     infinite = found.positive_infinity + found.negative_infinity
-    yield f"{display.count(found.elements, 'element')}: {found.nan} NaN, {infinite} Inf, {found.zero} zero"
+    yield f"{display.count(found.elements, what)}: {found.nan} NaN, {infinite} Inf, {found.zero} zero"
     most = max(found.bins, default=0)
     for low, high, count in zip(found.edges, found.edges[1:], found.bins, strict=False):
         bar = "#" * math.ceil(_BAR * count / most) if most else ""

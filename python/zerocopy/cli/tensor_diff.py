@@ -123,7 +123,15 @@ def compare(
 ) -> ValueDifference | None:
     """Compare two tensors of the same shape, and return how they differ. `brief` stops at the first difference."""
     if not (a.is_dense(one) and b.is_dense(other)):
-        text = Comparison().difference(a.checkpoint.get_tensor(one.name), b.checkpoint.get_tensor(other.name))
+        pair: Any = a.checkpoint.get_tensor(one.name), b.checkpoint.get_tensor(other.name)
+        both = None if tolerance is None else _values_of(*pair)
+        if both is not None:
+            tally = _Tally(one._replace(shape=both[0].shape, dtype=both[0].dtype), tolerance, brief)
+            tally.add(0, *both)
+            if (found := tally.difference()) is not None:
+                return found
+            pair = tuple((type(each), vars(each)) for each in pair)
+        text = Comparison().difference(*pair)
         return ValueDifference(1, 1, None, 0, (), "", "", text) if text else None
     if one.dtype != other.dtype and not (_has_numbers(one.dtype) and _has_numbers(other.dtype)):
         text = f"{one.dtype} and {other.dtype} cannot be compared by value"
@@ -143,6 +151,27 @@ def compare(
             if tally.add(start, a.block(one.name, index), b.block(other.name, index)):
                 break
     return tally.difference()
+
+
+def _values_of(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the values of two tensors that have them at the same places; None if they have not."""
+    *places, values = _places_and_values(a)
+    *others, other_values = _places_and_values(b)
+    same = a.layout == b.layout and len(places) == len(others) and all(map(torch.equal, places, others))
+    return (values, other_values) if same and values.shape == other_values.shape else None
+
+
+def _places_and_values(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if tensor.is_quantized:
+        return (tensor.dequantize(),)
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return tensor.indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor.as_subclass(torch.Tensor),)
 
 
 class _Tally:

@@ -26,7 +26,8 @@ class Plan(NamedTuple):
     ties : dict of str to str
         Names that are left out, and the name that is kept of each tensor.
     left_out : list of str
-        Names of values that are neither tensors nor strings.
+        Names of values that are neither tensors nor strings, and of strings that are the name of a tensor:
+        readers would take them for ties.
     """
 
     tensors: list[Described]
@@ -62,7 +63,7 @@ def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
     metadata = {
         name: value
         for name, value in said.items()
-        if isinstance(value, str) and is_text(name) and is_text(value)
+        if isinstance(value, str) and is_text(name) and is_text(value) and value not in sources.tensors
     }
     return Plan(tensors, metadata, ties, [name for name in said if name not in metadata])
 
