@@ -471,6 +471,16 @@ def test_diff_with_tolerance_sees_other_attributes_and_places(
         assert code == 1 and " at 0x" not in out, name
 
 
+def test_diff_with_tolerance_of_tensors_without_values_and_of_endless_ones(
+    save: Saver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meta = save({"m": torch.empty(2, 3, device="meta")}, "meta.pt")
+    assert run(capsys, "--atol", "1", meta, save({"m": torch.empty(2, 3, device="meta")}, "b.pt"))[0] == 0
+    endless = [save({"x": with_note(torch.ones(1), 1).expand(1 << 40)}, f"{i}.pt") for i in range(2)]
+    code, _, err = run(capsys, "--atol", "1", *endless)
+    assert code in (0, 2) and "Traceback" not in err
+
+
 def test_diff_with_tolerance_of_complex_numbers(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = (save({"z": value}, f"{value}.pt") for value in (1 + 1j, 1 + 1.01j))
     assert run(capsys, "--atol", "0.1", a, b)[0] == 0

@@ -129,6 +129,8 @@ ENDINGS = {
             raise KeyError("also mine") from error
         """,
     "syntax": "x = (",
+    "closed stdout": "import sys; print('last'); sys.stdout.close()",
+    "closed stdout, exit code": "import sys; sys.stdout.close(); sys.exit(3)",
     "interrupt": "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)",
     "excepthook": """
         import sys

@@ -58,8 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, summary in COMMANDS.items():
         subparsers.add_parser(name, help=summary, allow_abbrev=False).name = name
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["run"]:  # the exceptions of a program go on to the interpreter
-        return _execute(parser, words)
+    if words[:1] == ["run"]:  # standard output and the exceptions are the program's
+        options = parser.parse_args(words)
+        return options.execute(options.parser, options)
     try:
         return _execute(parser, words)
     except ModuleNotFoundError as error:

@@ -126,6 +126,8 @@ def compare(
         pair: Any = a.checkpoint.get_tensor(one.name), b.checkpoint.get_tensor(other.name)
         both = None if tolerance is None else _values_of(*pair)
         if both is not None:
+            for each in both:
+                elements.require_few_repeats(one.name, each.shape, each.stride(), each.element_size())
             tally = _Tally(one._replace(shape=both[0].shape, dtype=both[0].dtype), tolerance, brief)
             tally.add(0, *both)
             if (found := tally.difference()) is not None:
@@ -155,6 +157,8 @@ def compare(
 
 def _values_of(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the values of two tensors that have them at the same places; None if they have not."""
+    if any(each.is_nested or each.is_meta for each in (a, b)):
+        return None
     *places, values = _places_and_values(a)
     *others, other_values = _places_and_values(b)
     same = a.layout == b.layout and len(places) == len(others) and all(map(torch.equal, places, others))
