@@ -423,12 +423,6 @@ UNNEEDED = Reason(
 #: Pickles that both load as different objects: `says` is where they differ.
 DIFFERENT = (
     Reason(
-        "functions of torch as values",
-        r"<function (rebuild|get)_\w+ at .* and <function _(rebuild|get)_",
-        "a file gets the checked version of the function; torch.save never writes a function as a value",
-        lambda: _pickle(name("torch._utils", "_rebuild_tensor_v2")),
-    ),
-    Reason(
         "storage classes as values",
         r"torch\.serialization\.StorageType",
         "torch's reader returns a substitute; zerocopy returns the class, as with weights_only=False",
