@@ -70,7 +70,7 @@ std::string spelled(const Value& key, std::size_t place) {
     case Kind::tuple: {
       const auto& items = key.as<Sequence>().items;
       if (auto text = repr_of_tuple({items.begin(), items.size()})) return *std::move(text);
-      return "#" + std::to_string(place);
+      [[fallthrough]];
     }
     default:
       return "#" + std::to_string(place);

@@ -68,7 +68,7 @@ std::optional<std::uint64_t> find_end_record(ByteSpan tail) {
   return found;
 }
 
-// Returns zero if there is no end record, or if its comment has no end.
+// Returns zero if there is no end record, or if its comment reaches the end of the file.
 std::uint64_t bytes_behind_last_end_record(ByteSpan tail) {
   for (std::size_t at = tail.size() - kEndSize; at != 0; --at) {
     Cursor cursor(tail.subspan({at, kEndSize}), "zip end record");

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.exit(2, f"{_public_names.missing_torch(f'zerocopy {words[0]}')}\n")
     except BrokenPipeError:
         output.silence_stdout()
-        return 141
+        return 141  # reading.BROKEN_PIPE, whose module takes longer to import
     except output.OutputError as error:
         output.silence_stdout()
         parser.exit(2, f"zerocopy: standard output: {error.strerror}\n")
