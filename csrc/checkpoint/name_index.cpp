@@ -16,7 +16,8 @@ namespace {
 constexpr std::uint64_t kTimes = 64;
 constexpr std::uint64_t kLeafCost = 64;
 constexpr std::uint64_t kBranchCost = 16;
-// A tensor that the pickle refers to again takes two bytes there, and half a kilobyte in a listing.
+// A tensor, a storage or another object that the pickle refers to again takes two bytes there, and
+// half a kilobyte in a listing.
 constexpr std::uint64_t kAgainCost = 1536;
 // Listings escape, join and copy names, so their fixed part is smaller.
 constexpr std::uint64_t kFixedOfNames = std::uint64_t{16} << 20U;
@@ -77,6 +78,12 @@ std::string spelled(const Value& key, std::size_t place) {
   }
 }
 
+// Returns the tensor of a leaf or of its parameter, its storage or other object; null of plain values.
+const Node* object_of(const Value& leaf) {
+  if (const Tensor* tensor = NameIndex::dense(leaf)) return tensor;
+  return leaf.is(Kind::storage) || leaf.is(Kind::object) ? &leaf.node() : nullptr;
+}
+
 }  // namespace
 
 bool BranchPath::is_branch(const Value& value) {
@@ -106,7 +113,7 @@ void BranchPath::leave(const Node& branch) {
 NameIndex::NameIndex(const Document& document)
     : leaf_budget_(document.text().size(), kTooMany, kTimes),
       name_budget_(document.text().size(), kTooMany, kTimes, kFixedOfNames),
-      seen_(document.tensors.size()),
+      seen_(document.slots()),
       branch_path_(document),
       by_name_(document.tensors.size()) {  // other leaves are usually few
   leaves_.reserve(document.tensors.size());
@@ -152,9 +159,9 @@ void NameIndex::add_leaf(std::string_view name, const Value& value) {
   leaf_budget_.charge(kLeafCost);
   // pickle writes an integer again wherever it is used.
   if (value.is(Kind::big_integer)) leaf_budget_.charge(value.as<Blob>().bytes.size());
-  if (const Tensor* tensor = dense(value)) {
-    if (seen_[tensor->index]) leaf_budget_.charge(kAgainCost);
-    seen_[tensor->index] = true;
+  if (const Node* object = object_of(value)) {
+    if (seen_[object->slot]) leaf_budget_.charge(kAgainCost);
+    seen_[object->slot] = true;
   }
   std::string_view free = name.data() == nullptr ? std::string_view("") : name;
   for (int i = 2; !by_name_.insert(free, leaves_.size()).second; ++i) {

@@ -66,7 +66,7 @@ class NameIndex {
 
   Budget leaf_budget_;
   Budget name_budget_;
-  std::vector<bool> seen_;  // by the index of the tensor
+  std::vector<bool> seen_;  // by slot
   BranchPath branch_path_;
   std::vector<Leaf> leaves_;
   std::deque<std::string> kept_;

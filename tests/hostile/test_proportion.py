@@ -138,6 +138,7 @@ FILES: dict[str, Callable[[Path], Path]] = {
     "500 000 times one tensor": saved(
         again(tensor(storage("0", "ByteStorage", numel=1), 0, (1,)), 500_000), {"0": bytes(1)}
     ),
+    "900 000 times one storage": saved(again(storage("0", "ByteStorage", numel=1), 900_000), {"0": bytes(1)}),
     "60 000 times one dict with a long key": saved(
         again({"k" * 1000: tensor(storage("0", "ByteStorage", numel=1), 0, (1,))}, 60_000), {"0": bytes(1)}
     ),

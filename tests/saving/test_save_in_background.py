@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import strategies
 import torch
-from background_saves import LARGE, StoppedWriters, process_of, without_unnamed_files
+from background_saves import LARGE, LARGEST, StoppedWriters, process_of, without_unnamed_files
 from conftest import Child, Saver, stock_load
 from equality import assert_same
 from hypothesis import HealthCheck, given, settings
@@ -252,7 +252,7 @@ def test_mode_bits_and_links_stay(tmp_path: Path, writer: str) -> None:
 
 def test_the_later_save_to_a_path_wins(tmp_path: Path, stopped: StoppedWriters) -> None:
     path = tmp_path / "model.pt"
-    first, *later = [zerocopy.save([LARGE, number], path, wait=False) for number in (1, 2, 3)]
+    first, *later = [zerocopy.save([LARGEST, number], path, wait=False) for number in (1, 2, 3)]
     stopped.go_on(*later)
     assert not path.exists()
     stopped.go_on()
@@ -263,7 +263,7 @@ def test_the_later_save_to_a_path_wins(tmp_path: Path, stopped: StoppedWriters) 
 
 def test_the_later_save_wins_when_the_earlier_one_is_killed(tmp_path: Path, stopped: StoppedWriters) -> None:
     path = tmp_path / "model.pt"
-    first, later = (zerocopy.save([LARGE, number], path, wait=False) for number in (1, 2))
+    first, later = (zerocopy.save([LARGEST, number], path, wait=False) for number in (1, 2))
     stopped.go_on(later)
     os.kill(process_of(first), signal.SIGKILL)
     later.wait()
@@ -278,7 +278,7 @@ def test_a_save_that_waits_comes_behind_those_in_the_background(
 ) -> None:
     path, link = tmp_path / "model.pt", tmp_path / "link.pt"
     link.symlink_to(path)
-    first = zerocopy.save([LARGE, 1], link, wait=False)
+    first = zerocopy.save([LARGEST, 1], link, wait=False)
 
     def save() -> None:
         if kind == "Writer":

@@ -14,7 +14,8 @@ import torch
 from zerocopy import Saving, _core
 from zerocopy.saving import saves_under_way
 
-LARGE = torch.ones(8 << 20, dtype=torch.uint8)  # takes longer to write than a process takes to be stopped
+LARGE = torch.ones(8 << 20, dtype=torch.uint8)
+LARGEST = torch.ones(64 << 20, dtype=torch.uint8)  # written for longer than it takes to stop a process
 
 
 class StoppedWriters:

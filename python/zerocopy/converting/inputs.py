@@ -7,7 +7,6 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -21,7 +20,8 @@ from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer
 from zerocopy.lazy.selection import Selection
-from zerocopy.lazy.tensor_info import TensorInfo
+from zerocopy.lazy.tensor_info import TensorInfo, device_of
+from zerocopy.loading.objects import builder
 from zerocopy.loading.objects.stubs import Stub
 from zerocopy.saving.mapped_files import FileExtent
 
@@ -31,6 +31,7 @@ Keep = str | Sequence[str] | Callable[[str], bool]
 METADATA = "safetensors_metadata"
 
 _PICKLED = ("zip", "legacy", "hdf5")
+_CPU = torch.device("cpu")
 
 
 class SourceTensor:
@@ -44,20 +45,22 @@ class SourceTensor:
         Its name there.
     """
 
+    __slots__ = "_checkpoint", "_name"
+
     def __init__(self, opened: Checkpoint, name: str) -> None:
         self._checkpoint, self._name = opened, name
 
-    @cached_property
+    @property
     def layer(self) -> FileLayer:
         """The file that it is in."""
         return cast(FileLayer, self._checkpoint.layer_of(self._name))
 
-    @cached_property
+    @property
     def info(self) -> TensorInfo:
         """The facts that the file states."""
         return self._checkpoint.info(self._name)
 
-    @cached_property
+    @property
     def entry(self) -> _C.TensorEntry:
         """The further facts that the core has."""
         return self.layer.entry(self._name)
@@ -65,13 +68,21 @@ class SourceTensor:
     @property
     def storage(self) -> tuple[str, str] | None:
         """A value that tensors over one storage share. None if the tensor does not have one storage."""
-        return (self.layer.path, self.info.storage) if self.info.storage else None
+        storage = self.info.storage
+        return (self.layer.path, storage) if storage else None
 
     @property
     def begin(self) -> int:
         """The byte at which it begins in its file, or in its storage where no file has it as it is."""
-        in_storage = self.entry.storage_offset * _torch.element_size(self.info.dtype)
-        return in_storage if self.entry.offset is None else self.entry.offset
+        entry = self.entry
+        in_storage = entry.storage_offset * _torch.element_size(builder.dtype(entry.dtype))
+        return in_storage if entry.offset is None else entry.offset
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether its bytes are used where they lie in the file: they are a CPU tensor's, and as memory has them."""
+        entry = self.entry
+        return entry.is_mapped and device_of(entry.location) == _CPU
 
     def placeholder(self) -> torch.Tensor:
         """Return a tensor that is not read yet."""
@@ -198,7 +209,7 @@ class Sources:
             for dropped, kept in _recorded_ties(tensors, metadata).items():
                 tensors[dropped] = tensors[kept]
                 del metadata[dropped]
-            leaves = tensors | others
+            leaves = itertools.chain(tensors, others)
             doubles |= {name: None for name in leaves if name in self.tensors or name in self.others}
             doubles |= {
                 name: None for name in metadata if self.metadata.get(name, metadata[name]) != metadata[name]
@@ -254,14 +265,15 @@ def _file_layers(opened: Checkpoint) -> Iterator[FileLayer]:
 
 def _others_and_metadata(opened: Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the leaves that are not tensors, and the metadata of the files."""
-    said = opened.metadata()
-    leaves = {name for layer in opened.layers for name in layer.other_names()}
-    metadata = {name: value for name, value in said.items() if name not in leaves}
+    others: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for layer in _file_layers(opened):
+        others |= layer.others()
+        metadata |= layer.attached()
         if layer.container in _PICKLED:  # it may have been converted from a .safetensors file
             attached = getattr(layer.build(None), METADATA, None)
             metadata |= attached if isinstance(attached, dict) else {}
-    return {name: said[name] for name in said if name in leaves}, metadata
+    return others, {name: value for name, value in metadata.items() if name not in others}
 
 
 def _recorded_ties(tensors: dict[str, SourceTensor], metadata: dict[str, Any]) -> dict[str, str]:

@@ -37,7 +37,6 @@ SUFFIXES = (*PICKLED, SAFETENSORS, *hdf5.SUFFIXES)
 
 _FORMAT = {"format": "pt"}  # the framework: transformers and accelerate refuse some files without this entry
 _ALIGNMENT = 64  # of storages in .pt, as torch has it
-_CPU = torch.device("cpu")
 _logger = logging.getLogger("zerocopy")
 
 
@@ -211,10 +210,11 @@ def _units(sources: Sources, dtype: torch.dtype | None) -> list[tuple[list[str],
         sizes, whole = [], 0
         for name in names:
             tensor = sources.tensors[name]
-            if tensor.storage and cast_dtype(tensor.info.dtype, dtype) == tensor.info.dtype:
+            info = tensor.info
+            if info.storage and cast_dtype(info.dtype, dtype) == info.dtype:
                 whole = tensor.entry.storage_nbytes
             elif name not in ties:
-                sizes.append(_converted_size(tensor.info, dtype))
+                sizes.append(_converted_size(info, dtype))
         units.append((names, whole + sum(sizes)))
     return units
 
@@ -246,9 +246,7 @@ def _counted(job: Job, plan: Plan) -> Counted:
 def _sources_of_objects(job: Job) -> Sources:
     """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
     sources = job.sources()
-    if job.dtype is None and all(
-        tensor.entry.is_mapped and tensor.info.device == _CPU for tensor in sources.tensors.values()
-    ):
+    if job.dtype is None and all(tensor.is_mapped for tensor in sources.tensors.values()):
         return sources
     with sources:
         pass

@@ -232,7 +232,11 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         dict of str to object
             By dotted names. Of a ``.safetensors`` file, its metadata.
         """
-        return {name: value for layer in self.layers for name, value in layer.metadata().items()}
+        lowest, *above = self.layers
+        said = lowest.metadata()
+        for layer in above:
+            said |= layer.metadata()
+        return said
 
     @property
     def path(self) -> str:

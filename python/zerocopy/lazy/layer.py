@@ -94,12 +94,22 @@ class FileLayer:
         names = [*self._native.other_names(), *self._stubs]
         return [name for name in names if self._is_chosen(name)]
 
+    def others(self) -> dict[str, Any]:
+        """Return the leaves that are not tensors, in file order."""
+        names = self.other_names()
+        with error_context.naming(self.path):
+            return dict(zip(names, self._native.leaves(names, self._file.objects), strict=True))
+
+    def attached(self) -> dict[str, Any]:
+        """Return what the file says beside its leaves."""
+        with error_context.naming(self.path):
+            return self._native.metadata(self._file.objects) or {}
+
     def metadata(self) -> dict[str, Any]:
         """Return what the file says beside its tensors."""
-        native, names = self._native, self.other_names()
-        with error_context.naming(self.path):
-            said: dict[str, Any] = native.metadata(self._file.objects) or {}
-            return said | dict(zip(names, native.leaves(names, self._file.objects), strict=True))
+        said = self.attached()
+        said |= self.others()
+        return said
 
     def tensor(self, name: str) -> torch.Tensor:
         """Return a placeholder: the one that was made before, if it is alive."""
@@ -152,7 +162,7 @@ class FileLayer:
             entry.storage,
             device_of(entry.location),
             entry.requires_grad,
-            self._over_storage[entry.storage].beside(name),
+            over.beside(name) if (over := self._over_storage.get(entry.storage)) else (),
         )
 
     def shapes(self) -> Iterator[tuple[str, torch.Size, torch.dtype]]:
@@ -211,12 +221,12 @@ class FileLayer:
 
     @cached_property
     def _over_storage(self) -> dict[str, Tied]:
-        """Names of tensors by their storage."""
+        """Names of tensors by their storage, where it has several."""
         over = defaultdict(list)
         for name, entry in zip(self._native.names(), self._native.outlines(), strict=True):
             if self._is_chosen(name):
                 over[entry.storage].append(name)
-        return {storage: Tied(names) for storage, names in over.items()}
+        return {storage: Tied(names) for storage, names in over.items() if len(names) > 1}
 
 
 class TensorsLayer:

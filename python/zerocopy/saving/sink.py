@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from zerocopy.process.os_errors import CUT, naming
 
 PIECE = 16 << 20
+_BEGUN_TOGETHER = 1 << 20
 _SYNC_FILE_RANGE_WRITE = 2
 
 #: Called with the bytes that were written since the last call.
@@ -55,6 +56,7 @@ class FileSink:
 
     def __init__(self, descriptor: int, name: str) -> None:
         self.position = 0
+        self._begun = 0  # up to here the disk was told to write
         self._descriptor, self._name = descriptor, name
 
     def write(self, data: memoryview, written: Written = unnoticed) -> None:
@@ -118,9 +120,12 @@ class FileSink:
         return done
 
     def _advance(self, size: int) -> None:
-        # The disk begins to write now, not when all is there: else it would do nothing until the fsync.
-        begin_writing(self._descriptor, self.position, size)
+        # The disk begins to write now, not when all is there: else it would do nothing until the fsync. It is told of
+        # small pieces together, since it writes whole blocks.
         self.position += size
+        if self.position - self._begun >= _BEGUN_TOGETHER:
+            begin_writing(self._descriptor, self._begun, self.position - self._begun)
+            self._begun = self.position
 
 
 # linux/fs.h: _IOW(0x94, 13, struct file_clone_range)
