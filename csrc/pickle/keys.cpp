@@ -26,6 +26,8 @@ class KeyCheck {
         return count(depth);
       case Kind::complex:
       case Kind::device:
+      case Kind::tensor:  // hashed by identity
+      case Kind::parameter:
         return count(depth);
       case Kind::tuple:
       case Kind::size:

@@ -313,7 +313,7 @@ REFUSED = (
         lambda: _pickle(_sparse_out_of_range()),
     ),
     Reason(
-        "dict keys: integers over 64 bytes, functions, classes, tensors",
+        "dict keys: integers over 64 bytes, functions, classes",
         "a key of too large an integer|a key of an unusual type|a key of too many",
         "each use hashes the key, and a few bytes can repeat the use",
         lambda: _pickle({1 << 600: 1}),

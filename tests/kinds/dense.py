@@ -127,6 +127,12 @@ def parameter_and_views() -> dict[str, Any]:
     return {"p": parameter, "data": parameter.data, "row": parameter.detach()[1], "again": parameter}
 
 
+def tensors_as_keys() -> dict[str, Any]:
+    parameter, buffer = torch.nn.Parameter(base(2, 3)), base(4)
+    state = {parameter: {"step": 1, "mean": base(2)}, buffer: 2, (buffer, "of a tuple"): 3}
+    return {"weight": parameter, "state": state, "buffer": buffer}
+
+
 def tensor_and_storages() -> list[Any]:
     whole = base(4)
     typed = whole.storage()
@@ -139,6 +145,7 @@ TIES = Group(
         Kind("the same tensor in several places", twice),
         Kind("overlapping views of one storage", overlapping),
         Kind("a parameter, its data and a view", parameter_and_views),
+        Kind("tensors as keys", tensors_as_keys),
         Kind("tied modules", lambda: tied_module().state_dict()),
         Kind("a tensor and its storages", tensor_and_storages),
         Kind("empty views of one storage", lambda: [(whole := base(4))[:0], whole[2:2], whole]),

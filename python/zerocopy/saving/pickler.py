@@ -134,8 +134,9 @@ class StoredTensorReplacer:
             return items
         if isinstance(value, dict):
             entries = self._noted(value, copy.copy(value))
+            entries.clear()
             for key, item in value.items():
-                entries[key] = self.of(item)
+                entries[self.of(key)] = self.of(item)
             return entries
         if type(value) is tuple or hasattr(value, "_fields"):
             parts = [self.of(item) for item in value]

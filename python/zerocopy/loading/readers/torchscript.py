@@ -39,11 +39,8 @@ _NUMBER = "0"
 _PICKLES = f".data/ts_code/{_NUMBER}/"
 _CODE = ".data/ts_code/code/"
 
-# Messages of the safe machine about unsupported values, and their meaning in a program.
-_ODD = {
-    "a key of an unusual type": "a dictionary with tensors for keys",
-    "storages of class": "tensors of a type that zerocopy does not know",
-}
+# Of the safe machine's message about a dtype that zerocopy does not know.
+_UNKNOWN_DTYPE = "storages of class"
 
 _MAX_CODE = 1 << 30  # bytes, of all sources together
 
@@ -118,10 +115,9 @@ def _pickle(archive: _C.Archive, name: bytes, folder: bytes) -> tuple[bytes, dic
     except pickle.UnpicklingError as error:  # an opcode that data has no use for
         raise FormatError(str(error)) from None
     except UnsupportedError as error:
-        for said, meaning in _ODD.items():
-            if said in str(error):
-                raise StockOnlyError(f"{name.decode()} has {meaning}") from None
-        raise
+        if _UNKNOWN_DTYPE not in str(error):
+            raise
+        raise StockOnlyError(f"{name.decode()} has tensors of a type that zerocopy does not know") from None
     made = {key: storage for key, storage in storages if storage is not None}
     if len(made) < len(storages):
         raise StockOnlyError("it has tensors of the meta device")
