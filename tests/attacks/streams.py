@@ -176,7 +176,7 @@ _CONTENT = (
     broken("list in a tuple as a key", b"}]\x85Ns."),
     stream("list in a set", PROTO_4 + b"\x8f(]\x90."),
     stream("list in a frozenset", PROTO_4 + b"(]\x91."),
-    stream("tensor as a key", pickle(Code(EMPTY_DICT + tensor() + b"Ns")), Expected.UNSUPPORTED),
+    stream("tensor as a key", pickle(Code(EMPTY_DICT + tensor() + b"Ns")), Expected.LOADS),
     stream("tuple that holds itself", PROTO + b"]q\0\x85q\1h\0h\1a" + b"h\1.", Expected.UNSUPPORTED),
     stream(
         "tuple that holds itself, with POP",
