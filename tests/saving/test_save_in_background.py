@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import io
@@ -642,11 +643,8 @@ def test_a_program_that_is_killed_has_saved(tmp_path: Path) -> None:
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path), ""], stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
-        try:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
             end = os.pidfd_open(int(program.stdout.readline()))
-        except ProcessLookupError:
-            pass
-        else:
             poll = select.poll()
             poll.register(end, select.POLLIN)
             assert poll.poll(60_000)

@@ -225,8 +225,8 @@ def test_used_in_another_way(tmp_path: Path) -> None:
         for call in (writer.save, writer.store_early):
             with pytest.raises(RuntimeError, match="save once"):
                 call(torch.ones(1))
-    with pytest.raises(RuntimeError, match="in one with block"), writer:
-        pass
+    with pytest.raises(RuntimeError, match="in one with block"):
+        writer.__enter__()
     with pytest.raises(ValueError, match="power of two"):
         zerocopy.Writer(tmp_path / "model.pt", alignment=65)
     assert stock_load(tmp_path / "model.pt").item() == 1

@@ -42,7 +42,7 @@ class Base:
         return "method", value
 
 class Derived(Base):
-    pass
+    """A class that has all from its base."""
 
 class Overriding(Base):
     @classmethod

@@ -134,9 +134,10 @@ class StoredTensorReplacer:
             return items
         if isinstance(value, dict):
             entries = self._noted(value, copy.copy(value))
+            pairs = [(self.of(key), self.of(item)) for key, item in value.items()]
             entries.clear()
-            for key, item in value.items():
-                entries[self.of(key)] = self.of(item)
+            for key, item in pairs:
+                entries[key] = item
             return entries
         if type(value) is tuple or hasattr(value, "_fields"):
             parts = [self.of(item) for item in value]
