@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import tracemalloc
 import warnings
@@ -61,6 +62,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let workers begin files in the order of collection, not with those of the most tests."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+    if not hasattr(config, "workerinput"):  # workers of one run share the folder
+        _use_runtime_folder_of_our_own(config)
+
+
+def _use_runtime_folder_of_our_own(config: pytest.Config) -> None:
+    """Keep tests away from the user's own model server and fork servers, which they would see and stop."""
+    folder = tempfile.mkdtemp(prefix="run-")  # short: the address of a socket is
+    patch = pytest.MonkeyPatch()
+    patch.setenv("XDG_RUNTIME_DIR", folder)
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    config.add_cleanup(patch.undo)
 
 
 def pytest_collection_finish() -> None:

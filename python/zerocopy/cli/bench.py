@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import errno
 import functools
+import gc
 import importlib.util
 import inspect
 import json
@@ -186,6 +187,7 @@ def _measure(load: Callable[[], Any]) -> dict[str, Any]:
     # A forked process has none of the threads that torch's parent may have started, and would wait for them.
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    gc.collect()  # what the parent has left would be freed meanwhile, and taken for the loader's
     before = _private()
     start = time.perf_counter()
     try:
