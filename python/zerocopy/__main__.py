@@ -22,11 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request = parse(words[1:])
         if request is not None:
             from zerocopy.launch import client
-            from zerocopy.process import log_level
 
-            set_log_level(request.verbosity)
             with contextlib.suppress(ValueError):  # the command reports it
-                log_level.configure()
+                set_log_level(request.verbosity)
 
             reason = client.hand_over(request)
             import logging

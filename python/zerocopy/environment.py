@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import sys
-from pathlib import Path
 
 _TRUE = frozenset({"1", "y", "yes", "true"})
 _ON = _TRUE | {"on"}
@@ -49,6 +48,8 @@ def threads(default: int) -> int:
 @functools.cache
 def torch_version() -> str:
     """Return torch's ``__version__`` without importing torch, which takes a second; "" where there is none."""
+    from pathlib import Path  # only here: it takes milliseconds
+
     if "torch" in sys.modules:
         return str(sys.modules["torch"].__version__)
     spec = importlib.util.find_spec("torch")

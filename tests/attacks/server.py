@@ -40,7 +40,7 @@ LOADERS = ("zerocopy", "torch", "trusting")
 
 #: Limit of torch itself for any file: beyond it the answer is "out of memory" or "hangs".
 TORCH_MEMORY = 512 * MEBIBYTE
-TORCH_SECONDS = 3
+TORCH_SECONDS = 1
 #: How much longer the same takes under a sanitizer.
 SLOWNESS = 5 if SANITIZED else 1
 #: How much more memory: around each allocation lies some that nobody may touch.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import sysconfig
 import time
@@ -152,3 +153,33 @@ print(re.findall("Private_Dirty: +([0-9]+)", rollup)[0], len(os.listdir(f"/proc/
     assert place.was_warm, place.reason
     assert threads == 1
     assert kilobytes < 30_000
+
+
+def test_what_python_is_told_to_print_of_imports_stays_out_of_other_starts(place: Place) -> None:
+    """A package that prints in one way of starting Python can be imported ahead in another."""
+    (place.folder / "site-packages").mkdir()
+    (place.folder / "site-packages" / "warns.py").write_text(
+        "import warnings\nwarnings.warn('old', DeprecationWarning)\n"
+    )
+    place.environment["PYTHONPATH"] = str(place.folder / "site-packages")
+    text = "import warns; print(warns.__name__)"
+    place.prepare(text)
+    place.run(WARM, text, PYTHONPROFILEIMPORTTIME="1")
+    for variables, excluded in (({"PYTHONWARNINGS": "always"}, ["warns"]), ({}, [])):
+        place.run(WARM, text, **variables)
+        place.wait()
+        for found in place.servers():
+            os.kill(found["pid"], signal.SIGKILL)
+        place.run(WARM, text, **variables)
+        place.wait()
+        assert place.run(WARM, text, **variables).stdout == "warns\n"
+        assert place.was_warm, place.reason
+        assert [found["excluded"] for found in place.servers() if found["starts"]] == [excluded]
+
+
+def test_torch_program_that_ends_slowly_is_silent(place: Place) -> None:
+    """An object with a finalizer has the interpreter take all apart, torch's own operators too."""
+    text = "import torch\nclass A:\n    def __del__(self): print('gone')\nprint(torch.ones(2)); a = A()"
+    place.prepare(text)
+    place.assert_same(text)
+    assert place.was_warm, place.reason

@@ -15,7 +15,6 @@ from zerocopy import environment
 from zerocopy.launch import circumstances, program
 from zerocopy.launch.recording import Recorder
 from zerocopy.launch.request import Request, named, set_log_level
-from zerocopy.process import log_level
 
 DESCRIPTION = """
 Runs an unchanged program as python would. When the program imports torch, torch.load is replaced by a function that
@@ -62,12 +61,11 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     """Run the program to its end. Its exceptions go on to the interpreter."""
     words = named(options.program[options.program[0] == "--" :], options.module)
     name, *arguments = words
-    set_log_level(options.verbose)
     try:
-        log_level.configure()
+        set_log_level(options.verbose)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    if options.warm and not environment.is_disabled():
+    if options.warm and not environment.is_disabled() and not circumstances.reports_imports():
         try:
             Recorder(Request(words, options.module, options.share), circumstances.own_path())
         except OSError as error:

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from zerocopy.launch import circumstances, ending, program, records
@@ -41,27 +41,33 @@ def prepared(
     body: dict[str, Any],
     descriptors: list[int],
     record: records.Record,
-    modules: frozenset[str],
+    modules: Sequence[str],
 ) -> Callable[[], object]:
     """Become what the client asked for, tell it, wait for its word; return the program. ``Refused``, ``OSError``."""
     files = [_moved(number, body) for number in descriptors]
     frames.close_all(descriptors)
-    go, *rest = files
+    checked, go, *rest = files
     become(body, rest, record.set_by_imports)
-    ending.leave_loaded(modules)
+    ending.leave_loaded()
     request = Request(body["words"], body["is_module"], body["share"])
     recorder = Recorder(request, circumstances.own_path(), record, modules)
     del recorder  # the interpreter's end calls it
     run = program.prepared(request.words[0], request.words[1:], request.is_module)
     require_no_shadows([sys.path[0], *body["ahead"]] if not sys.flags.safe_path else body["ahead"])
     program.patch_this_process(request.share)
+    _wait_for_word(checked)
     frames.send(connection, {"ready": os.getpid()})
-    word = os.read(go, 1)
-    os.close(go)
+    _wait_for_word(go)
     connection.close()
+    return run
+
+
+def _wait_for_word(descriptor: int) -> None:
+    """Wait until the other end of a pipe says that all is well, and end without it."""
+    word = os.read(descriptor, 1)
+    os.close(descriptor)
     if word != b"g":
         os._exit(1)
-    return run
 
 
 def become(body: dict[str, Any], descriptors: list[int], set_by_imports: dict[str, str | None]) -> None:

@@ -80,6 +80,7 @@ _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 _CONFINEMENT = ("Cap", "NoNewPrivs", "Seccomp")
 #: Stands for the program's arguments, where an import has looked at ``sys.argv``.
 ARGUMENTS = "sys.argv"
+_OF_WARNINGS = ("bytes_warning", "debug", "dev_mode", "warn_default_encoding")
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
@@ -157,6 +158,18 @@ def describe(
 def _options() -> list[tuple[str, str | bool]]:
     """Return the ``-X`` options; that for developers is among the flags, however it was set."""
     return sorted(item for item in sys._xoptions.items() if item[0] != "dev")
+
+
+def wanted_warnings() -> str:
+    """Return the options of Python by which imports may print: a record made with them holds for them alone."""
+    flags = [f"{name}={value}" for name in _OF_WARNINGS if (value := getattr(sys.flags, name, 0))]
+    return "".join(f" {option}" for option in (*flags, *(f"-W{text}" for text in sys.warnoptions)))
+
+
+def reports_imports() -> bool:
+    """Return whether Python prints a line for each import."""
+    is_timed = "importtime" in sys._xoptions or os.environ.get("PYTHONPROFILEIMPORTTIME")
+    return bool(sys.flags.verbose or is_timed)
 
 
 def _namespace(name: str) -> str:

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from zerocopy.launch import circumstances, records
@@ -49,7 +48,7 @@ def hand_over(request: Request) -> str:
         described = circumstances.describe(
             path, os.environ, record.variables, record.modules, request.words, request.share
         )
-        connection = sockets.connect(Path(records.socket_of(described)), _PATIENCE)
+        connection = sockets.connect(records.socket_of(described), _PATIENCE)
         if connection is None:
             return "no fork server is running for it"
     except (OSError, ServerError, records.UnsafeFolderError) as error:

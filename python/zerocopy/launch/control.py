@@ -35,7 +35,7 @@ def stop_all() -> list[int]:
 
 def _ask(place: str, op: str) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, FrameError, ServerError, KeyError):
-        connection = sockets.connect(Path(place), _TIMEOUT)
+        connection = sockets.connect(place, _TIMEOUT)
         if connection is None:
             Path(place).unlink(missing_ok=True)
             return None

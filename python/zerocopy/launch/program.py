@@ -22,6 +22,7 @@ from typing import Any
 
 import zerocopy
 from zerocopy import environment
+from zerocopy.launch import ending
 from zerocopy.process import descendants, import_hook, log_level
 
 _OWN = os.path.join(os.path.dirname(__file__), "")  # noqa: PTH118, PTH120
@@ -31,7 +32,9 @@ def run(start: Callable[[], object]) -> None:
     """Run a prepared program to its end. Its exceptions go on to the interpreter, without frames of this package."""
     try:
         start()
-    except SystemExit:
+        ending.note_exit_code(None)
+    except SystemExit as error:
+        ending.note_exit_code(error.code)
         raise
     except BaseException as error:
         hide_own_frames(error)

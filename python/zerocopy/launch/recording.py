@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import json
 import os
 import signal
 import site
 import sys
 import sysconfig
+from collections.abc import Sequence
 
 from zerocopy.launch import circumstances, records
 from zerocopy.launch.request import Request, doubt_of_record
@@ -30,8 +32,8 @@ class Recorder:
         ``sys.path`` at the start, without the entry of this command's own folder.
     preloaded : Record or None
         The record whose modules were there before the program began.
-    there_before : frozenset of str
-        The names of all modules of the fork server. It needs some itself: the next one will have them too.
+    there_before : sequence of str
+        The names of all modules of the fork server, in order. It needs some itself: the next one will have them too.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class Recorder:
         request: Request,
         path: list[str],
         preloaded: records.Record | None = None,
-        there_before: frozenset[str] = frozenset(),
+        there_before: Sequence[str] = (),
     ) -> None:
         self._request, self._path, self._preloaded = request, path, preloaded
         self._there_before = there_before
@@ -81,7 +83,7 @@ class Recorder:
 
     def _record(self, before: records.Record) -> records.Record:
         """Return the record after this run. Modules that this run did not need stay: other arguments may need them."""
-        found = [*before.modules, *_modules(self._there_before.union(before.modules))]
+        found = [*before.modules, *_modules(self._there_before, before.modules)]
         changed = {
             name
             for name in {*os.environ, *self._environment} - {descendants.VARIABLE, descendants.PATH}
@@ -91,11 +93,17 @@ class Recorder:
         return before._replace(modules=found, set_by_program=sorted(changed - by_imports), doubt="")
 
 
-def _modules(known: frozenset[str]) -> list[str]:
-    """Return further modules of the standard library and of site-packages that are imported here, in order."""
-    further = [(name, module) for name, module in list(sys.modules.items()) if name not in known]
-    if not further:
+def _modules(there_before: Sequence[str], recorded: Sequence[str]) -> list[str]:
+    """Return further modules of the standard library and of site-packages that are imported here, in order.
+
+    Those after the last that was there before: to look at a name copies the page of it from the fork server.
+    """
+    last = there_before[-1:]
+    names = list(itertools.takewhile(lambda name: name not in last, reversed(sys.modules)))
+    if not names:
         return []
+    known = {*there_before, *recorded}
+    further = [(name, sys.modules[name]) for name in reversed(names) if name not in known]
     folders = library_folders()
     own = (f"{os.path.dirname(os.path.dirname(__file__))}/",)  # noqa: PTH120
     found = []

@@ -51,7 +51,7 @@ class Request(NamedTuple):
         """The name that its record is kept under."""
         program, here = self.words[0], os.getcwd()  # noqa: PTH109
         words = f"-m {program} in {here}" if self.is_module else os.path.normpath(os.path.join(here, program))  # noqa: PTH118
-        return f"{sys.prefix}: {words}"
+        return f"{sys.prefix}{circumstances.wanted_warnings()}: {words}"
 
 
 def named(words: list[str], is_module: bool) -> list[str]:
@@ -92,9 +92,13 @@ def parse(words: list[str]) -> Request | None:
 
 
 def set_log_level(verbosity: int) -> None:
-    """Have this process, and those that it starts, log at INFO for one ``-v``, at DEBUG for two."""
+    """Have this process, and those that it starts, log at INFO for one ``-v``, at DEBUG for two. ``ValueError``."""
     if verbosity:
         os.environ["ZEROCOPY_LOG_LEVEL"] = "INFO" if verbosity == 1 else "DEBUG"
+    if os.environ.get("ZEROCOPY_LOG_LEVEL"):
+        from zerocopy.process import log_level  # only here: logging takes milliseconds
+
+        log_level.configure()
 
 
 def doubt_of_process() -> str:
@@ -103,6 +107,8 @@ def doubt_of_process() -> str:
         return "ZEROCOPY_DISABLE is set"
     if sys.flags.inspect or sys.flags.interactive or os.environ.get("PYTHONINSPECT"):
         return "Python is to go on interactively after the program"
+    if circumstances.reports_imports():
+        return "Python is to report each import"
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return "a debugger or profiler is at work"
     if os.getsid(0) == os.getpid():
@@ -121,6 +127,8 @@ def doubt_of_record(record: Record) -> str:
     """Return why a program of this record cannot be started warm; empty if it can."""
     if record.doubt:
         return record.doubt
+    if "torch" in record.excluded:
+        return "torch cannot be imported ahead"
     unfit = _UNFIT.intersection(name.partition(".")[0] for name in record.modules)
     if unfit:
         return f"the program imports {', '.join(sorted(unfit))}"

@@ -86,6 +86,7 @@ def _serve() -> Program | None:
         if not is_ours:
             return None
         _make_room(place)
+        ending.note_what_is_loaded()
         preload.settle()
         with sockets.listen(place) as listener:
             server = _Server(listener, place, described, record, read)
@@ -141,7 +142,7 @@ class _Server:
         self._listener, self._place, self._described, self._record = listener, place, described, record
         self._clients: dict[int, _Client] = {}
         self._files = preload.Files(read)
-        self._modules = frozenset(sys.modules)
+        self._modules = tuple(sys.modules)
         self._started = self._used = time.time()
         self._starts = 0
         self._is_ending = False
@@ -269,22 +270,23 @@ class _Server:
         self, connection: socket.socket, body: dict[str, Any], descriptors: list[int]
     ) -> Program | None:
         """Fork; return the program in the child, None in this process, which keeps the connection."""
-        reason = ""
-        changed = self._files.changed()
         if body["circumstances"] != self._described:
-            reason = "the circumstances are others"
-        elif changed:
-            reason = f"{changed} has changed"
-            self._end_listening()
-        if reason:
-            raise child.Refused(reason)
+            raise child.Refused("the circumstances are others")
+        checked, word = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
         if pid == 0:
-            return self._be_child(connection, body, descriptors)
-        if preload.has_other_threads():
-            os.kill(pid, signal.SIGKILL)
-            self._end_listening()
-            raise child.Refused("a thread runs in the fork server")
+            os.close(word)
+            return self._be_child(connection, body, descriptors, checked)
+        os.close(checked)
+        with open(word, "wb", buffering=0) as file:  # noqa: PTH123
+            changed = self._files.changed()  # while the child prepares
+            reason = f"{changed} has changed" if changed else ""
+            if preload.has_other_threads():
+                reason = "a thread runs in the fork server"
+            if reason:  # without a word on it, the child ends
+                self._end_listening()
+                raise child.Refused(reason)
+            file.write(b"g")
         frames.close_all(descriptors)
         self._starts += 1
         self._used = time.time()
@@ -292,7 +294,9 @@ class _Server:
         self._selector.register(connection, selectors.EVENT_READ)
         return None
 
-    def _be_child(self, connection: socket.socket, body: dict[str, Any], descriptors: list[int]) -> Program:
+    def _be_child(
+        self, connection: socket.socket, body: dict[str, Any], descriptors: list[int], checked: int
+    ) -> Program:
         try:
             signal.set_wakeup_fd(-1)
             for number, handler in self._handlers.items():
@@ -305,7 +309,7 @@ class _Server:
             for client in self._clients.values():
                 client.connection.close()
             connection = child.moved(connection, body)
-            return child.prepared(connection, body, descriptors, self._record, self._modules)
+            return child.prepared(connection, body, [checked, *descriptors], self._record, self._modules)
         except BaseException as error:
             with contextlib.suppress(BaseException):
                 frames.send(connection, {"refused": str(error)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 Identity = tuple[int, int, int, int, int]
 #: Paths, and what is known of the files there; None: there is none.
@@ -48,14 +47,14 @@ def note(path: str, files: Files) -> bool:
     if stat.S_ISREG(status.st_mode):
         files[path] = identity(status)
     elif stat.S_ISDIR(status.st_mode):
-        for found in _within(Path(path)):
+        for found in _within(path):
             files[found] = identity_at(found)
     return True
 
 
-def _within(folder: Path) -> Iterator[str]:
+def _within(folder: str) -> Iterator[str]:
     """Yield a folder's own path and those of what is in it; of a very large one not all."""
-    yield os.fspath(folder)
+    yield folder
     count = 0
     for where, folders, names in os.walk(folder):
         for name in sorted((*folders, *names)):

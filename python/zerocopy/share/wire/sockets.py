@@ -14,16 +14,21 @@ import socket
 import stat
 import struct
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerocopy import environment
 from zerocopy.share.errors import ServerError
+
+if TYPE_CHECKING:  # a client of warm starts has no time to import it
+    from pathlib import Path
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 def path() -> Path:
     """Return the socket's path: ``ZEROCOPY_SOCKET``, else one for each release of torch in the user's own folder."""
+    from pathlib import Path
+
     named = os.environ.get("ZEROCOPY_SOCKET")
     if named:
         return Path(named).absolute()
@@ -31,6 +36,8 @@ def path() -> Path:
 
 
 def _folder() -> Path:
+    from pathlib import Path
+
     for runtime in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
         if runtime and Path(runtime).is_absolute() and os.access(runtime, os.W_OK | os.X_OK):
             return Path(runtime) / "zerocopy"
@@ -56,9 +63,9 @@ def prepare(place: Path) -> None:
     require_private(place.parent)
 
 
-def require_private(folder: Path) -> None:
+def require_private(folder: str | Path) -> None:
     """Raise ``ServerError`` unless a folder is this user's, and nobody else's."""
-    status = os.lstat(folder)  # pathlib takes a fresh client several times as long
+    status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode):
         raise ServerError(f"{folder} is not a folder, so it cannot contain a model server's socket")
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
@@ -68,10 +75,10 @@ def require_private(folder: Path) -> None:
         )
 
 
-def connect(place: Path, timeout: float) -> socket.socket | None:
+def connect(place: str | Path, timeout: float) -> socket.socket | None:
     """Connect to the server; None where none listens. ``ServerError`` where somebody else does, or might."""
     try:
-        require_private(place.parent)
+        require_private(os.path.dirname(place))  # noqa: PTH120
         status = os.lstat(place)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -110,7 +117,7 @@ def listen(place: Path) -> socket.socket:
     return listener
 
 
-def _address(place: Path) -> str:
+def _address(place: str | Path) -> str:
     address = os.fspath(place)
     if len(os.fsencode(address)) > 107:
         raise ServerError(
