@@ -104,6 +104,14 @@ def soft_links(folder: Path) -> Path:
     return folder / "f.h5"
 
 
+def chunked_datasets(folder: Path) -> Path:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "f.h5", "w", libver="latest") as file:
+        for i in range(2000):
+            file.create_dataset(f"{i % 20}/{i}", data=[0.5], chunks=(1,))
+    return folder / "f.h5"
+
+
 def repeated_chunk(folder: Path) -> Path:
     """One chunk of 2^28 elements over a single one."""
     part = torch.zeros(1).as_strided((1 << 14, 1 << 14), (0, 0))
@@ -147,6 +155,7 @@ FILES: dict[str, Callable[[Path], Path]] = {
         {"weight": tensor(None, 0, (1 << 30,), (0,))}, {"0": bytes(4)}
     ),
     "5000 links with long paths": soft_links,
+    "2000 datasets in chunks": chunked_datasets,
     "a chunk that repeats its element": repeated_chunk,
 }
 

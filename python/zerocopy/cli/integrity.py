@@ -133,7 +133,7 @@ def check(
 def _check_foreign(file: OpenFile, record: Record, hashed: bool) -> Checked:
     one = _Check(record, hashed, False)
     try:
-        for piece in record.pieces(file):
+        for piece in record.pieces(file) if hashed or record.foreign is None else record.foreign.written():
             one.take(piece)
     except FormatError as error:
         one.fail(f"cannot be read: {escaped(str(error), _MAX_FAULT_LENGTH)}")

@@ -17,6 +17,7 @@ from zerocopy.loading.formats import hdf5
 
 if TYPE_CHECKING:
     from zerocopy._C import Listing
+    from zerocopy.loading.formats.hdf5_dataset import DatasetReader
 
 #: As the safe loader: no pickle is longer.
 MAX_PICKLE = 1 << 30
@@ -33,9 +34,7 @@ class Record(NamedTuple):
     size: int
     crc: int | None
     fault: str = ""
-    foreign: hdf5.DatasetReader | None = (
-        None  # what reads its content, if it does not lie in the file as it is
-    )
+    foreign: DatasetReader | None = None  # what reads its content, if it does not lie in the file as it is
     archive: str = ""  # the name of its archive, in a file of several
 
     @property
@@ -171,7 +170,7 @@ def datasets_of(listing: Listing) -> Iterator[Dataset]:
             continue
         size = hdf5.SIZES[dtype] * math.prod(shape)
         stored = 0 if offset is None else size
-        reader = cast("hdf5.DatasetReader | None", foreign)
+        reader = cast("DatasetReader | None", foreign)
         record = Record(
             path.decode("utf-8", "backslashreplace"), offset or 0, stored, False, size, None, "", reader
         )

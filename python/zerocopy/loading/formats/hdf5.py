@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import itertools
-import math
 import os
 import posixpath
 import weakref
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerocopy import _core
 from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.loading.formats.hdf5_dataset import DatasetReader
 from zerocopy.loading.formats.hdf5_stream import FileImage, Image, faults
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ _USER_BLOCKS = [1 << n for n in range(9, 21)]
 _DEEPEST = 100
 _MAX_LINKS = 16  # behind each other: libhdf5's own bound
 _COPIES = 4  # of a path: in the listing, the document, the names, the result
-_PIECE = 1 << 22
+# Steps through links that lie in a group's header one behind the other: each that is looked up takes as many.
+_MAX_STEPS = 1 << 26
 _MAX_DIMENSIONS = 32  # of HDF5 and of numpy, yet there may be arrays in a dataset of as many
 
 # numpy's kinds and sizes of numbers that torch has. Other datasets are not tensors.
@@ -116,7 +116,10 @@ class _Lister:
         self._places: dict[int, int] = {}  # of datasets, by their address
         self._by_path: dict[str, int] = {}
         self._groups: set[int] = set()
-        self._budget = _core.Budget(int(file.id.get_filesize()), "hdf5: paths far longer than the file")
+        self._size = int(file.id.get_filesize())
+        self._budget = _core.Budget(self._size, "hdf5: paths far longer than the file")
+        self._stored = 0  # bytes of the file that are in datasets which are read
+        self._steps = 0
         self._soft: dict[str, str] = {}  # where each leads, both from the root
         with faults(image):
             self._group(h5py.h5g.open(file.id, b"/"), "", 0)
@@ -125,21 +128,28 @@ class _Lister:
 
     def _group(self, group: Any, path: str, depth: int) -> None:
         h5 = self._h5py
-        address = h5.h5o.get_info(group).addr
-        if address in self._groups:
+        information = h5.h5o.get_info(group)
+        if information.addr in self._groups:
             raise UnsupportedError(f"hdf5: group {ascii(path)[:200]} has two names")
         if depth > _DEEPEST:
             raise UnsupportedError(f"hdf5: groups nest deeper than {_DEEPEST}")
-        self._groups.add(address)
+        self._groups.add(information.addr)
+        links: dict[bytes, tuple[int, Any]] = {}
+        group.links.iterate(lambda name, link: links.update({name: (link.type, link.u)}), info=True)
         for name in group:
             here = f"{path}/{_text(name)}" if path else _text(name)
-            kind = group.links.get_info(name).type
+            kind, address = links[name]
             if kind == h5.h5l.TYPE_SOFT:
+                self._look_up(information.hdr.nmesgs, path)
                 target = posixpath.join("/", path, _text(group.links.get_val(name)))
                 self._budget.charge(_COPIES * (len(here) + len(target)))
                 self._soft[here] = posixpath.normpath(target).lstrip("/")
             if kind != h5.h5l.TYPE_HARD:
                 continue  # external ones lead to other files
+            if address in self._places:
+                self._append(here, self.listing[self._places[address]], self._places[address])
+                continue
+            self._look_up(information.hdr.nmesgs, path)
             member = h5.h5o.open(group, name)
             if isinstance(member, h5.h5g.GroupID):
                 self._append(here, _Entry())
@@ -147,19 +157,23 @@ class _Lister:
             elif isinstance(member, h5.h5d.DatasetID):
                 self._dataset(member, here)
 
+    def _look_up(self, steps: int, path: str) -> None:
+        self._steps += steps
+        if self._steps > _MAX_STEPS:
+            raise UnsupportedError(
+                f"hdf5: group {ascii(path)[:200]} has {steps} links in a row, where each takes a search"
+            )
+
     def _append(self, path: str, entry: _Entry, same: int | None = None) -> None:
         self._budget.charge(_COPIES * (len(path) + 1))
         self._by_path[path] = len(self.listing)
         self.listing.append(entry._replace(path=path.encode(), same=same))
 
     def _dataset(self, dataset: Any, path: str) -> None:
-        first = self._places.setdefault(self._h5py.h5o.get_info(dataset).addr, len(self.listing))
-        if first < len(self.listing):
-            self._append(path, self.listing[first], first)
-        elif entry := self._entry(dataset, path):
+        entry = self._entry(dataset, path)
+        if entry is not None:
+            self._places[self._h5py.h5o.get_info(dataset).addr] = len(self.listing)
             self._append(path, entry)
-        else:
-            del self._places[self._h5py.h5o.get_info(dataset).addr]
 
     def _follow(self, path: str) -> None:
         """Take a soft link for another name of a dataset that hard links lead to, or other soft links."""
@@ -211,7 +225,10 @@ class _Lister:
             why = "the dataset is big-endian" if dtype.byteorder == ">" else "its elements are not torch's"
         if not why:
             return _Entry(dtype=named, shape=shape, offset=offset)
-        reader = DatasetReader(h5, dataset, outer, self._file, self._image)
+        self._stored += dataset.get_storage_size()
+        if self._stored > self._size:
+            raise FormatError("hdf5: datasets share bytes of the file: together they have more than the file")
+        reader = DatasetReader(h5, self._file, self._image, path.encode(), dataset, outer)
         return _Entry(dtype=named, shape=shape, read=reader, why=why)
 
 
@@ -236,50 +253,6 @@ def _why_not_at_once(h5: Any, dataset: Any, properties: Any) -> str:
         return "the dataset was never written: all of it is its fill value"
     filters = [properties.get_filter(i)[3].decode(errors="replace") for i in range(properties.get_nfilters())]
     return f"the dataset is chunked ({', '.join(filters)})" if filters else "the dataset is chunked"
-
-
-class DatasetReader:
-    """Reads a dataset of an open file into memory of its own, in this machine's byte order."""
-
-    def __init__(self, h5: Any, dataset: Any, shape: tuple[int, ...], file: Any, image: Image) -> None:
-        self._h5, self._dataset, self._shape = h5, dataset, shape
-        self._file, self._image = file, image  # which the dataset needs
-        self._dtype = dataset.dtype.newbyteorder("=")  # of an element, which may be an array
-        self._type = h5.h5t.py_create(self._dtype, logical=True)
-
-    def __call__(self) -> Any:
-        """Return all of it."""
-        return self._read(self._shape, self._h5.h5s.ALL, self._h5.h5s.ALL)
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield its bytes, a few megabytes at once."""
-        for start, count in _slabs(self._shape, self._dtype.itemsize):
-            there = self._dataset.get_space()
-            if count:
-                there.select_hyperslab(start, count)
-            yield self._read(count, self._h5.h5s.create_simple(count), there).tobytes()
-
-    def _read(self, shape: tuple[int, ...], here: Any, there: Any) -> Any:
-        import numpy
-
-        values = numpy.empty(shape, self._dtype)
-        with faults(self._image):
-            self._dataset.read(here, there, values, self._type)
-        return values
-
-
-def _slabs(shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield where parts of an array begin and what their shapes are, in its order, none larger than a piece."""
-    axis = next(i for i in range(len(shape) + 1) if itemsize * math.prod(shape[i + 1 :]) <= _PIECE)
-    if axis >= len(shape):
-        yield (), ()
-        return
-    inner = shape[axis + 1 :]
-    rows = max(1, _PIECE // max(1, itemsize * math.prod(inner)))
-    for lead in itertools.product(*map(range, shape[:axis])):
-        for row in range(0, shape[axis], rows):
-            start = (*lead, row, *(0 for _ in inner))
-            yield start, (*(1 for _ in lead), min(rows, shape[axis] - row), *inner)
 
 
 @contextlib.contextmanager

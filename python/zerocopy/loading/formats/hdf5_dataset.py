@@ -1,0 +1,187 @@
+"""Reads datasets of an HDF5 file that do not lie there as torch has them: chunked, compact, big-endian, never written.
+
+A dataset is opened when it is read: one that stays open takes libhdf5 up to 80 kB. What was never written is not asked
+for either: libhdf5 looks for each chunk of it, of which a small file may claim any number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from zerocopy.loading.formats.hdf5_stream import Image, faults
+
+_PIECE = 1 << 22
+_MOST_CHUNKS = 1 << 16  # of one read: libhdf5 takes some 100 bytes for each
+_SPARSE = 50  # chunks of which one is written: from here on it takes less time to read each written one
+_MOST_FOUND = 1 << 12  # chunks that are found one by one, where libhdf5 begins at the first each time
+
+Slab = tuple[tuple[int, ...], tuple[int, ...]]  # where a part of an array begins, and its shape
+
+
+class DatasetReader:
+    """Reads a dataset of an open file into memory of its own, in this machine's byte order.
+
+    Parameters
+    ----------
+    h5
+        The module ``h5py``.
+    file, image
+        The open file, and what it is read from.
+    path : bytes
+        The dataset's path.
+    dataset
+        The dataset, open.
+    shape : tuple of int
+        Its shape. An element may be an array itself.
+    """
+
+    def __init__(
+        self, h5: Any, file: Any, image: Image, path: bytes, dataset: Any, shape: tuple[int, ...]
+    ) -> None:
+        self._h5, self._file, self._image, self._path, self._shape = h5, file, image, path, shape
+        self._dtype = dataset.dtype.newbyteorder("=")
+        self._type = h5.h5t.py_create(self._dtype, logical=True)
+        properties = dataset.get_create_plist()
+        self._chunk: tuple[int, ...] | None = None
+        if properties.get_layout() == h5.h5d.CHUNKED:
+            self._chunk = tuple(properties.get_chunk())
+        #: Whether there is anything of it in the file.
+        self.is_written = dataset.get_storage_size() > 0
+
+    def __call__(self) -> Any:
+        """Return all of it."""
+        import numpy
+
+        with faults(self._image):
+            dataset = self._opened()
+            slabs: list[Slab] | None = self._written_chunks(dataset)
+            values = numpy.empty(self._shape, self._dtype)
+            if slabs is not None:
+                values[...] = self._fill(dataset)
+            elif self._chunk is None or self._grid() <= _MOST_CHUNKS:
+                dataset.read(self._h5.h5s.ALL, self._h5.h5s.ALL, values, self._type)
+                return values
+            whole = self._h5.h5s.create_simple(self._shape)
+            for slab in self._blocks() if slabs is None else slabs:
+                here, there = whole.copy(), dataset.get_space()
+                here.select_hyperslab(*slab)
+                there.select_hyperslab(*slab)
+                dataset.read(here, there, values, self._type)
+        return values
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield its bytes in order, at most a few megabytes at once."""
+        dataset = self._opened()
+        for start, count in _slabs(self._shape, self._dtype.itemsize, self._piece()):
+            yield self._read(dataset, start, count).tobytes()
+
+    def written(self) -> Iterator[bytes]:
+        """Yield the bytes that are in the file, and perhaps others; in no particular order."""
+        if not self.is_written:
+            return
+        dataset = self._opened()
+        with faults(self._image):
+            slabs = self._written_chunks(dataset)
+        if slabs is None:
+            yield from self.pieces()
+        else:
+            yield from (self._read(dataset, start, count).tobytes() for start, count in slabs)
+
+    def _opened(self) -> Any:
+        with faults(self._image):
+            return self._h5.h5d.open(self._file.id, self._path)
+
+    def _read(self, dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
+        import numpy
+
+        values = numpy.empty(count, self._dtype)
+        with faults(self._image):
+            if not self.is_written and self._dtype.subdtype is None:
+                values[...] = self._fill(dataset)
+                return values
+            there = dataset.get_space()
+            if count:
+                there.select_hyperslab(start, count)
+            dataset.read(self._h5.h5s.create_simple(count), there, values, self._type)
+        return values
+
+    def _fill(self, dataset: Any) -> Any:
+        """Return the value of what was never written."""
+        import numpy
+
+        element = numpy.zeros(1, self._dtype)
+        properties = dataset.get_create_plist()
+        if properties.fill_value_defined() == self._h5.h5d.FILL_VALUE_USER_DEFINED:
+            properties.get_fill_value(element)
+        return element[0]
+
+    def _grid(self) -> int:
+        assert self._chunk is not None
+        return math.prod(-(-size // chunk) for size, chunk in zip(self._shape, self._chunk, strict=True))
+
+    def _blocks(self) -> Iterator[Slab]:
+        """Yield slabs that are made of whole chunks, none of too many."""
+        assert self._chunk is not None
+        grid = [-(-size // chunk) for size, chunk in zip(self._shape, self._chunk, strict=True)]
+        for first, count in _slabs(tuple(grid), 1, _MOST_CHUNKS):
+            start = tuple(map(int.__mul__, first, self._chunk))
+            yield start, self._within(start, tuple(map(int.__mul__, count, self._chunk)))
+
+    def _within(self, start: tuple[int, ...], count: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(
+            min(length, size - at) for at, length, size in zip(start, count, self._shape, strict=True)
+        )
+
+    def _written_chunks(self, dataset: Any) -> list[Slab] | None:
+        """Return the chunks that are in the file if these are few; None if all is to be read as a whole."""
+        if self._dtype.subdtype is not None:  # h5py gives no value to fill arrays with
+            return None
+        if not self.is_written:
+            return []
+        if self._chunk is None:
+            return None
+        found: list[tuple[int, ...]] = []
+        count = dataset.get_num_chunks()
+        if count * _SPARSE > self._grid():
+            return None
+        if hasattr(dataset, "chunk_iter"):
+            dataset.chunk_iter(lambda info: found.append(tuple(info.chunk_offset)))
+        elif count <= _MOST_FOUND:
+            found += (tuple(dataset.get_chunk_info(number).chunk_offset) for number in range(count))
+        else:
+            return None
+        return [(start, self._within(start, self._chunk)) for start in found]
+
+    def _piece(self) -> int:
+        """Return how many bytes to read at once, so that these are not of too many chunks."""
+        most = _PIECE
+        if self._chunk is not None and self._grid() > _MOST_CHUNKS:
+            while most > self._dtype.itemsize and self._touched(most) > _MOST_CHUNKS:
+                most //= 2
+        return most
+
+    def _touched(self, most: int) -> int:
+        _, count = next(_slabs(self._shape, self._dtype.itemsize, most))
+        assert self._chunk is not None
+        return math.prod(
+            min(length, length // chunk + 2) for length, chunk in zip(count, self._chunk, strict=True)
+        )
+
+
+def _slabs(shape: tuple[int, ...], itemsize: int, most: int) -> Iterator[Slab]:
+    """Yield the parts of an array in its order, none of more than `most` bytes, or of more than one element."""
+    axis = next(
+        (i for i in range(len(shape)) if itemsize * math.prod(shape[i + 1 :]) <= most), max(0, len(shape) - 1)
+    )
+    if not shape:
+        yield (), ()
+        return
+    inner = shape[axis + 1 :]
+    rows = max(1, most // max(1, itemsize * math.prod(inner)))
+    for lead in itertools.product(*map(range, shape[:axis])):
+        for row in range(0, shape[axis], rows):
+            start = (*lead, row, *(0 for _ in inner))
+            yield start, (*(1 for _ in lead), min(rows, shape[axis] - row), *inner)
