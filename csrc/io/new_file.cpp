@@ -173,6 +173,7 @@ int NewFile::copy_through(int source, Extent extent, std::span<std::byte> buffer
 int NewFile::finish(const FileNaming& naming) noexcept {
   if (::fsync(descriptor_) != 0) return errno;
   for (const int earlier : naming.earlier) wait_for(earlier);
+  narrow_to(naming.target);
   if (!naming.is_named) {
     if (const int error = give_name(descriptor_, naming.temporary)) return error;
   }
@@ -183,6 +184,17 @@ int NewFile::finish(const FileNaming& naming) noexcept {
   }
   sync_folder(naming.folder);
   return 0;
+}
+
+// Somebody may have taken permissions away from the target since this file was made.
+// NOLINTNEXTLINE(readability-make-member-function-const): it changes the file
+void NewFile::narrow_to(const char* target) noexcept {
+  struct stat old {};
+  struct stat fresh {};
+  if (::stat(target, &old) != 0 || ::fstat(descriptor_, &fresh) != 0) return;
+  if ((fresh.st_mode & ~old.st_mode & 0777U) != 0) {
+    ::fchmod(descriptor_, fresh.st_mode & old.st_mode & 07777U);
+  }
 }
 
 void NewFile::advance(std::uint64_t size) noexcept {

@@ -47,6 +47,7 @@ class NewFile {
  private:
   int copy_in_kernel(int source, Extent extent, std::uint64_t& done) noexcept;
   int copy_through(int source, Extent extent, std::span<std::byte> buffer, std::uint64_t& done) noexcept;
+  void narrow_to(const char* target) noexcept;
   void advance(std::uint64_t size) noexcept;
 
   int descriptor_;

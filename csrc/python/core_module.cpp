@@ -25,6 +25,7 @@
 #include "python/listing.h"
 #include "python/planned_save.h"
 #include "python/record.h"
+#include "python/uninterrupted_file.h"
 
 namespace py = pybind11;
 
@@ -233,6 +234,7 @@ PYBIND11_MODULE(_core, module) {
   module.attr("StorageRecord") = storage_record().type();
   register_contents(module);
   register_elements(module);
+  register_uninterrupted_file(module);
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"), py::arg("part") = py::none());
   module.def("file_mappings", &list_file_mappings);

@@ -197,3 +197,60 @@ def test_owner_is_kept(save: Saver) -> None:
         torch.save({"weight": torch.zeros(1)}, path)
     assert (path.stat().st_uid, path.stat().st_gid) == (1234, 2345)
     del state
+
+
+INTERRUPTED = """
+    import os, signal, sys, torch, zerocopy
+    zerocopy.patch()
+    path, outcomes = sys.argv[1], {}
+    state = torch.load(path)
+    def interrupt(*_):
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGALRM, interrupt)
+    for step in range(60):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + step * 0.0003)
+                torch.save(state, path)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                os._exit(7)
+            except BaseException as error:
+                print(repr(error), flush=True)
+                os._exit(8)
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        outcomes[status] = outcomes.get(status, 0) + 1
+        assert len(torch.load(path)) == len(state)
+    print(set(outcomes) <= {0, 7}, outcomes)
+"""
+
+
+def test_ctrl_c_at_any_moment_is_a_keyboard_interrupt(save: Saver, forked: Child) -> None:
+    path = save({f"k{number}": torch.ones(20_000) for number in range(100)})
+    done = forked(INTERRUPTED, path)
+    assert done.returncode == 0 and done.stdout.startswith("True"), done.stdout + done.stderr
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("spelling", [os.fspath, os.fsencode, Path], ids=["str", "bytes", "path"])
+def test_file_that_is_mapped_is_never_cut(save: Saver, forked: Child, spelling: Any) -> None:
+    path = save(STATE)
+    with zerocopy.patched():
+        state = torch.load(path)
+        content = path.read_bytes()
+        try:
+            torch.save({"b": torch.ones(3)}, spelling(path))
+        except (AttributeError, TypeError):  # bytes
+            assert path.read_bytes() == content
+        assert torch.equal(state["weight"], STATE["weight"])
+
+
+def test_patched_save_is_later_than_a_background_save_that_began_before(save: Saver) -> None:
+    path = save(STATE)
+    saving = zerocopy.save({"a": torch.ones(9_000_000)}, path, wait=False)
+    with zerocopy.patched():
+        torch.save({"later": torch.ones(1)}, path)
+    saving.wait()
+    assert list(torch.load(path)) == ["later"]

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 import strategies
 import torch
-from conftest import Child, Saver, saved_bytes, stock_load
+from conftest import Child, Saver, digest, saved_bytes, stock_load
 from equality import assert_same
 from file_systems import fill
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import zerocopy
-from zerocopy.saving import edit
+from zerocopy.saving import edit, snapshot
 from zerocopy.saving.pickle_editor import PickleEditor
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -461,3 +461,53 @@ def test_rename_beside_an_integer_of_many_digits(save: Saver) -> None:
     zerocopy.rename_keys(path, {"a": "b"})
     zerocopy.drop_keys(path, ["keys"])
     assert_same(stock_load(path), {"b": torch.ones(2), "seed": 1 << 20000})
+
+
+W = torch.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [
+        ({1: W, "1": W + 1, "1~2": W + 2}, "1~2"),
+        ({torch.ones(1): W, "#0": W + 1}, "#0"),
+        ({"a": {"b": W}, "a.b": W + 1, "a.b~2": W + 2}, "a.b~2"),
+        ({"a": {(1, 2): W, "#0": W + 1}}, "a.#0"),
+    ],
+    ids=["counted", "a tensor as a key", "joined", "a tuple as a key"],
+)
+def test_name_of_one_entry_that_open_gives_another_is_refused(save: Saver, state: Any, name: str) -> None:
+    path = save(state)
+    before = digest(path)
+    with pytest.raises(ValueError, match=r"zerocopy\.open calls another entry so"):
+        zerocopy.drop_keys(path, [name])
+    with pytest.raises(ValueError, match=r"zerocopy\.open calls another entry so"):
+        zerocopy.rename_keys(path, {name: name.replace("~", "x").replace("#", "x")})
+    assert digest(path) == before
+
+
+def test_two_entries_of_one_new_name_are_refused(save: Saver) -> None:
+    with pytest.raises(ValueError, match="'z' would be the name of two entries"):
+        zerocopy.rename_keys(save({"a": W, "b": W + 1}), {"a": "z", "b": "z"})
+
+
+@pytest.mark.parametrize("value", [[1, 2], torch.ones(2), 7], ids=["list", "tensor", "number"])
+def test_file_without_a_dict_has_no_names(save: Saver, value: Any) -> None:
+    with pytest.raises(KeyError, match="only entries of dicts have names"):
+        zerocopy.drop_keys(save(value), ["0"])
+
+
+@pytest.mark.parametrize("way", ["process", "thread"])
+def test_edit_during_a_background_save_is_made_after_it(
+    save: Saver, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        snapshot, "why_not_to_fork", lambda _: "" if way == "process" else "the test wants a thread"
+    )
+    path = save({"old": W})
+    saving = zerocopy.save({"a": torch.ones(9_000_000), "b": W}, path, wait=False)
+    zerocopy.rename_keys(path, {"a": "c"})
+    saving.wait()
+    zerocopy.save({"c": torch.ones(9_000_000), "b": W}, path, wait=False)
+    zerocopy.drop_keys(path, ["c"])
+    assert list(torch.load(path)) == ["b"]

@@ -17,7 +17,7 @@ import torch
 from conftest import saved_bytes
 
 import zerocopy
-from zerocopy.saving import atomic_file
+from zerocopy.saving import atomic_file, snapshot
 
 ACL, DEFAULT_ACL = "system.posix_acl_access", "system.posix_acl_default"
 STATE = {"weight": torch.arange(1000.0)}
@@ -164,3 +164,28 @@ def test_acl_that_cannot_be_restored_adds_no_permission(path: Path, monkeypatch:
     monkeypatch.setattr(os, "setxattr", refused)
     zerocopy.save(STATE, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("way", ["process", "thread"])
+@pytest.mark.parametrize("later", [0o600, 0o400])
+def test_permissions_taken_away_during_a_save_stay_away(
+    path: Path, monkeypatch: pytest.MonkeyPatch, way: str, later: int
+) -> None:
+    monkeypatch.setattr(
+        snapshot, "why_not_to_fork", lambda _: "" if way == "process" else "the test wants a thread"
+    )
+    path.chmod(0o644)
+    saving = zerocopy.save({"a": torch.ones(9_000_000)}, path, wait=False)
+    path.chmod(later)
+    saving.wait()
+    assert stat.S_IMODE(path.stat().st_mode) == later
+    assert len(torch.load(path)["a"]) == 9_000_000
+
+
+def test_mode_of_the_end_is_kept(path: Path) -> None:
+    zerocopy.save(STATE, path)
+    path.chmod(0o644)
+    source = path.with_name("source.pt")
+    zerocopy.save(STATE, source)
+    zerocopy.convert(source, path, progress=lambda *_: path.chmod(0o640))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640

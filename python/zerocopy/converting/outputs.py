@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -175,25 +176,59 @@ def write_shards(job: Job, layout: shard_plan.Layout, most: int) -> None:
 def _shard_files(
     layout: shard_plan.Layout, shards: list[list[str]], total: int
 ) -> Iterator[list[tuple[Path, NewFile]]]:
-    """Give a new file for each shard. At the end all take their names, and the index as the last."""
+    """Give a new file for each shard. At the end all take their names, and the index as the last.
+
+    No shard takes the name of another file: until the index has its name, what was in the folder is whole. Then the
+    shards that the index named before are deleted.
+    """
+    before = layout.present()
+    layout = layout.free(len(shards))
     paths = [layout.shard(number, len(shards)) for number in range(1, len(shards) + 1)]
     is_new = not layout.folder.exists()
     if is_new:
         layout.folder.mkdir()
+    named: list[Path] = []
+    made: os.stat_result | None = None
     try:
         with contextlib.ExitStack() as block:
             index = block.enter_context(replacing(layout.index_path))  # first in, last out
-            files = [(path, block.enter_context(replacing(path))) for path in paths]
+            made = os.fstat(index.descriptor)
+            files = []
+            for number, path in enumerate(paths):
+                block.push(functools.partial(_note_if_named, named, path))
+                like = before[min(number, len(before) - 1)] if before else None
+                files.append((path, block.enter_context(replacing(path, is_new=True, like=like))))
             yield files
             text = shard_plan.index_text(layout, shards, total)
             FileSink(index.descriptor, os.fspath(layout.index_path)).write(memoryview(text))
             for _, new in files:  # a disk that is full says so before the first has its name
                 os.fsync(new.descriptor)
     except BaseException:
+        if _is_at(layout.index_path, made):
+            raise  # Ctrl-C, when the new checkpoint was whole
+        for path in named:
+            path.unlink(missing_ok=True)
         if is_new:
             with contextlib.suppress(OSError):  # somebody else has put something there
                 layout.folder.rmdir()
         raise
+    for path in before:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            _logger.warning("%s: not deleted, though no index names it any more: %s", path, error.strerror)
+
+
+def _is_at(path: Path, file: os.stat_result | None) -> bool:
+    try:
+        return file is not None and os.path.samestat(path.stat(), file)
+    except OSError:
+        return False
+
+
+def _note_if_named(named: list[Path], path: Path, kind: type[BaseException] | None, *_: object) -> None:
+    if kind is None:
+        named.append(path)
 
 
 def _units(sources: Sources, dtype: torch.dtype | None) -> list[tuple[list[str], int]]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from zerocopy.errors import FormatError
+from zerocopy.loading.formats import shard_index
 
 _ENDING = ".index.json"
 _UNITS = {
@@ -24,11 +29,18 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]I?|)B", re.IGNORECASE)
 
 
 class Layout(NamedTuple):
-    """Where shards go: a folder, and what their names begin and end with."""
+    """Where shards go: a folder, and what their names begin and end with.
+
+    Attributes
+    ----------
+    series : int
+        1, or the number that distinguishes the shards from those that are in the folder already.
+    """
 
     folder: Path
     stem: str
     suffix: str
+    series: int = 1
 
     @property
     def index_path(self) -> Path:
@@ -37,7 +49,34 @@ class Layout(NamedTuple):
 
     def shard(self, number: int, count: int) -> Path:
         """Return the path of a shard; the first is number 1."""
-        return self.folder / f"{self.stem}-{number:05}-of-{count:05}{self.suffix}"
+        series = "" if self.series == 1 else f"-{self.series}"
+        return self.folder / f"{self.stem}{series}-{number:05}-of-{count:05}{self.suffix}"
+
+    def free(self, count: int) -> Layout:
+        """Return a layout whose names for so many shards are not taken."""
+        for series in itertools.count(1):
+            layout = self._replace(series=series)
+            if not any(os.path.lexists(layout.shard(number, count)) for number in range(1, count + 1)):
+                break
+        return layout
+
+    def present(self) -> list[Path]:
+        """Return the shards that the index in the folder names and no other index does, in order."""
+        ours = re.compile(
+            rf"{re.escape(self.stem)}(-[0-9]+)?-[0-9]{{5,}}-of-[0-9]{{5,}}{re.escape(self.suffix)}"
+        )
+        others = [path for path in self.folder.glob(f"*{_ENDING}") if path != self.index_path]
+        named = _shards_of(self.index_path).difference(*map(_shards_of, others))
+        return [self.folder / name for name in sorted(named) if ours.fullmatch(name)]
+
+
+def _shards_of(index: Path) -> set[str]:
+    """Return the names of files in an index; none if it cannot be read."""
+    try:
+        found = shard_index.index_named(index)
+    except (OSError, FormatError):
+        return set()
+    return set() if found is None else {path.name for path in found.shards}
 
 
 def layout_of(target: Path, suffixes: Iterable[str]) -> Layout:

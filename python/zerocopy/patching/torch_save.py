@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from zerocopy import _core
+from zerocopy.saving import saves_under_way
 from zerocopy.saving.atomic_file import NewFile, replacing
 from zerocopy.saving.mapped_files import MappedFiles, identity_of
 
@@ -26,13 +28,21 @@ def save_for(original: Function) -> Function:
 
     def save(*args: Any, **kwargs: Any) -> Any:
         f = args[1] if len(args) > 1 else kwargs.get("f")
-        target = Path(os.path.realpath(f)) if isinstance(f, (str, os.PathLike)) else None
+        target = Path(os.path.realpath(os.fsdecode(f))) if isinstance(f, (str, bytes, os.PathLike)) else None
+        for earlier in saves_under_way.to(target) if target is not None else ():
+            earlier.join()
         if target is None or not os.access(target, os.W_OK, effective_ids=True) or not is_read_here(target):
             return original(*args, **kwargs)
-        with _replacing(target) as new, os.fdopen(new.descriptor, "wb", closefd=False) as file:
+        with _replacing(target) as new:
+            # For bytes, which releases of torch refuse, each in its own words, there is nothing else to write to.
+            file: Any = os.fsencode(new.path) if isinstance(f, bytes) else _file_of(new, target)
             if len(args) > 1:
-                return original(args[0], file, *args[2:], **kwargs)
-            return original(*args, **{**kwargs, "f": file})
+                result = original(args[0], file, *args[2:], **kwargs)
+            else:
+                result = original(*args, **{**kwargs, "f": file})
+            if not isinstance(f, bytes):
+                file.flush()
+            return result
 
     return save
 
@@ -62,6 +72,10 @@ def _is_reader(descriptor: int, status: os.stat_result) -> bool:
         return fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_PATH) == os.O_RDONLY
     except OSError:  # that of the listing is closed
         return False
+
+
+def _file_of(new: NewFile, target: Path) -> _core.UninterruptedFile:
+    return _core.UninterruptedFile(new.descriptor, os.fspath(target))
 
 
 @contextlib.contextmanager

@@ -84,24 +84,31 @@ def _leads_to(path: str | Path, status: os.stat_result) -> bool:
 
 
 @contextlib.contextmanager
-def replacing(target: Path, *, has_name: bool = False) -> Iterator[NewFile]:
+def replacing(
+    target: Path, *, has_name: bool = False, is_new: bool = False, like: Path | None = None
+) -> Iterator[NewFile]:
     """Give a new file, which takes the name, mode, owner and attributes of `target` if all goes well.
 
     Then the file and its name are on the disk when this returns. If anything goes wrong nothing has changed.
-    With `has_name` it has a name from the beginning, which libhdf5 wants. OSError for what cannot be replaced.
+    With `has_name` it has a name from the beginning, which libhdf5 wants. With `is_new` it takes no other file's
+    name, and the mode, owner and attributes of `like`. OSError for what cannot be replaced.
     """
     if is_special(target):
         raise OSError(errno.EINVAL, "not a regular file: it cannot be replaced atomically", os.fspath(target))
     target = Path(os.path.realpath(target))
-    new = created_for(target, has_name=has_name)
+    new = _created_privately(target, like or target, has_name)
     try:
         yield new
         with naming(target):
             os.fsync(new.descriptor)
             for earlier in saves_under_way.to(target):
                 earlier.join()
-            new = _named(new, target)
-            new.path.replace(target)
+            _take_after_present(new, like or target)
+            if is_new:
+                _link(new, target)
+            else:
+                new = _named(new, target)
+                new.path.replace(target)
     except BaseException:
         if new.name is not None:
             new.name.unlink(missing_ok=True)
@@ -117,32 +124,48 @@ def created_for(target: Path, *, has_name: bool = False) -> NewFile:
     `target` must not be a symbolic link or a special file. The file is the caller's: to close, and to delete
     if it has a name.
     """
-    with naming(target):
-        old = _status_of(target)
-        _delete_leftovers(target)
-        new = _created(target, 0o666 if old is None else 0o600, has_name)
-        try:
-            if old is not None:
-                _take_after(new.descriptor, target, old)
-        except BaseException:
-            if new.name is not None:
-                new.name.unlink(missing_ok=True)
-            os.close(new.descriptor)
-            raise
+    new = _created_privately(target, target, has_name)
+    try:
+        with naming(target):
+            _take_after_present(new, target)
+    except BaseException:
+        if new.name is not None:
+            new.name.unlink(missing_ok=True)
+        os.close(new.descriptor)
+        raise
     return new
+
+
+def _created_privately(target: Path, like: Path, has_name: bool) -> NewFile:
+    """Return a new file that nobody else may read, if there is one that it is to be like."""
+    with naming(target):
+        old = _status_of(like)
+        if old is not None:
+            _require_replaceable(like, old)
+        _delete_leftovers(target)
+        return _created(target, 0o666 if old is None else 0o600, has_name)
+
+
+def _take_after_present(new: NewFile, target: Path) -> None:
+    """Take after the file that is there now: its mode may be another than when the new file was made."""
+    old = _status_of(target)
+    if old is not None:
+        _take_after(new.descriptor, target, old)
 
 
 def _status_of(target: Path) -> os.stat_result | None:
     try:
-        status = target.stat()
+        return target.stat()
     except FileNotFoundError:
         return None
+
+
+def _require_replaceable(target: Path, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     # The folder alone decides about names. Yet who forbids to write to a file does not want it replaced either.
     if not os.access(target, os.W_OK, effective_ids=True):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    return status
 
 
 def _prefix_of(target: Path) -> str:
@@ -188,6 +211,16 @@ def _named(new: NewFile, target: Path) -> NewFile:
             # With a descriptor for a folder Python follows the symbolic link, and without one it does not.
             os.link(new.path, name, src_dir_fd=new.descriptor)
             return new._replace(name=name)
+
+
+def _link(new: NewFile, target: Path) -> None:
+    """Give the new file a name that no other file has."""
+    if new.name is None:
+        os.link(new.path, target, src_dir_fd=new.descriptor)
+        return
+    os.link(new.name, target)
+    with contextlib.suppress(OSError):  # the next writer deletes it
+        new.name.unlink()
 
 
 def _lock(descriptor: int) -> bool:

@@ -22,6 +22,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 from zerocopy import _core
 from zerocopy._core import crc32
@@ -29,6 +30,7 @@ from zerocopy._native import _C
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading import error_context, inputs
 from zerocopy.process.os_errors import naming
+from zerocopy.saving import saves_under_way
 from zerocopy.saving.pickle_editor import PickleEditor
 from zerocopy.saving.sink import begin_writing
 from zerocopy.saving.zip_tail import LOCAL_HEADER, MARK, OLD, FreeNames, RawEntry, Tail, directory_of, tail_of
@@ -117,6 +119,8 @@ def drop_keys(path: str | os.PathLike[str], names: Iterable[str]) -> None:
 
 def _edit(path: str | os.PathLike[str], change: Callable[[PickleEditor], None], *, moves: bool) -> None:
     name = os.fspath(path)
+    for earlier in saves_under_way.to(Path(os.path.realpath(os.fsdecode(name)))):
+        earlier.join()
     with (
         _opened(name) as file,
         naming(os.fsdecode(name)),

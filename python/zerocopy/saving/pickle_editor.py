@@ -8,6 +8,7 @@ use.
 from __future__ import annotations
 
 import pickletools
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ _IN_PLACE = frozenset(["APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "
 _PUTS = frozenset(["PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"])
 _GETS = frozenset(["GET", "BINGET", "LONG_BINGET"])
 _TEXTS = frozenset(["UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"])
+# How zerocopy.open calls the second entry of a name, and one whose key has no text.
+_COUNTED = re.compile(r"(.*)~\d+", re.DOTALL)
+_NUMBERED = re.compile(r"(^|\.)#\d+$")
 _NUMBERS = frozenset(["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"])
 
 
@@ -110,10 +114,13 @@ class PickleEditor:
     def _require_different(holder: _Value, keys: Mapping[int, str]) -> None:
         """Refuse new keys of the entries of a dict, by the places of the old ones, that another has."""
         there = {entry.key.value.key for entry in holder.entries if id(entry.key) not in keys}
+        new = set[str]()
         for key in [keys[id(entry.key)] for entry in holder.entries if id(entry.key) in keys]:
             if key in there:
                 raise ValueError(f"{key!r} exists already")
-            there.add(key)
+            if key in new:
+                raise ValueError(f"{key!r} would be the name of two entries")
+            new.add(key)
 
     def drop(self, names: Iterable[str]) -> None:
         """Take entries out of their dicts, all at once: one may lie in another."""
@@ -144,13 +151,24 @@ class PickleEditor:
         if not isinstance(name, str):
             raise TypeError(f"expected a str as name, got {name!r}")
         matches = list(_matches(self._root.value, name, ""))
+        if not self._root.value.entries:
+            raise KeyError(f"no entry is named {shown(name)}: only entries of dicts have names to edit by")
         if not matches:
             keys = (entry.key.value.key for entry in self._root.value.entries)
             known = listed((shown(key) for key in keys if key is not None), 5)
             raise KeyError(f"no entry is named {shown(name)}; on the first level are {known}")
         if len(matches) > 1:
             raise ValueError(f"{name!r} is the name of several entries")
+        self._require_one_meaning(name, matches[0][2])
         return matches[0]
+
+    def _require_one_meaning(self, name: str, holder: _Value) -> None:
+        """Refuse the name of an entry that is also what ``zerocopy.open`` calls another one."""
+        several = _COUNTED.fullmatch(name)
+        is_counted = several is not None and len(list(_matches(self._root.value, several[1], ""))) > 1
+        has_other_keys = any(entry.key.value.key is None for entry in holder.entries)
+        if is_counted or (has_other_keys and _NUMBERED.search(name)):
+            raise ValueError(f"{name!r} is a key, and zerocopy.open calls another entry so")
 
     def _read(self) -> _Place:
         stack: list[_Place | int] = []  # numbers: of opcodes that put a mark there

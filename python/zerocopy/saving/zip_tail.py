@@ -11,7 +11,7 @@ import struct
 from typing import NamedTuple
 
 from zerocopy._core import crc32
-from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.errors import FormatError
 from zerocopy.saving.zip_writer import plain_local_header
 
 #: Prefix of retired records, which no pickle refers to. It follows the root folder.
@@ -68,13 +68,14 @@ class Tail(NamedTuple):
 
 
 def tail_of(file: int) -> Tail:
-    """Read the end record at the end of the file. Raise ``UnsupportedError`` if the file ends otherwise."""
+    """Read the end record at the end of the file. Raise ``FormatError`` if the file ends otherwise."""
     size = os.fstat(file).st_size
     content = os.pread(file, _LOCATOR + _END, max(0, size - _LOCATOR - _END))
     last = content[-_END:]
     if len(content) < _LOCATOR + _END or not last.startswith(b"PK\5\6") or last[-2:] != b"\0\0":
-        raise UnsupportedError(
-            "expected an end record without a comment at the end of the file: save the file again"
+        raise FormatError(
+            "expected the end record of an archive, without a comment, at the end of the file, found other bytes: "
+            "cut them off, or load the file with torch and save it again"
         )
     if content.startswith(b"PK\6\7"):
         (at,) = struct.unpack_from("<Q", content, 8)
