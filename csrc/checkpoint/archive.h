@@ -46,6 +46,9 @@ class Archive {
   virtual bool is_pickled() const { return true; }
   virtual Region pickle() const = 0;
 
+  // Throws FormatError if the pickle is not what was written, as far as the container can tell.
+  virtual void require_undamaged_pickle() const {}
+
   // Returns the record of each storage, after checking that the record exists and has the right
   // size. A legacy file can answer only for all storages at once. Throws FormatError.
   virtual std::vector<Record> records(std::span<const StorageRequest> storages) = 0;

@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "container/checksum.h"
+
 namespace zerocopy {
 namespace {
 
@@ -111,6 +113,14 @@ Region ZipArchive::read(std::size_t record) const {
 
 Document ZipArchive::document(bool take_modules) const {
   return read_pickle(pickle(), {.stored = zip_.stored_size(pickle_record()), .take_modules = take_modules});
+}
+
+void ZipArchive::require_undamaged_pickle() const {
+  const std::size_t record = pickle_record();
+  const std::uint32_t recorded = zip_.crc(record);  // 0: not recorded
+  if (recorded == 0 || crc32(0, read(record).bytes()) == recorded) return;
+  throw FormatError("checkpoint: record " + quote(zip_.name(record)) +
+                    " is damaged: its CRC-32 is not the one in the archive");
 }
 
 std::vector<Record> ZipArchive::records_in(std::string_view folder,

@@ -29,6 +29,7 @@ class ZipArchive final : public Archive {
   const char* container() const noexcept override { return is_torchscript() ? "torchscript" : "zip"; }
   bool is_torchscript() const override { return zip_.contains("constants.pkl"); }
   Region pickle() const override;
+  void require_undamaged_pickle() const override;
   Document document(bool take_modules) const override;
   std::vector<Record> records(std::span<const StorageRequest> storages) override {
     return records_in("data/", storages);

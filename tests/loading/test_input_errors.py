@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pickle
+import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,3 +228,32 @@ def test_a_torch_package(tmp_path: Path) -> None:
         zerocopy.load(path, weights_only=False)
     with zerocopy.patched(), pytest.raises(RuntimeError, match=r"data\.pkl"):  # torch's own words
         torch.load(path, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    "load", [zerocopy.load, zerocopy.lazy_load, zerocopy.open], ids=lambda load: load.__name__
+)
+def test_no_flipped_bit_of_a_pickle_is_taken_for_a_global_to_trust(save: Saver, load: Any) -> None:
+    state = OrderedDict(a=torch.ones(3), b=torch.nn.Parameter(torch.ones(2)))
+    path = save(state)
+    content = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("data.pkl"))
+        begin = content.index(archive.read(name))
+        size = archive.getinfo(name).file_size
+    damaged = 0
+    for place in range(begin, begin + size):
+        for bit in (1, 32):
+            changed = bytearray(content)
+            changed[place] ^= bit
+            try:
+                load(io.BytesIO(changed))
+            except (zerocopy.Error, pickle.UnpicklingError, RuntimeError) as error:
+                assert "weights_only=False" not in str(error)
+                damaged += "data.pkl' is damaged" in str(error)
+    assert damaged > size
+
+
+def test_global_of_an_undamaged_pickle_is_refused_by_name(save: Saver) -> None:
+    with pytest.raises(pickle.UnpicklingError, match="weights_only=False"):
+        zerocopy.load(save(Path("x")))

@@ -147,10 +147,13 @@ def identity_of(descriptor: int) -> str | None:
         page = mmap.mmap(descriptor, 1, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     except (OSError, ValueError):  # empty, or a file system that maps nothing
         return None
-    with page:
+    try:
         byte = ctypes.c_char.from_buffer(page)
         address = ctypes.addressof(byte)
         del byte  # which would keep the page from being unmapped
         return next(
             (found.identity for found in _core.file_mappings() if found.begin <= address < found.end), None
         )
+    finally:
+        with contextlib.suppress(BufferError):  # after Ctrl-C a traceback may have it
+            page.close()
