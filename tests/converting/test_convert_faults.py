@@ -307,3 +307,13 @@ def test_values_that_nest_too_deep_for_pickle_are_refused(tmp_path: Path) -> Non
         while level:
             depth, level = depth + 1, level[0]
         assert depth == 900
+
+
+def test_more_tied_names_than_the_metadata_account_for_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    ties = {f"{number}": "w" for number in range(400_000)}
+    path.write_bytes(safetensors_files.saved({"w": torch.ones(2)}, ties))
+    for name, more in (("m.pt", {}), ("m.safetensors", {}), ("m.bin", {"max_shard_size": 100})):
+        with pytest.raises(zerocopy.FormatError, match=r"fewer tied names.*found 400000"):
+            zerocopy.convert(path, tmp_path / name, **more)
+    assert list(tmp_path.iterdir()) == [path]

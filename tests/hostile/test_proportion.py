@@ -25,7 +25,14 @@ from assembler import (
     tensor,
 )  # fmt: skip
 from conftest import Child
-from dcp_folders import BytesStorageMetadata, MetadataIndex, StorageInfo, Writer
+from dcp_folders import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    MetadataIndex,
+    StorageInfo,
+    Writer,
+    archived,
+)
 from sanitizer import SANITIZED
 
 UTILS = "torch._utils"
@@ -112,12 +119,64 @@ def chunked_datasets(folder: Path) -> Path:
     return folder / "f.h5"
 
 
+def repeated_chunks(folder: Path) -> Path:
+    """40 chunks of 34 MB, each over a single element."""
+    part = torch.zeros(1).as_strided((1 << 12, 2100), (0, 0))
+    (folder / "dcp").mkdir()
+    writer = Writer(folder / "dcp")
+    for number in range(40):
+        writer.add(f"weight{number}", part)
+    return writer.write()
+
+
 def repeated_chunk(folder: Path) -> Path:
     """One chunk of 2^28 elements over a single one."""
     part = torch.zeros(1).as_strided((1 << 14, 1 << 14), (0, 0))
     (folder / "dcp").mkdir()
     writer = Writer(folder / "dcp")
     writer.add("weight", part)
+    return writer.write()
+
+
+def names_of_one_archive(folder: Path) -> Path:
+    """400 names of a tensor of 1 MB that is not aligned."""
+    (folder / "dcp").mkdir()
+    writer = Writer(folder / "dcp")
+    writer.files["x"] = b"abc"
+    writer.add("0", torch.ones(256, 1024), file="x")
+    ((index, info),) = writer.places.items()
+    for i in range(400):
+        writer.entries[str(i)] = writer.entries["0"]
+        writer.places[MetadataIndex(**{**index.__dict__, "fqn": str(i)})] = info
+    return writer.write()
+
+
+def chunks_of_one_archive(folder: Path) -> Path:
+    """400 chunks of a tensor, each the same 1 MB."""
+    (folder / "dcp").mkdir()
+    writer = Writer(folder / "dcp")
+    writer.add("weight", torch.ones(256, 1024), file="x")
+    ((_, info),) = writer.places.items()
+    begins = [torch.Size((256 * i, 0)) for i in range(400)]
+    entry = writer.entries["weight"]
+    entry.size = torch.Size((256 * 400, 1024))
+    entry.chunks = [ChunkStorageMetadata(offsets=begin, sizes=torch.Size((256, 1024))) for begin in begins]
+    writer.places = {
+        MetadataIndex(fqn="weight", index=i, offset=begin): info for i, begin in enumerate(begins)
+    }
+    return writer.write()
+
+
+def values_of_one_archive(folder: Path) -> Path:
+    """3000 names of a value in 120 kB."""
+    (folder / "dcp").mkdir()
+    writer = Writer(folder / "dcp")
+    content = archived([[] for _ in range(60_000)])
+    writer.files["x"] = content
+    info = StorageInfo(relative_path="x", offset=0, length=len(content))
+    for i in range(3000):
+        writer.entries[str(i)] = BytesStorageMetadata()
+        writer.places[MetadataIndex(fqn=str(i), index=None)] = info
     return writer.write()
 
 
@@ -157,6 +216,10 @@ FILES: dict[str, Callable[[Path], Path]] = {
     "5000 links with long paths": soft_links,
     "2000 datasets in chunks": chunked_datasets,
     "a chunk that repeats its element": repeated_chunk,
+    "40 chunks that repeat their elements": repeated_chunks,
+    "400 names of one archive": names_of_one_archive,
+    "400 chunks in one archive": chunks_of_one_archive,
+    "3000 values in one archive": values_of_one_archive,
 }
 
 

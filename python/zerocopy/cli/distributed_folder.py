@@ -131,16 +131,9 @@ def parts_of(
     file: OpenFile, archives: list[Archive]
 ) -> Iterator[tuple[Archive, FilePart, FormatError | None]]:
     """Yield each archive and its part of the file, with a fault if the part cannot be an archive of its own."""
-    end, before = 0, None
     for archive in archives:
         part = FilePart(file, archive.offset, archive.size)
-        if archive.offset < end and before is not None:
-            fault: FormatError | None = FormatError(f"overlaps {escaped(before.name)} at {before.offset:#x}")
-        else:
-            fault = _fault_of(part)
-            if fault is None:
-                end, before = archive.offset + archive.size, archive
-        yield archive, part, fault
+        yield archive, part, _fault_of(part)
 
 
 def _fault_of(part: FilePart) -> FormatError | None:

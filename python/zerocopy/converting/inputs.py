@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 
 import torch
 
-from zerocopy import _torch, display
+from zerocopy import _core, _torch, display
 from zerocopy._native import _C
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
@@ -32,6 +32,8 @@ METADATA = "safetensors_metadata"
 
 _PICKLED = ("zip", "legacy", "hdf5")
 _CPU = torch.device("cpu")
+_TIE = 512  # bytes that a name more for a tensor takes
+_AROUND_TIE = 6  # quotes, colon and comma in a header
 
 
 class SourceTensor:
@@ -206,7 +208,7 @@ class Sources:
         for each in self.opened:
             tensors = {name: SourceTensor(each, name) for name in each}
             others, metadata = _others_and_metadata(each)
-            for dropped, kept in _recorded_ties(tensors, metadata).items():
+            for dropped, kept in _recorded_ties(each.path, tensors, metadata).items():
                 tensors[dropped] = tensors[kept]
                 del metadata[dropped]
             leaves = itertools.chain(tensors, others)
@@ -276,10 +278,16 @@ def _others_and_metadata(opened: Checkpoint) -> tuple[dict[str, Any], dict[str, 
     return others, {name: value for name, value in metadata.items() if name not in others}
 
 
-def _recorded_ties(tensors: dict[str, SourceTensor], metadata: dict[str, Any]) -> dict[str, str]:
+def _recorded_ties(path: str, tensors: dict[str, SourceTensor], metadata: dict[str, Any]) -> dict[str, str]:
     """Return the names that ``safetensors.torch.save_model`` left out, and those that it kept."""
-    return {
+    ties = {
         name: kept
         for name, kept in metadata.items()
         if isinstance(kept, str) and kept in tensors and name not in tensors
     }
+    spelled = sum(len(name) + len(kept) + _AROUND_TIE for name, kept in ties.items())
+    budget = _core.Budget(
+        spelled, f"{path}: expected fewer tied names for the size of its metadata, found {len(ties)}"
+    )
+    budget.charge(_TIE * len(ties))
+    return ties

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import os
@@ -18,9 +19,9 @@ import torch
 from zerocopy import _torch
 from zerocopy.converting import safetensors_writer, shard_plan
 from zerocopy.converting.hdf5_writer import STORAGES, Hdf5Writer, Record
-from zerocopy.converting.inputs import METADATA, Keep, Sources, listed
+from zerocopy.converting.inputs import METADATA, Keep, Sources, SourceTensor, listed
 from zerocopy.converting.safetensors_plan import Plan, planned
-from zerocopy.converting.ties import tied_names
+from zerocopy.converting.ties import names_by_tensor, tied_names
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import cast_dtype
 from zerocopy.lazy.tensor_info import TensorInfo
@@ -182,6 +183,9 @@ def _shard_files(
     shards that the index named before are deleted.
     """
     before = layout.present()
+    for path in before:
+        if path.exists() and not os.access(path, os.W_OK, effective_ids=True):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
     layout = layout.free(len(shards))
     paths = [layout.shard(number, len(shards)) for number in range(1, len(shards) + 1)]
     is_new = not layout.folder.exists()
@@ -196,7 +200,7 @@ def _shard_files(
             files = []
             for number, path in enumerate(paths):
                 block.push(functools.partial(_note_if_named, named, path))
-                like = before[min(number, len(before) - 1)] if before else None
+                like = before[min(number, len(before) - 1)] if before else layout.index_path
                 files.append((path, block.enter_context(replacing(path, is_new=True, like=like))))
             yield files
             text = shard_plan.index_text(layout, shards, total)
@@ -236,21 +240,21 @@ def _units(sources: Sources, dtype: torch.dtype | None) -> list[tuple[list[str],
 
     A storage is written whole, whatever shows of it; what is converted is apart from it then.
     """
-    groups: dict[Any, list[str]] = {}
-    for name, tensor in sources.tensors.items():
-        groups.setdefault(tensor.storage or name, []).append(name)
+    groups: dict[Any, list[tuple[SourceTensor, list[str]]]] = {}
+    for tensor, names in names_by_tensor(sources).items():
+        groups.setdefault(tensor.storage or names[0], []).append((tensor, names))
     ties = tied_names(sources)
     units = []
-    for names in groups.values():
+    for group in groups.values():
         sizes, whole = [], 0
-        for name in names:
-            tensor = sources.tensors[name]
+        for tensor, names in group:
             info = tensor.info
             if info.storage and cast_dtype(info.dtype, dtype) == info.dtype:
                 whole = tensor.entry.storage_nbytes
-            elif name not in ties:
-                sizes.append(_converted_size(info, dtype))
-        units.append((names, whole + sum(sizes)))
+            else:
+                size = _converted_size(info, dtype)
+                sizes += [size for name in names if name not in ties]
+        units.append(([name for _, names in group for name in names], whole + sum(sizes)))
     return units
 
 
@@ -281,7 +285,7 @@ def _counted(job: Job, plan: Plan) -> Counted:
 def _sources_of_objects(job: Job) -> Sources:
     """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
     sources = job.sources()
-    if job.dtype is None and all(tensor.is_mapped for tensor in sources.tensors.values()):
+    if job.dtype is None and all(tensor.is_mapped for tensor in names_by_tensor(sources)):
         return sources
     with sources:
         pass

@@ -8,12 +8,20 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from zerocopy import _torch
-from zerocopy.converting.inputs import Sources
+from zerocopy.converting.inputs import Sources, SourceTensor
 from zerocopy.lazy.tensor_info import TensorInfo
 
 # Beyond these tensors are said to overlap without a look: of a storage, and of ways to come from one to the other.
 _MAX_COMPARED = 1 << 16
 _MAX_LEFT = 64
+
+
+def names_by_tensor(sources: Sources) -> dict[SourceTensor, list[str]]:
+    """Return the names of each tensor. Metadata can give one tensor a hundred thousand: look at it once."""
+    found: dict[SourceTensor, list[str]] = defaultdict(list)
+    for name, tensor in sources.tensors.items():
+        found[tensor].append(name)
+    return found
 
 
 def tied_names(sources: Sources) -> dict[str, str]:
@@ -22,11 +30,11 @@ def tied_names(sources: Sources) -> dict[str, str]:
     Tied are tensors that show the same bytes of one storage in the same way.
     """
     groups: dict[Any, list[str]] = defaultdict(list)
-    for name, tensor in sources.tensors.items():
+    for tensor, names in names_by_tensor(sources).items():
         storage, info = tensor.storage, tensor.info
         if storage is not None and info.nbytes:
             flags = tensor.entry.is_conjugate, tensor.entry.is_negative
-            groups[storage, tensor.begin, flags, info.shape, info.stride, info.dtype].append(name)
+            groups[storage, tensor.begin, flags, info.shape, info.stride, info.dtype] += names
     ties: dict[str, str] = {}
     for names in groups.values():
         kept, *dropped = sorted(names)

@@ -33,6 +33,8 @@ _MAX_STEM_LENGTH = 100  # bytes: names have 255
 _ACL = "system.posix_acl_access"
 # A file system, or a kernel, that makes no files without a name.
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
+# A file system without hard links.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 # struct flock: type, whence, start, length (0: to the end), process.
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
@@ -218,7 +220,13 @@ def _link(new: NewFile, target: Path) -> None:
     if new.name is None:
         os.link(new.path, target, src_dir_fd=new.descriptor)
         return
-    os.link(new.name, target)
+    try:
+        os.link(new.name, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS or os.path.lexists(target):
+            raise
+        new.name.replace(target)
+        return
     with contextlib.suppress(OSError):  # the next writer deletes it
         new.name.unlink()
 

@@ -12,7 +12,6 @@ called, and it does not matter which release of torch wrote it or reads it.
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import zipfile
 from collections.abc import Iterator
@@ -27,26 +26,16 @@ from zerocopy._native import _C
 from zerocopy.display import described, shown
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading.device import staging
+from zerocopy.loading.formats import dcp_extents, dcp_paths
+from zerocopy.loading.formats.dcp_extents import ArchiveExtent as ArchiveExtent
 from zerocopy.loading.objects import builder, stubs
 
 _METADATA = ".metadata"
 _MAX_LENGTH = 1 << 30  # bytes
-_WIDEST_GAP = 1024  # places of a list that nothing was saved for
 _MAX_CELLS = 1 << 20
 _MAX_DIMENSIONS = 64
-_POINTER = 8
 _CELL = 64  # of a grid: it is counted, compared and kept
 _CHUNK = 512  # of a tensor: the objects that are made of it, in each dimension
-
-Key = str | int
-
-
-class ArchiveExtent(NamedTuple):
-    """Where an archive lies: in bytes of a file."""
-
-    file: Path
-    offset: int
-    length: int
 
 
 class Chunk(NamedTuple):
@@ -82,26 +71,22 @@ class Folder(NamedTuple):
 
     name: str
     entries: dict[str, Chunked | ArchiveExtent]
-    paths: dict[str, tuple[Key, ...]]
+    paths: dict[str, dcp_paths.Path]
     metadata_size: int
 
     @property
     def places(self) -> Iterator[ArchiveExtent]:
         """Where all that is in it lies."""
         for entry in self.entries.values():
-            yield from (chunk.place for chunk in entry.chunks) if isinstance(entry, Chunked) else (entry,)
+            yield from _places_of(entry)
 
     def nested(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return values by name as the nested object that was saved."""
-        root: dict[Any, Any] = {}
-        budget = _core.Budget(self.metadata_size, f"{self.name}: lists with far more gaps than items")
-        for name, value in values.items():
-            path = self.paths.get(name, (name,))
-            try:
-                _put(root, path, value, budget)
-            except (TypeError, KeyError, IndexError):
-                raise FormatError(f"{self.name}: {shown(name)} belongs where something else is") from None
-        return root
+        return dcp_paths.nested(values, self.paths, self.metadata_size)
+
+
+def _places_of(entry: Chunked | ArchiveExtent) -> list[ArchiveExtent]:
+    return [chunk.place for chunk in entry.chunks] if isinstance(entry, Chunked) else [entry]
 
 
 def folder_of(f: Any) -> Folder | None:
@@ -125,8 +110,8 @@ def folder_of(f: Any) -> Folder | None:
     try:
         content = _content(path / _METADATA)
         return _folder(name, path, _unpickled(content), len(content))
-    except UnsupportedError:
-        raise
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{name}/{_METADATA}: {error}") from None
     except (FormatError, TypeError, ValueError, KeyError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise FormatError(f"{name}/{_METADATA}: {reason}") from None
@@ -202,10 +187,15 @@ def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:
             entries[key] = places[key, None]
         else:
             entries[key] = _chunked(key, _state(value, "TensorStorageMetadata"), places, budget)
-    paths = said.get("planner_data") or {}
-    if not isinstance(paths, dict):
+    dcp_extents.require_disjoint(
+        (key, place) for key, entry in entries.items() for place in _places_of(entry)
+    )
+    planned = said.get("planner_data") or {}
+    if not isinstance(planned, dict):
         raise TypeError("planner_data is not a dict")
-    return Folder(name, entries, {key: _path(path) for key, path in paths.items()}, size)
+    paths = {key: dcp_paths.checked(key, path) for key, path in planned.items()}
+    dcp_paths.require_one_object(entries, paths, size)
+    return Folder(name, entries, paths, size)
 
 
 def _class_of(value: Any) -> str:
@@ -233,7 +223,7 @@ class _Files(dict[str, Path]):
 def _place(files: _Files, index: Any, info: Any) -> tuple[tuple[str, tuple[int, ...] | None], ArchiveExtent]:
     key, said = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
     if said.get("transform_descriptors"):
-        raise UnsupportedError(f"{files.folder}: written by an extension")
+        raise UnsupportedError("written by an extension")
     file, offset, length = said["relative_path"], said["offset"], said["length"]
     if not isinstance(file, str) or not os.fsencode(file) or "\0" in file:
         raise TypeError("the file of a chunk is not a file name")
@@ -267,7 +257,7 @@ def _chunked(
             raise ValueError(f"{shown(name)} has no place for its chunk at {begin}")
         chunks.append(Chunk(begin, size, place))
     tensor = Chunked(shape, dtype, chunks)
-    if not _is_whole(tensor, budget):
+    if not _is_whole(name, tensor, budget):
         raise ValueError(f"the chunks of {shown(name)} do not make up a tensor of {tensor.shape}")
     return tensor
 
@@ -281,7 +271,7 @@ def _extent(value: Any) -> tuple[int, ...]:
     return numbers
 
 
-def _is_whole(tensor: Chunked, budget: _core.Budget) -> bool:
+def _is_whole(name: str, tensor: Chunked, budget: _core.Budget) -> bool:
     """Whether each element is in one chunk: in a grid along the borders of all chunks, each cell is."""
     rank = len(tensor.shape)
     borders: list[dict[int, int]] = []
@@ -297,48 +287,14 @@ def _is_whole(tensor: Chunked, budget: _core.Budget) -> bool:
         borders.append({border: place for place, border in enumerate(sorted(found))})
     cells = [len(places) - 1 for places in borders]
     if prod(cells) > _MAX_CELLS:
-        raise UnsupportedError(f"chunks in a grid of {shown(str(cells))}")
+        grid = " x ".join(map(str, cells))
+        raise UnsupportedError(
+            f"the borders of the chunks of {shown(name)} make a grid of {shown(grid)} cells, more than {_MAX_CELLS}: "
+            "load the tensor with torch.distributed.checkpoint, and save it in chunks of one size"
+        )
     budget.charge(_CELL * prod(cells))
-    grid = torch.zeros(cells, dtype=torch.int32)
+    counts = torch.zeros(cells, dtype=torch.int32)
     for chunk in tensor.chunks:
         begins = zip(borders, chunk.offsets, chunk.sizes, strict=True)
-        grid[tuple(slice(places[begin], places[begin + size]) for places, begin, size in begins)] += 1
-    return bool((grid == 1).all())
-
-
-def _path(path: Any) -> tuple[Key, ...]:
-    if not isinstance(path, tuple) or not path or not all(type(key) in (str, int) for key in path):
-        raise TypeError(f"expected a path of names and numbers, found {described(path)}")
-    return path
-
-
-def _put(root: Any, path: tuple[Key, ...], value: Any, budget: _core.Budget) -> None:
-    """Put a value into nested dicts (by strings) and lists (by numbers), which are made as they are needed."""
-    here = root
-    for key, following in itertools.pairwise(path):
-        inner = _get(here, key)
-        if inner is None:
-            inner = {} if isinstance(following, str) else []
-            _set(here, key, inner, budget)
-        here = inner
-    if _get(here, path[-1]) is not None:
-        raise KeyError(path[-1])
-    _set(here, path[-1], value, budget)
-
-
-def _get(here: Any, key: Key) -> Any:
-    if isinstance(here, dict):
-        return here.get(key)
-    if not isinstance(here, list) or not isinstance(key, int) or key < 0:
-        raise TypeError("no container")
-    return here[key] if key < len(here) else None
-
-
-def _set(here: Any, key: Key, value: Any, budget: _core.Budget) -> None:
-    if isinstance(here, list) and isinstance(key, int):
-        if key > len(here) + _WIDEST_GAP:
-            raise IndexError(key)
-        missing = max(0, key + 1 - len(here))
-        budget.charge(_POINTER * missing)
-        here.extend([None] * missing)
-    here[key] = value
+        counts[tuple(slice(places[begin], places[begin + size]) for places, begin, size in begins)] += 1
+    return bool((counts == 1).all())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import Any, NamedTuple
@@ -15,13 +14,11 @@ from zerocopy.display import shown
 from zerocopy.errors import ClosedError, FormatError, UnsupportedError
 from zerocopy.loading import archives, error_context, inputs
 from zerocopy.loading.device import staging
-from zerocopy.loading.formats import dcp_metadata
+from zerocopy.loading.formats import dcp_extents, dcp_metadata
 from zerocopy.loading.objects import allowlist, builder
 from zerocopy.loading.options import LoadOptions
 
 LoadArchive = Callable[[_C.Archive, LoadOptions], Any]
-
-_SAFETENSORS = struct.Struct("<Q2s")  # the length of the header, and how JSON begins
 
 
 class ChunkPlace(NamedTuple):
@@ -56,6 +53,8 @@ class Files:
         load_archive: LoadArchive = archives.load,
     ) -> None:
         self.folder, self._options, self._load_archive = folder, options, load_archive
+        self._repeats = _core.Budget(sum(place.length for place in folder.places), "repeated bytes")
+        self._repeating: set[str] = set()
         self._parts = {
             file: inputs.open_parts(file, options.mode, options.backend, windows=windows)
             for file in dict.fromkeys(place.file for place in folder.places)
@@ -127,9 +126,14 @@ class Files:
         return part.contiguous()
 
     def _charge_copy(self, name: str, nbytes: int, stored: int) -> None:
-        """Refuse a copy that is out of proportion to the stored bytes: a stride of 0 repeats these."""
-        complaint = f"{self.folder.name}: {shown(name)} is larger than its chunks"
-        _core.Budget(stored, complaint).charge(nbytes)
+        """Refuse copies that are out of proportion to the stored bytes of all: a stride of 0 repeats these."""
+        if nbytes <= stored or name in self._repeating:
+            return
+        self._repeating.add(name)
+        try:
+            self._repeats.charge(nbytes - stored)
+        except FormatError:
+            raise FormatError(f"{self.folder.name}: {shown(name)} is larger than its chunks") from None
 
     def _joined(self, name: str, entry: dcp_metadata.Chunked, parts: Iterator[torch.Tensor]) -> torch.Tensor:
         if self._options.mode == "r+":
@@ -154,11 +158,8 @@ class Files:
         try:
             archive = self._parts[place.file].archive(place.offset, place.length)
         except FormatError:
-            if _is_safetensors(place):
-                raise UnsupportedError(
-                    "written with SerializationFormat.SAFETENSORS: .metadata does not say where in the file tensors "
-                    "lie, and torch's FileSystemReader cannot read them either"
-                ) from None
+            if dcp_extents.is_safetensors(place.file, place.offset):
+                raise UnsupportedError(dcp_extents.OF_SAFETENSORS) from None
             raise
         if archive.container != "zip" or archive.is_torchscript or archive.end != place.length:
             raise FormatError(f"the bytes at {place.offset:#x} are not a file of torch.save")
@@ -171,14 +172,6 @@ class Files:
             loaded = self._load_archive(archive, self._options)
             archive.require_unchanged()
             return loaded
-
-
-def _is_safetensors(place: dcp_metadata.ArchiveExtent) -> bool:
-    """Whether a place, which is said to be a tensor's, is where a whole .safetensors begins."""
-    with place.file.open("rb") as file:
-        file.seek(place.offset)
-        head = file.read(_SAFETENSORS.size)
-    return len(head) == _SAFETENSORS.size and _SAFETENSORS.unpack(head)[1] == b'{"'
 
 
 def _checked(name: str, dtype: torch.dtype, chunk: dcp_metadata.Chunk, part: Any) -> torch.Tensor:
