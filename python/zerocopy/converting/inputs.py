@@ -21,6 +21,7 @@ from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer
 from zerocopy.lazy.selection import Selection
 from zerocopy.lazy.tensor_info import TensorInfo, device_of
+from zerocopy.loading import error_context
 from zerocopy.loading.objects import builder
 from zerocopy.loading.objects.stubs import Stub
 from zerocopy.saving.mapped_files import FileExtent
@@ -286,8 +287,7 @@ def _recorded_ties(path: str, tensors: dict[str, SourceTensor], metadata: dict[s
         if isinstance(kept, str) and kept in tensors and name not in tensors
     }
     spelled = sum(len(name) + len(kept) + _AROUND_TIE for name, kept in ties.items())
-    budget = _core.Budget(
-        spelled, f"{path}: expected fewer tied names for the size of its metadata, found {len(ties)}"
-    )
-    budget.charge(_TIE * len(ties))
+    complaint = f"expected fewer tied names for the size of its metadata, found {len(ties)}"
+    with error_context.naming(path):
+        _core.Budget(spelled, complaint).charge(_TIE * len(ties))
     return ties
