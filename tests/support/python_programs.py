@@ -10,6 +10,9 @@ from pathlib import Path
 PYTHON = [sys.executable]
 RUN = [sys.executable, "-m", "zerocopy", "run"]
 
+# With several threads, torch rounds some sums differently from run to run when the machine is busy.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
 
 def process(
     command: list[str], *arguments: object, cwd: Path, timeout: float = 60, **environment: str
@@ -20,5 +23,5 @@ def process(
         capture_output=True,
         text=True,
         timeout=timeout,
-        env={**os.environ, **environment},
+        env={**os.environ, **ONE_THREAD, **environment},
     )
