@@ -30,7 +30,7 @@ _LOAD, _SAVE, _JIT, _SAFETENSORS = "load", "save", "jit", "safetensors"
 _Target = tuple[ModuleType, str, Callable[[Function], Function]]
 _TARGETS: dict[str, tuple[_Target, ...]] = {
     _LOAD: tuple((module, "load", torch_load.load_for) for module in (torch, torch.serialization)),
-    _SAVE: tuple((module, "save", torch_save.save_for) for module in (torch, torch.serialization)),
+    _SAVE: tuple((module, "save", torch_save.save_for) for module in (torch, torch.serialization, torch.jit)),
     _JIT: ((torch.jit, "load", torch_jit.load_for),),
 }
 
@@ -46,8 +46,8 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     ``torch.load`` and ``torch.serialization.load`` keep their signature, the defaults of the running release, its
     environment variables, exceptions and warnings. The original loads each file that zerocopy cannot, with
     one DEBUG line of the logger "zerocopy". ``weights_only`` is never lowered. A file that
-    zerocopy refuses as malformed or unsafe is not tried again. ``torch.save`` to a path whose file is mapped by this
-    process writes another file and renames it, so that live tensors keep their bytes.
+    zerocopy refuses as malformed or unsafe is not tried again. ``torch.save`` and ``torch.jit.save`` to a path whose
+    file is mapped by this process write another file and rename it, so that live tensors keep their bytes.
 
     Calling it again changes nothing. With ``ZEROCOPY_DISABLE=1`` in the environment it does nothing. With
     ``ZEROCOPY_LOG_LEVEL=INFO`` one line on standard error, at the end of the program, says what was mapped and what was

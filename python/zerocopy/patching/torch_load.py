@@ -29,6 +29,7 @@ log = logging.getLogger("zerocopy")
 _UNSET: Any = object()
 # Up to here, torch copies the storages of a pickle sooner than a mapping is made: pickled tensors come in this way.
 _SMALL = 1 << 16  # bytes
+_PICKLE_ARGUMENTS = ("fix_imports", "encoding", "errors", "buffers")
 _ASKED_FOR = ("read", "readline", "seek", "tell")  # of file objects, by torch.load
 
 
@@ -113,7 +114,20 @@ def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
         return "mmap=, which this release does not know"
     if call.mmap not in (_UNSET, None, False) and not (is_path and context.maps_privately()):
         return "mmap=True of something else than a path, or shared"
+    if isinstance(call.map_location, bytes):
+        return "map_location is bytes, which torch refuses"
+    if not weights_only and call.pickle_module in (None, pickle) and not _are_known(call.pickle_load_args):
+        return "arguments that pickle refuses"
     return context.why_load_is_special(call.map_location)
+
+
+def _are_known(pickle_load_args: dict[str, Any]) -> bool:
+    """Return whether pickle has such arguments: it names the function that it refuses them for."""
+    kinds = {"encoding": str, "errors": str}
+    return all(
+        name in _PICKLE_ARGUMENTS and isinstance(value, kinds.get(name, object))
+        for name, value in pickle_load_args.items()
+    )
 
 
 def _is_small_pickle(file: io.BytesIO) -> bool:
@@ -182,9 +196,13 @@ def _load(original: Function, call: Call, weights_only: bool) -> Any:
     except RuntimeError as error:  # from map_location
         tally.add_failed()
         words = torch_errors.of_weights_only(original, error) if weights_only else error
-        if words is error:
-            raise
-        raise words from error
+        try:
+            if words is error:
+                raise
+            raise words from error
+        finally:
+            # Otherwise the error keeps this frame, this frame keeps the error, and both keep the file open.
+            del words
     return hand_over(reason)
 
 
