@@ -51,6 +51,16 @@ def test_converted_hdf5_has_page_aligned_storages_and_a_table(save: Saver, tmp_p
     assert (tmp_path / "m.h5").stat().st_size < sizes + (len(STATE) + 16) * 4096
 
 
+def test_very_many_small_storages_take_no_page_each(save: Saver, tmp_path: Path) -> None:
+    state = {f"{i}": torch.tensor([i, -i]) for i in range(5000)}
+    zerocopy.convert(save(state), tmp_path / "m.h5")
+    assert_same(zerocopy.load(tmp_path / "m.h5"), state)
+    explained = zerocopy.explain(tmp_path / "m.h5").storages
+    assert {storage.how for storage in explained} == {"mapped"}
+    assert all(storage.offset % 64 == 0 for storage in explained)
+    assert (tmp_path / "m.h5").stat().st_size < 5000 * 1000
+
+
 def test_classes_are_not_looked_at(save: Saver, tmp_path: Path) -> None:
     path = save(torch.nn.Linear(2, 3))
     content = path.read_bytes()

@@ -11,7 +11,13 @@ from zerocopy.saving.sink import Written
 
 STORAGES = "data/"
 _PAGE = 4096
-_DESCRIBED = 4  # pages, more than libhdf5 takes to describe a record
+_LINE = 64  # the alignment of torch's own tensors
+_MAX_GAPS = 1 << 24  # bytes of gaps between records that have fewer bytes
+_DESCRIPTION = 1024  # bytes, more than libhdf5 takes to describe a record
+# Aligning leaves gaps, and libhdf5 looks at each gap again for each record, until the file is closed.
+_BATCH = 500
+_ROW = 24  # bytes of a row of the table of offsets
+_SPARE = 1 << 16  # bytes, more than a file of no records has
 _ROOT = "archive"
 
 
@@ -41,23 +47,32 @@ class Hdf5Writer:
     """Writes records into an HDF5 file, in two rounds, so that data are aligned and what describes them is dense.
 
     libhdf5 aligns everything or nothing. The first round makes groups and datasets, which get no bytes yet; the
-    second opens the file anew, with alignment, and writes.
+    second opens the file anew, with alignment, and writes: once for each batch of records.
     """
 
     def __init__(self, h5py: Any, path: Path, records: Sequence[Record], name: str) -> None:
-        self._h5py, self._path, self._records, self._name = h5py, os.fsencode(path), records, name
+        self._h5py, self._path, self._records, self._name = h5py, path, records, name
+        self._size = sum(record.size for record in records)
+        # A page; for very many small records that of torch's tensors.
+        dense = len(records) * _PAGE > max(_MAX_GAPS, self._size)
+        self._alignment = _LINE if dense else _PAGE
 
     def write(self, written: Written) -> None:
         """Write all of them."""
-        self._reserve()
+        self._reserve(_DESCRIPTION * len(self._records))
         self._describe()  # which begins the file anew
-        self._reserve()
+        described, count = self._path.stat().st_size, len(self._records)
+        self._reserve(described + self._size + count * (self._alignment + _ROW))
+        rows: list[tuple[int, int, int]] = []
+        for begin in range(0, count, _BATCH):
+            rows += self._write_batch(self._records[begin : begin + _BATCH], written)
+        self._write_table(rows)
+
+    def _write_batch(self, records: Sequence[Record], written: Written) -> Iterator[tuple[int, int, int]]:
+        """Write records, and yield the rows of the table of offsets."""
         h5 = self._h5py
-        properties = h5.h5p.create(h5.h5p.FILE_ACCESS)
-        properties.set_alignment(1, _PAGE)
-        target = h5.h5f.open(self._path, h5.h5f.ACC_RDWR, fapl=properties)
-        table = []
-        for record in self._records:
+        target = self._open()
+        for record in records:
             dataset = h5.h5d.open(target, f"{_ROOT}/{record.name}".encode())
             at = 0
             for piece in record.pieces():
@@ -65,16 +80,20 @@ class Hdf5Writer:
                 at += len(piece)
                 written(len(piece))
             if record.name.startswith(STORAGES):
-                table.append((number_of(record.name), dataset.get_offset() or 0, record.size))
-        self._write_table(target, table)
+                yield number_of(record.name), dataset.get_offset() or 0, record.size
         target.close()
 
-    def _reserve(self) -> None:
+    def _open(self) -> Any:
+        h5 = self._h5py
+        properties = h5.h5p.create(h5.h5p.FILE_ACCESS)
+        properties.set_alignment(1, self._alignment)
+        return h5.h5f.open(os.fsencode(self._path), h5.h5f.ACC_RDWR, fapl=properties)
+
+    def _reserve(self, size: int) -> None:
         """Have the disk keep the room for all: where libhdf5 finds none it keeps the file open, and crashes at exit."""
-        pages = sum(-(-record.size // _PAGE) + _DESCRIBED for record in self._records)
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.posix_fallocate(descriptor, 0, (pages + _DESCRIBED) * _PAGE)
+            os.posix_fallocate(descriptor, 0, size + _SPARE)
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._name) from None
         finally:
@@ -85,7 +104,7 @@ class Hdf5Writer:
         h5 = self._h5py
         properties = h5.h5p.create(h5.h5p.FILE_ACCESS)
         properties.set_libver_bounds(h5.h5f.LIBVER_EARLIEST, h5.h5f.LIBVER_LATEST)
-        target = h5.h5f.create(self._path, h5.h5f.ACC_TRUNC, fapl=properties)
+        target = h5.h5f.create(os.fsencode(self._path), h5.h5f.ACC_TRUNC, fapl=properties)
         group = h5.h5g.create(target, _ROOT.encode())
         h5.h5g.create(group, b"data")
         layout = h5.h5p.create(h5.h5p.DATASET_CREATE)
@@ -100,14 +119,16 @@ class Hdf5Writer:
         h5.h5d.create(target, b"offsets_table", h5.h5t.STD_I64LE, h5.h5s.create_simple((storages, 3)), layout)
         target.close()
 
-    def _write_table(self, target: Any, table: list[tuple[int, int, int]]) -> None:
+    def _write_table(self, table: list[tuple[int, int, int]]) -> None:
         import numpy
 
         h5 = self._h5py
         rows = numpy.array(table, numpy.int64).reshape(-1, 3)
+        target = self._open()
         dataset = h5.h5d.open(target, b"offsets_table")
         if len(rows):
             dataset.write(h5.h5s.ALL, h5.h5s.ALL, rows)
+        target.close()
 
 
 def _write(h5: Any, dataset: Any, at: int, piece: bytes | memoryview) -> None:
