@@ -295,6 +295,7 @@ PYBIND11_MODULE(_C, module) {
       .def("record_names", &record_names)
       .def("record", &record_content, py::arg("name"))
       .def("pickle_with_storages", &pickle_with_storages, py::arg("name"), py::arg("folder"))
+      .def("require_undamaged_pickle", &Archive::require_undamaged_pickle)
       .def("require_unchanged", &require_unchanged)
       .def("require_there", [](const Archive& self) { self.content().require_in_place(); });
 

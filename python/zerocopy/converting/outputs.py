@@ -28,7 +28,7 @@ from zerocopy.lazy.tensor_info import TensorInfo
 from zerocopy.loading import inputs
 from zerocopy.loading.formats import hdf5
 from zerocopy.progress import Counted, Progress
-from zerocopy.saving.atomic_file import NewFile, replacing
+from zerocopy.saving.atomic_file import NewFile, is_at, replacing
 from zerocopy.saving.pickled_object import PickledObject
 from zerocopy.saving.sink import PIECE, FileSink, Written
 
@@ -208,7 +208,7 @@ def _shard_files(
             for _, new in files:  # a disk that is full says so before the first has its name
                 os.fsync(new.descriptor)
     except BaseException:
-        if _is_at(layout.index_path, made):
+        if is_at(layout.index_path, made):
             raise  # Ctrl-C, when the new checkpoint was whole
         for path in named:
             path.unlink(missing_ok=True)
@@ -221,13 +221,6 @@ def _shard_files(
             path.unlink(missing_ok=True)
         except OSError as error:
             _logger.warning("%s: not deleted, though no index names it any more: %s", path, error.strerror)
-
-
-def _is_at(path: Path, file: os.stat_result | None) -> bool:
-    try:
-        return file is not None and os.path.samestat(path.stat(), file)
-    except OSError:
-        return False
 
 
 def _note_if_named(named: list[Path], path: Path, kind: type[BaseException] | None, *_: object) -> None:

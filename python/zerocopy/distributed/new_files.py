@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -14,7 +12,7 @@ from zerocopy.converting import shard_plan
 from zerocopy.display import shown
 from zerocopy.distributed.layout import SUFFIXES, Content, NewTensor, StatePath, content_of
 from zerocopy.errors import UnsupportedError
-from zerocopy.saving.atomic_file import NewFile, created_for, path_of_file, replacing
+from zerocopy.saving.atomic_file import NewFile, created_for, is_at, path_of_file, replacing
 from zerocopy.saving.sink import FileSink
 
 
@@ -125,11 +123,12 @@ class _Shards:
         for content, file in zip(self._contents, self._files, strict=True):
             content.finish({}, {})
             os.fsync(file.descriptor)
-        layout = _free(self._layout, count)
-        old = _shards_of(self._layout)
+        layout, old = self._layout.free(count), self._layout.present()
         given: list[Path] = []
+        made: os.stat_result | None = None
         try:
             with replacing(self._layout.index_path) as index:
+                made = os.fstat(index.descriptor)
                 text = shard_plan.index_text(layout, self._names, self._total)
                 sink = FileSink(index.descriptor, os.fspath(self._layout.index_path))
                 sink.write(memoryview(text), lambda _: None)
@@ -137,8 +136,9 @@ class _Shards:
                     file.path.rename(layout.shard(number, count))
                     given.append(layout.shard(number, count))
         except BaseException:
-            for path in given:
-                path.unlink(missing_ok=True)
+            if not is_at(self._layout.index_path, made):  # else Ctrl-C, when the new checkpoint was whole
+                for path in given:
+                    path.unlink(missing_ok=True)
             raise
         self._close()
         for path in old:
@@ -159,24 +159,3 @@ class _Shards:
             file.path.unlink(missing_ok=True)
             os.close(file.descriptor)
         self._files = []
-
-
-def _free(layout: shard_plan.Layout, count: int) -> shard_plan.Layout:
-    """Return a layout whose shards have names that no file has: ``model-``, ``model-2-``, ``model-3-``, ..."""
-    found, generation = layout, 1
-    while any(os.path.lexists(found.shard(number, count)) for number in range(1, count + 1)):
-        generation += 1
-        found = layout._replace(stem=f"{layout.stem}-{generation}")
-    return found
-
-
-def _shards_of(layout: shard_plan.Layout) -> list[Path]:
-    """Return the files that the index of an earlier save names, if they have names of this writer."""
-    own = re.compile(
-        rf"{re.escape(layout.stem)}(-[0-9]+)?-[0-9]{{5,}}-of-[0-9]{{5,}}{re.escape(layout.suffix)}"
-    )
-    try:
-        homes = json.loads(layout.index_path.read_bytes())["weight_map"]
-        return sorted({layout.folder / name for name in homes.values() if own.fullmatch(name)})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []  # no earlier save is here, or another kind of file has that name

@@ -55,7 +55,11 @@ def _load_trusting(archive: _C.Archive, options: LoadOptions) -> Any:
     file = io.BytesIO(archive.pickle())
     with _torch.loading_to(map_location):
         unpickling = unpickler_class(file, archive, map_location=map_location, **pickle_args)
-        result = unpickling.load()
+        try:
+            result = unpickling.load()
+        except Exception:
+            archive.require_undamaged_pickle()  # else what is missing may be one flipped bit
+            raise
         unpickling.read_storages()
     _torch.validate_sparse_tensors()
     return result

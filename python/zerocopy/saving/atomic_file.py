@@ -70,17 +70,18 @@ def is_special(path: Path) -> bool:
             status = os.fstat(held)
             if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
                 return True
-            if _leads_to(os.path.realpath(path), status):
+            if is_at(os.path.realpath(path), status):
                 return False
-            if _leads_to(path, status):  # else another took its place just now
+            if is_at(path, status):  # else another took its place just now
                 return True
         finally:
             os.close(held)
 
 
-def _leads_to(path: str | Path, status: os.stat_result) -> bool:
+def is_at(path: str | Path, file: os.stat_result | None) -> bool:
+    """Return whether a path leads to the file that has this status."""
     try:
-        return os.path.samestat(Path(path).stat(), status)
+        return file is not None and os.path.samestat(Path(path).stat(), file)
     except OSError:
         return False
 
