@@ -29,6 +29,7 @@ namespace {
 ParsedCheckpoint read_for_load(Archive& archive, bool take_modules = false) {
   ParsedCheckpoint parsed = read_checkpoint(archive, take_modules);
   Content::require_inflatable(parsed.records);
+  Content::require_readable(parsed.records);
   return parsed;
 }
 

@@ -125,6 +125,12 @@ void Content::require_inflatable(std::span<const Record> records) {
                          " bytes, and ZEROCOPY_MAX_INFLATED allows " + std::to_string(*most));
 }
 
+void Content::require_readable(std::span<const Record> records) {
+  for (const Record& record : records) {
+    if (record.external != nullptr) record.external->require_readable();
+  }
+}
+
 Region Content::read(const Record& record) const {
   if (record.encoding != Encoding::stored) require_inflatable({&record, 1});
   if (record.encoding == Encoding::deflated) return inflate(*source_, record.extent, record.size);

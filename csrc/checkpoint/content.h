@@ -74,6 +74,9 @@ class Content {
   // variable any size is allowed.
   static void require_inflatable(std::span<const Record> records);
 
+  // Throws UnsupportedError if one of the records is in a file that is never opened.
+  static void require_readable(std::span<const Record> records);
+
   // Reads the content of a record into fresh memory, inflated if needed.
   Region read(const Record& record) const;
 

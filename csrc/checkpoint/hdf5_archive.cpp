@@ -42,6 +42,19 @@ std::string_view parent_of(std::string_view path) {
   return slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
 }
 
+// Bytes that are in other files, which no file may have opened.
+class RefusedBytes final : public ExternalBytes {
+ public:
+  explicit RefusedBytes(const Hdf5Entry& entry)
+      : ExternalBytes(entry.refusal), error_("hdf5: dataset " + quote(entry.path) + " " + entry.refusal) {}
+
+  void require_readable() const override { throw UnsupportedError(error_); }
+  Region read() const override { throw UnsupportedError(error_); }
+
+ private:
+  std::string error_;
+};
+
 // Concatenates all names, so the document's budget is in proportion to them.
 Region text_of(const Hdf5Listing& listing) {
   std::size_t size = 0;
@@ -59,8 +72,9 @@ Region text_of(const Hdf5Listing& listing) {
 Hdf5Archive::Hdf5Archive(Content content, Hdf5Listing listing)
     : Archive(std::move(content)), listing_(std::move(listing)), by_path_(listing_.size()) {
   for (std::size_t i = 0; i < listing_.size(); ++i) {
-    const Hdf5Entry& entry = listing_[i];
+    Hdf5Entry& entry = listing_[i];
     if (!by_path_.insert(entry.path, i).second) throw FormatError("hdf5: " + quote(entry.path) + " twice");
+    if (!entry.refusal.empty()) entry.external = std::make_shared<const RefusedBytes>(entry);
     if (entry.is_group || !entry.offset) continue;
     const Extent extent{*entry.offset, nbytes_of(entry)};
     if (!extent.fits(content_.source()->size())) fail(entry, "runs past the end of the file");
@@ -154,9 +168,6 @@ void Hdf5Archive::check_table(const Hdf5Entry& table) const {
 
 // NOLINTNEXTLINE(readability-convert-member-functions-to-static): it may come to need the file
 Record Hdf5Archive::record_of(const Hdf5Entry& entry) const {
-  if (!entry.refusal.empty()) {
-    throw UnsupportedError("hdf5: dataset " + quote(entry.path) + " " + entry.refusal);
-  }
   const std::uint64_t nbytes = nbytes_of(entry);
   if (entry.offset) {
     return {

@@ -34,7 +34,7 @@ struct Hdf5Entry {
   // Of its bytes in the file, if they are stored as a tensor needs them.
   std::optional<std::uint64_t> offset{};
   std::shared_ptr<const ExternalBytes> external{};  // else their reader,
-  std::string refusal{};                            // or the reason why they cannot be read
+  std::string refusal{};                            // or the reason why they are not read
   std::optional<std::size_t> same_as{};             // an earlier entry of the same dataset under another name
 };
 

@@ -20,6 +20,9 @@ class ExternalBytes {
   // Returns why the bytes cannot be mapped.
   const char* why() const noexcept { return why_.c_str(); }
 
+  // Throws UnsupportedError if the bytes are never read.
+  virtual void require_readable() const {}
+
   // Reads the bytes into fresh memory.
   virtual Region read() const = 0;
 

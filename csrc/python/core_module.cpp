@@ -200,6 +200,7 @@ py::dict examine(int descriptor, const FileName& name, std::size_t limit, const 
     archive = open_listed(source_of(descriptor, name, part), nullptr, Mode::copy_on_write, std::move(listed));
     if (!archive->is_torchscript()) {
       ParsedCheckpoint parsed = read_checkpoint(*archive);
+      Content::require_readable(parsed.records);
       document = std::move(parsed.document);
       records = std::move(parsed.records);
       effects = effects_of(*document);

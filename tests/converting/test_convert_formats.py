@@ -428,3 +428,40 @@ def test_tensor_of_many_names_is_looked_at_once(
         assert len(loaded) == 3002 and loaded["2999"].data_ptr() == loaded["w"].data_ptr()
     elif target == "folder":
         assert torch.equal(zerocopy.load(tmp_path / target)["0"], torch.arange(3.0))
+
+
+# ------------------------------------------------------------------------------ names of ties and of metadata
+
+
+@pytest.mark.parametrize("options", [{}, {"max_shard_size": "1MB"}, {"keep": lambda name: name != "x"}])
+def test_tied_name_that_is_a_key_of_the_metadata_is_kept(
+    options: dict[str, Any], save: Saver, tmp_path: Path
+) -> None:
+    tied = torch.arange(4.0)
+    zerocopy.convert(save({"a": tied, "format": tied, "x": tied + 1}), tmp_path / "m.safetensors", **options)
+    zerocopy.convert(next(tmp_path.glob("m*.safetensors")), tmp_path / "back.pt")
+    found = zerocopy.load(tmp_path / "back.pt")
+    assert torch.equal(found["a"], tied) and torch.equal(found["format"], tied)
+    assert found["a"].data_ptr() == found["format"].data_ptr()
+
+
+def test_tied_name_that_is_a_key_of_a_sources_metadata_is_kept(save: Saver, tmp_path: Path) -> None:
+    tied = torch.arange(4.0)
+    state = OrderedDict(a=tied, b=tied)
+    state.safetensors_metadata = {"b": "note"}  # type: ignore[attr-defined]
+    zerocopy.convert(save(state), tmp_path / "m.safetensors")
+    zerocopy.convert(tmp_path / "m.safetensors", tmp_path / "back.pt")
+    found = zerocopy.load(tmp_path / "back.pt")
+    assert torch.equal(found["a"], tied) and found["a"].data_ptr() == found["b"].data_ptr()
+    assert zerocopy.open(tmp_path / "m.safetensors").metadata()["b"] == "note"
+    state = OrderedDict(a=tied, b=tied)
+    state.safetensors_metadata = {"a": "one", "b": "two"}  # type: ignore[attr-defined]
+    with pytest.raises(zerocopy.UnsupportedError, match="overlapping"):
+        zerocopy.convert(save(state), tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize("name", ["m.pt", "m.safetensors", "m.h5"])
+def test_nothing_is_converted_in_a_block_of_skip_data(name: str, save: Saver, tmp_path: Path) -> None:
+    with zerocopy.skip_data(), pytest.raises(zerocopy.UnsupportedError, match="skip_data"):
+        zerocopy.convert(save({"a": torch.ones(3)}, "source.pt"), tmp_path / name)
+    assert not (tmp_path / name).exists()

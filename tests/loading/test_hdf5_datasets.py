@@ -129,3 +129,21 @@ def test_links_of_a_group_that_take_a_search_each(
     else:
         with pytest.raises(zerocopy.UnsupportedError, match="links in a row"):
             zerocopy.load(tmp_path / "f.h5")
+
+
+def test_dataset_in_another_file_is_refused_when_its_data_are_used(tmp_path: Path) -> None:
+    path = tmp_path / "m.h5"
+    with h5py.File(path, "w") as file:
+        file["here"] = numpy.arange(3, dtype="f4")
+        file.create_dataset("elsewhere", (4,), "f4", external=[(str(tmp_path / "other"), 0, 16)])
+    (tmp_path / "other").write_bytes(bytes(16))
+    with zerocopy.open(path) as checkpoint:
+        assert checkpoint["here"].tolist() == [0, 1, 2]
+        assert checkpoint.info("elsewhere").shape == (4,)
+        with pytest.raises(
+            zerocopy.UnsupportedError, match=r"m\.h5.*'elsewhere' has its data in other files"
+        ):
+            checkpoint["elsewhere"].sum()
+    assert zerocopy.lazy_load(path)["here"].sum() == 3
+    with pytest.raises(zerocopy.UnsupportedError, match=r"m\.h5.*'elsewhere' has its data in other files"):
+        zerocopy.load(path)

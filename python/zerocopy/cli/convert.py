@@ -12,7 +12,7 @@ from typing import Any
 
 from zerocopy import display
 from zerocopy.cli import reading
-from zerocopy.cli.output import Progress, escaped, print_error, printable, say
+from zerocopy.cli.output import OutputError, Progress, escaped, print_error, printable, say
 from zerocopy.errors import Error
 
 DESCRIPTION = """
@@ -24,7 +24,8 @@ EPILOG = (
     reading.EXIT_CODES.format(
         fine="converted",
         bad="--verify found a difference",
-        trouble="nothing was converted, or the result could not be verified: one line on standard error says why",
+        trouble="nothing was converted, or the result could not be verified or reported: one line on standard error "
+        "says why",
     )
     + """
 example:
@@ -149,6 +150,8 @@ def _failing_as(command: str, target: str) -> Any:
     """Turn what a file or the system may raise into one line, and ``Trouble``."""
     try:
         yield
+    except OutputError:  # the target is whole
+        raise
     except (Error, UnpicklingError, ValueError, KeyError, OSError) as error:
         name = error.filename if isinstance(error, OSError) else None
         where = "" if name is None else f"{name or chr(39) * 2}: "

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from zerocopy import _torch
 from zerocopy._typing import FilePath, Unknown
 from zerocopy.converting import outputs, shard_plan
 from zerocopy.converting.hdf5_writer import Hdf5Writer
@@ -102,6 +103,10 @@ def convert(
         raise ValueError("expected at least one source")
     checked(dtype, unknown=unknown)  # which says what is wrong with them
     require_progress(progress)
+    if _torch.skips_data():
+        raise UnsupportedError(
+            f"{os.fspath(dst)}: convert copies data, which a block of skip_data leaves out"
+        )
     if not isinstance(strip_prefix, str):
         raise TypeError(f"expected strip_prefix to be a str, got {type(strip_prefix).__name__}")
     job = outputs.Job(paths, dtype, keep, progress, unknown, strip_prefix)

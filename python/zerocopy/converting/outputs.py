@@ -20,7 +20,7 @@ from zerocopy import _torch
 from zerocopy.converting import safetensors_writer, shard_plan
 from zerocopy.converting.hdf5_writer import STORAGES, Hdf5Writer, Record
 from zerocopy.converting.inputs import METADATA, Keep, Sources, SourceTensor, listed
-from zerocopy.converting.safetensors_plan import Plan, planned
+from zerocopy.converting.safetensors_plan import FORMAT, Plan, planned
 from zerocopy.converting.ties import names_by_tensor, tied_names
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import cast_dtype
@@ -37,7 +37,6 @@ PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 #: All endings that say a format.
 SUFFIXES = (*PICKLED, SAFETENSORS, *hdf5.SUFFIXES)
 
-_FORMAT = {"format": "pt"}  # the framework: transformers and accelerate refuse some files without this entry
 _ALIGNMENT = 64  # of storages in .pt, as torch has it
 _logger = logging.getLogger("zerocopy")
 
@@ -65,7 +64,7 @@ def write_safetensors(job: Job, target: Path) -> None:
     with job.sources(device="cpu") as sources:
         plan = planned(sources, job.dtype)
         if sources.is_of_torch:
-            plan = plan._replace(metadata=_FORMAT | plan.metadata)
+            plan = plan._replace(metadata=FORMAT | plan.metadata)
         _say_left_out(target, plan.left_out)
         _say_unknown(target, sources)
         with replacing(target) as new:
@@ -146,7 +145,7 @@ def write_shards(job: Job, layout: shard_plan.Layout, most: int) -> None:
         with job.sources(device="cpu") as sources:
             plan = planned(sources, job.dtype)
             # accelerate, and transformers before version 5, refuse files that have metadata and not this.
-            plan = plan._replace(metadata=_FORMAT | plan.metadata)
+            plan = plan._replace(metadata=FORMAT | plan.metadata)
             _say_left_out(layout.index_path, plan.left_out)
             _say_unknown(layout.index_path, sources)
             entries = {tensor.name: tensor for tensor in plan.tensors}

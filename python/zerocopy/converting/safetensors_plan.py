@@ -13,6 +13,9 @@ from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import cast_dtype
 
+#: The framework: transformers and accelerate refuse some files without this entry of the metadata.
+FORMAT = {"format": "pt"}
+
 
 class Plan(NamedTuple):
     """The content to write.
@@ -43,7 +46,14 @@ class Plan(NamedTuple):
 
 def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
     """Return what is to be written. Raises ``UnsupportedError`` that lists the tensors that cannot be."""
-    ties = tied_names(sources)
+    said = sources.others | sources.metadata
+    metadata = {
+        name: value
+        for name, value in said.items()
+        if isinstance(value, str) and is_text(name) and is_text(value) and value not in sources.tensors
+    }
+    # A name that is left out becomes a key of the metadata, and there is one value for each key.
+    ties = tied_names(sources, metadata.keys() | FORMAT.keys())
     names = [name for name in sources.tensors if name not in ties]
     overlaps = set(overlapping(sources, names))
     tensors, refused = [], []
@@ -59,12 +69,6 @@ def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
         raise UnsupportedError(
             f"{sources.name}: .safetensors cannot hold {len(refused)} of its tensors: {listed(refused)}"
         )
-    said = sources.others | sources.metadata
-    metadata = {
-        name: value
-        for name, value in said.items()
-        if isinstance(value, str) and is_text(name) and is_text(value) and value not in sources.tensors
-    }
     return Plan(tensors, metadata, ties, [name for name in said if name not in metadata])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from zerocopy import _torch
@@ -24,10 +24,11 @@ def names_by_tensor(sources: Sources) -> dict[SourceTensor, list[str]]:
     return found
 
 
-def tied_names(sources: Sources) -> dict[str, str]:
+def tied_names(sources: Sources, always_kept: Collection[str] = ()) -> dict[str, str]:
     """Return names that another stands for, and that one: the first in the alphabet, as safetensors chooses.
 
-    Tied are tensors that show the same bytes of one storage in the same way.
+    Tied are tensors that show the same bytes of one storage in the same way. Names in `always_kept` stand for
+    themselves, and for the others.
     """
     groups: dict[Any, list[str]] = defaultdict(list)
     for tensor, names in names_by_tensor(sources).items():
@@ -37,8 +38,8 @@ def tied_names(sources: Sources) -> dict[str, str]:
             groups[storage, tensor.begin, flags, info.shape, info.stride, info.dtype] += names
     ties: dict[str, str] = {}
     for names in groups.values():
-        kept, *dropped = sorted(names)
-        ties |= dict.fromkeys(dropped, kept)
+        kept, *others = sorted(names, key=lambda name: (name not in always_kept, name))
+        ties |= dict.fromkeys((name for name in others if name not in always_kept), kept)
     return ties
 
 
