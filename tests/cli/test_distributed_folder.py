@@ -209,7 +209,7 @@ def test_folder_that_torch_wrote_is_fine(
     if not hasattr(checkpoints, "save"):
         pytest.skip("this release of torch writes such folders in another way")
     state = {"model": {"weight": torch.ones(4, 4), "flags": torch.tensor([True])}, "list": [1, torch.ones(2)]}
-    checkpoints.save(state, checkpoint_id=tmp_path, no_dist=True)
+    checkpoints.save(state, checkpoint_id=tmp_path)
     assert main([command, str(tmp_path)]) == 0
     assert capsys.readouterr().err == ""
 

@@ -48,9 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A command line that makes no sense exits with 2.
     """
     # No abbreviations: with them, options of a program under "run" might be taken for ours.
-    parser = argparse.ArgumentParser(
-        "zerocopy", description="PyTorch checkpoints without copying.", allow_abbrev=False
-    )
+    parser = _Parser("zerocopy", description="PyTorch checkpoints without copying.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"zerocopy {zerocopy.__version__}")
     subparsers = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser
@@ -103,7 +101,16 @@ class _HelpFormatter(argparse.HelpFormatter):
         )
 
 
-class _CommandParser(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
+    """Raises the errors of standard output, which argparse drops since Python 3.12."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        stream = file or sys.stderr
+        if message and stream is not None:
+            stream.write(message)
+
+
+class _CommandParser(_Parser):
     """Parses the arguments of a subcommand, and imports the subcommand's module only then."""
 
     name: str

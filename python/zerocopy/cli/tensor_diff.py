@@ -201,7 +201,7 @@ class _Tally:
                 self._first = start + place, _text_of(a[place]), _text_of(b[place])
             self._count += count
             if self._has_numbers and not self._brief:
-                gaps = _gap(a[unequal], b[unequal])
+                gaps = _gap(_elements(a, unequal), _elements(b, unequal))
                 finite = gaps[torch.isfinite(gaps)]
                 self._not_finite += len(gaps) - len(finite)
                 self._largest = max(self._largest, float(finite.max()) if len(finite) else -1.0)
@@ -242,6 +242,13 @@ def _has_numbers(dtype: torch.dtype) -> bool:
     except (RuntimeError, TypeError):
         return False
     return True
+
+
+def _elements(tensor: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Return the chosen elements; of integers through a signed view, since releases exist that choose no uint64."""
+    if tensor.dtype.is_complex or tensor.dtype.is_floating_point:
+        return tensor[chosen]
+    return tensor.contiguous().view(_BITS[_torch.element_size(tensor.dtype)])[chosen].view(tensor.dtype)
 
 
 def _are_integers(a: torch.Tensor, b: torch.Tensor) -> bool:
