@@ -23,6 +23,7 @@ from zerocopy import _core, display
 from zerocopy.cli import output, reading
 from zerocopy.cli.output import escaped, say
 from zerocopy.cli.reading import Trouble
+from zerocopy.process import malloc_trim
 
 DESCRIPTION = """
 Measures loaders on a checkpoint, side by side. READY is the time until the object is there. CONSUMED is the time until
@@ -187,7 +188,9 @@ def _measure(load: Callable[[], Any]) -> dict[str, Any]:
     # A forked process has none of the threads that torch's parent may have started, and would wait for them.
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    gc.collect()  # what the parent has left would be freed meanwhile, and taken for the loader's
+    # What the parent has left would be freed or used again meanwhile, and taken for the loader's.
+    gc.collect()
+    malloc_trim.trim(0)
     before = _private()
     start = time.perf_counter()
     try:

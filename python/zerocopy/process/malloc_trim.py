@@ -12,7 +12,8 @@ def _found_trim() -> Callable[[int], int]:
     return getattr(ctypes.CDLL(None), "malloc_trim", None) or (lambda _: 0)  # other C libraries keep less
 
 
-_trim = _found_trim()
+#: Gives back what is free, but for so many bytes.
+trim = _found_trim()
 
 
 class Heap:
@@ -26,4 +27,4 @@ class Heap:
         self._since += size
         if self._since >= _EVERY:
             self._since = 0
-            _trim(0)
+            trim(0)
