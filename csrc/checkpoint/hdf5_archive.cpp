@@ -42,7 +42,7 @@ std::string_view parent_of(std::string_view path) {
   return slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
 }
 
-// Bytes that are in other files, which no file may have opened.
+// Bytes in other files. A checkpoint does not decide which other files are opened, so none is.
 class RefusedBytes final : public ExternalBytes {
  public:
   explicit RefusedBytes(const Hdf5Entry& entry)

@@ -46,5 +46,5 @@ def fill(path: Path) -> None:
     with path.open("wb", buffering=0) as file:
         for size in (1 << 16, 1 << 9):
             with contextlib.suppress(OSError):
-                while file.write(bytes(size)):
-                    pass
+                while True:
+                    file.write(bytes(size))

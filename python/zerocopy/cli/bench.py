@@ -188,7 +188,7 @@ def _measure(load: Callable[[], Any]) -> dict[str, Any]:
     # A forked process has none of the threads that torch's parent may have started, and would wait for them.
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    # What the parent has left would be freed or used again meanwhile, and taken for the loader's.
+    # The loader would reuse memory that the parent process has freed, and its own would not be counted.
     gc.collect()
     malloc_trim.trim(0)
     before = _private()

@@ -26,8 +26,6 @@ Function = Callable[..., Any]
 
 # Modules whose functions lie between a program's call and the original.
 _BETWEEN = ("zerocopy.", "torch._dynamo.")
-# Only an archive that does not begin where the file does has a directory that points elsewhere.
-_NO_END = re.compile("zip64 end record")
 _SEVERAL = ". Expected one archive: if several archives lie one behind the other, give each a file of its own"
 _MAX_SIZE = 1 << 17  # bytes of a minimal file
 
@@ -36,7 +34,9 @@ def in_torch_words(original: Function, error: Exception, f: Any, weights_only: b
     """Return the exception that `original` raises for a fault like `error`; one of its types where it raises none."""
     if isinstance(error.__cause__, EOFError):  # pickle's own
         return error.__cause__
-    if _NO_END.search(str(error)):
+    if "zip64 end record" in str(
+        error
+    ):  # where several archives lie in a file, it is not where the last one says
         return RuntimeError(f"{error}{_SEVERAL}")
     minimal = _minimal_file(error, f, weights_only)
     words = None if minimal is None else _words(original, minimal, weights_only, type(f) is io.BytesIO)
@@ -57,15 +57,6 @@ def of_weights_only(original: Function, error: RuntimeError) -> Exception:
 def _words(
     original: Function, minimal: bytes, weights_only: bool, in_memory: bool = False
 ) -> Exception | None:
-    words, recorded = _attempt(original, minimal, weights_only, in_memory)
-    _warn(original, recorded)
-    return words
-
-
-def _attempt(
-    original: Function, minimal: bytes, weights_only: bool, in_memory: bool
-) -> tuple[Exception | None, list[warnings.WarningMessage]]:
-    """Return what `original` raises about a minimal file, and what it warns of."""
     # Some words are not torch's but of the file object that it asks.
     with (
         warnings.catch_warnings(record=True) as recorded,
@@ -79,20 +70,16 @@ def _attempt(
             words = None
         except Exception as error:
             words = error.with_traceback(None)
-            # Their frames keep this one alive, and the refused file open.
+            # The frames of these errors would keep the refused file open.
             words.__cause__ = words.__context__ = None
-    return words, recorded
-
-
-def _is_of_caller(warning: warnings.WarningMessage) -> bool:
-    """Return whether a recorded warning has ``stacklevel=2``: it names the line that called `original`."""
-    return warning.filename == _attempt.__code__.co_filename
+    _warn(original, recorded)
+    return words
 
 
 def _warn(original: Function, recorded: list[warnings.WarningMessage]) -> None:
     """Warn again, of the line that called the patched function where `original` warned of its caller's line."""
     for warning in recorded:
-        if _is_of_caller(warning):
+        if warning.filename == _words.__code__.co_filename:  # it has stacklevel=2
             warnings.warn(warning.message, warning.category, stacklevel=_level_of_caller())
         else:
             module = sys.modules.get(original.__module__, sys.modules["torch"])

@@ -122,7 +122,7 @@ def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
 
 
 def _are_known(pickle_load_args: dict[str, Any]) -> bool:
-    """Return whether pickle has such arguments: it names the function that it refuses them for."""
+    """Return whether pickle accepts these arguments. For others, the error has to come from torch's own call."""
     kinds = {"encoding": str, "errors": str}
     return all(
         name in _PICKLE_ARGUMENTS and isinstance(value, kinds.get(name, object))

@@ -12,7 +12,7 @@ def _found_trim() -> Callable[[int], int]:
     return getattr(ctypes.CDLL(None), "malloc_trim", None) or (lambda _: 0)  # other C libraries keep less
 
 
-#: Gives back what is free, but for so many bytes.
+#: Returns free memory to the system, except for a number of bytes at the end of the heap.
 trim = _found_trim()
 
 
