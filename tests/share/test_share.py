@@ -302,6 +302,27 @@ def test_modules_of_one_name_are_two(tmp_path: Path) -> None:
         assert program.communicate(timeout=60)[0] == f"{name}\n"
 
 
+def test_the_loader_gets_the_safetensors_of_the_clients_path(tmp_path: Path) -> None:
+    """Not the one that the server has imported to be quick."""
+    package = tmp_path / "safetensors"
+    package.mkdir()
+    (package / "__init__.py").write_text("def safe_open(*args): raise OSError")
+    (package / "torch.py").write_text(
+        "from safetensors import safe_open\n"
+        "def load_file(path, device='cpu'): return f'{__file__} loads {path}'"
+    )
+    (tmp_path / "loader_of_that.py").write_text(
+        "import safetensors.torch\nload = safetensors.torch.load_file"
+    )
+    program = sharing.client(
+        "import sys; sys.path.insert(0, sys.argv[1]); import loader_of_that\n"
+        "from zerocopy import share\n"
+        "print(share.load(loader_of_that.load, 'x'))",
+        tmp_path,
+    )
+    assert program.communicate(timeout=60)[0] == f"{package}/torch.py loads x\n"
+
+
 def test_buffers_of_objects_that_need_dill_are_shared() -> None:
     pytest.importorskip("dill")
     numpy = pytest.importorskip("numpy")

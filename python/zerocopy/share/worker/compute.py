@@ -18,7 +18,7 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles, identity_of
 from zerocopy.share import role
 from zerocopy.share.client import calls, result_references
-from zerocopy.share.conditions import caller, generators, namespaces
+from zerocopy.share.conditions import caller, generators, namespaces, program
 from zerocopy.share.conditions.file_tracker import Reading
 from zerocopy.share.errors import ServerError
 from zerocopy.share.objects import attach, fingerprint, serialized
@@ -44,8 +44,7 @@ def compute(connection: socket.socket, info: messages.Call, descriptors: Sequenc
     caller.apply(info.state)
     # Hooks are kept by numbers, one process's from 0: those that others add must not take the place of these.
     torch.utils.hooks.RemovableHandle.next_id = secrets.randbits(62)
-    # So what torch.load returns lies in the file, and need not be copied to be published.
-    patching.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
+    _patch()
     session = _Session(connection)
     with Reading(info.files) as reading:
         function, args, kwargs, extensions = session.call(info, descriptors)
@@ -91,6 +90,15 @@ def compute(connection: socket.socket, info: messages.Call, descriptors: Sequenc
         published.layout["generators"] = None if left is None else generators.as_body(left)
         published.layout["namespaces"] = {**reading.own_modules(), **namespaces.of_classes(published.pickles)}
         session.send(published, reading, use.names)
+
+
+def _patch() -> None:
+    """Patch loading, so that what it returns lies in the file and need not be copied to be published."""
+    # The fork server has imported its own safetensors; the client's sys.path may have another one.
+    if program.origin_of(sys.modules.get("safetensors")) != program.found("safetensors", sys.path):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "safetensors"]:
+            del sys.modules[name]
+    patching.patch(safetensors=importlib.util.find_spec("safetensors") is not None)
 
 
 class _Arguments:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import pickle
@@ -20,8 +21,15 @@ _log = logging.getLogger("zerocopy")
 
 
 def import_all() -> None:
-    """Import what every loader needs."""
+    """Import what every loader needs: what it patches and seeds takes longer to import than most calls take."""
     from zerocopy.share.worker import compute, device_owner  # noqa: F401
+
+    seeded = ["numpy.random"] if "numpy" in sys.modules else []
+    for name in ["safetensors.torch", "zerocopy.patching.safetensors_load", *seeded]:
+        with contextlib.suppress(
+            Exception
+        ):  # a package that is not there, or damaged: the call itself will say so
+            importlib.import_module(name)
 
 
 def run(server: int, descriptors: Sequence[int]) -> NoReturn:
