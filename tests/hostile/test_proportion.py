@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors_files
 import torch
 from assembler import (
     APPEND,
@@ -51,7 +52,7 @@ ENTRIES = {
     "convert, to another dtype": "zerocopy.convert(path, path + '.out.pt', dtype=torch.float16)",
     "scan": "main(['scan', path])",
     "ls": "main(['ls', '--table', path])",
-    "diff": "main(['diff', path, path + '/../' + os.path.basename(path)])",
+    "diff": "main(['diff', path, os.path.dirname(path) + '/./' + os.path.basename(path)])",
     "verify": "main(['verify', path])",
 }
 CODE = """
@@ -248,8 +249,19 @@ def test_memory_of_commands_in_proportion_to_places(entry: str, tmp_path: Path, 
     require_in_proportion(many_places(tmp_path), entry, forked)
 
 
+@pytest.mark.parametrize("entry", ["convert", "convert, to another dtype"])
+def test_memory_of_convert_in_proportion_to_many_small_tensors(
+    entry: str, tmp_path: Path, forked: Child
+) -> None:
+    path = tmp_path / "f.safetensors"
+    numbers = {f"t{i}": torch.tensor([float(i)]) for i in range(60_000)}
+    path.write_bytes(safetensors_files.saved(numbers))
+    require_in_proportion(path, entry, forked)
+
+
 def require_in_proportion(path: Path, entry: str, forked: Child) -> None:
     size = sum(part.stat().st_size for part in ([path] if path.is_file() else path.iterdir()))
+    size *= 2 if entry == "diff" else 1
     done = forked(CODE.replace("{entry}", ENTRIES[entry]), path)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= (64 << 20) + 20 * size

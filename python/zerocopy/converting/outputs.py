@@ -18,6 +18,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy.converting import safetensors_writer, shard_plan
+from zerocopy.converting.flat_pickle import FlatPickle
 from zerocopy.converting.hdf5_writer import STORAGES, Hdf5Writer, Record
 from zerocopy.converting.inputs import METADATA, Keep, Sources, SourceTensor, listed
 from zerocopy.converting.safetensors_plan import FORMAT, Plan, planned
@@ -29,7 +30,7 @@ from zerocopy.loading import inputs
 from zerocopy.loading.formats import hdf5
 from zerocopy.progress import Counted, Progress
 from zerocopy.saving.atomic_file import NewFile, is_at, replacing
-from zerocopy.saving.pickled_object import PickledObject
+from zerocopy.saving.pickled_object import PickledObject, PickleWithStorages
 from zerocopy.saving.sink import PIECE, FileSink, Written
 
 SAFETENSORS = ".safetensors"
@@ -118,7 +119,7 @@ class _Content(NamedTuple):
 class _Stored(NamedTuple):
     """The record of a storage."""
 
-    parts: PickledObject
+    parts: PickleWithStorages
     number: int
 
     @property
@@ -164,7 +165,7 @@ def write_shards(job: Job, layout: shard_plan.Layout, most: int) -> None:
             units = _units(sources, job.dtype)
             shards = shard_plan.spread(units, most)
             total = sum(size for _, size in units)
-            contents = [PickledObject(_flat(sources, names)) for names in shards]
+            contents = [_pickled_flat(job, sources, names) for names in shards]
             written = Counted(job.progress, sum(parts.total for parts in contents))
             with _shard_files(layout, shards, total) as files:
                 for (path, new), parts in zip(files, contents, strict=True):
@@ -276,17 +277,23 @@ def _counted(job: Job, plan: Plan) -> Counted:
 
 def _sources_of_objects(job: Job) -> Sources:
     """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
-    sources = job.sources()
-    if job.dtype is None and all(tensor.is_mapped for tensor in names_by_tensor(sources)):
-        return sources
-    with sources:
-        pass
+    if job.dtype is None:
+        sources = job.sources()
+        if all(tensor.is_mapped for tensor in names_by_tensor(sources)):
+            return sources
+        with sources:
+            pass
     return job.sources(dtype=job.dtype, device="cpu")
 
 
-def _pickled(job: Job, sources: Sources) -> PickledObject:
+def _pickled(job: Job, sources: Sources) -> PickleWithStorages:
     try:
-        return PickledObject(_object_of(sources))
+        whole = sources.whole()
+        if whole is None or sources.is_renamed:
+            return _pickled_flat(job, sources, list(sources.tensors), sources.others)
+        return PickledObject(
+            whole.build([*sources.tensors, *sources.others] if sources.is_filtered else None)
+        )
     except RecursionError:
         raise UnsupportedError(
             f"{inputs.name_of(job.paths[0])}: expected values that pickle can write, found some that are nested "
@@ -294,11 +301,13 @@ def _pickled(job: Job, sources: Sources) -> PickledObject:
         ) from None
 
 
-def _object_of(sources: Sources) -> Any:
-    whole = sources.whole()
-    if whole is None or sources.is_renamed:
-        return _flat(sources, sources.tensors, sources.others)
-    return whole.build([*sources.tensors, *sources.others] if sources.is_filtered else None)
+def _pickled_flat(
+    job: Job, sources: Sources, names: list[str], others: Mapping[str, Any] = MappingProxyType({})
+) -> PickleWithStorages:
+    """Pickle tensors and other values by their names."""
+    if FlatPickle.can_write(sources):
+        return FlatPickle(sources, names, job.dtype)
+    return PickledObject(_flat(sources, names, others))
 
 
 def _flat(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -12,6 +12,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from zerocopy import _core, _torch
 from zerocopy._torch import portable
 from zerocopy.errors import FormatError, UnsupportedError
+
+_FEW = 64
 
 
 def cast_dtype(dtype: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
@@ -36,11 +38,21 @@ def converted(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) ->
         raise UnsupportedError(f"PyTorch {torch.__version__} does not have {what}") from None
 
 
+class _Outline(NamedTuple):
+    """A tensor as far as it is known without its storage, of which it shows all."""
+
+    storage: StorageWeakRef
+    dtype: torch.dtype
+    size: torch.Size
+    stride: tuple[int, ...]
+
+
 class Converted:
     """Converted tensors that are alive, by their identities: those of one identity are over one storage."""
 
     def __init__(self) -> None:
-        self._alive: dict[Any, tuple[StorageWeakRef, torch.Tensor]] = {}
+        self._alive: dict[Any, _Outline] = {}
+        self._most = _FEW  # that may be noted before those that are no longer alive are forgotten
         self._lock = threading.Lock()
 
     def of(self, identity: Any, make: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -61,20 +73,27 @@ class Converted:
         with self._lock:
             alive = self._again(identity)  # another thread may have been sooner
             if alive is None:
-                outline = torch.empty_strided(made.size(), made.stride(), dtype=made.dtype, device="meta")
-                self._alive[identity] = StorageWeakRef(_torch.untyped_of(made)), outline
+                reference = StorageWeakRef(_torch.untyped_of(made))
+                self._alive[identity] = _Outline(reference, made.dtype, made.size(), made.stride())
+                self._forget_dead()
         return made if alive is None else alive
 
     def _again(self, identity: Any) -> torch.Tensor | None:
-        if identity not in self._alive:
+        outline = self._alive.get(identity)
+        if outline is None:
             return None
-        reference, outline = self._alive[identity]
-        storage = portable.storage_of_weak_reference(reference.cdata)
+        storage = portable.storage_of_weak_reference(outline.storage.cdata)
         if storage is None:
             del self._alive[identity]
             return None
         tensor = torch.empty(0, dtype=outline.dtype, device=storage.device)
-        return tensor.set_(storage, 0, outline.size(), outline.stride())
+        return tensor.set_(storage, 0, outline.size, outline.stride)
+
+    def _forget_dead(self) -> None:
+        """Forget those that are no longer alive, each time that there are twice as many as were alive the last time."""
+        if len(self._alive) > self._most:
+            alive = {key: each for key, each in self._alive.items() if not each.storage.expired()}
+            self._alive, self._most = alive, max(_FEW, 2 * len(alive))
 
 
 def _reach(tensor: torch.Tensor, dtype: torch.dtype) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from zerocopy.saving.pickler import Remake, pickled
 from zerocopy.saving.sink import Sink, Written
 
 
-class PickledObject:
-    """The pickle of an object, and its storages in the order in which the pickle speaks of them.
+class PickleWithStorages(ABC):
+    """A pickle, and the storages that it speaks of, in that order.
 
     Attributes
     ----------
@@ -25,18 +26,40 @@ class PickledObject:
         Of the storages, in bytes.
     """
 
-    def __init__(self, obj: Any) -> None:
-        self.sizes: list[int] = []
-        self._heap = Heap()
-        self._keys: dict[Any, str] = {}
-        self._dtypes: dict[str, torch.dtype] = {}
-        self._sources: list[torch.UntypedStorage | Remake] = []
-        self.pickle = pickled(obj, self, self._store)
+    pickle: bytes
+    sizes: list[int]
+
+    @abstractmethod
+    def storage(self, number: int) -> torch.UntypedStorage:
+        """Return a storage, which may be made now."""
 
     @property
     def total(self) -> int:
         """The bytes of all storages."""
         return sum(self.sizes)
+
+    def write(self, sink: Sink, alignment: int, checksum: bool, written: Written) -> None:
+        """Write the archive."""
+        with (
+            MappedFiles() as mapped,
+            CheckpointWriter(sink, alignment, checksum, regular=True, written=written) as writer,
+        ):
+            writer.pickle(self.pickle)
+            for number in range(len(self.sizes)):
+                writer.storage(str(number), self.storage(number), mapped)
+            writer.finish()
+
+
+class PickledObject(PickleWithStorages):
+    """What ``pickle`` makes of an object."""
+
+    def __init__(self, obj: Any) -> None:
+        self.sizes = []
+        self._heap = Heap()
+        self._keys: dict[Any, str] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        self._sources: list[torch.UntypedStorage | Remake] = []
+        self.pickle = pickled(obj, self, self._store)
 
     def is_kept(self, number: int) -> bool:
         """Whether a storage is the program's; else it is made whenever it is asked for."""
@@ -49,17 +72,6 @@ class PickledObject:
             return source
         self._heap.used(self.sizes[number])
         return source.storage()
-
-    def write(self, sink: Sink, alignment: int, checksum: bool, written: Written) -> None:
-        """Write the archive."""
-        with (
-            MappedFiles() as mapped,
-            CheckpointWriter(sink, alignment, checksum, regular=True, written=written) as writer,
-        ):
-            writer.pickle(self.pickle)
-            for number in range(len(self.sizes)):
-                writer.storage(str(number), self.storage(number), mapped)
-            writer.finish()
 
     def _store(self, storage: _torch.PickledStorage, remake: Remake | None) -> str:
         """Return a storage's key, which is the same for the same storage."""
