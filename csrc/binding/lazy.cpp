@@ -181,6 +181,7 @@ py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::spa
   const std::string reason = why_not_a_view(numel, item_size, offset, size, stride);
   if (!reason.empty()) throw FormatError("checkpoint: the part needs " + reason);
   const auto reach = static_cast<std::uint64_t>(span_of(size, stride) * item_size);
+  if (reach == 0) offset = 0;  // one without elements may begin outside of its storage
   const Extent extent{storage.begin + static_cast<std::uint64_t>(offset * item_size), reach};
   const Region bytes = content().part(record_of(root), *root.element, extent);
   for_each_run(size, stride, item_size,

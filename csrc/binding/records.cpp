@@ -34,8 +34,10 @@ py::object tensor_entry(const Value& value, const Record& record, bool is_mapped
   for (const std::int64_t n : shape.size()) numel *= n;
   py::object offset = py::none();
   if (record.encoding == Encoding::stored) {
+    // One without elements may begin outside of its storage.
+    const std::int64_t begin = numel == 0 ? 0 : tensor.offset;
     offset = py::int_(record.extent.offset + storage.begin +
-                      static_cast<std::uint64_t>(tensor.offset) * tensor.dtype->size);
+                      static_cast<std::uint64_t>(begin) * tensor.dtype->size);
   }
   const bool requires_grad =
       value.is(Kind::parameter) ? value.as<Parameter>().requires_grad : tensor.requires_grad;

@@ -34,23 +34,23 @@ std::string why_not_a_view(std::int64_t storage_numel, std::int64_t item_size, s
   std::int64_t numel = 1;  // ignores zeros, since 0 x 2^124 elements is invalid too
   std::int64_t last = offset;
   bool empty = false;
+  bool overflows = false;
   for (std::size_t i = 0; i < size.size(); ++i) {
     if (size[i] == 0) {
       empty = true;
       continue;
     }
     std::int64_t reach = 0;
-    if (__builtin_mul_overflow(numel, size[i], &numel) ||
-        __builtin_mul_overflow(size[i] - 1, stride[i], &reach) ||
-        __builtin_add_overflow(last, reach, &last)) {
-      return "sizes and strides that overflow";
-    }
+    if (__builtin_mul_overflow(numel, size[i], &numel)) return "sizes that overflow";
+    overflows = overflows || __builtin_mul_overflow(size[i] - 1, stride[i], &reach) ||
+                __builtin_add_overflow(last, reach, &last);
   }
   std::uint64_t nbytes = 0;
   if (!byte_count(numel, item_size, nbytes)) return "more bytes than fit 63 bits";
-  if (empty ? offset > storage_numel : last >= storage_numel) {
-    return "element " + std::to_string(empty ? offset : last) + " of a storage of " +
-           std::to_string(storage_numel);
+  if (empty) return {};  // it may begin anywhere: torch.empty(0, 8)[:, 4:] begins behind its storage
+  if (overflows) return "sizes and strides that overflow";
+  if (last >= storage_numel) {
+    return "element " + std::to_string(last) + " of a storage of " + std::to_string(storage_numel);
   }
   return {};
 }

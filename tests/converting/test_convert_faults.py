@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import tempfile
 from collections import OrderedDict
@@ -15,6 +16,7 @@ import torch
 from archives import deflated
 from assembler import Code, checkpoint, pickle, tensor
 from conftest import Child, Saver
+from equality import assert_same
 
 import zerocopy
 from zerocopy import cli
@@ -317,3 +319,27 @@ def test_more_tied_names_than_the_metadata_account_for_are_refused(tmp_path: Pat
         with pytest.raises(zerocopy.FormatError, match=r"fewer tied names.*found 400000"):
             zerocopy.convert(path, tmp_path / name, **more)
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["n.pt", "n.h5", "n.safetensors"])
+def test_sources_that_are_file_objects(save: Saver, tmp_path: Path, name: str) -> None:
+    content = b"junk" + deflated(save(STATE)).read_bytes()
+    source = io.BytesIO(content)
+    source.seek(4)
+    zerocopy.convert(source, tmp_path / name)
+    loaded = zerocopy.load(tmp_path / name)
+    assert_same({key: loaded[key] for key in STATE}, dict(STATE))
+    assert len(loaded) == len(STATE)
+
+
+class OnlyReads:
+    """A file object that cannot seek."""
+
+    def __init__(self, content: bytes) -> None:
+        self.read = io.BytesIO(content).read
+
+
+def test_source_that_would_be_read_twice_is_refused(save: Saver, tmp_path: Path) -> None:
+    with pytest.raises(zerocopy.UnsupportedError, match=r"OnlyReads.*reads its source twice: give it a file"):
+        zerocopy.convert(OnlyReads(deflated(save(STATE)).read_bytes()), tmp_path / "n.pt")
+    assert not (tmp_path / "n.pt").exists()

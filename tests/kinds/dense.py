@@ -74,6 +74,7 @@ SHAPES = Group(
         Kind("empty, of a storage of no bytes", lambda: torch.empty(0)),
         Kind("empty in one of three dimensions", lambda: torch.empty(2, 0, 3, dtype=torch.int16)),
         Kind("empty view of a full storage", lambda: base(6)[3:3]),
+        Kind("empty columns that begin behind an empty storage", lambda: torch.empty(0, 8).chunk(2, 1)[1]),
         Kind("transposed", lambda: base(3, 4).t()),
         Kind("permuted", lambda: base(2, 3, 4).permute(2, 0, 1)),
         Kind("every other row", lambda: base(6, 2)[1::2]),

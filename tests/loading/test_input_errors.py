@@ -106,18 +106,33 @@ def test_no_permission(save: Saver, forked: Child) -> None:
     assert done.stdout.split() == [str(errno.EACCES), str(path)], done.stderr
 
 
-def test_fifo_is_refused_at_once(tmp_path: Path, forked: Child) -> None:
+@pytest.mark.parametrize(
+    "call", ["load(fifo)", "load_model(torch.nn.Linear(1, 1), fifo)", "storage_offsets(fifo)"]
+)
+def test_fifo_is_refused_at_once(tmp_path: Path, forked: Child, call: str) -> None:
     """Nobody will ever write to it, so opening it must not wait."""
     fifo = tmp_path / "fifo.pt"
     os.mkfifo(fifo)
-    code = """
-        import sys, zerocopy
+    code = f"""
+        import sys, torch, zerocopy
+        fifo = sys.argv[1]
         try:
-            zerocopy.load(sys.argv[1])
+            zerocopy.{call}
         except OSError as error:
             print(error.filename)
     """
     assert forked(code, fifo, timeout=30).stdout.strip() == str(fifo)
+
+
+@pytest.mark.parametrize("load", [zerocopy.load, lambda f: zerocopy.load_model(torch.nn.Linear(1, 1), f)])
+def test_what_is_no_file_is_refused_by_what_it_is(load: Callable[[Any], Any], tmp_path: Path) -> None:
+    (tmp_path / "f.pt").touch()
+    with pytest.raises(TypeError, match="expected a path, a binary file object or a buffer, got int"):
+        load(3)
+    with (tmp_path / "f.pt").open() as file, pytest.raises(TypeError, match="open it with 'rb'"):
+        load(file)
+    with pytest.raises(FileNotFoundError):
+        load("")
 
 
 def test_device_file() -> None:

@@ -278,11 +278,18 @@ def _counted(job: Job, plan: Plan) -> Counted:
 def _sources_of_objects(job: Job) -> Sources:
     """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
     if job.dtype is None:
+        begins = [inputs.position_of(path) for path in job.paths]
         sources = job.sources()
         if all(tensor.is_mapped for tensor in names_by_tensor(sources)):
             return sources
         with sources:
             pass
+        for path, begin in zip(job.paths, begins, strict=True):
+            if begin is not None:
+                path.seek(begin)
+            elif hasattr(path, "read"):
+                name = inputs.name_of(path)
+                raise UnsupportedError(f"{name}: this conversion reads its source twice: give it a file")
     return job.sources(dtype=job.dtype, device="cpu")
 
 

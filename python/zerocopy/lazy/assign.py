@@ -123,10 +123,10 @@ def load_model(
     tensor([[1., 1.]], requires_grad=True)
     """
     _require_module(module)
-    has_ties = _is_safetensors(path)
+    begin = inputs.position_of(path)
     state_dict = loader.load(path, device, **load_args)
     _require_state_dict(state_dict, inputs.name_of(path))
-    if has_ties:
+    if _is_safetensors(path, begin):
         state_dict = _with_tied_names(module, state_dict)
     if assign:
         return _assign(module, state_dict, strict)
@@ -140,8 +140,8 @@ def _require_module(module: Any) -> None:
         )
 
 
-def _is_safetensors(f: Any) -> bool:
-    """Whether a file, or the shards of an index, are in the format that has no ties."""
+def _is_safetensors(f: Any, begin: int | None) -> bool:
+    """Whether a file that begins at `begin`, or the shards of an index, are in the format that has no ties."""
     match inputs.located(f):
         case shard_index.Index() as index:
             return any(shard.suffix == ".safetensors" for shard in index.shards)
@@ -149,13 +149,13 @@ def _is_safetensors(f: Any) -> bool:
             return False
         case found:
             f = found
-    begin = inputs.position_of(f)
     if hasattr(f, "read") and begin is None:
         return False
+    end = inputs.position_of(f)
     with inputs.binary_file(f, begin) as file:
         head = file.read(_SAFETENSORS_HEAD)
-        if begin is not None:
-            f.seek(begin)
+        if end is not None:
+            f.seek(end)
     return head[-1:] == b"{" and len(head) == _SAFETENSORS_HEAD
 
 

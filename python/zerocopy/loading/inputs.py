@@ -157,9 +157,16 @@ def _attempt(
 
 
 def _sample_of_path(path: bytes) -> diagnosis.FileSample:
+    with descriptor_of(path) as descriptor:
+        return sample_of_descriptor(descriptor, 0)
+
+
+@contextlib.contextmanager
+def descriptor_of(path: str | bytes | os.PathLike[str]) -> Iterator[int]:
+    """Open a path for a block. A pipe is not waited for: who reads it finds that it is no file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        return sample_of_descriptor(descriptor, 0)
+        yield descriptor
     finally:
         os.close(descriptor)
 

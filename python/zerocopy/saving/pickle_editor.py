@@ -7,11 +7,14 @@ use.
 
 from __future__ import annotations
 
+import itertools
 import pickletools
 import re
 import struct
+from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zerocopy.display import listed, shown
@@ -21,33 +24,31 @@ _IN_PLACE = frozenset(["APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "
 _PUTS = frozenset(["PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"])
 _GETS = frozenset(["GET", "BINGET", "LONG_BINGET"])
 _TEXTS = frozenset(["UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"])
+_NUMBERS = frozenset(["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"])
+# They make what may have entries.
+_MAKERS = frozenset(
+    ["EMPTY_DICT", "DICT", "REDUCE", "NEWOBJ", "NEWOBJ_EX", "OBJ", "INST", "PERSID", "BINPERSID"]
+)
 # How zerocopy.open calls the second entry of a name, and one whose key has no text.
 _COUNTED = re.compile(r"(.*)~\d+", re.DOTALL)
 _NUMBERED = re.compile(r"(^|\.)#\d+$")
-_NUMBERS = frozenset(["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"])
+# What an opcode is when the pickle is written again.
+_COPIED, _GET, _PUT, _LEFT_OUT = range(4)
 
 
-class _Op(NamedTuple):
-    info: pickletools.OpcodeInfo
-    argument: Any
-    code: bytes
-    slot: int = -1  # of the memo, for what puts there
-
-    @property
-    def name(self) -> str:
-        return self.info.name
-
-
-@dataclass
+@dataclass(slots=True)
 class _Value:
     """An object of the pickle, with the properties that editing needs."""
 
     key: str | None = None  # what it is called as the key of a dict
     is_text: bool = False
-    entries: list[_Entry] = field(default_factory=list)
+    entries: list[_Entry] | None = None  # None: it cannot have any
 
 
-@dataclass
+_PLAIN = _Value()  # most objects of a pickle have no such properties
+
+
+@dataclass(slots=True)
 class _Place:
     """Where an object is put on the stack, by the numbers of opcodes."""
 
@@ -64,6 +65,13 @@ class _Entry(NamedTuple):
     setter: int | None  # the opcode that is for this entry alone
 
 
+class _Keys(NamedTuple):
+    """The entries of a dict by their keys, and whether it has keys that are not called anything."""
+
+    entries: dict[str, list[_Entry]]
+    has_others: bool
+
+
 class PickleEditor:
     """The keys of the dicts in a pickle.
 
@@ -74,15 +82,16 @@ class PickleEditor:
     """
 
     def __init__(self, pickle: bytes) -> None:
-        self._ops = list(_ops_of(pickle))
+        self._pickle = pickle
+        # Of each opcode: where it begins, what it is, and the memo entry that it is about.
+        self._begins, self._kinds, self._slots = array("Q"), bytearray(), array("q")
         self._memo: dict[int, _Place] = {}
         self._root = self._read()
+        self._keys: dict[int, _Keys] = {}  # by the identities of dicts
         # From an opcode: up to which, and what is there instead.
         self._changes: dict[int, tuple[int, bytes]] = {}
-        # From an opcode: up to which, and where in the memo the object is that they make.
-        self._slots: dict[int, list[tuple[int, int]]] = {}
-        for slot, place in self._memo.items():
-            self._slots.setdefault(place.begin, []).append((place.end, slot))
+        # From the first opcode of an object that was written before: up to which, and where it is in the memo.
+        self._moved: dict[int, tuple[int, int]] = {}
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Give entries other keys, all at once: they may swap them. Names are keys joined by dots."""
@@ -113,9 +122,10 @@ class PickleEditor:
     @staticmethod
     def _require_different(holder: _Value, keys: Mapping[int, str]) -> None:
         """Refuse new keys of the entries of a dict, by the places of the old ones, that another has."""
-        there = {entry.key.value.key for entry in holder.entries if id(entry.key) not in keys}
+        entries = holder.entries or []
+        there = {entry.key.value.key for entry in entries if id(entry.key) not in keys}
         new = set[str]()
-        for key in [keys[id(entry.key)] for entry in holder.entries if id(entry.key) in keys]:
+        for key in [keys[id(entry.key)] for entry in entries if id(entry.key) in keys]:
             if key in there:
                 raise ValueError(f"{key!r} exists already")
             if key in new:
@@ -125,9 +135,7 @@ class PickleEditor:
     def drop(self, names: Iterable[str]) -> None:
         """Take entries out of their dicts, all at once: one may lie in another."""
         # Two names may lead to one entry, of a dict that is in two places.
-        found = {id(entry): (entry, holder) for entry, _, holder in map(self._find, names)}
-        for entry, holder in found.values():
-            holder.entries = [other for other in holder.entries if other is not entry]
+        for entry in {id(entry): entry for entry, _, _ in map(self._find, names)}.values():
             self._changes[entry.key.begin] = entry.value.end, b""
             if entry.setter is not None:
                 self._changes[entry.setter] = entry.setter + 1, b""
@@ -141,7 +149,7 @@ class PickleEditor:
         """Return the pickle with its changes."""
         written, defined = bytearray(), dict[int, int]()
         try:
-            self._write(0, len(self._ops), written, defined)
+            self._write(0, len(self._kinds), written, defined)
         except RecursionError:
             raise UnsupportedError("the pickle is nested too deeply to be edited") from None
         return bytes(written)
@@ -150,12 +158,11 @@ class PickleEditor:
         """Return the entry of that name, what names in its dict begin with, and the dict."""
         if not isinstance(name, str):
             raise TypeError(f"expected a str as name, got {name!r}")
-        matches = list(_matches(self._root.value, name, ""))
+        matches = list(self._matches(self._root.value, name, ""))
         if not self._root.value.entries:
             raise KeyError(f"no entry is named {shown(name)}: only entries of dicts have names to edit by")
         if not matches:
-            keys = (entry.key.value.key for entry in self._root.value.entries)
-            known = listed((shown(key) for key in keys if key is not None), 5)
+            known = listed(map(shown, self._keys_of(self._root.value).entries), 5)
             raise KeyError(f"no entry is named {shown(name)}; on the first level are {known}")
         if len(matches) > 1:
             raise ValueError(f"{name!r} is the name of several entries")
@@ -165,30 +172,60 @@ class PickleEditor:
     def _require_one_meaning(self, name: str, holder: _Value) -> None:
         """Refuse the name of an entry that is also what ``zerocopy.open`` calls another one."""
         several = _COUNTED.fullmatch(name)
-        is_counted = several is not None and len(list(_matches(self._root.value, several[1], ""))) > 1
-        has_other_keys = any(entry.key.value.key is None for entry in holder.entries)
-        if is_counted or (has_other_keys and _NUMBERED.search(name)):
+        is_counted = several is not None and len(list(self._matches(self._root.value, several[1], ""))) > 1
+        if is_counted or (_NUMBERED.search(name) and self._keys_of(holder).has_others):
             raise ValueError(f"{name!r} is a key, and zerocopy.open calls another entry so")
+
+    def _matches(self, holder: _Value, name: str, prefix: str) -> Iterator[tuple[_Entry, str, _Value]]:
+        """Yield the entries of that name in a dict and in dicts in it, what names there begin with, and the dicts."""
+        keys = self._keys_of(holder).entries
+        for entry in keys.get(name, ()):
+            yield entry, prefix, holder
+        dot = name.find(".")
+        while dot >= 0:
+            for entry in keys.get(name[:dot], ()):
+                yield from self._matches(entry.value.value, name[dot + 1 :], prefix + name[: dot + 1])
+            dot = name.find(".", dot + 1)
+
+    def _keys_of(self, holder: _Value) -> _Keys:
+        found = self._keys.get(id(holder))
+        if found is None:
+            entries = defaultdict[str, list[_Entry]](list)
+            has_others = False
+            for entry in holder.entries or ():
+                if (key := entry.key.value.key) is None:
+                    has_others = True
+                else:
+                    entries[key].append(entry)
+            found = self._keys[id(holder)] = _Keys(dict(entries), has_others)
+        return found
 
     def _read(self) -> _Place:
         stack: list[_Place | int] = []  # numbers: of opcodes that put a mark there
-        for i, op in enumerate(self._ops):
-            if op.name == "STOP":
-                break
-            if op.name == "MARK":
-                stack.append(i)
-            elif op.name in _PUTS:
-                top = stack[-1]
-                if isinstance(top, int) or op.slot in self._memo:
+        for i, op in enumerate(_ops_of(self._pickle)):
+            kind, slot = _COPIED, -1
+            if op.name in _PUTS:
+                kind, slot = _PUT, len(self._memo) if op.name == "MEMOIZE" else int(op.argument)
+                top = stack[-1] if stack else -1
+                if isinstance(top, int) or slot in self._memo:
                     raise UnsupportedError("the pickle uses its memo as no pickler does")
-                self._memo[op.slot] = top
+                self._memo[slot] = top
                 top.end = i + 1
             elif op.name in _GETS:
-                if int(op.argument) not in self._memo:
+                kind, slot = _GET, int(op.argument)
+                if slot not in self._memo:
                     raise FormatError("the pickle reads a memo entry that it did not write")
-                stack.append(_Place(i, i + 1, self._memo[int(op.argument)].value))
-            elif op.name not in ("PROTO", "FRAME"):
+                stack.append(_Place(i, i + 1, self._memo[slot].value))
+            elif op.name == "MARK":
+                stack.append(i)
+            elif op.name == "FRAME":  # a hint about lengths, which are going to be others
+                kind = _LEFT_OUT
+            elif op.name not in ("PROTO", "STOP"):
                 self._apply(i, op, stack)
+            self._begins.append(op.begin)
+            self._kinds.append(kind)
+            self._slots.append(slot)
+        self._begins.append(self._begins[-1] + 1)  # what follows STOP is not the pickle's
         if len(stack) != 1 or isinstance(stack[0], int):
             raise FormatError("expected one object at the end of the pickle")
         return stack[0]
@@ -204,21 +241,22 @@ class PickleEditor:
         if op.name in _IN_PLACE:
             target = below[0]
             target.end = i + 1
-            if op.name == "SETITEM":
-                target.value.entries.append(_Entry(below[1], below[2], i))
-            elif op.name == "SETITEMS":
-                pairs = zip(items[::2], items[1::2], strict=True)
-                target.value.entries += (_Entry(key, value, None) for key, value in pairs)
+            if op.name in ("SETITEM", "SETITEMS"):
+                if target.value.entries is None:
+                    raise UnsupportedError("the pickle sets items of what is no dict")
+                setter = i if op.name == "SETITEM" else None
+                items = items or below[1:]
+                target.value.entries += map(_Entry, items[::2], items[1::2], itertools.repeat(setter))
             stack.append(target)
         elif len(info.stack_after) > 1:
             raise UnsupportedError(f"the pickle has {op.name}, which no pickler writes")
         elif info.stack_after:
-            value = _Value()
+            value = _PLAIN
             if op.name in _TEXTS or op.name in _NUMBERS:
                 value = _Value(_spelled(op.argument), is_text=op.name in _TEXTS)
-            elif op.name == "DICT":
-                pairs = zip(items[::2], items[1::2], strict=True)
-                value = _Value(entries=[_Entry(key, item, None) for key, item in pairs])
+            elif op.name in _MAKERS:
+                pairs = items if op.name == "DICT" else []
+                value = _Value(entries=[*map(_Entry, pairs[::2], pairs[1::2], itertools.repeat(None))])
             stack.append(_Place(below[0].begin if below else begin, i + 1, value))
 
     def _write(
@@ -234,25 +272,33 @@ class PickleEditor:
                 i, instead = self._changes[i]
                 written += instead
                 continue
-            there = [(until, slot) for until, slot in self._slots.get(i, ()) if slot in defined]
-            if there:  # it has been moved to where it was wanted before
-                i, slot = max(there)
+            if i in self._moved:
+                i, slot = self._moved[i]
                 written += _slot_code(b"h", b"j", defined[slot])
                 continue
-            op = self._ops[i]
-            if op.name in _GETS:
-                slot = int(op.argument)
+            kind, slot = self._kinds[i], self._slots[i]
+            if kind == _GET:
                 if slot in defined:
                     written += _slot_code(b"h", b"j", defined[slot])
                 else:
                     place = self._memo[slot]
                     self._write(place.begin, place.end, written, defined, at_all=place.begin)
-            elif op.name in _PUTS:
-                defined[op.slot] = len(defined)
-                written += _slot_code(b"q", b"r", defined[op.slot])
-            elif op.name != "FRAME":  # a hint about lengths, which are others now
-                written += op.code
+                    self._note_moved(place, defined)
+            elif kind == _PUT:
+                defined[slot] = len(defined)
+                written += _slot_code(b"q", b"r", defined[slot])
+            elif kind == _COPIED:
+                written += self._pickle[self._begins[i] : self._begins[i + 1]]
             i += 1
+
+    def _note_moved(self, place: _Place, defined: Mapping[int, int]) -> None:
+        """Note that an object, and what is in it and has places in the memo, is written already."""
+        for i in range(place.begin, place.end):
+            slot = self._slots[i]
+            if self._kinds[i] == _PUT and slot in defined:
+                inner = self._memo[slot]
+                moved = inner.end, slot
+                self._moved[inner.begin] = max(moved, self._moved.get(inner.begin, moved))
 
 
 def _spelled(argument: Any) -> str:
@@ -266,21 +312,21 @@ def _slot_code(short: bytes, long: bytes, slot: int) -> bytes:
     return short + bytes([slot]) if slot < 256 else long + struct.pack("<I", slot)
 
 
+class _Op(NamedTuple):
+    info: pickletools.OpcodeInfo
+    argument: Any
+    begin: int
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+
 def _ops_of(pickle: bytes) -> Iterator[_Op]:
     try:
-        found = list(pickletools.genops(pickle))
+        yield from itertools.starmap(_Op, pickletools.genops(pickle))
     except ValueError as error:
         raise FormatError(f"the pickle is damaged: {error}") from None
-    ends = [position for _, _, position in found[1:]] + [len(pickle)]
-    slots = 0
-    for (info, argument, position), end in zip(found, ends, strict=True):
-        assert position is not None
-        slot = -1
-        if info.name in _PUTS:
-            slot = slots if info.name == "MEMOIZE" else int(argument or 0)
-            slots += 1
-        code = pickle[position:end] if info.name != "STOP" else pickle[position : position + 1]
-        yield _Op(info, argument, code, slot)
 
 
 def _to_mark(stack: list[_Place | int]) -> tuple[list[_Place], int]:
@@ -299,12 +345,3 @@ def _taken(stack: list[_Place | int], count: int) -> list[_Place]:
         raise FormatError("an opcode of the pickle takes more values than its stack has")
     del stack[len(stack) - count :]
     return taken
-
-
-def _matches(holder: _Value, name: str, prefix: str) -> Iterator[tuple[_Entry, str, _Value]]:
-    for entry in holder.entries:
-        key = entry.key.value.key
-        if key == name:
-            yield entry, prefix, holder
-        elif key is not None and name.startswith(f"{key}."):
-            yield from _matches(entry.value.value, name[len(key) + 1 :], f"{prefix}{key}.")

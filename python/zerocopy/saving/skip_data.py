@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from zerocopy import _core, _torch
@@ -99,11 +98,11 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     >>> {key: (extent.offset % 4096, extent.size) for key, extent in zerocopy.storage_offsets(file.name).items()}
     {'0': (0, 16), '1': (0, 8)}
     """
-    with Path(path).open("rb") as file, error_context.public(path):
+    with inputs.descriptor_of(path) as descriptor, error_context.public(path):
         try:
-            storages = _core.examine(file.fileno(), os.fspath(path), 0)["storages"]
+            storages = _core.examine(descriptor, os.fspath(path), 0)["storages"]
         except Error as error:  # the core says no more about a file that is not an archive
-            sample = inputs.sample_of_descriptor(file.fileno(), 0)
+            sample = inputs.sample_of_descriptor(descriptor, 0)
             raise diagnosis.diagnose(sample, error) from None
         for storage in storages:
             if storage.is_deflated:
