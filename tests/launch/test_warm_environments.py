@@ -103,7 +103,8 @@ class Numbers(torch.utils.data.Dataset):
         return torch.tensor([index, info.id, os.getppid() == parent])
 
 parent = os.getpid()
-print([batch.tolist() for batch in torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2)])
+workers = {"num_workers": 2, "multiprocessing_context": "fork"}
+print([batch.tolist() for batch in torch.utils.data.DataLoader(Numbers(), batch_size=2, **workers)])
 print(torch.cuda.device_count(), torch.get_num_threads(), torch.get_num_interop_threads())
 unseeded = torch.rand(1).item(), numpy.random.rand(), random.random()
 torch.manual_seed(3); numpy.random.seed(3)
