@@ -192,8 +192,9 @@ py::object facts_of(const NamedTensor& named, const std::vector<Record>& records
     shape[i] = py::int_(size);
   }
   for (std::size_t i = 0; i < strides.size(); ++i) stride[i] = py::int_(strides.begin()[i].integer());
-  const std::uint64_t begin = storage.begin + static_cast<std::uint64_t>(tensor->offset) *
-                                                  static_cast<std::uint64_t>(tensor->dtype->size);
+  const std::int64_t first = numel == 0 ? 0 : tensor->offset;  // without elements it may begin anywhere
+  const std::uint64_t begin =
+      storage.begin + static_cast<std::uint64_t>(first) * static_cast<std::uint64_t>(tensor->dtype->size);
   py::object offset = py::none();
   if (record.encoding == Encoding::stored) offset = py::int_(record.extent.offset + begin);
   const bool requires_grad =

@@ -21,6 +21,8 @@ TEST(Geometry, Inside) {
   EXPECT_TRUE(fits(0, {4, 4}, {1, 4}));
   EXPECT_TRUE(fits(3, {5}, {3}));
   EXPECT_TRUE(fits(16, {0}, {1}));
+  EXPECT_TRUE(fits(17, {0}, {1}));  // without elements it may begin anywhere
+  EXPECT_TRUE(fits(INT64_MAX, {2, 0}, {kHuge, 1}));
   EXPECT_TRUE(fits(0, {0, 5}, {5, 1}));
   EXPECT_TRUE(fits(0, {1, 16}, {kHuge, 1}));
   EXPECT_TRUE(fits(0, {std::int64_t{1} << 36U}, {0}));
@@ -32,7 +34,6 @@ TEST(Geometry, PastTheEnd) {
   EXPECT_FALSE(fits(0, {17}, {1}));
   EXPECT_FALSE(fits(1, {16}, {1}));
   EXPECT_FALSE(fits(16, {}, {}));
-  EXPECT_FALSE(fits(17, {0}, {1}));
   EXPECT_FALSE(fits(0, {2}, {16}));
   EXPECT_FALSE(fits(0, {}, {}, 0));
   EXPECT_FALSE(fits(1'000'000'000, {1}, {1}));
