@@ -23,7 +23,7 @@ def state() -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     return {
         "embed.weight": torch.randn(24, 16),
-        "layer.weight": torch.randn(10, 12).half(),
+        "layer.weight": torch.randn(10, 12).double(),
         "layer.bias": torch.randn(7),
         "layer.conv": torch.randn(6, 5, 4),
         "scale": torch.tensor(3.0),

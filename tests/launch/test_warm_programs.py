@@ -18,7 +18,7 @@ from warm_starts import PYTHON, WARM, Place
 # The modules that the cases use, so that one fork server has them for all cases.
 IMPORTS = """
 import argparse, ast, asyncio, atexit, base64, calendar, collections, contextlib, csv, ctypes, dataclasses, datetime
-import decimal, enum, faulthandler, fileinput, functools, getpass, glob, hashlib, importlib.metadata, inspect, io, json
+import decimal, enum, faulthandler, fileinput, functools, getpass, glob, hashlib, hmac, importlib.metadata, inspect, io, json
 import locale, logging, multiprocessing, multiprocessing.pool, multiprocessing.spawn, multiprocessing.popen_fork
 import multiprocessing.popen_spawn_posix, multiprocessing.connection, multiprocessing.queues, pickle, platform, pdb
 import queue, random, re, resource, runpy, select, shutil, signal, socket, sqlite3, stat, string, struct, subprocess
