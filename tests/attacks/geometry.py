@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import torch
 from assembler import (
     MARK,
     NUMEL,
@@ -50,9 +51,6 @@ _OUTSIDE = {
     "16 elements at offset 1": sized((16,), offset=1),
     "1 element at offset 16": sized((1,), offset=16),
     "no dimension, at offset 16": sized((), offset=16),
-    "nothing at offset 17": sized((0,), offset=17),
-    "nothing at offset 10^15": sized((0,), offset=10**15),
-    "nothing at offset 2^63 - 1": sized((0,), offset=2**63 - 1),
     "offset 10^9": sized((1,), offset=10**9),
     "offset 2^62, whose bytes wrap to 0": sized((1,), offset=2**62),
     "offset 2^62 + 1, whose bytes wrap to 4": sized((1,), offset=2**62 + 1),
@@ -94,6 +92,7 @@ _OUTSIDE = {
     "65 dimensions of 0": sized((0,) * 65),
     "100 000 dimensions": sized((1,) * 100_000),
 }
+_NOTHING = {"17": 17, "10^15": 10**15, "2^63 - 1": 2**63 - 1}
 _ARGUMENTS = {
     "two sizes, one stride": tensor(None, 0, (2, 2), (1,)),
     "one size, two strides": tensor(None, 0, (2,), (1, 1)),
@@ -197,10 +196,19 @@ def attacks(values, expected=Expected.FORMAT, prefix="", **more):
     return (Attack(prefix + title, partial(file, value), expected, **more) for title, value in values.items())
 
 
+def nothing(written, prefix="", **more):
+    """Yield tensors without elements, which may begin anywhere: they read no byte."""
+    for title, offset in _NOTHING.items():
+        value = {f"nothing at offset {title}": written(sized((0,), offset=offset))}
+        empty = partial(torch.arange(float(NUMEL)).as_strided, (0,), (1,), offset)
+        yield from attacks(value, Expected.EQUAL, prefix, value=empty, **more)
+
+
 GEOMETRY = Family(
     "Tensors outside of their storages",
     (
         *attacks(_OUTSIDE),
+        *nothing(lambda tensor: tensor),
         *attacks(_ARGUMENTS),
         *attacks(_ODD),
         *attacks({title: meta(*geometry) for title, geometry in _META.items()}, prefix="meta tensor: "),
@@ -216,5 +224,6 @@ GEOMETRY = Family(
             prefix="by _rebuild_from_type_v2: ",
             needs="torch._tensor._rebuild_from_type_v2",
         ),
+        *nothing(behind, prefix="by _rebuild_from_type_v2: ", needs="torch._tensor._rebuild_from_type_v2"),
     ),
 )

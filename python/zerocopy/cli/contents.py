@@ -269,13 +269,15 @@ def _of_folder(path: str) -> Contents:
     entries, values = [], []
     for name, found in folder.entries.items():
         if not isinstance(found, dcp_metadata.Chunked):
-            values.append(Value(name, "object", f"{found.length} bytes in {found.file.name}"))
+            values.append(
+                Value(name, "object", f"{found.length} bytes in {found.file.rpartition(os.sep)[2]}")
+            )
             continue
         dtype = str(found.dtype).removeprefix("torch.")
         numel = 1
         for size in found.shape:
             numel *= size
-        file = str(found.chunks[0].place.file) if found.chunks else ""
+        file = found.chunks[0].place.file if found.chunks else ""
         offset = found.chunks[0].place.offset if len(found.chunks) == 1 else None
         made_by = "" if len(found.chunks) == 1 else f"{len(found.chunks)} chunks"
         nbytes = (
@@ -284,7 +286,7 @@ def _of_folder(path: str) -> Contents:
             else numel * _itemsize(found.dtype)
         )
         entries.append(Entry(name, dtype, tuple(found.shape), nbytes, file, offset, made_by=made_by))
-    files = list(dict.fromkeys(str(place.file) for place in folder.places))
+    files = list(dict.fromkeys(place.file for place in folder.places))
     stored = sum(place.length for place in folder.places)
     return Contents(path, "distributed", files, entries, values, {}, stored)
 

@@ -115,7 +115,7 @@ def _archives_by_file(path: str) -> tuple[dict[str, list[Archive]], Exception | 
         return {}, error.with_traceback(None)
     if folder is None:
         raise Trouble(model_folder.NOT_A_CHECKPOINT)
-    files: dict[Path, list[Archive]] = {}
+    files: dict[str, list[Archive]] = {}
     for name, entry in folder.entries.items():
         if isinstance(entry, dcp_metadata.ArchiveExtent):
             files.setdefault(entry.file, []).append(Archive(name, None, entry.offset, entry.length))

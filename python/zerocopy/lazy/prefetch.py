@@ -270,6 +270,6 @@ def _files_of(path: str | os.PathLike[str]) -> list[str]:
         case shard_index.Index() as index:
             return [str(shard) for shard in index.shards]
         case dcp_metadata.Folder() as folder:
-            return [str(place.file) for place in folder.places]
+            return [place.file for place in folder.places]
         case file:
             return [os.fspath(file)]

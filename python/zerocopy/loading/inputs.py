@@ -100,13 +100,13 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
     return _open_buffer(rest_of(f), "c", name)
 
 
-def open_parts(path: Path, mode: str, backend: Backend, *, windows: bool) -> _C.MultiArchiveFile:
+def open_parts(path: str, mode: str, backend: Backend, *, windows: bool) -> _C.MultiArchiveFile:
     """Open a file that has archives in it, one behind the other."""
-    sys.audit("open", name_of(path), "rb", os.O_RDONLY)
+    sys.audit("open", path, "rb", os.O_RDONLY)
     encoded = os.fsencode(path)
     strategy = backends.strategy_for(encoded, backend, windows=windows)
     parts = _C.MultiArchiveFile(encoded, mode, strategy.name, strategy.threads)
-    backends.note(name_of(path), None, strategy)
+    backends.note(path, None, strategy)
     return parts
 
 

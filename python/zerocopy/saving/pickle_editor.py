@@ -243,7 +243,7 @@ class PickleEditor:
             target.end = i + 1
             if op.name in ("SETITEM", "SETITEMS"):
                 if target.value.entries is None:
-                    raise UnsupportedError("the pickle sets items of what is no dict")
+                    raise UnsupportedError("the pickle sets items of an object that is not a dict")
                 setter = i if op.name == "SETITEM" else None
                 items = items or below[1:]
                 target.value.entries += map(_Entry, items[::2], items[1::2], itertools.repeat(setter))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
 import struct
 from collections import defaultdict
 from collections.abc import Iterable
@@ -24,7 +26,7 @@ OF_SAFETENSORS = (
 class ArchiveExtent(NamedTuple):
     """Where an archive lies: in bytes of a file."""
 
-    file: Path
+    file: str  # its path
     offset: int
     length: int
 
@@ -39,29 +41,32 @@ def require_disjoint(places: Iterable[tuple[str, ArchiveExtent]]) -> None:
     zerocopy.UnsupportedError
         They overlap because they lie in a .safetensors file.
     """
-    by_path: defaultdict[Path, list[tuple[int, int, str]]] = defaultdict(list)
+    by_path: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for name, (file, offset, length) in places:
         if length:
             by_path[file].append((offset, length, name))
-    by_file: defaultdict[tuple[Path, str], list[tuple[int, int, str]]] = defaultdict(list)
+    by_file: defaultdict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
+    real = functools.cache(os.path.realpath)
     for source, found in by_path.items():
         # A link to a folder gives a file many paths.
-        by_file[source.parent.resolve(), source.name] += found
+        folder, filename = os.path.split(source)
+        by_file[real(folder), filename] += found
     for (folder, filename), found in by_file.items():
         found.sort()
         for (begin, length, name), (offset, _, other) in itertools.pairwise(found):
             if offset < begin + length:
-                if is_safetensors(folder / filename, begin):
+                if is_safetensors(f"{folder}/{filename}", begin):
                     raise UnsupportedError(f"{shown(filename)}: {OF_SAFETENSORS}")
                 where = f"{shown(name)} at {begin:#x} of {shown(filename)}"
                 raise FormatError(f"{shown(other)} overlaps {where}: archives must not overlap")
 
 
-def is_safetensors(file: Path, offset: int) -> bool:
+def is_safetensors(file: str, offset: int) -> bool:
     """Whether a place, which is said to be a tensor's, is where a whole .safetensors begins."""
-    if not file.is_file():  # To open a pipe would wait for its writer.
+    path = Path(file)
+    if not path.is_file():  # To open a pipe would wait for its writer.
         return False
-    with file.open("rb") as opened:
+    with path.open("rb") as opened:
         opened.seek(offset)
         head = opened.read(_SAFETENSORS.size)
     return len(head) == _SAFETENSORS.size and _SAFETENSORS.unpack(head)[1] == b'{"'

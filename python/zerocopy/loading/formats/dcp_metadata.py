@@ -209,14 +209,14 @@ def _state(value: Any, wanted: str) -> dict[str, Any]:
     return value.state
 
 
-class _Files(dict[str, Path]):
-    """Makes the path of each file once: a path takes more memory than all else that is kept of a chunk."""
+class _Files(dict[str, str]):
+    """Makes the path of each file once. A ``Path`` would take more memory than all else that is kept of a chunk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __missing__(self, file: str) -> Path:
-        self[file] = path = self.folder / file
+    def __missing__(self, file: str) -> str:
+        self[file] = path = os.path.join(self.folder, os.path.normpath(file))  # noqa: PTH118
         return path
 
 

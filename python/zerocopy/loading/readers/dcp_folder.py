@@ -96,9 +96,7 @@ class Files:
         with error_context.public(place.file):
             archive = self._archive(place)
             archive.require_there()
-            read = _C.Lazy(
-                archive, allowlist.resolve, staging.Destination(), "utf-8", builder, str(place.file)
-            )
+            read = _C.Lazy(archive, allowlist.resolve, staging.Destination(), "utf-8", builder, place.file)
             if read.names() != [""]:
                 raise _no_chunk(name, place)
             stored = read.entry(0)
@@ -108,7 +106,7 @@ class Files:
         if (stored.shape, builder.dtype(stored.dtype)) != (chunk.sizes, entry.dtype):
             raise _no_chunk(name, place)
         # The archive is a part of the file, and its offsets count from where it begins.
-        return ChunkPlace(str(place.file), place.offset + stored.offset, stored.stride)
+        return ChunkPlace(place.file, place.offset + stored.offset, stored.stride)
 
     def _in_rows(self, name: str, part: torch.Tensor) -> torch.Tensor:
         """Return a tensor row by row: as torch's reader makes it, and as is known of it from ``.metadata`` alone."""
