@@ -189,6 +189,17 @@ def test_text_mode_is_a_type_error(path: Path, binary: bool) -> None:
         zerocopy.load(source)
 
 
+def test_a_pipe_that_has_no_bytes_yet_is_named() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with (
+        os.fdopen(reading, "rb") as file,
+        os.fdopen(writing, "wb"),
+        pytest.raises(BlockingIOError, match="yet"),
+    ):
+        zerocopy.load(file)
+
+
 @pytest.mark.parametrize("source", [None, 5, 1.5, [], object()], ids=name_of)
 def test_other_objects_are_a_type_error(source: Any) -> None:
     with pytest.raises(TypeError):

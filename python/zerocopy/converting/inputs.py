@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 
@@ -19,10 +19,10 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer
+from zerocopy.lazy.placeholder import materialized
 from zerocopy.lazy.selection import Selection
 from zerocopy.lazy.tensor_info import TensorInfo, device_of
 from zerocopy.loading import error_context
-from zerocopy.loading.objects import builder
 from zerocopy.loading.objects.stubs import Stub
 from zerocopy.saving.mapped_files import FileExtent
 
@@ -37,63 +37,69 @@ _TIE = 512  # bytes that a name more for a tensor takes
 _AROUND_TIE = 6  # quotes, colon and comma in a header
 
 
+class Facts(NamedTuple):
+    """What a file says of a tensor.
+
+    Attributes
+    ----------
+    info : TensorInfo
+        Shape, dtype, strides, bytes.
+    entry : TensorEntry
+        The further facts that the core has.
+    path : str
+        The file.
+    """
+
+    info: TensorInfo
+    entry: _C.TensorEntry
+    path: str
+
+    @property
+    def storage(self) -> tuple[str, str] | None:
+        """A value that tensors over one storage share. None if the tensor does not have one storage."""
+        return (self.path, self.info.storage) if self.info.storage else None
+
+    @property
+    def begin(self) -> int:
+        """The byte at which it begins in its file, or in its storage where no file has it as it is."""
+        in_storage = self.entry.storage_offset * _torch.element_size(self.info.dtype)
+        return in_storage if self.entry.offset is None else self.entry.offset
+
+
 class SourceTensor:
     """A tensor that is to be written.
 
     Parameters
     ----------
-    opened : Checkpoint
-        The checkpoint that has it.
+    layer : FileLayer
+        The file that has it.
     name : str
         Its name there.
     """
 
-    __slots__ = "_checkpoint", "_name"
+    __slots__ = "_name", "layer"
 
-    def __init__(self, opened: Checkpoint, name: str) -> None:
-        self._checkpoint, self._name = opened, name
+    def __init__(self, layer: FileLayer, name: str) -> None:
+        self.layer, self._name = layer, name
 
-    @property
-    def layer(self) -> FileLayer:
-        """The file that it is in."""
-        return cast(FileLayer, self._checkpoint.layer_of(self._name))
-
-    @property
-    def info(self) -> TensorInfo:
-        """The facts that the file states."""
-        return self._checkpoint.info(self._name)
-
-    @property
-    def entry(self) -> _C.TensorEntry:
-        """The further facts that the core has."""
-        return self.layer.entry(self._name)
-
-    @property
-    def storage(self) -> tuple[str, str] | None:
-        """A value that tensors over one storage share. None if the tensor does not have one storage."""
-        storage = self.info.storage
-        return (self.layer.path, storage) if storage else None
-
-    @property
-    def begin(self) -> int:
-        """The byte at which it begins in its file, or in its storage where no file has it as it is."""
-        entry = self.entry
-        in_storage = entry.storage_offset * _torch.element_size(builder.dtype(entry.dtype))
-        return in_storage if entry.offset is None else entry.offset
+    def facts(self) -> Facts:
+        """Return what the file says of it. Looked up anew each time: a hundred thousand tensors take no memory."""
+        entry = self.layer.entry(self._name)
+        return Facts(self.layer.info_from(self._name, entry), entry, self.layer.path)
 
     @property
     def is_mapped(self) -> bool:
         """Whether its bytes are used where they lie in the file: they are a CPU tensor's, and as memory has them."""
-        entry = self.entry
+        entry = self.layer.entry(self._name)
         return entry.is_mapped and device_of(entry.location) == _CPU
 
     def placeholder(self) -> torch.Tensor:
         """Return a tensor that is not read yet."""
-        return self._checkpoint[self._name]
+        return self.layer.tensor(self._name)
 
     def read(self) -> torch.Tensor:
         """Return a tensor that is read. Nobody else holds it."""
-        return self._checkpoint.get_tensor(self._name)
+        return materialized(self.placeholder())
 
 
 class Sources:
@@ -180,7 +186,7 @@ class Sources:
     def place_of(self, name: str) -> FileExtent | None:
         """Return where a tensor's first byte is; None where no byte of a file is the tensor's."""
         tensor = self.tensors[name]
-        offset = tensor.info.offset
+        offset = tensor.facts().info.offset
         _, descriptor = self._files.get(tensor.layer.path, (None, None))
         return None if descriptor is None or offset is None else FileExtent(descriptor, offset)
 
@@ -207,7 +213,7 @@ class Sources:
         self.metadata: dict[str, Any] = {}
         doubles: dict[str, None] = {}
         for each in self.opened:
-            tensors = {name: SourceTensor(each, name) for name in each}
+            tensors = {name: SourceTensor(cast(FileLayer, each.layer_of(name)), name) for name in each}
             others, metadata = _others_and_metadata(each)
             for dropped, kept in _recorded_ties(each.path, tensors, metadata).items():
                 tensors[dropped] = tensors[kept]

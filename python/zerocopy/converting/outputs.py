@@ -235,15 +235,15 @@ def _units(sources: Sources, dtype: torch.dtype | None) -> list[tuple[list[str],
     """
     groups: dict[Any, list[tuple[SourceTensor, list[str]]]] = {}
     for tensor, names in names_by_tensor(sources).items():
-        groups.setdefault(tensor.storage or names[0], []).append((tensor, names))
+        groups.setdefault(tensor.facts().storage or names[0], []).append((tensor, names))
     ties = tied_names(sources)
     units = []
     for group in groups.values():
         sizes, whole = [], 0
         for tensor, names in group:
-            info = tensor.info
+            info, entry, _ = tensor.facts()
             if info.storage and cast_dtype(info.dtype, dtype) == info.dtype:
-                whole = tensor.entry.storage_nbytes
+                whole = entry.storage_nbytes
             else:
                 size = _converted_size(info, dtype)
                 sizes += [size for name in names if name not in ties]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from zerocopy.converting.inputs import Sources, SourceTensor, listed
+from zerocopy.converting.inputs import Sources, listed
 from zerocopy.converting.safetensors_writer import Described, described, is_text
 from zerocopy.converting.ties import overlapping, tied_names
 from zerocopy.display import shown
@@ -58,8 +58,10 @@ def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
     overlaps = set(overlapping(sources, names))
     tensors, refused = [], []
     for name in names:
-        info = sources.tensors[name].info
-        why = "overlapping" if name in overlaps else _why_not(sources.tensors[name])
+        tensor = sources.tensors[name]
+        facts = tensor.facts()
+        info, is_dense = facts.info, facts.storage is not None
+        why = "overlapping" if name in overlaps else "" if is_dense else _why_not(tensor.read())
         entry = None if why else described(name, cast_dtype(info.dtype, dtype), info.shape)
         if entry is None:
             refused.append(f"{shown(name)} ({why or str(info.dtype).removeprefix('torch.')})")
@@ -72,11 +74,8 @@ def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
     return Plan(tensors, metadata, ties, [name for name in said if name not in metadata])
 
 
-def _why_not(source: SourceTensor) -> str:
-    """Return why a tensor is none that the format can hold, or an empty string."""
-    if source.storage is not None:  # dense, over one storage
-        return ""
-    tensor = source.read()
+def _why_not(tensor: torch.Tensor) -> str:
+    """Return why a tensor that is not over one storage is none that the format can hold, or an empty string."""
     if tensor.is_quantized:
         return "quantized"
     if getattr(tensor, "is_nested", False):

@@ -32,10 +32,11 @@ def tied_names(sources: Sources, always_kept: Collection[str] = ()) -> dict[str,
     """
     groups: dict[Any, list[str]] = defaultdict(list)
     for tensor, names in names_by_tensor(sources).items():
-        storage, info = tensor.storage, tensor.info
-        if storage is not None and info.nbytes:
-            flags = tensor.entry.is_conjugate, tensor.entry.is_negative
-            groups[storage, tensor.begin, flags, info.shape, info.stride, info.dtype] += names
+        facts = tensor.facts()
+        info, entry = facts.info, facts.entry
+        if facts.storage is not None and info.nbytes:
+            flags = entry.is_conjugate, entry.is_negative
+            groups[facts.storage, facts.begin, flags, info.shape, info.stride, info.dtype] += names
     ties: dict[str, str] = {}
     for names in groups.values():
         kept, *others = sorted(names, key=lambda name: (name not in always_kept, name))
@@ -57,14 +58,14 @@ def overlapping(sources: Sources, names: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     spans: dict[Any, list[_Span]] = defaultdict(list)
     for name in names:
-        tensor = sources.tensors[name]
-        storage, info = tensor.storage, tensor.info
-        if storage is None or info.nbytes == 0:
+        facts = sources.tensors[name].facts()
+        info = facts.info
+        if facts.storage is None or info.nbytes == 0:
             continue
         if _shows_one_twice(info):
             found[name] = None
-        begin = tensor.begin
-        spans[storage].append(_Span(begin, begin + _reach(info), name, info))
+        begin = facts.begin
+        spans[facts.storage].append(_Span(begin, begin + _reach(info), name, info))
     for over_one_storage in spans.values():
         compared, before = 0, list[_Span]()
         for span in sorted(over_one_storage, key=lambda span: span[:2]):

@@ -139,7 +139,7 @@ class FileLayer:
 
     def info(self, name: str) -> TensorInfo:
         """Return what the file says of a tensor."""
-        return self._info(name, self.entry(name))
+        return self.info_from(name, self.entry(name))
 
     def infos(self) -> list[TensorInfo]:
         """Return what the file says of each tensor, in file order."""
@@ -147,9 +147,10 @@ class FileLayer:
         native.expect_records()  # which the disk reads together
         places = [(i, name) for i, name in enumerate(native.names()) if name in wanted]
         with error_context.naming(self.path):
-            return [self._info(name, native.entry(i)) for i, name in places]
+            return [self.info_from(name, native.entry(i)) for i, name in places]
 
-    def _info(self, name: str, entry: _C.TensorEntry) -> TensorInfo:
+    def info_from(self, name: str, entry: _C.TensorEntry) -> TensorInfo:
+        """Return what the file says of a tensor whose entry is at hand."""
         if not entry.is_dense:
             return info_of(name, self.tensor(name))
         return TensorInfo(

@@ -212,9 +212,13 @@ def binary_file(f: Any, begin: int | None) -> Iterator[BinaryIO]:
 
 def rest_of(f: Any) -> Any:
     """Return what is left to read in a file object."""
-    content = None if isinstance(f, io.TextIOBase) else _content_of(f)
-    if content is None or isinstance(content, str):
+    content = "" if isinstance(f, io.TextIOBase) else _content_of(f)
+    if isinstance(content, str):
         raise TypeError(f"{name_of(f)} is open in text mode; open it with 'rb'")
+    if content is None:
+        raise BlockingIOError(
+            errno.EAGAIN, f"{name_of(f)} has no bytes yet: expected a file that waits for them"
+        )
     return content
 
 
