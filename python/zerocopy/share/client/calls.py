@@ -163,13 +163,17 @@ def _canonical(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return arguments in the one form that calls that mean the same have."""
-    plain = getattr(function, "__func__", function)
-    owner = () if plain is function else (function.__self__,)
+    wrapper = getattr(function, "__func__", function)
+    owner = () if wrapper is function else (function.__self__,)
+    plain = replacements.original(wrapper)
+    if (
+        not kwargs
+        and type(plain) is types.FunctionType
+        and not any(map(_is_default, (*owner, *args), _positional_defaults(plain)))
+    ):
+        return args, kwargs  # as bind() would give them: a process makes no signature for its first call
     try:
-        signature = _signature(replacements.original(plain))
-        defaults = (parameter.default for parameter in signature.parameters.values())
-        if not (kwargs or any(map(_is_default, (*owner, *args), defaults))):
-            return args, kwargs  # as bind() would give them, in a third of the time
+        signature = _signature(plain)
         bound = signature.bind(*owner, *args, **kwargs)
     except (TypeError, ValueError):
         return args, kwargs
@@ -185,6 +189,12 @@ def _canonical(
         if can_go and name in bound.arguments and _is_default(bound.arguments[name], parameter.default):
             del bound.arguments[name]
     return bound.args[len(owner) :], bound.kwargs
+
+
+def _positional_defaults(function: types.FunctionType) -> tuple[Any, ...]:
+    """Return the defaults of the parameters that can be given by position; of one that has none a value of no other."""
+    defaults = function.__defaults__ or ()
+    return (inspect.Parameter.empty,) * (function.__code__.co_argcount - len(defaults)) + defaults
 
 
 def _is_default(value: Any, default: Any) -> bool:
