@@ -230,7 +230,11 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
 
 def maps_of(path: Path) -> list[str]:
     """Return the lines of /proc/self/maps that belong to a file."""
-    return [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(path))]
+    return [
+        line
+        for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+        if line.endswith(str(path))
+    ]
 
 
 def lies_in_mapping(address: int, path: Path) -> bool:

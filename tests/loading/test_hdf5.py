@@ -112,7 +112,7 @@ def test_whole_modules(save: Saver, tmp_path: Path) -> None:
 
 
 def mapped_files(tensor: torch.Tensor) -> str:
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
         first, last = (int(end, 16) for end in line.split()[0].split("-"))
         if first <= tensor.data_ptr() < last:
             return line

@@ -19,7 +19,7 @@ STATE = {f"layer.{i}": torch.full((3000,), float(i)) for i in range(20)}
 def resources() -> tuple[int, int, int]:
     """Return numbers of descriptors and mappings, and resident kilobytes."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    maps = Path("/proc/self/maps").read_text().count("\n")
+    maps = Path("/proc/self/maps").read_text(errors="surrogateescape").count("\n")
     return len(list(Path("/proc/self/fd").iterdir())), maps, int(status["VmRSS"].split()[0])
 
 

@@ -251,7 +251,7 @@ def test_descriptors_and_memory_of_the_server_stay_constant(server: Path) -> Non
 
 
 def _mappings() -> int:
-    return len(Path("/proc/self/maps").read_text().splitlines())
+    return len(Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines())
 
 
 def _resident(pid: int) -> int:
