@@ -10,7 +10,9 @@ import sys
 import zipfile
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import legacy_files
@@ -90,6 +92,27 @@ def test_fine(content, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
         and entry["size"] == path.stat().st_size
     )
+
+
+BROKEN_TARS = {
+    "cut in its first member": lambda: tar_files.checkpoint()[:560],
+    "cut in its second member": lambda: tar_files.checkpoint()[:1600],
+    "a storage that is short": lambda: tar_files.checkpoint(storages=tar_files.storages(tar_files.storage(count=17))),
+    "a tensor beyond its storage": lambda: tar_files.checkpoint(tensors=tar_files.tensors(tar_files.tensor(size=[17]))),
+    "a negative stride": lambda: tar_files.checkpoint(tensors=tar_files.tensors(tar_files.tensor(stride=[-1]))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", BROKEN_TARS.values(), ids=BROKEN_TARS)
+def test_tar_that_does_not_load_is_damaged(
+    content: Callable[[], bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(content())
+    status, entry = verify(path, capsys)
+    assert status == 1 and [reason["kind"] for reason in entry["reasons"]] == ["structure"]
+    with pytest.raises((zerocopy.FormatError, UnpicklingError)):
+        zerocopy.load(path, weights_only=False)
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import logging
+import pickle
 import sys
 import threading
 import types
@@ -33,6 +34,12 @@ def nothing_stays_patched() -> Iterator[None]:
     yield
     zerocopy.unpatch()
     assert torch.jit.load is ORIGINAL and torch.load is PLAIN
+
+
+def test_functions_are_pickled_by_their_names() -> None:
+    with zerocopy.patched(jit=True):
+        for function in (torch.jit.load, torch.jit.save, torch.load, torch.save):
+            assert pickle.loads(pickle.dumps(function)) is function
 
 
 @pytest.fixture

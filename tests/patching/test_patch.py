@@ -12,6 +12,7 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -177,6 +178,20 @@ def test_later_patch_of_another_library_is_kept(save: Saver) -> None:
         assert not is_served(path)
     finally:
         torch.load = ORIGINALS[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"autospec": True}], ids=["mock", "autospec"])
+@pytest.mark.parametrize("name", ["load", "save"])
+def test_mock_of_another_library_is_put_back(save: Saver, name: str, options: dict[str, Any]) -> None:
+    path, before = save(STATE), (torch.load, torch.save)
+    with mock.patch(f"torch.{name}", **options) as theirs:
+        with zerocopy.patched():
+            assert getattr(torch, name) is not theirs
+        assert getattr(torch, name) is theirs
+    assert (torch.load, torch.save) == before
+    with zerocopy.patched():
+        assert is_served(path)
+    assert (torch.load, torch.save) == before and untouched()
 
 
 def test_earlier_patch_of_another_library_is_called(save: Saver) -> None:

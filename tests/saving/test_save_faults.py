@@ -172,6 +172,30 @@ def test_a_file_that_may_not_be_written_to_is_not_replaced(forked: Child, mode: 
         assert path.read_bytes() == b"as it was" and list(path.parent.iterdir()) == [path]
 
 
+OF_A_GROUP = """
+    import logging, os, sys, torch, zerocopy
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    os.setgroups([50])
+    os.setgid(1001)
+    os.setuid(1001)
+    zerocopy.save({"a": torch.ones(3)}, sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="to become somebody else")
+def test_an_owner_who_is_not_kept_is_named(forked: Child) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "model.pt"
+        path.write_bytes(b"as it was")
+        path.chmod(0o660)
+        os.chown(path, 1000, 50)
+        path.parent.chmod(0o777)
+        done = forked(OF_A_GROUP, path)
+        status = path.stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (1001, 50, 0o660)
+        assert done.stderr == f"WARNING {path}: not kept, as this user may not set it: the owner 1000\n"
+
+
 @pytest.mark.parametrize("size", [4, SIZE])
 def test_a_device_that_is_full(size: int) -> None:
     with pytest.raises(OSError) as caught:

@@ -196,6 +196,11 @@ def test_a_coalesced_tensor_stays_coalesced() -> None:
         assert found.is_coalesced() and found.to_dense().tolist() == [1.0, 1.0, 0.0]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_sparse_tensor_comes_without_a_warning() -> None:
+    share.load(sparse)
+
+
 def storages() -> list[Any]:
     tensor = torch.arange(5.0)
     return [tensor, getattr(tensor, "untyped_storage", tensor.storage().untyped)()]

@@ -294,3 +294,9 @@ def registered_packages() -> list[Any]:
 def validate_sparse_tensors() -> None:
     """Check the sparse tensors that torch's own rebuild functions have noted for checking."""
     torch._utils._validate_loaded_sparse_tensors()
+
+
+def sparse_checks(are_made: bool) -> dict[str, Any]:
+    """Return the argument that says whether a new sparse tensor is checked. Releases warn where it is missing."""
+    # 1.13 has no such argument, and always checks.
+    return {"check_invariants": are_made} if hasattr(torch.sparse, "check_sparse_tensor_invariants") else {}

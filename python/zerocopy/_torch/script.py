@@ -9,6 +9,8 @@ import torch
 
 #: The release's own, whoever replaces it later.
 jit_load = torch.jit.load
+#: Where pickle looks for the functions of ``torch.jit``.
+serialization = torch.jit._serialization
 
 
 def script_device(map_location: Any) -> torch.device | None:

@@ -191,7 +191,8 @@ def _of_file(path: str, file_path: str) -> Contents:
         except TarTrouble:
             from zerocopy.cli import tar_contents
 
-            facts = tar_contents.facts_of(file)
+            with _in_words():
+                facts = tar_contents.facts_of(file)
     entries = list(_entries(facts, file_path))
     values = [Value(*value) for value in facts["others"]]
     stored = sum(storage.nbytes for storage in facts["storages"])

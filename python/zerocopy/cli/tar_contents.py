@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from zerocopy.cli.reading import OpenFile, Trouble
+from zerocopy.errors import FormatError
 
 _DTYPES = {
     "Double": ("float64", 8), "Float": ("float32", 4), "Half": ("float16", 2), "Long": ("int64", 8),
@@ -151,8 +152,10 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
 
     Raises
     ------
-    Trouble
+    FormatError
         If it is damaged, or is not what torch wrote.
+    Trouble
+        If its pickle has more than is read.
     """
     with open(file.descriptor, "rb", closefd=False) as stream:
         try:
@@ -160,13 +163,13 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
             storages, views = _storages(archive)
             tensors = _tensors(archive, storages | views)
             if archive.getmember("pickle").size > _MAX_PICKLE:
-                raise ValueError("the pickle has more than 16 MiB")
+                raise Trouble("tar archive: the pickle has more than 16 MiB")
             root = _unpickled(_member(archive, "pickle")[0])
         except (
             tarfile.TarError, struct.error, pickle.UnpicklingError, ValueError, KeyError, IndexError, TypeError,
             AttributeError, EOFError, OverflowError, UnicodeError, RecursionError,
         ) as error:  # fmt: skip
-            raise Trouble(f"tar archive: {type(error).__name__}: {error}") from None
+            raise FormatError(f"tar archive: {type(error).__name__}: {error}") from None
     listed: list[tuple[Any, ...]] = []
     others: list[tuple[str, str, Any]] = []
     for name, value, inside in _leaves(root):

@@ -126,6 +126,10 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
             records = [one.record for one in layout.datasets_of(listing) if not one.refusal]
         elif container == "zip":
             records = layout.records_of(file)
+        elif container == "tar":
+            from zerocopy.cli import tar_contents
+
+            tar_contents.facts_of(file)
         if container in _EXAMINED:
             facts = _core.examine(file.descriptor, file.path, 0, listing)
     except FormatError as error:

@@ -17,8 +17,8 @@ from zerocopy.loading.readers import tar, torchscript
 from zerocopy.loading.readers.dcp_folder import Files
 
 TORCHSCRIPT_REFUSED = (
-    "this is a TorchScript archive, which is a program: weights_only refuses it. If you trust the file, "
-    "load it with zerocopy.jit.load, or with torch.jit.load"
+    "this is a TorchScript archive, which is a program: weights_only refuses it, and nothing reads it lazily. If you "
+    "trust the file, load it with zerocopy.jit.load, or with torch.jit.load"
 )
 
 

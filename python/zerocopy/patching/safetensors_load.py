@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -83,6 +83,7 @@ class SafeOpen:
 
     def __init__(self, checkpoint: Checkpoint, kind: Any, original: Callable[[], Any]) -> None:
         self._checkpoint: Checkpoint | None = checkpoint
+        self._has_slices = False
         self._kind, self._open_original, self._original = kind, original, None
 
     @property  # type: ignore[misc]
@@ -115,10 +116,16 @@ class SafeOpen:
     def get_slice(self, name: str) -> Any:
         """Return a tensor of which parts can be read."""
         checkpoint = self._open()
-        return checkpoint.get_slice(name) if name in checkpoint else self._theirs().get_slice(name)
+        if name not in checkpoint:
+            return self._theirs().get_slice(name)
+        self._has_slices = True
+        return checkpoint.get_slice(name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._theirs(), name)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("cannot pickle 'safe_open' object")
 
     def __enter__(self) -> SafeOpen:
         return self
@@ -126,9 +133,11 @@ class SafeOpen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._checkpoint is not None:
+        if (
+            self._checkpoint is not None and not self._has_slices
+        ):  # which can be read when the block has ended
             self._checkpoint.close()
-            self._checkpoint = None
+        self._checkpoint = None
 
     def _theirs(self) -> Any:
         self._open()
@@ -176,7 +185,7 @@ def _why_not_ours(call: Call) -> str:
     """Return why a call goes to the original by its arguments, or an empty string."""
     if not isinstance(call.filename, (str, os.PathLike)):
         return "no path"
-    if call.device not in ("cpu", torch.device("cpu")):
+    if not isinstance(call.device, str) or call.device != "cpu":
         return f"device {call.device!r}"
     if call.backend != "mmap":
         return f"backend {call.backend!r}"

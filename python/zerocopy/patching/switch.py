@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from zerocopy import environment
+from zerocopy._torch import script
 from zerocopy.errors import UnsupportedError
 from zerocopy.patching import torch_jit, torch_load, torch_save
 from zerocopy.process import tally, torch_compiler
@@ -27,11 +28,12 @@ Function = Callable[..., Any]
 # The functions that can be replaced, and what makes each replacement. The first two parts are always patched, the
 # others on request. `rebind` also replaces references that other modules took before.
 _LOAD, _SAVE, _JIT, _SAFETENSORS = "load", "save", "jit", "safetensors"
+_JITS = torch.jit, script.serialization
 _Target = tuple[ModuleType, str, Callable[[Function], Function]]
 _TARGETS: dict[str, tuple[_Target, ...]] = {
     _LOAD: tuple((module, "load", torch_load.load_for) for module in (torch, torch.serialization)),
-    _SAVE: tuple((module, "save", torch_save.save_for) for module in (torch, torch.serialization, torch.jit)),
-    _JIT: ((torch.jit, "load", torch_jit.load_for),),
+    _SAVE: tuple((module, "save", torch_save.save_for) for module in (torch, torch.serialization, *_JITS)),
+    _JIT: tuple((module, "load", torch_jit.load_for) for module in _JITS),
 }
 
 _replaced: defaultdict[str, Replacements] = defaultdict(Replacements)  # by part
@@ -134,8 +136,9 @@ def patched(
 def _block(scope: int, parts: list[str], rebind: bool = False) -> Iterator[None]:
     with lock:
         _blocks.update((scope, part) for part in parts)
-        _install(parts, rebind)
     try:
+        with lock:
+            _install(parts, rebind)
         yield
     finally:
         with lock:

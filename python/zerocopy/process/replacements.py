@@ -103,7 +103,10 @@ def original(function: Any) -> Any:
 def _unwrap(function: Any, is_unwanted: Callable[[Replacements, Any], bool]) -> Any:
     """Return a function, or the first one under its unwanted replacements that is not unwanted itself."""
     while True:
-        replacement, under, registry = getattr(function, _MARK, (None, None, None))
-        if registry is None or replacement is not function or not is_unwanted(registry, function):
+        mark = getattr(function, _MARK, None)
+        if type(mark) is not tuple:  # a mock has any attribute, and one made to be like a function that one's
+            return function
+        replacement, under, registry = mark
+        if replacement is not function or not is_unwanted(registry, function):
             return function
         function = under

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -26,6 +27,8 @@ from typing import NamedTuple
 
 from zerocopy.process.os_errors import naming
 from zerocopy.saving import saves_under_way
+
+_logger = logging.getLogger("zerocopy")
 
 _SUFFIX = ".part"
 _TOKEN = re.compile("[0-9a-f]{16}")  # between the prefix and the suffix
@@ -267,10 +270,14 @@ def _take_after(descriptor: int, target: Path, old: os.stat_result) -> None:
         with contextlib.suppress(PermissionError):
             os.fchown(descriptor, *owner)
     new, mode = os.fstat(descriptor), stat.S_IMODE(old.st_mode)
+    lost = []
     if new.st_uid != old.st_uid:
         mode &= ~stat.S_ISUID
+        lost.append(f"the owner {old.st_uid}")
     has_group = new.st_gid == old.st_gid
-    if not has_group:  # the new group, and everybody, may do what both the old group and everybody could
+    if not has_group:
+        lost.append(f"the group {old.st_gid}")
+        # the new group, and everybody, may do what both the old group and everybody could
         both = mode >> 3 & mode & 0o7
         mode = mode & stat.S_IRWXU | both << 3 | both
     attributes = _attributes(target)
@@ -280,13 +287,17 @@ def _take_after(descriptor: int, target: Path, old: os.stat_result) -> None:
     for name, value in attributes.items():
         if name == _ACL and not has_group:
             mode &= stat.S_IRWXU
+            lost.append("the access control list")
             continue
         try:
             os.setxattr(descriptor, name, value)
         except OSError:  # not every file system has them all, and not everybody may set them
             if name == _ACL:
                 mode &= stat.S_IRWXU
+                lost.append("the access control list")
     os.fchmod(descriptor, mode)
+    if lost:
+        _logger.warning("%s: not kept, as this user may not set it: %s", target, ", ".join(lost))
 
 
 def _attributes(path: Path) -> dict[str, bytes]:

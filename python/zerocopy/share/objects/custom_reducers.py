@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from zerocopy import jit
+from zerocopy import _torch, jit
 from zerocopy._torch import tensor_extras
 from zerocopy.errors import UnsupportedError
 from zerocopy.share.objects import arrays
@@ -121,7 +121,7 @@ def _of_coalesced(tensor: torch.Tensor) -> Any:
 
 
 def _coalesced(indices: Any, values: Any, shape: Any, requires_grad: bool, cls: type) -> Any:
-    made = torch.sparse_coo_tensor(indices, values, shape)._coalesced_(True)
+    made = torch.sparse_coo_tensor(indices, values, shape, **_torch.sparse_checks(False))._coalesced_(True)
     return (
         torch.nn.Parameter(made, requires_grad)
         if cls is torch.nn.Parameter

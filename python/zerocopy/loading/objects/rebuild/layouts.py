@@ -34,9 +34,7 @@ def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.
     """Return a sparse tensor whose indices have been checked: out of range, they write out of bounds later."""
     # On the meta device there are no indices to check, wherever the file's own are.
     is_meta = torch.empty(0).is_meta or any(isinstance(part, torch.Tensor) and part.is_meta for part in data)
-    # 1.13 has no such argument and always checks.
-    always = not hasattr(torch.sparse, "check_sparse_tensor_invariants")
-    checks: dict[str, Any] = {} if always else {"check_invariants": not is_meta}
+    checks = _torch.sparse_checks(not is_meta)
     if layout is not torch.sparse_coo:
         compressed, plain, values, size = data
         _require_shape(size)
