@@ -25,6 +25,7 @@ _PATIENCE = 10.0
 _SI_KERNEL = 0x80
 _NOT_BLOCKED = {signal.SIGKILL, signal.SIGSTOP}
 # Where the terminal or the kernel sends them, the program gets them too.
+_STOPS = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 _FROM_KERNEL_ONLY = {signal.SIGCHLD, signal.SIGURG}
 
 
@@ -147,7 +148,8 @@ class _Waiting:
             number = info.si_signo
             if info.si_code == _SI_KERNEL or number in _FROM_KERNEL_ONLY:
                 continue
-            if number == signal.SIGCONT and not self._is_stopped():
+            # A stop that waits here came after this signal, for the whole group: the program is to stay stopped.
+            if number == signal.SIGCONT and (not self._is_stopped() or signal.sigpending() & _STOPS):
                 continue
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._child, number)
