@@ -222,7 +222,7 @@ INTERRUPTED = """
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         outcomes[status] = outcomes.get(status, 0) + 1
-        state = torch.load(path)  # the file that is there now is the one that is mapped
+        state = torch.load(path)  # The next save has to find the current file mapped.
         assert len(state) == 100
     print(set(outcomes) <= {0, 7}, outcomes)
 """

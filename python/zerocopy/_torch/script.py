@@ -9,7 +9,7 @@ import torch
 
 #: The release's own, whoever replaces it later.
 jit_load = torch.jit.load
-#: Where pickle looks for the functions of ``torch.jit``.
+#: The module in which pickle finds the functions of ``torch.jit``.
 serialization = torch.jit._serialization
 
 

@@ -38,7 +38,7 @@ _AROUND_TIE = 6  # quotes, colon and comma in a header
 
 
 class Facts(NamedTuple):
-    """What a file says of a tensor.
+    """The facts that a file states about a tensor.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class SourceTensor:
         self.layer, self._name = layer, name
 
     def facts(self) -> Facts:
-        """Return what the file says of it. Looked up anew each time: a hundred thousand tensors take no memory."""
+        """Look up the facts in the file. The facts are not kept, because a hundred thousand of them take memory."""
         entry = self.layer.entry(self._name)
         return Facts(self.layer.info_from(self._name, entry), entry, self.layer.path)
 

@@ -133,9 +133,8 @@ class SafeOpen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if (
-            self._checkpoint is not None and not self._has_slices
-        ):  # which can be read when the block has ended
+        # A slice can be read after the block. The file closes with the last slice.
+        if self._checkpoint is not None and not self._has_slices:
             self._checkpoint.close()
         self._checkpoint = None
 
@@ -185,7 +184,7 @@ def _why_not_ours(call: Call) -> str:
     """Return why a call goes to the original by its arguments, or an empty string."""
     if not isinstance(call.filename, (str, os.PathLike)):
         return "no path"
-    if not isinstance(call.device, str) or call.device != "cpu":
+    if call.device != "cpu":  # safetensors refuses torch.device("cpu") itself
         return f"device {call.device!r}"
     if call.backend != "mmap":
         return f"backend {call.backend!r}"

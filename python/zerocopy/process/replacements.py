@@ -104,7 +104,7 @@ def _unwrap(function: Any, is_unwanted: Callable[[Replacements, Any], bool]) -> 
     """Return a function, or the first one under its unwanted replacements that is not unwanted itself."""
     while True:
         mark = getattr(function, _MARK, None)
-        if type(mark) is not tuple:  # a mock has any attribute, and one made to be like a function that one's
+        if type(mark) is not tuple:  # A mock returns a mock for every attribute.
             return function
         replacement, under, registry = mark
         if replacement is not function or not is_unwanted(registry, function):
