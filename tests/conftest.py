@@ -228,13 +228,14 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
         return "error", type(error), str(error)
 
 
+def mappings() -> list[str]:
+    """Return the lines of /proc/self/maps. File names there may have any bytes."""
+    return Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+
+
 def maps_of(path: Path) -> list[str]:
     """Return the lines of /proc/self/maps that belong to a file."""
-    return [
-        line
-        for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
-        if line.endswith(str(path))
-    ]
+    return [line for line in mappings() if line.endswith(str(path))]
 
 
 def lies_in_mapping(address: int, path: Path) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from archives import payload_offset
-from conftest import Child, Saver, saved_bytes
+from conftest import Child, Saver, mappings, saved_bytes
 
 import zerocopy
 from benchmarks.data.sparse import write_sparse_checkpoint
@@ -19,8 +19,7 @@ STATE = {f"layer.{i}": torch.full((3000,), float(i)) for i in range(20)}
 def resources() -> tuple[int, int, int]:
     """Return numbers of descriptors and mappings, and resident kilobytes."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    maps = Path("/proc/self/maps").read_text(errors="surrogateescape").count("\n")
-    return len(list(Path("/proc/self/fd").iterdir())), maps, int(status["VmRSS"].split()[0])
+    return len(list(Path("/proc/self/fd").iterdir())), len(mappings()), int(status["VmRSS"].split()[0])
 
 
 @pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import sharing
 import torch
+from conftest import mappings
 
 from zerocopy import share
 from zerocopy.share import ServerError
@@ -243,15 +244,11 @@ def test_descriptors_and_memory_of_the_server_stay_constant(server: Path) -> Non
             assert int(share.load(sharing.filled, 20_000, 8)[0]) == 8
 
     cycles(100)
-    before = sharing.descriptors_of(), sharing.descriptors_of(pid), _mappings(), _resident(pid)
+    before = sharing.descriptors_of(), sharing.descriptors_of(pid), len(mappings()), _resident(pid)
     cycles(10_000)
-    after = sharing.descriptors_of(), sharing.descriptors_of(pid), _mappings(), _resident(pid)
+    after = sharing.descriptors_of(), sharing.descriptors_of(pid), len(mappings()), _resident(pid)
     assert after[0] <= before[0] + 2 and after[1] <= before[1] + 4 and after[2] <= before[2] + 20
     assert after[3] <= before[3] + (4 << 20)
-
-
-def _mappings() -> int:
-    return len(Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines())
 
 
 def _resident(pid: int) -> int:

@@ -19,7 +19,6 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.layer import FileLayer
-from zerocopy.lazy.placeholder import materialized
 from zerocopy.lazy.selection import Selection
 from zerocopy.lazy.tensor_info import TensorInfo, device_of
 from zerocopy.loading import error_context
@@ -99,7 +98,7 @@ class SourceTensor:
 
     def read(self) -> torch.Tensor:
         """Return a tensor that is read. Nobody else holds it."""
-        return materialized(self.placeholder())
+        return self.layer.read(self._name)
 
 
 class Sources:

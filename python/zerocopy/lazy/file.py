@@ -16,7 +16,7 @@ from zerocopy.display import listed
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Converted, converted
 from zerocopy.lazy.options import LazyOptions
-from zerocopy.lazy.placeholder_builder import Call, Deferred
+from zerocopy.lazy.placeholder_builder import Call, Deferred, Read
 from zerocopy.loading import archives, diagnosis, error_context, inputs, loader
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata
@@ -37,6 +37,8 @@ class LazyFile:
         Its names, its tensors. Of a file that takes trust the ``Archive``, which has neither.
     objects : zerocopy.lazy.placeholder_builder.Deferred
         Makes its placeholders; within a ``StubBuilder`` where stubs are wanted.
+    read_objects : zerocopy.lazy.placeholder_builder.Read
+        Makes converted tensors at once; in the same way.
     options : LazyOptions
         How it was read, and what its tensors become.
     source : str or None
@@ -47,8 +49,7 @@ class LazyFile:
         self.native, self.name, self.source = native, name, source
         self.options = options
         self._converted = Converted()
-        deferred = Deferred(self)
-        self.objects: Any = StubBuilder(deferred) if self.has_stubs else deferred
+        self.objects, self.read_objects = map(self._with_stubs, (Deferred(self), Read(self)))
 
     @property
     def converts(self) -> bool:
@@ -59,6 +60,9 @@ class LazyFile:
     def has_stubs(self) -> bool:
         """Whether stubs stand for objects whose globals are on no allow-list."""
         return self.options.load.unknown == "stub"
+
+    def _with_stubs(self, objects: Deferred) -> Any:
+        return StubBuilder(objects) if self.has_stubs else objects
 
     def load(self, recipe: int | Call) -> torch.Tensor:
         """Return the real tensor of a recipe: a number of the native side, or a call."""

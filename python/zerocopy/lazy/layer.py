@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import torch
@@ -17,6 +17,7 @@ from zerocopy._native import _C
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.file import LazyFile
 from zerocopy.lazy.indexing import Geometry
+from zerocopy.lazy.placeholder import materialized
 from zerocopy.lazy.reading.extents import Box, TensorExtents
 from zerocopy.lazy.reading.file_extents import extents_in
 from zerocopy.lazy.slice import Slice
@@ -119,6 +120,12 @@ class FileLayer:
             if made is None:
                 made = self._alive[name] = self._leaf(name)
             return made
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return the real tensor. Nobody else holds it."""
+        native = self._native
+        with error_context.naming(self.path):
+            return cast(torch.Tensor, materialized(native.leaf(name, self._file.read_objects)))
 
     def slice(self, name: str) -> Slice:
         """Return a tensor of which parts can be read."""

@@ -155,6 +155,14 @@ class Deferred:
         return made
 
 
+class Read(Deferred):
+    """Reads a tensor that will not be as it lies in the file, where `Deferred` makes a placeholder of it."""
+
+    def placeholder(self, index: int, *_: Any) -> Any:
+        """Return the tensor."""
+        return self.source.load(index)
+
+
 def loaded(value: Any) -> Any:
     """Return a value with real tensors in it: for functions that may be written in C++ and keep what they get."""
     return replaced(value, NotYetLoadedTensor, real_of)

@@ -46,6 +46,8 @@ class Remake(NamedTuple):
 
     def storage(self) -> torch.UntypedStorage:
         """Make it."""
+        if self.identity is not None:  # of a dense tensor, which has one storage
+            return _torch.untyped_of(real_of(self.placeholder))
         found: list[torch.UntypedStorage] = []
 
         def note(storage: _torch.PickledStorage, _: Remake | None) -> str:
