@@ -59,7 +59,11 @@ def import_beside_torch(package: str, names: Iterable[str], *modules: str) -> No
     Their first use is then as quick as the next. Without torch the program decides when torch is imported, and with
     which environment: ``zerocopy run`` depends on that.
     """
-    if "torch" in sys.modules:
+    if "torch" not in sys.modules:
+        return
+    from zerocopy.process.collector import COLLECTOR_PAUSED
+
+    with COLLECTOR_PAUSED:
         for module in modules:
             importlib.import_module(f"{package}.{module}")
         for name in names:

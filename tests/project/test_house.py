@@ -34,8 +34,9 @@ LAYERS = {
 
 # The Python half, from the bottom up. A file imports from the rooms above it in this list, and from its own.
 ROOMS = (
-    "_version errors environment display progress _interpreters _public_names _typing",
+    "_version errors environment display progress _interpreters _typing",
     "process notebook",
+    "_public_names",
     "_torch",
     "_native",
     "loading",
