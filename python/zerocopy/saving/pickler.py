@@ -6,6 +6,7 @@ import copy
 import io
 import itertools
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ _STORAGES: tuple[type, ...] = (torch.storage.TypedStorage, torch.UntypedStorage)
 _PLAIN = frozenset(
     [int, str, bool, float, bytes, type(None), type, type(len), type(lambda: None), torch.dtype]
 )
+_NO_STORAGE = _PLAIN | {tuple, list, dict, OrderedDict, torch.Tensor, torch.nn.Parameter}
 
 PersistentId = tuple[str, Any, str, str, int]
 
@@ -218,7 +220,7 @@ class _Pickler(pickle.Pickler):
         self._converted: dict[Any, Any] = {}
 
     def persistent_id(self, obj: Any) -> PersistentId | None:
-        if type(obj) in _PLAIN:
+        if type(obj) in _NO_STORAGE:
             return None
         if isinstance(obj, _StoredStorage):
             return obj.persistent_id if obj.owner is self._owner else None

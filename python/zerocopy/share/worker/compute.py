@@ -44,7 +44,7 @@ def compute(connection: socket.socket, info: messages.Call, descriptors: Sequenc
     caller.apply(info.state)
     # Hooks are kept by numbers, one process's from 0: those that others add must not take the place of these.
     torch.utils.hooks.RemovableHandle.next_id = secrets.randbits(62)
-    _patch()
+    patch_loading()
     session = _Session(connection)
     with Reading(info.files) as reading:
         function, args, kwargs, extensions = session.call(info, descriptors)
@@ -77,9 +77,7 @@ def compute(connection: socket.socket, info: messages.Call, descriptors: Sequenc
     with session.mapped() as mapped:
         arguments = session.unchanged_arguments(mapped)
         try:
-            published = publish(
-                result, mapped, session.find, session.reserve, session.works, arguments, noted
-            )
+            published = publish(result, mapped, session.find, session.reserve, can_attach, arguments, noted)
         except UnsupportedError as error:
             if not info.is_strict:
                 raise
@@ -92,7 +90,7 @@ def compute(connection: socket.socket, info: messages.Call, descriptors: Sequenc
         session.send(published, reading, use.names)
 
 
-def _patch() -> None:
+def patch_loading() -> None:
     """Patch loading, so that what it returns lies in the file and need not be copied to be published."""
     # The fork server has imported its own safetensors; the client's sys.path may have another one.
     if program.origin_of(sys.modules.get("safetensors")) != program.found("safetensors", sys.path):
@@ -234,16 +232,6 @@ class _Session:
         if isinstance(answer, messages.Declined):
             raise ServerError(answer.why)
 
-    def works(self, published: Published) -> bool:
-        """Return whether the machine can build a result."""
-        parts, descriptors = _described(published)
-        with _lease() as lease:
-            try:
-                attach.attach(messages.Ready("", parts, published.layout, [], {}, []), [*descriptors, lease])
-            except Exception:  # whatever it is, Python's unpickler has another way
-                return False
-        return True
-
     def refuse(self, state: str, why: str, reading: Reading) -> None:
         """Say that only the client itself can make the call, as long as the conditions hold."""
         frames.send(self._connection, messages.Here(state, why[:4000], reading.conditions().as_body()))
@@ -257,6 +245,17 @@ class _Session:
             parts, published.layout, conditions, moved, published.checksums, arguments
         )
         frames.send(self._connection, report, descriptors)
+
+
+def can_attach(published: Published) -> bool:
+    """Return whether the machine can build a result."""
+    parts, descriptors = _described(published)
+    with _lease() as lease:
+        try:
+            attach.attach(messages.Ready("", parts, published.layout, [], {}, []), [*descriptors, lease])
+        except Exception:  # whatever it is, Python's unpickler has another way
+            return False
+    return True
 
 
 @contextlib.contextmanager
