@@ -20,7 +20,7 @@ from zerocopy.share.objects.dedupe import Checksum
 from zerocopy.share.objects.publish import publish
 from zerocopy.share.wire import sealed_memory
 from zerocopy.share.wire.hashes import Hashes
-from zerocopy.share.worker import compute
+from zerocopy.share.worker import compute, worker
 
 
 class Rehearsal:
@@ -38,6 +38,7 @@ class Rehearsal:
 
     def run(self) -> None:
         """Load the checkpoint as a call does, and publish it for nobody."""
+        worker.seed_numpy()
         set(
             sys.modules
         )  # file_tracker.Reading walks through this, and through what the import system has listed

@@ -81,8 +81,13 @@ def _become(info: messages.Process, environment: bytes) -> None:
     os.chdir(info.cwd)
     sys.path[:] = info.path
     sys.argv = info.argv
+    seed_numpy()
+
+
+def seed_numpy() -> None:
+    """Have NumPy's generator begin anew, if NumPy is imported. Python's own generator sees to that itself."""
     numpy = sys.modules.get("numpy")
-    if numpy is not None:  # Python's own generator sees to that itself
+    if numpy is not None:
         numpy.random.seed()
 
 
