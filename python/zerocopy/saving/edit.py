@@ -39,6 +39,8 @@ from zerocopy.saving.zip_writer import Entry, directory, end, plain_local_header
 _STEP = 60 << 10
 _BLOCK = 512
 _FLAG_UTF8 = 0x800
+# Linux sets no memory aside for such a mapping: the file may be larger than the memory. Python 3.13 knows the name.
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 def rename_keys(path: str | os.PathLike[str], names: Mapping[str, str]) -> None:
@@ -161,10 +163,10 @@ def _require_own_rest(file: int, tail: Tail, raws: list[RawEntry]) -> None:
 
 def _checked_archive(file: int, size: int, headers: list[tuple[int, bytes]]) -> _C.Archive:
     """Return the archive that the first bytes of a file are, with these headers. The file itself is not written to."""
-    copy = mmap.mmap(file, size, access=mmap.ACCESS_COPY)
+    copy = mmap.mmap(file, size, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE)
     for offset, header in headers:
         copy[offset : offset + len(header)] = header
-    return inputs.open_archive(copy)
+    return inputs.open_archive(memoryview(copy))  # of the mapping itself all bytes would be read
 
 
 @contextlib.contextmanager
