@@ -2,7 +2,7 @@
 
 It runs no thread and none of its clients' code, and touches no device: a child finds torch as if it had just imported
 it. One is kept for a while, for the loads that follow. It forks one loader ahead, because a fork of a process that has
-torch takes some 20 ms. That loader rehearses until its call comes, which saves another 7 to 12 ms.
+torch takes some 20 ms. That loader warms up until its call comes, which saves another 7 to 12 ms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zerocopy.share.wire import frames, messages
 from zerocopy.share.worker import worker
 
 if TYPE_CHECKING:
-    from zerocopy.share.worker.rehearsal import Rehearsal
+    from zerocopy.share.worker.warm_up import WarmUp
 
 _PR_SET_PDEATHSIG = 1
 
@@ -33,12 +33,12 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[2])) as server:
         server.set_inheritable(False)
         worker.import_all()
-        from zerocopy.share.worker.rehearsal import Rehearsal
+        from zerocopy.share.worker.warm_up import WarmUp
 
-        rehearsal = Rehearsal()
+        warm_up = WarmUp()
         gc.freeze()  # what is here now the children need not look through, and so not copy
         with contextlib.suppress(FrameError, OSError):  # the server has gone
-            _ForkServer(server, rehearsal).run()
+            _ForkServer(server, warm_up).run()
 
 
 def die_with_parent() -> None:
@@ -54,12 +54,12 @@ class _Spare(NamedTuple):
 
 
 class _ForkServer:
-    def __init__(self, server: socket.socket, rehearsal: Rehearsal) -> None:
+    def __init__(self, server: socket.socket, warm_up: WarmUp) -> None:
         self._server = server
         self._inbox = frames.Inbox(frames.MAX_DESCRIPTORS)
         self._children: dict[int, int] = {}  # the numbers of loads, by pid
         self._spare: _Spare | None = None
-        self._rehearsal = rehearsal
+        self._warm_up = warm_up
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
             end.setblocking(False)
@@ -116,7 +116,7 @@ class _ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for end in (self._server, self._woken, self._waker):
                 end.close()
-            self._rehearsal.run()
+            self._warm_up.run()
             with channel:
                 output, server, *call = frames.receive(channel).descriptors
             os.dup2(output, 1)

@@ -23,8 +23,8 @@ from zerocopy.share.wire.hashes import Hashes
 from zerocopy.share.worker import compute, worker
 
 
-class Rehearsal:
-    """What a loader rehearses with: made in the fork server, used in each loader once.
+class WarmUp:
+    """What a loader warms up with: made in the fork server, used in each loader once.
 
     Where it fails it does nothing: the call itself will say what is wrong.
     """
@@ -34,14 +34,13 @@ class Rehearsal:
         with contextlib.suppress(Exception):
             content = io.BytesIO()
             torch.save({"weight": torch.empty(1, device="cpu")}, content)
-            self._checkpoint = sealed_memory.sealed("zerocopy-rehearsal", [content.getbuffer()])
+            self._checkpoint = sealed_memory.sealed("zerocopy-warm-up", [content.getbuffer()])
 
     def run(self) -> None:
         """Load the checkpoint as a call does, and publish it for nobody."""
         worker.seed_numpy()
-        set(
-            sys.modules
-        )  # file_tracker.Reading walks through this, and through what the import system has listed
+        # file_tracker.Reading walks through both.
+        set(sys.modules)
         importlib.invalidate_caches()
         if self._checkpoint < 0:
             return
