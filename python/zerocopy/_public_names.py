@@ -57,7 +57,8 @@ def import_beside_torch(package: str, names: Iterable[str], *modules: str) -> No
     """Import some names of a package, and further modules of it, if torch is imported already.
 
     Their first use is then as quick as the next. Without torch the program decides when torch is imported, and with
-    which environment: ``zerocopy run`` depends on that.
+    which environment: ``zerocopy run`` depends on that. The garbage collector is paused, because a full collection
+    walks through all objects of torch.
     """
     if "torch" not in sys.modules:
         return

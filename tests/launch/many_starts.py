@@ -80,7 +80,9 @@ def kill_parts(place: Place, count: int) -> None:
             assert "fork server" in errors, errors
         outcome = f"{victim} killed: {'ran' if ended_well else 'killed'}"
         seen[outcome] = seen.get(outcome, 0) + 1
-        place.wait()
+        place.prepare(
+            PROGRAM
+        )  # where the fork server was killed after its program had run, nobody has started another
     print(*(f"{outcome}: {times}" for outcome, times in sorted(seen.items())), sep="\n")
 
 

@@ -25,7 +25,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import zerocopy
-from benchmarks.data.sparse import write_sparse_checkpoint
 from zerocopy.saving import edit, snapshot
 from zerocopy.saving.pickle_editor import PickleEditor
 
@@ -122,21 +121,6 @@ def test_renamed_all_at_once(save: Saver) -> None:
     size = path.stat().st_size
     zerocopy.rename_keys(path, {"a": "a"})
     assert path.stat().st_size == size
-
-
-def test_a_file_larger_than_the_memory(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    write_sparse_checkpoint(path, 1 << 37)
-    before = memory_of_process()
-    zerocopy.rename_keys(path, {"layers.0.weight": "first"})
-    zerocopy.drop_keys(path, ["layers.1.weight"])
-    assert memory_of_process() < before + (16 << 20)
-    assert list(zerocopy.load(path))[:2] == ["first", "layers.2.weight"]
-
-
-def memory_of_process() -> int:
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(status["VmRSS"].split()[0]) * 1024
 
 
 def test_a_disk_that_is_full(small_disk: Path) -> None:

@@ -38,7 +38,7 @@ class LazyFile:
     objects : zerocopy.lazy.placeholder_builder.Deferred
         Makes its placeholders; within a ``StubBuilder`` where stubs are wanted.
     read_objects : zerocopy.lazy.placeholder_builder.Read
-        Makes converted tensors at once; in the same way.
+        As `objects`, but reads tensors that have to be converted.
     options : LazyOptions
         How it was read, and what its tensors become.
     source : str or None

@@ -156,7 +156,7 @@ class Deferred:
 
 
 class Read(Deferred):
-    """Reads a tensor that will not be as it lies in the file, where `Deferred` makes a placeholder of it."""
+    """Reads a tensor that has to be converted, instead of making a placeholder of it."""
 
     def placeholder(self, index: int, *_: Any) -> Any:
         """Return the tensor."""

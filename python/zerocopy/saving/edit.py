@@ -39,7 +39,7 @@ from zerocopy.saving.zip_writer import Entry, directory, end, plain_local_header
 _STEP = 60 << 10
 _BLOCK = 512
 _FLAG_UTF8 = 0x800
-# Linux sets no memory aside for such a mapping: the file may be larger than the memory. Python 3.13 knows the name.
+# Linux reserves no memory for such a mapping, so the file may be larger than the memory. Python 3.13 has the name.
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
@@ -166,7 +166,7 @@ def _checked_archive(file: int, size: int, headers: list[tuple[int, bytes]]) -> 
     copy = mmap.mmap(file, size, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE)
     for offset, header in headers:
         copy[offset : offset + len(header)] = header
-    return inputs.open_archive(memoryview(copy))  # of the mapping itself all bytes would be read
+    return inputs.open_archive(memoryview(copy))  # a mapping object would be read like a file
 
 
 @contextlib.contextmanager

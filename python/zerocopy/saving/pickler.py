@@ -24,6 +24,7 @@ _STORAGES: tuple[type, ...] = (torch.storage.TypedStorage, torch.UntypedStorage)
 _PLAIN = frozenset(
     [int, str, bool, float, bytes, type(None), type, type(len), type(lambda: None), torch.dtype]
 )
+#: Exact types that are not storages.
 _NO_STORAGE = _PLAIN | {tuple, list, dict, OrderedDict, torch.Tensor, torch.nn.Parameter}
 
 PersistentId = tuple[str, Any, str, str, int]
@@ -48,7 +49,7 @@ class Remake(NamedTuple):
 
     def storage(self) -> torch.UntypedStorage:
         """Make it."""
-        if self.identity is not None:  # of a dense tensor, which has one storage
+        if self.identity is not None:  # the tensor is dense, so it has one storage
             return _torch.untyped_of(real_of(self.placeholder))
         found: list[torch.UntypedStorage] = []
 

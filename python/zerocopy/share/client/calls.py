@@ -29,7 +29,7 @@ from zerocopy.share.client.result_references import References
 from zerocopy.share.conditions import caller, generators
 from zerocopy.share.errors import ServerError
 from zerocopy.share.objects import by_value, publish, serialized
-from zerocopy.share.objects.dedupe import NOTHING_PLACED, Placed, Span, place
+from zerocopy.share.objects.dedupe import NOTHING_PLACED, Placed, Span, find_nothing, place
 from zerocopy.share.wire import file_identity, sockets
 
 _MAX_PATH_LENGTH = 4096
@@ -87,7 +87,7 @@ def encode(
     digest = hashlib.blake2b(content.pickle, digest_size=20)
     digest.update(content.skeleton or b"")
     if storages.found:
-        placed = place(storages.found, known.mapped(), lambda checksums: [None] * len(checksums))
+        placed = place(storages.found, known.mapped(), find_nothing)
         digest.update(repr((placed.seats, placed.sizes, storages.first)).encode())
         for span, there in zip(placed.spans, placed.places, strict=True):
             digest.update(_content_of(span, there, known))

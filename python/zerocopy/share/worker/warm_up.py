@@ -1,7 +1,7 @@
-"""Loads and publishes a small checkpoint in a loader that waits for its call, which then takes less time.
+"""Loads and publishes a small checkpoint in a loader that was forked ahead, before its call comes.
 
-A forked process pays for each page that it touches for the first time. Nobody waits for a loader that was forked
-ahead, so it pays for most of them before the call comes.
+After a fork, the first access to each page takes time. No client waits for that loader yet, so the call itself then
+takes less time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sys
 import torch
 
 from zerocopy import patching
-from zerocopy.saving.mapped_files import FileExtent, MappedFiles
-from zerocopy.share.objects.dedupe import Checksum
+from zerocopy.saving.mapped_files import MappedFiles
+from zerocopy.share.objects.dedupe import find_nothing
 from zerocopy.share.objects.publish import publish
 from zerocopy.share.wire import sealed_memory
 from zerocopy.share.wire.hashes import Hashes
@@ -24,41 +24,36 @@ from zerocopy.share.worker import compute, worker
 
 
 class WarmUp:
-    """What a loader warms up with: made in the fork server, used in each loader once.
-
-    Where it fails it does nothing: the call itself will say what is wrong.
-    """
+    """Prepares a loader for its call. The fork server creates the object, and each loader runs it once."""
 
     def __init__(self) -> None:
         self._checkpoint = -1
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # as in run()
             content = io.BytesIO()
             torch.save({"weight": torch.empty(1, device="cpu")}, content)
             self._checkpoint = sealed_memory.sealed("zerocopy-warm-up", [content.getbuffer()])
 
     def run(self) -> None:
-        """Load the checkpoint as a call does, and publish it for nobody."""
+        """Warm up. Errors are ignored, because the call itself reports them."""
         worker.seed_numpy()
         # file_tracker.Reading walks through both.
         set(sys.modules)
         importlib.invalidate_caches()
-        if self._checkpoint < 0:
-            return
-        with contextlib.suppress(Exception), MappedFiles() as mapped:
-            publish(self._loaded(), mapped, _find, _reserve, compute.can_attach, {}, Hashes()).close()
-        os.close(self._checkpoint)
+        with contextlib.suppress(Exception):
+            self.load_and_publish()
+        if self._checkpoint >= 0:
+            os.close(self._checkpoint)
 
-    def _loaded(self) -> object:
+    def load_and_publish(self) -> None:
+        """Load the checkpoint as a call does, publish the result, and delete it."""
         compute.patch_loading()
         try:
-            return torch.load(f"/proc/self/fd/{self._checkpoint}", weights_only=True)
+            loaded = torch.load(f"/proc/self/fd/{self._checkpoint}", weights_only=True)
         finally:
             patching.unpatch()
-
-
-def _find(checksums: list[Checksum]) -> list[FileExtent | None]:
-    return [None] * len(checksums)
+        with MappedFiles() as mapped:
+            publish(loaded, mapped, find_nothing, _reserve, compute.can_attach, {}, Hashes()).close()
 
 
 def _reserve(_: int) -> None:
-    """Do nothing: nobody counts the memory."""
+    """Do nothing, because the server does not count this memory."""
