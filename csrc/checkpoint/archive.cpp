@@ -8,11 +8,11 @@
 namespace zerocopy {
 
 std::unique_ptr<Archive> Archive::open(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping,
-                                       Mode mode) {
+                                       Mode mode, std::uint64_t fixed_budget) {
   const bool hdf5 = is_hdf5(*source);
   const bool safetensors = !hdf5 && SafetensorsHeader::recognises(*source);
   const bool legacy = !hdf5 && !safetensors && LegacyArchive::recognises(*source);
-  Content content(std::move(source), std::move(mapping), mode);
+  Content content(std::move(source), std::move(mapping), mode, fixed_budget);
   if (hdf5) {
     std::optional<Hdf5Listing> listing = list_plain_hdf5(*content.source());
     if (!listing) throw UnsupportedError("hdf5: this file needs an HDF5 library: install h5py");

@@ -12,6 +12,7 @@
 
 #include "checkpoint/content.h"
 #include "checkpoint/storage_records.h"
+#include "memory/budget.h"
 #include "pickle/machine.h"
 
 namespace zerocopy {
@@ -25,9 +26,10 @@ struct StorageRequest {
 
 class Archive {
  public:
-  // Detects the container by its first bytes. Throws FormatError or UnsupportedError.
+  // Detects the container by its first bytes. `fixed_budget` is that of Document. Throws FormatError
+  // or UnsupportedError.
   static std::unique_ptr<Archive> open(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping,
-                                       Mode mode);
+                                       Mode mode, std::uint64_t fixed_budget = Budget::kFixed);
 
   Archive(const Archive&) = delete;
   Archive& operator=(const Archive&) = delete;

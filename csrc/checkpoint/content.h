@@ -11,6 +11,7 @@
 #include "container/record.h"
 #include "io/mapping.h"
 #include "io/source.h"
+#include "memory/budget.h"
 #include "pickle/dtype.h"
 
 namespace zerocopy {
@@ -24,11 +25,14 @@ struct Placement {
 
 class Content {
  public:
-  // `mapping` maps `source`. If it is null, every record is read.
-  Content(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping, Mode mode)
-      : source_(std::move(source)), mapping_(std::move(mapping)), mode_(mode) {}
+  // `mapping` maps `source`. If it is null, every record is read. `fixed_budget` is that of Document.
+  Content(std::shared_ptr<const Source> source, std::shared_ptr<Mapper> mapping, Mode mode,
+          std::uint64_t fixed_budget = Budget::kFixed)
+      : source_(std::move(source)), mapping_(std::move(mapping)), mode_(mode), fixed_budget_(fixed_budget) {}
 
   const std::shared_ptr<const Source>& source() const noexcept { return source_; }
+
+  std::uint64_t fixed_budget() const noexcept { return fixed_budget_; }
 
   bool big_endian() const noexcept { return big_endian_; }
   void set_big_endian(bool big_endian) noexcept { big_endian_ = big_endian; }
@@ -86,6 +90,7 @@ class Content {
   std::shared_ptr<const Source> source_;
   std::shared_ptr<Mapper> mapping_;
   Mode mode_;
+  std::uint64_t fixed_budget_;
   bool big_endian_ = false;
 };
 

@@ -22,7 +22,9 @@ class LegacyArchive final : public Archive {
   const char* container() const noexcept override { return "legacy"; }
   Region pickle() const override { return object_; }
   Document document(bool take_modules) const override {
-    return read_pickle(object_, {.ids = PersistentId::storage_with_view, .take_modules = take_modules});
+    return read_pickle(object_, {.ids = PersistentId::storage_with_view,
+                                 .take_modules = take_modules,
+                                 .fixed_budget = content_.fixed_budget()});
   }
   std::vector<Record> records(std::span<const StorageRequest> storages) override;
   std::uint64_t end() const noexcept override { return end_; }

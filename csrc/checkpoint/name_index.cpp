@@ -111,8 +111,9 @@ void BranchPath::leave(const Node& branch) {
 }
 
 NameIndex::NameIndex(const Document& document)
-    : leaf_budget_(document.text().size(), kTooMany, kTimes),
-      name_budget_(document.text().size(), kTooMany, kTimes, kFixedOfNames),
+    : leaf_budget_(document.text().size(), kTooMany, kTimes, document.fixed_budget()),
+      name_budget_(document.text().size(), kTooMany, kTimes,
+                   std::min(kFixedOfNames, document.fixed_budget())),
       seen_(document.slots()),
       branch_path_(document),
       by_name_(document.tensors.size()) {  // other leaves are usually few

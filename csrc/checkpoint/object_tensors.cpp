@@ -14,7 +14,8 @@ constexpr std::uint64_t kEntryCost = 64;
 }  // namespace
 
 ObjectTensors::ObjectTensors(const Document& document)
-    : budget_(document.text().size(), "pickle: far more tensors inside objects than it spells out", kTimes),
+    : budget_(document.text().size(), "pickle: far more tensors inside objects than it spells out", kTimes,
+              document.fixed_budget()),
       entered_(document.slots()) {}
 
 void ObjectTensors::look(std::string_view name, const Value& value) {

@@ -112,7 +112,9 @@ Region ZipArchive::read(std::size_t record) const {
 }
 
 Document ZipArchive::document(bool take_modules) const {
-  return read_pickle(pickle(), {.stored = zip_.stored_size(pickle_record()), .take_modules = take_modules});
+  return read_pickle(pickle(), {.stored = zip_.stored_size(pickle_record()),
+                                .take_modules = take_modules,
+                                .fixed_budget = content_.fixed_budget()});
 }
 
 void ZipArchive::require_undamaged_pickle() const {

@@ -30,6 +30,13 @@ class Budget {
     return true;
   }
 
+  // Returns the fixed amount for a file that is `part` bytes of a checkpoint of `whole` bytes.
+  static std::uint64_t fixed_part(std::uint64_t part, std::uint64_t whole) noexcept {
+    if (part >= whole) return kFixed;
+    return static_cast<std::uint64_t>(static_cast<double>(kFixed) * static_cast<double>(part) /
+                                      static_cast<double>(whole));
+  }
+
   void charge(std::uint64_t bytes) {
     if (!take(bytes)) throw FormatError(message_);
   }

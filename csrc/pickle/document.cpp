@@ -77,15 +77,17 @@ void Document::charge_state(const Value& state) {
 
 void Document::check_repeated_work() const {
   constexpr std::uint64_t kWalks = 64;
-  constexpr std::uint64_t kAlways = std::uint64_t{64} << 20U;
   std::uint64_t held = 0;
   for (const Storage* storage : storages) held += std::min(storage->nbytes, kMaxCharge);
-  if (walked_ > kAlways && exceeds(walked_ - kAlways, kWalks, held)) {
+  if (walked_ > fixed_budget_ && exceeds(walked_ - fixed_budget_, kWalks, held)) {
     throw FormatError("pickle: the same tensors are rebuilt too often");
   }
-  Budget(text_.size(), "pickle: far more tensors than it spells out").charge(made_);
+  Budget(text_.size(), "pickle: far more tensors than it spells out", Budget::kTimes, fixed_budget_)
+      .charge(made_);
   if (converted_ != 0) {
-    Budget(text_.size() + held, "pickle: the same tensors are converted too often").charge(converted_);
+    Budget(text_.size() + held, "pickle: the same tensors are converted too often", Budget::kTimes,
+           fixed_budget_)
+        .charge(converted_);
   }
   std::uint64_t visits = 0;
   for (const Sequence* arguments : arguments_) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "memory/arena.h"
+#include "memory/budget.h"
 #include "memory/region.h"
 #include "pickle/dtype.h"
 #include "pickle/globals.h"
@@ -216,10 +217,13 @@ class Document {
   static constexpr int kMaxNesting = 1100;
   static constexpr const char* kNestingMessage = "pickle: values nest deeper than 1000";
 
-  explicit Document(Region text) : text_(std::move(text)) {}
+  // `fixed_budget` is the fixed amount of each Budget for what is made from the text.
+  explicit Document(Region text, std::uint64_t fixed_budget = Budget::kFixed)
+      : text_(std::move(text)), fixed_budget_(fixed_budget) {}
 
   // The bytes that the document was read from, mostly a pickle.
   ByteSpan text() const noexcept { return text_.bytes(); }
+  std::uint64_t fixed_budget() const noexcept { return fixed_budget_; }
   std::uint32_t slots() const noexcept { return slots_; }
 
   Value root;
@@ -288,6 +292,7 @@ class Document {
   void require_countable(const Value& argument, int depth, std::uint64_t& visits) const;
 
   Region text_;
+  std::uint64_t fixed_budget_;
   std::unique_ptr<Arena> arena_ = std::make_unique<Arena>();  // at an address that survives moves
   std::uint32_t slots_ = 0;
   std::uint64_t charged_ = 0;

@@ -18,7 +18,7 @@ constexpr std::uint16_t kMaxDepth = 1000;
 class Machine {
  public:
   Machine(Region pickle, const PickleForm& form)
-      : document_(std::move(pickle)),
+      : document_(std::move(pickle), form.fixed_budget),
         opcodes_left_(form.most_opcodes(document_.text().size())),
         storages_(form.ids),
         take_modules_(form.take_modules) {}

@@ -22,6 +22,7 @@ struct PickleForm {
   std::uint64_t stored = std::numeric_limits<std::uint64_t>::max();
   // Legacy files store a class with its source. Such an id is refused, or resolved to the class.
   bool take_modules = false;
+  std::uint64_t fixed_budget = Budget::kFixed;  // that of Document
 
   // DEFLATE makes a thousand opcodes of a byte, and each opcode may take a hundred bytes of memory.
   // So the number of opcodes is bounded by the bytes in the file. Constant lists of a million

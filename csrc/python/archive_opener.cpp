@@ -10,6 +10,7 @@
 #include "io/lease.h"
 #include "io/read_ahead.h"
 #include "io/windows.h"
+#include "memory/budget.h"
 #include "python/buffer.h"
 #include "python/file_name.h"
 #include "python/gil.h"
@@ -123,12 +124,13 @@ ArchivePointer open_buffer(const py::object& buffer, const std::string& letters,
                      std::move(listed));
 }
 
-// A file that contains several archives, one after the other.
+// A file that contains several archives, one after the other. The fixed amounts of their budgets
+// together are that of one checkpoint of `total` bytes.
 class MultiArchiveFile {
  public:
   MultiArchiveFile(const py::bytes& path, const std::string& letters, const std::string& strategy,
-                   unsigned threads)
-      : mode_(mode_of(letters)), options_(transfer_options(threads)) {
+                   unsigned threads, std::uint64_t total)
+      : mode_(mode_of(letters)), options_(transfer_options(threads)), total_(total) {
     const std::string name = path;
     const ReadStrategy parsed_strategy = parse_strategy(strategy);
     const GilReleased released;
@@ -141,12 +143,13 @@ class MultiArchiveFile {
     const GilReleased released;
     auto source = std::make_shared<const PartSource>(source_, Extent{offset, size}, options_);
     auto mapping = mapping_ ? std::make_shared<PartMapper>(mapping_, offset) : nullptr;
-    return Archive::open(std::move(source), std::move(mapping), mode_);
+    return Archive::open(std::move(source), std::move(mapping), mode_, Budget::fixed_part(size, total_));
   }
 
  private:
   Mode mode_;
   TransferOptions options_;
+  std::uint64_t total_;
   std::shared_ptr<Mapper> mapping_;
   std::shared_ptr<const Source> source_;
 };
@@ -179,8 +182,8 @@ ArchivePointer open_published(const std::vector<std::tuple<int, std::uint64_t, s
 
 void register_archive_opener(py::module_& module, ArchiveClass& archive) {
   py::class_<MultiArchiveFile>(module, "MultiArchiveFile")
-      .def(py::init<const py::bytes&, const std::string&, const std::string&, unsigned>(), py::arg("path"),
-           py::arg("mode"), py::arg("strategy"), py::arg("threads"))
+      .def(py::init<const py::bytes&, const std::string&, const std::string&, unsigned, std::uint64_t>(),
+           py::arg("path"), py::arg("mode"), py::arg("strategy"), py::arg("threads"), py::arg("total"))
       .def("archive", &MultiArchiveFile::archive, py::arg("offset"), py::arg("size"));
   archive
       .def_static("open", &open_path, py::arg("path"), py::arg("mode"), py::arg("strategy"),

@@ -181,6 +181,19 @@ def values_of_one_archive(folder: Path) -> Path:
     return writer.write()
 
 
+def archives_of_one_tensor(folder: Path) -> Path:
+    """20 archives of 240 kB, each with 40 000 tensors. Alone, each would be in proportion."""
+    (folder / "dcp").mkdir()
+    writer = Writer(folder / "dcp")
+    content = checkpoint(pickle(calls_of_one_tensor(40_000)), {"0": bytes(1)})
+    for i in range(20):
+        writer.files[f"f{i}"] = content
+        writer.entries[str(i)] = BytesStorageMetadata()
+        info = StorageInfo(relative_path=f"f{i}", offset=0, length=len(content))
+        writer.places[MetadataIndex(fqn=str(i), index=None)] = info
+    return writer.write()
+
+
 def packed_pickle(folder: Path) -> Path:
     """200 MB of opcodes that no load reads, in 200 kB."""
     path = folder / "packed.pt"
@@ -221,6 +234,7 @@ FILES: dict[str, Callable[[Path], Path]] = {
     "400 names of one archive": names_of_one_archive,
     "400 chunks in one archive": chunks_of_one_archive,
     "3000 values in one archive": values_of_one_archive,
+    "20 archives of a tensor made again and again": archives_of_one_tensor,
 }
 
 

@@ -100,12 +100,12 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
     return _open_buffer(rest_of(f), "c", name)
 
 
-def open_parts(path: str, mode: str, backend: Backend, *, windows: bool) -> _C.MultiArchiveFile:
-    """Open a file that has archives in it, one behind the other."""
+def open_parts(path: str, mode: str, backend: Backend, *, windows: bool, total: int) -> _C.MultiArchiveFile:
+    """Open a file that contains archives one after the other, of a checkpoint of `total` bytes."""
     sys.audit("open", path, "rb", os.O_RDONLY)
     encoded = os.fsencode(path)
     strategy = backends.strategy_for(encoded, backend, windows=windows)
-    parts = _C.MultiArchiveFile(encoded, mode, strategy.name, strategy.threads)
+    parts = _C.MultiArchiveFile(encoded, mode, strategy.name, strategy.threads, total)
     backends.note(path, None, strategy)
     return parts
 

@@ -53,10 +53,11 @@ class Files:
         load_archive: LoadArchive = archives.load,
     ) -> None:
         self.folder, self._options, self._load_archive = folder, options, load_archive
-        self._repeats = _core.Budget(sum(place.length for place in folder.places), "repeated bytes")
+        total = sum(place.length for place in folder.places)
+        self._repeats = _core.Budget(total, "repeated bytes")
         self._repeating: set[str] = set()
         self._parts = {
-            file: inputs.open_parts(file, options.mode, options.backend, windows=windows)
+            file: inputs.open_parts(file, options.mode, options.backend, windows=windows, total=total)
             for file in dict.fromkeys(place.file for place in folder.places)
         }
 
