@@ -15,7 +15,7 @@ _LINE = 64  # the alignment of torch's own tensors
 _MAX_GAPS = 1 << 24  # bytes of gaps between records that have fewer bytes
 _DESCRIPTION = 1024  # bytes, more than libhdf5 takes to describe a record
 # Aligning leaves gaps, and libhdf5 looks at each gap again for each record, until the file is closed.
-_BATCH = 500
+_BATCH = 200
 _ROW = 24  # bytes of a row of the table of offsets
 _SPARE = 1 << 16  # bytes, more than a file of no records has
 _ROOT = "archive"
@@ -76,7 +76,8 @@ class Hdf5Writer:
             dataset = h5.h5d.open(target, f"{_ROOT}/{record.name}".encode())
             at = 0
             for piece in record.pieces():
-                _write(h5, dataset, at, piece)
+                if piece:
+                    _write(h5, dataset, at, piece, record.size)
                 at += len(piece)
                 written(len(piece))
             if record.name.startswith(STORAGES):
@@ -131,11 +132,12 @@ class Hdf5Writer:
         target.close()
 
 
-def _write(h5: Any, dataset: Any, at: int, piece: bytes | memoryview) -> None:
+def _write(h5: Any, dataset: Any, at: int, piece: bytes | memoryview, size: int) -> None:
+    """Write a piece at its offset in a dataset of `size` bytes."""
     import numpy
 
-    if not piece:
-        return
-    there = dataset.get_space()
-    there.select_hyperslab((at,), (len(piece),))
-    dataset.write(h5.h5s.create_simple((len(piece),)), there, numpy.frombuffer(piece, numpy.uint8))
+    here = there = h5.h5s.ALL
+    if len(piece) < size:
+        here, there = h5.h5s.create_simple((len(piece),)), dataset.get_space()
+        there.select_hyperslab((at,), (len(piece),))
+    dataset.write(here, there, numpy.frombuffer(piece, numpy.uint8), h5.h5t.STD_U8LE)
