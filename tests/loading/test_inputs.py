@@ -159,6 +159,29 @@ def test_mmap_object(path: Path, weights_only: bool) -> None:
         assert_same(zerocopy.load(content, weights_only=weights_only), STATE)
 
 
+def test_tensors_of_an_mmap_object_lie_in_it(path: Path) -> None:
+    begin = 4096 + 64
+    path.write_bytes(bytes(begin) + path.read_bytes())
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
+        private = zerocopy.load(at(content, begin))
+        assert content.tell() == len(content)
+        shared = zerocopy.load(at(content, begin), mode="r+")
+        assert content.tell() == len(content)
+        shared["weight"].zero_()
+        shared["weight"] = None
+        written = zerocopy.load(at(content, begin))
+        assert not written["weight"].any()
+        assert_same(private, STATE)
+        del shared
+
+
+@pytest.mark.parametrize("kind", ["BytesIO", "gzip"])
+def test_mode_for_shared_writes_refuses_what_is_read_as_a_stream(tmp_path: Path, kind: str) -> None:
+    source = STREAMS[kind](saved_bytes(STATE), tmp_path)
+    with pytest.raises(ValueError, match=r"mode 'r\+' needs a path"):
+        zerocopy.load(source, mode="r+")
+
+
 @BOTH
 def test_a_subclass_that_decodes_is_read_through(path: Path, tmp_path: Path, weights_only: bool) -> None:
     """A wrapper may change the bytes: only plain files are taken by their descriptor."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import mmap
 import os
 import stat
 import sys
@@ -53,8 +54,8 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
     """Open a checkpoint without reading its data.
 
     A path, or an unwrapped file object of a real file, is mapped or read as the backend says: mapped as a whole, or in
-    `windows` that come and go with the storages in them. Other file objects are read to their end, and buffers used as
-    they are.
+    `windows` that come and go with the storages in them. Buffers and :class:`mmap.mmap` objects are used as
+    they are, and other file objects are read to their end.
     """
     if mode not in _MODES:
         raise ValueError(f"mode must be 'c', 'r' or 'r+', not {mode!r}")
@@ -78,6 +79,10 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
         backends.note(name, archive, strategy)
         return archive
     f = _unwrapped(f)
+    if type(f) is mmap.mmap:  # a file object too, but its bytes need not be read
+        begin = f.tell()
+        f.seek(0, os.SEEK_END)
+        f = memoryview(f)[begin:]
     if not hasattr(f, "read"):
         _require_buffer(f)
         return _open_buffer(f, mode, "")
@@ -96,6 +101,10 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
         )
         backends.note(name, archive, strategy)
         return archive
+    if mode == "r+":
+        raise ValueError(
+            f"{name}: mode 'r+' needs a path, a file object of a plain file, or a buffer: use mode 'c'"
+        )
     # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
     return _open_buffer(rest_of(f), "c", name)
 
@@ -127,7 +136,9 @@ def _require_buffer(f: Any) -> None:
 
 def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
     if mode == "r+" and memoryview(buffer).readonly:
-        raise ValueError(f"{name}: mode 'r+' writes to the buffer, which is read-only: use mode 'c'")
+        raise ValueError(
+            f"{name or name_of(buffer)}: mode 'r+' writes to the buffer, which is read-only: use mode 'c'"
+        )
     return _attempt(
         lambda listing: _C.Archive.open_buffer(buffer, mode, listing),
         lambda: _sample_of_buffer(buffer),

@@ -44,7 +44,8 @@ def load(
     f : str, PathLike, binary file object or buffer
         The index of a sharded checkpoint (``*.index.json``), or the folder that has one, gives a dict of all its
         tensors. A file object is read from its current position; one that is not simply a file on disk to its end.
-        The storages of a buffer are copied unless `mode` says otherwise.
+        The storages of a buffer, or of an ``mmap.mmap`` from its current position, are copied unless `mode` says
+        otherwise.
     map_location : optional
         As in ``torch.load``: None, str, ``torch.device``, dict or callable. Storages for a CUDA device are
         copied through a small ring of page-locked memory into one allocation: see docs/gpu.md.
