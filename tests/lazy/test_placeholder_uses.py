@@ -445,6 +445,23 @@ def test_use(use: str) -> None:
     same_on_both(FILE, ALL[use])
 
 
+@torch.jit.script
+def changed_in_place(x: torch.Tensor) -> torch.Tensor:
+    return x.view(-1).mul_(2) + 1
+
+
+@pytest.mark.parametrize("bits", ["conjugated", "negated"])
+@pytest.mark.parametrize("function", [scripted, changed_in_place])
+def test_compiled_functions_apply_bits(function: Any, bits: str, save: Saver) -> None:
+    conjugated = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    path = save({"x": conjugated if bits == "conjugated" else conjugated.imag})
+    arguments = ([torch.ones(2)],) if function is scripted else ()
+    for _ in range(3):  # the second call is the one that is optimized
+        lazy, real = zerocopy.lazy_load(path)["x"], torch.load(path)["x"]
+        assert torch.equal(function(lazy, *arguments), function(real, *arguments))
+        assert torch.equal(lazy.materialize(), real)
+
+
 # ----------------------------------------------------------------------------- what a plain tensor is compared with
 
 

@@ -21,6 +21,20 @@ from zerocopy.errors import FormatError
 #: In a block of this, functions are called on subclasses of Tensor as on tensors.
 without_torch_function = torch._C.DisableTorchFunction
 
+_set_excluded = getattr(torch._C, "_SetExcludeDispatchKeyGuard", None)  # 1.13 has none
+
+
+@contextlib.contextmanager
+def applying_bits() -> Iterator[None]:
+    """Have operators apply the bits of conjugated and negated tensors, which torch omits in ``__torch_dispatch__``."""
+    if _set_excluded is None:
+        yield
+        return
+    keys = torch._C.DispatchKey
+    with _set_excluded(keys.Conjugate, False), _set_excluded(keys.Negative, False):
+        yield
+
+
 _CPU = ("cpu", b"cpu", torch.device("cpu"))
 
 Restore = Callable[[torch.UntypedStorage, str], Any]

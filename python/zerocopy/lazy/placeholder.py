@@ -153,7 +153,8 @@ class NotYetLoadedTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return _applied(func, args, kwargs or {})
+        with _torch.applying_bits():
+            return _applied(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
         if self._real is None and name.startswith(_NOTEBOOK):
