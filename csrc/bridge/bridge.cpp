@@ -57,6 +57,21 @@ auto guarded(Make make) noexcept -> decltype(make()) {
   return nullptr;
 }
 
+// A tensor without a storage. torch's own class would return null to what asks for it, which crashes.
+class Placeholder final : public c10::TensorImpl {
+ public:
+  explicit Placeholder(c10::ScalarType dtype)
+      : TensorImpl(c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype),
+                   c10::Device(c10::DeviceType::CPU)) {
+    set_storage_access_should_throw();
+  }
+
+ private:
+  const char* tensorimpl_type_name() const override {
+    return "a lazy tensor that is not loaded: use materialize()";
+  }
+};
+
 // Makes a storage that cannot be resized, like those of torch.load.
 void* made(c10::DataPtr data, std::uint64_t size) {
   auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
@@ -164,9 +179,7 @@ void* weak_lock(void* weak) {
 
 PyObject* placeholder(const ZerocopyTensorView* view, PyTypeObject* type) {
   return guarded([&]() -> PyObject* {
-    auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                           c10::scalarTypeToTypeMeta(type_of(view->dtype)),
-                                                           c10::Device(c10::DeviceType::CPU));
+    auto tensor = at::detail::make_tensor<Placeholder>(type_of(view->dtype));
     c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
     set_geometry(*impl, *view);
     if (view->requires_grad != 0) tensor.set_requires_grad(true);

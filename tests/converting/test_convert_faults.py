@@ -256,11 +256,15 @@ def test_a_dtype_that_torch_cannot_convert_to(save: Saver, tmp_path: Path) -> No
 def test_convert_ignores_the_default_device(save: Saver, tmp_path: Path) -> None:
     if not hasattr(torch, "set_default_device"):
         pytest.skip("torch 2.0 and later")
-    source = save(STATE)
-    for name in ("m.pt", "m.safetensors", "m.h5"):
-        with torch.device("meta"):
-            zerocopy.convert(source, tmp_path / name, dtype=torch.float64)
-        assert torch.equal(zerocopy.load(tmp_path / name)["layer.0.scale"], torch.tensor(3.5).double())
+    half = save(STATE)
+    zerocopy.convert(half, tmp_path / "half.safetensors")
+    for source in (half, tmp_path / "half.safetensors"):
+        for dtype in (None, torch.float64):
+            for name in ("m.pt", "m.safetensors", "m.h5"):
+                with torch.device("meta"):
+                    zerocopy.convert(source, tmp_path / name, dtype=dtype)
+                scale = zerocopy.load(tmp_path / name)["layer.0.scale"]
+                assert torch.equal(scale, torch.tensor(3.5, dtype=dtype or STATE["layer.0.scale"].dtype))
 
 
 MEMORY = """

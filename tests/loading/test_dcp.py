@@ -123,6 +123,15 @@ def test_chunks_of_several_files(writer: Writer, way: Way, backend: str) -> None
     assert_same(way(str(writer.folder), backend=backend), CHUNKED)
 
 
+@each_way
+@pytest.mark.skipif(not hasattr(torch, "set_default_device"), reason="torch 2.0 and later")
+def test_default_device_does_not_matter(writer: Writer, way: Way) -> None:
+    folder = writer.write()
+    with torch.device("meta"):
+        found = way(folder)
+    assert_same(found, CHUNKED)
+
+
 def test_opened(writer: Writer) -> None:
     with zerocopy.open(writer.write()) as checkpoint:
         assert list(checkpoint) == ["model.weight", "model.bias", "groups.0.step"]

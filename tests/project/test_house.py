@@ -270,6 +270,21 @@ def test_private_names_of_torch_are_in_one_place(path: Path) -> None:
         assert any(f"{long}.".startswith(f"{name}.") for long in allowed), f"{path.name} uses {name}"
 
 
+MAKERS = re.compile(
+    r"torch\.(empty|empty_strided|zeros|ones|full|eye|tensor|as_tensor|scalar_tensor|arange|rand|randn)"
+)
+
+
+@each_module
+def test_new_tensors_name_their_device(path: Path) -> None:
+    """The program's default device may be any, such as "meta"."""
+    if path.name == "layouts.py":  # it asks which device that is
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and MAKERS.fullmatch(ast.unparse(node.func)):
+            assert "device" in {keyword.arg for keyword in node.keywords}, f"line {node.lineno}"
+
+
 @each_module
 def test_the_library_never_prints(path: Path) -> None:
     if path == ROOT / "python/zerocopy/cli/output.py":  # the command line does, there

@@ -109,7 +109,7 @@ def begin_copy_to_cpu(storage: torch.UntypedStorage) -> tuple[torch.UntypedStora
     if storage.device.type != "cuda":
         return storage.cpu(), _nothing
     try:
-        target = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=True)
+        target = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=True, device="cpu")
     except RuntimeError:  # so much memory cannot be locked
         return storage.cpu(), _nothing
     source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -7,6 +7,7 @@ import importlib.util
 import mmap
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -68,6 +69,33 @@ def _dispatch_modes() -> int:
     if hasattr(torch._C, "_len_torch_dispatch_stack"):
         return int(torch._C._len_torch_dispatch_stack())
     return int(getattr(torch._C, "_get_torch_dispatch_mode", lambda: None)() is not None)  # 1.13
+
+
+_ORDINARY = contextlib.nullcontext()
+
+
+def ordinary() -> AbstractContextManager[Any]:
+    """Have functions in a block return what they return where no mode and no transform of ``torch.func`` is active."""
+    is_inference, has_transforms = torch.is_inference_mode_enabled(), _has_transforms()
+    modes = function_modes()
+    if not (is_inference or has_transforms or modes or _dispatch_modes()):
+        return _ORDINARY
+    stack = contextlib.ExitStack()
+    if has_transforms:
+        from torch._functorch import pyfunctorch
+
+        stack.enter_context(pyfunctorch.temporarily_clear_interpreter_stack())
+    if is_inference:
+        stack.enter_context(torch.inference_mode(False))
+    for _ in modes:
+        stack.enter_context(torch.overrides._pop_mode_temporarily())
+    stack.enter_context(without_dispatch_modes())
+    return stack
+
+
+def _has_transforms() -> bool:
+    innermost = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)  # from 2.0 on
+    return innermost is not None and innermost() is not None
 
 
 @contextlib.contextmanager

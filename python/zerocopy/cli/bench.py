@@ -222,7 +222,7 @@ def _consume(loaded: Any) -> None:
         if storage.data_ptr() in seen:
             continue
         seen.add(storage.data_ptr())
-        whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+        whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
         rest = len(whole) % 8
         whole[: len(whole) - rest].view(torch.int64).sum()
         whole[len(whole) - rest :].sum()

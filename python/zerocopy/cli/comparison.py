@@ -81,7 +81,7 @@ def _stand_in(path: str, storages: Extents) -> Callable[[Any, str], Any]:
 
 def _same_bytes(a: torch.UntypedStorage, b: torch.UntypedStorage) -> bool:
     return a.nbytes() == b.nbytes() and torch.equal(
-        *(torch.empty(0, dtype=torch.uint8).set_(s) for s in (a, b))
+        *(torch.empty(0, dtype=torch.uint8, device="cpu").set_(s) for s in (a, b))
     )
 
 

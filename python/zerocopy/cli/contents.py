@@ -293,6 +293,6 @@ def _of_folder(path: str) -> Contents:
 
 
 def _itemsize(dtype: Any) -> int:
-    import torch
+    from zerocopy import _torch
 
-    return torch.empty(0, dtype=dtype).element_size()
+    return _torch.element_size(dtype)

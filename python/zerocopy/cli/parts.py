@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from zerocopy import _torch
 from zerocopy.cli.contents import Entry
 from zerocopy.cli.plain_side import is_big_endian
 from zerocopy.cli.reading import OpenFile, Trouble
@@ -78,9 +79,9 @@ def _read_inside(entry: Entry, index: tuple[Any, ...]) -> torch.Tensor:
         if is_big_endian(file):
             raise Trouble(f"{entry.name} is big-endian, inside an object: it cannot be shown")
         part = Geometry(0, entry.shape, entry.stride).at(index)
-        size = torch.empty(0, dtype=dtype).element_size()
+        size = _torch.element_size(dtype)
         span = 1 + sum((n - 1) * step for n, step in zip(part.size, part.stride, strict=True))
         if 0 in part.size:
-            return torch.empty(part.size, dtype=dtype)
+            return torch.empty(part.size, dtype=dtype, device="cpu")
         content = bytearray(file.read(entry.offset + part.offset * size, span * size))
     return torch.frombuffer(content, dtype=dtype).as_strided(tuple(part.size), tuple(part.stride))

@@ -163,7 +163,7 @@ def _histogram(
     low, width = minimum / 2, (maximum / 2 - minimum / 2) / _BINS
     if not width:
         return [], []
-    bins = torch.zeros(_BINS, dtype=torch.int64)
+    bins = torch.zeros(_BINS, dtype=torch.int64, device="cpu")
     for piece in _pieces(flat):
         numbers = _numbers(piece)
         places = ((numbers[numbers.isfinite()] / 2 - low) / width).long().clamp_(0, _BINS - 1)

@@ -238,7 +238,9 @@ class _Tally:
 def _has_numbers(dtype: torch.dtype) -> bool:
     """Return whether torch converts elements of a dtype. Of float4_e2m1fn_x2 and bits8, only bytes are compared."""
     try:
-        torch.zeros(_torch.element_size(dtype), dtype=torch.uint8).view(dtype).to(torch.complex128)
+        torch.zeros(_torch.element_size(dtype), dtype=torch.uint8, device="cpu").view(dtype).to(
+            torch.complex128
+        )
     except (RuntimeError, TypeError):
         return False
     return True

@@ -98,7 +98,7 @@ class _Template:
     """How this release of torch pickles a dense tensor of a dtype: what is the same for all is taken from one."""
 
     def __init__(self, dtype: torch.dtype, memo: _Memo) -> None:
-        rebuild, (storage, _, _, _, *rest) = torch.empty(1, dtype=dtype).__reduce_ex__(PROTOCOL)
+        rebuild, (storage, _, _, _, *rest) = torch.empty(1, dtype=dtype, device="cpu").__reduce_ex__(PROTOCOL)
         described = _torch.pickled_storage(storage)
         assert described is not None, "the first argument of torch's rebuild functions"
         self._rebuild, self._rest, self._memo = rebuild, rest, memo

@@ -210,8 +210,8 @@ class ShardPlan:
         """
         if number < 1 or stripe < 1:
             raise ValueError(f"expected at least 1 server and 1 byte, got {number} and {stripe}")
-        nbytes = torch.zeros(number, dtype=torch.int64)
-        requests = torch.zeros(number, dtype=torch.int64)
+        nbytes = torch.zeros(number, dtype=torch.int64, device="cpu")
+        requests = torch.zeros(number, dtype=torch.int64, device="cpu")
         for key, times in Counter(map(self._simulation.key, self._places)).items():
             for intervals in self._simulation.reads(key).files.values():
                 add_to_servers(intervals, stripe, times, nbytes, requests)

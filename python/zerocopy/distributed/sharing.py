@@ -153,7 +153,7 @@ def exchange(
     first_error: BaseException | None = None
     for owner, items in _messages(shares.parts, nbytes_of):
         places, size = _layout(items, nbytes_of)
-        message = torch.zeros(size, dtype=torch.uint8)
+        message = torch.zeros(size, dtype=torch.uint8, device="cpu")
         if owner == mine:
             try:
                 read([(item, message[at : at + nbytes_of(item)]) for item, at in places])

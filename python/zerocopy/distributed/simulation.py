@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from zerocopy import _torch
 from zerocopy.distributed.shards import shard_range
 from zerocopy.lazy.reading.extents import Box, ChunkExtent, TensorExtents, contiguous_strides
 from zerocopy.lazy.reading.parts import Part
@@ -66,7 +67,7 @@ class Simulation:
             for chunk in extents.chunks:
                 layout = (extents.shape, extents.dtype, chunk.begin, chunk.size, chunk.stride, split)
                 offsets[_Layout(chunk.file, *layout)].append(chunk.offset)
-        self._offsets = {layout: torch.tensor(found) for layout, found in offsets.items()}
+        self._offsets = {layout: torch.tensor(found, device="cpu") for layout, found in offsets.items()}
         self._splits = [any(layout.split[dim] is not None for layout in offsets) for dim in range(len(sizes))]
 
     def key(self, place: tuple[int, ...]) -> tuple[int, ...]:
@@ -83,11 +84,11 @@ class Simulation:
             for offset, length, count, step in _segments(layout, box):
                 begins = offsets + offset
                 if count > 1:
-                    begins = (begins[:, None] + step * torch.arange(count)).flatten()
+                    begins = (begins[:, None] + step * torch.arange(count, device="cpu")).flatten()
                     rows[layout.file].append((begins, length))
                 else:
                     runs[layout.file].append((begins, length))
-            nbytes += len(offsets) * _overlap(layout, box) * torch.empty(0, dtype=layout.dtype).element_size()
+            nbytes += len(offsets) * _overlap(layout, box) * _torch.element_size(layout.dtype)
         files = {}
         for file in {**runs, **rows}:
             merged, apart = requests_of(*_joined(runs[file])), Intervals(*_ends(*_joined(rows[file])))
@@ -108,7 +109,7 @@ def box_of(shape: tuple[int, ...], split: Split, place: tuple[int, ...], sizes: 
 
 def _within(layout: _Layout, box: Box) -> ChunkExtent | None:
     chunk = ChunkExtent(layout.file, 0, layout.begin, layout.size, layout.stride)
-    return chunk.within(*box, torch.empty(0, dtype=layout.dtype).element_size())
+    return chunk.within(*box, _torch.element_size(layout.dtype))
 
 
 def _overlap(layout: _Layout, box: Box) -> int:
@@ -128,7 +129,7 @@ def _segments(layout: _Layout, box: Box) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _joined(runs: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    empty = torch.empty(0, dtype=torch.int64)
+    empty = torch.empty(0, dtype=torch.int64, device="cpu")
     begins = [begin for begin, _ in runs]
     lengths = [torch.full_like(begin, length) for begin, length in runs]
     return torch.cat([empty, *begins]), torch.cat([empty, *lengths])
@@ -146,13 +147,13 @@ def requests_of(begin: torch.Tensor, length: torch.Tensor) -> Intervals:
     end = begin + length
     gaps = begin[1:] - end[:-1]
     apart = (gaps < 0) | (gaps > _largest_gap(gaps, length))
-    first = torch.cat([torch.tensor([0])[: len(begin)], torch.nonzero(apart).flatten() + 1])
-    last = torch.cat([first[1:], torch.tensor([len(begin)])[: len(begin)]]) - 1
+    first = torch.cat([torch.tensor([0], device="cpu")[: len(begin)], torch.nonzero(apart).flatten() + 1])
+    last = torch.cat([first[1:], torch.tensor([len(begin)], device="cpu")[: len(begin)]]) - 1
     long = (end[last] - begin[first] > MAX_REQUEST) | (last - first >= MAX_SEGMENTS)
     if long.any():
         extra = [_divided(begin, end, int(first[n]), int(last[n])) for n in torch.nonzero(long).flatten()]
-        first = torch.sort(torch.cat([first, *(torch.tensor(found) for found in extra)])).values
-        last = torch.cat([first[1:], torch.tensor([len(begin)])]) - 1
+        first = torch.sort(torch.cat([first, *(torch.tensor(found, device="cpu") for found in extra)])).values
+        last = torch.cat([first[1:], torch.tensor([len(begin)], device="cpu")]) - 1
     return Intervals(begin[first], end[last])
 
 
@@ -200,7 +201,7 @@ def add_to_servers(
     first = torch.div(intervals.begin, stripe, rounding_mode="floor")
     count = torch.div(intervals.end - 1, stripe, rounding_mode="floor") - first + 1
     begins = torch.repeat_interleave(torch.cumsum(count, 0) - count, count)
-    number = torch.arange(len(begins)) - begins  # of the stripe within its request
+    number = torch.arange(len(begins), device="cpu") - begins  # of the stripe within its request
     at = torch.repeat_interleave(first, count) + number
     begin = torch.maximum(torch.repeat_interleave(intervals.begin, count), at * stripe)
     end = torch.minimum(torch.repeat_interleave(intervals.end, count), (at + 1) * stripe)

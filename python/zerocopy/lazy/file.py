@@ -12,6 +12,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._native import _C
+from zerocopy._torch import context
 from zerocopy.display import listed
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Converted, converted
@@ -65,8 +66,11 @@ class LazyFile:
         return StubBuilder(objects) if self.has_stubs else objects
 
     def load(self, recipe: int | Call) -> torch.Tensor:
-        """Return the real tensor of a recipe: a number of the native side, or a call."""
-        with error_context.naming(self.name):
+        """Return the real tensor of a recipe: a number of the native side, or a call.
+
+        It is the same whatever is active where a placeholder is first used.
+        """
+        with error_context.naming(self.name), context.ordinary():
             if isinstance(recipe, Call):
                 self.native.require_there()
                 real = recipe.made()

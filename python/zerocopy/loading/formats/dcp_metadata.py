@@ -293,7 +293,7 @@ def _is_whole(name: str, tensor: Chunked, budget: _core.Budget) -> bool:
             "load the tensor with torch.distributed.checkpoint, and save it in chunks of one size"
         )
     budget.charge(_CELL * prod(cells))
-    counts = torch.zeros(cells, dtype=torch.int32)
+    counts = torch.zeros(cells, dtype=torch.int32, device="cpu")
     for chunk in tensor.chunks:
         begins = zip(borders, chunk.offsets, chunk.sizes, strict=True)
         counts[tuple(slice(places[begin], places[begin + size]) for places, begin, size in begins)] += 1

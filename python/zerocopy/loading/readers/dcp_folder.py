@@ -150,7 +150,7 @@ class Files:
                 whole = torch.empty(entry.shape, dtype=entry.dtype, device=part.device)
             extents = zip(chunk.offsets, chunk.sizes, strict=True)
             whole[tuple(slice(begin, begin + size) for begin, size in extents)] = part
-        return torch.empty(entry.shape, dtype=entry.dtype) if whole is None else whole
+        return torch.empty(entry.shape, dtype=entry.dtype, device="cpu") if whole is None else whole
 
     def _archive(self, place: dcp_metadata.ArchiveExtent) -> _C.Archive:
         """Open the bytes at a place: one archive by torch.save, and nothing else."""
