@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <cstring>
+#include <optional>
 
 #include "container/planned_archive.h"
 #include "io/copied_process.h"
@@ -40,13 +41,17 @@ class PlannedSave {
     if (report_.size() < sizeof(SaveReport)) throw FormatError("save plan: the report buffer is too small");
   }
 
-  pid_t begin_in_copy() {
+  // Begins to write in a copy of this process, and keeps its number: an exception of a signal
+  // handler can end the caller before it has the result.
+  void begin_in_copy() {
     std::vector<int> kept = archive_.sources();
     kept.push_back(descriptor_);
     kept.insert(kept.end(), earlier_.begin(), earlier_.end());
-    return run_in_copy([](void* save) noexcept { return static_cast<PlannedSave*>(save)->write() ? 0 : 1; },
-                       this, kept);
+    process_ = run_in_copy(
+        [](void* save) noexcept { return static_cast<PlannedSave*>(save)->write() ? 0 : 1; }, this, kept);
   }
+
+  std::optional<pid_t> process() const noexcept { return process_; }
 
   void run() {
     const GilReleased released;
@@ -70,6 +75,7 @@ class PlannedSave {
   std::tuple<std::string, std::string, std::string, bool> names_;
   std::vector<int> earlier_;
   Region report_;
+  std::optional<pid_t> process_;
 };
 
 }  // namespace
@@ -81,6 +87,7 @@ void register_planned_save(py::module_& module) {
       .def(py::init<const Plan&, int, Names, std::vector<int>, const py::object&>(), py::arg("plan"),
            py::arg("descriptor"), py::arg("names"), py::arg("earlier"), py::arg("report"))
       .def("begin_in_copy", &PlannedSave::begin_in_copy)
+      .def_property_readonly("process", &PlannedSave::process)
       .def("run", &PlannedSave::run);
 }
 

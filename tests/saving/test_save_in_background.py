@@ -403,7 +403,7 @@ def test_a_system_that_makes_no_copy_of_the_process(
     from zerocopy.saving import background
 
     class Refusing(background._core.PlannedSave):
-        def begin_in_copy(self) -> int:
+        def begin_in_copy(self) -> None:
             raise OSError(errno.EAGAIN, "no more processes")
 
     monkeypatch.setattr(background._core, "PlannedSave", Refusing)
@@ -458,6 +458,53 @@ def test_memory_that_a_copy_of_the_process_does_not_have(tmp_path: Path, by_proc
     with pytest.raises(OSError, match="MADV_DONTFORK") as caught:
         saving.wait()
     assert caught.value.errno == errno.ESTALE and not any(tmp_path.iterdir())
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _interrupt_after(start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    def started(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    return started
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_interrupted_call_leaves_later_saves_and_files_alone(
+    tmp_path: Path, writer: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exception of a signal handler comes just before or after the start of the thread."""
+    path, other, before = tmp_path / "m.pt", tmp_path / "other.bin", descriptors()
+    zerocopy.save({"x": torch.zeros(3)}, path)
+    start = threading.Thread.start
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            threading.Thread, "start", _interrupt if moment == "before" else _interrupt_after(start)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            zerocopy.save(STATE, path, wait=False)
+    with other.open("wb") as file:  # it gets the lowest number that is free
+        file.write(b"other")
+        zerocopy.save({"x": torch.ones(3)}, path)
+    assert other.read_bytes() == b"other"
+    assert_same(zerocopy.load(path), {"x": torch.ones(3)})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m.pt", "other.bin"]
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("progress", [None, lambda done, total: None])
+def test_call_itself_writes_where_no_thread_can_start(
+    tmp_path: Path, writer: str, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    zerocopy.save(STATE, tmp_path / "m.pt", wait=False, progress=progress).wait()
+    assert_same(zerocopy.load(tmp_path / "m.pt"), STATE)
 
 
 def test_error_without_a_wait_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

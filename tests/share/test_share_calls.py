@@ -386,7 +386,7 @@ def test_a_lock_that_is_held_at_fork_does_not_stop_the_child(tmp_path: Path) -> 
     lock, is_held, ends = ForkSafeLock(), threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lock:
+        with lock.held():
             is_held.set()
             ends.wait(60)
 
@@ -395,7 +395,7 @@ def test_a_lock_that_is_held_at_fork_does_not_stop_the_child(tmp_path: Path) -> 
     is_held.wait(60)
     pid = os.fork()
     if pid == 0:
-        with lock, lock:
+        with lock.held(), lock.held():
             os._exit(0)
     ends.set()
     thread.join()
@@ -411,14 +411,14 @@ def test_a_thread_that_forks_keeps_its_lock() -> None:
     from zerocopy.process.fork_safe import ForkSafeLock
 
     lock = ForkSafeLock()
-    with lock:
+    with lock.held():
         pid = os.fork()
         if pid == 0:
             signal.alarm(20)
-            with lock:  # the child holds it already, and takes it once more
+            with lock.held():  # the child holds it already, and takes it once more
                 was_taken_again = True
     if pid == 0:
-        with lock:
+        with lock.held():
             os._exit(0 if was_taken_again else 1)
     assert os.waitpid(pid, 0)[1] == 0
 

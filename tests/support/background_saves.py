@@ -26,11 +26,11 @@ class StoppedWriters:
         begun = self._begun
 
         class Stopped(_core.PlannedSave):
-            def begin_in_copy(self) -> int:
-                process = super().begin_in_copy()
-                os.kill(process, signal.SIGSTOP)
-                begun.append(process)
-                return process
+            def begin_in_copy(self) -> None:
+                super().begin_in_copy()
+                assert self.process is not None
+                os.kill(self.process, signal.SIGSTOP)
+                begun.append(self.process)
 
         patch.setattr(_core, "PlannedSave", Stopped)
 

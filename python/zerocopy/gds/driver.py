@@ -38,7 +38,7 @@ _opened: Opened | UnsupportedError | None = None
 def opened() -> Opened:
     """Return this process's cuFile. Raises UnsupportedError with the reason where there is none; it stays so."""
     global _opened
-    with _lock:
+    with _lock.held():
         if _opened is None:
             _opened = _open()
     if isinstance(_opened, UnsupportedError):

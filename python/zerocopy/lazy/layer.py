@@ -115,7 +115,7 @@ class FileLayer:
     def tensor(self, name: str) -> torch.Tensor:
         """Return a placeholder: the one that was made before, if it is alive."""
         self._require_open()
-        with self._making:
+        with self._making.held():
             made = self._alive.get(name)
             if made is None:
                 made = self._alive[name] = self._leaf(name)

@@ -36,7 +36,7 @@ class Call:
     def made(self) -> torch.Tensor:
         """Return the tensor."""
         # The thread that makes the tensor comes here again only if the tensor is among its own arguments.
-        with self._making:
+        with self._making.held():
             if self._maker == threading.get_ident():
                 raise UnsupportedError("cyclic tensor: it is among its own arguments")
             self._maker = threading.get_ident()

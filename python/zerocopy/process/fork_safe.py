@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import AbstractContextManager
 
 _forks = 0  # between the process that imported this module and this one
 _renewing = threading.Lock()
@@ -26,13 +27,15 @@ class ForkSafeLock:
     def __init__(self) -> None:
         self._lock, self._forks = threading.RLock(), _forks
 
-    def __enter__(self) -> None:
+    def held(self) -> AbstractContextManager[object]:
+        """Return what a ``with`` statement holds.
+
+        It is the lock itself: an exception of a signal handler comes between two steps of Python, and a method
+        ``__enter__`` in Python would take the lock in one step and return in another.
+        """
         if self._forks != _forks:
             self._renew()
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        return self._lock
 
     def _renew(self) -> None:
         """Replace the lock unless this thread holds it: its other holders are not in this process."""

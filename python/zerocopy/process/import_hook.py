@@ -39,7 +39,7 @@ def when_imported(name: str, act: Act) -> None:
 
     If a module of this package imports it, `act` is called when that module has been imported too: it may need it.
     """
-    with _lock:
+    with _lock.held():
         module = sys.modules.get(name)
         if module is None:
             _awaited.setdefault(name, []).append(act)
@@ -51,7 +51,7 @@ def when_imported(name: str, act: Act) -> None:
 
 def forget(act: Act) -> None:
     """Wait no more with what :func:`when_imported` was given."""
-    with _lock:
+    with _lock.held():
         for name, acts in list(_awaited.items()):
             left = [other for other in acts if other != act]
             _set_awaited(name, left)
@@ -109,7 +109,7 @@ def _act_after(loader: Any, name: str) -> None:
             execute(module)
         finally:
             _thread.depth -= own
-        with _lock:
+        with _lock.held():
             acts = _awaited.get(name, [])
             _set_awaited(name, [])
         there = sys.modules.get(name, module)  # some put another object there

@@ -27,30 +27,30 @@ class Tally:
 
     def add_served(self, placement: Counter[str]) -> None:
         """Count a call that zerocopy served, with the bytes of each way to memory."""
-        with self._lock:
+        with self._lock.held():
             self._calls += 1
             self._nbytes.update(placement)
 
     def add_left(self, reason: str) -> None:
         """Count a call that went to torch."""
-        with self._lock:
+        with self._lock.held():
             self._calls += 1
             self._reasons[reason.removeprefix("this is a ")] += 1
 
     def add_failed(self) -> None:
         """Count a call that raised an error."""
-        with self._lock:
+        with self._lock.held():
             self._calls += 1
             self._failed += 1
 
     def add_shared(self, nbytes: int) -> None:
         """Count a result that the model server gave, with the bytes that were mapped for it."""
-        with self._lock:
+        with self._lock.held():
             self._shared += 1
             self._shared_bytes += nbytes
 
     def __str__(self) -> str:
-        with self._lock:
+        with self._lock.held():
             loads = [self._loads()] if self._calls or not self._shared else []
             shared = f"{self._shared} from the model server: {size(self._shared_bytes)} mapped"
             return "; ".join(loads + [shared] * bool(self._shared))

@@ -35,14 +35,19 @@ _GONE = (
 
 
 class _Job:
-    """The work behind a Saving: a process or a thread that writes, and a thread that waits for its end."""
+    """The work behind a Saving: a process or a thread that writes, and a thread that waits for its end.
+
+    An exception of a signal handler can end the call of ``save`` at any moment, also while that thread starts. So
+    whoever claims the job first ends it: the thread when it runs, or the call that gives it up.
+    """
 
     def __init__(self, saving: Saving, target: Path, new: NewFile) -> None:
         self.saving, self._target = saving, target
         self.new, self.temporary = new, new.name or new_name(target)
         self.keeps = contextlib.ExitStack()  # what the writer reads
         self.keeps.callback(os.close, new.descriptor)
-        self._lock = threading.Lock()
+        self._lock, self._claim = threading.Lock(), threading.Lock()
+        self._planned: _core.PlannedSave | None = None
         self._process: int | None = None
         self._process_end: int | None = None  # a descriptor
 
@@ -64,7 +69,9 @@ class _Job:
         """Return what writes the file."""
         target, folder, temporary = map(os.fsencode, (self._target, self._target.parent, self.temporary))
         names = (target, folder, temporary, self.new.name is not None)
-        return _core.PlannedSave(plan, self.new.descriptor, names, earlier, self.saving.shared_report)
+        report = self.saving.shared_report
+        self._planned = _core.PlannedSave(plan, self.new.descriptor, names, earlier, report)
+        return self._planned
 
     def watch(self, process: int) -> None:
         """Have a thread wait for the end of a process that writes."""
@@ -83,23 +90,47 @@ class _Job:
 
     def _start(self, function: Callable[[], None]) -> None:
         saves_under_way.add(self._target, self)
-        thread = threading.Thread(target=function, name="zerocopy-save", daemon=True)
+        thread = threading.Thread(target=self._run, args=(function,), name="zerocopy-save", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # no threads any more: the program is ending
+        except RuntimeError:  # no threads any more: the program is ending, or has too many
+            self._run(function)
+
+    def _run(self, function: Callable[[], None]) -> None:
+        if not self._claim.acquire(blocking=False):
+            return
+        try:
             function()
+        except BaseException as error:
+            self.end(error)
+            raise
+
+    def give_up(self) -> None:
+        """End a job that has begun no thread, or whose thread does not run yet."""
+        if not self._claim.acquire(blocking=False):
+            return
+        process = None if self._planned is None else self._planned.process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, _WALL)
+        self.saving.is_told = True  # by the exception that ends the call
+        self.end(InterruptedError(errno.EINTR, "the call that began it has failed", self.saving.path))
 
     def _write(self, write: _core.PlannedSave, earlier: list[saves_under_way.UnderWay]) -> None:
         for save in earlier:
             save.join()
-        if self.saving.tells_progress:
-            writer = threading.Thread(target=write.run, name="zerocopy-save-writer", daemon=True)
-            writer.start()
-            while writer.is_alive():
-                writer.join(_PROGRESS_SECONDS)
-                self.saving.tell_progress()
-        else:
+        writer = threading.Thread(target=write.run, name="zerocopy-save-writer", daemon=True)
+        try:
+            if self.saving.tells_progress:
+                writer.start()
+        except RuntimeError:  # as above
+            pass
+        if writer.ident is None:
             write.run()
+        while writer.is_alive():
+            writer.join(_PROGRESS_SECONDS)
+            self.saving.tell_progress()
         self.end(self._outcome(""))
 
     def _wait_for_process(self) -> None:
@@ -115,10 +146,6 @@ class _Job:
                 time.sleep(_POLL_SECONDS)
                 self.saving.tell_progress()
             status = waited[1]
-        with self._lock:
-            if self._process_end is not None:
-                os.close(self._process_end)
-                self._process_end = None
         self.end(self._outcome(_how_it_ended(status)))
 
     def _no_hang(self) -> int:
@@ -142,6 +169,10 @@ class _Job:
             with contextlib.suppress(OSError):
                 self.temporary.unlink(missing_ok=True)
         self.keeps.close()
+        with self._lock:
+            if self._process_end is not None:
+                os.close(self._process_end)
+                self._process_end = None
         self.saving.end(error)
         saves_under_way.remove(self._target, self)
 
@@ -175,9 +206,7 @@ def begin(
     try:
         _begin(job, parts, alignment, checksum, saves_under_way.to(target))
     except BaseException:
-        job.keeps.close()
-        if job.new.name is not None:
-            job.new.name.unlink(missing_ok=True)
+        job.give_up()
         raise
     return saving
 
@@ -207,12 +236,14 @@ def _begin(
         if not reason:
             taken = snapshot.taken(parts, storages, alignment, checksums, copies=False)
             try:
-                process = job.planned(taken.plan, descriptors).begin_in_copy()
+                planned = job.planned(taken.plan, descriptors)
+                planned.begin_in_copy()
             except OSError as error:
                 reason = str(error)
                 _log.info("%s: copying what is saved: %s", job.saving.path, reason)
             else:
-                job.watch(process)
+                assert planned.process is not None
+                job.watch(planned.process)
                 return
     _log.debug("%s: written by a thread: %s", job.saving.path, reason)
     taken = snapshot.taken(parts, storages, alignment, checksums, copies=True)

@@ -52,7 +52,7 @@ class Saving:
     def __init__(self, path: str, total: int, progress: Progress | None = None) -> None:
         self.path = path
         self._ended, self._error = threading.Event(), cast("BaseException | None", None)
-        self._is_told = False  # somebody has the error
+        self.is_told = False  # somebody has the error
         self._process = os.getpid()
         self._total, self._callback = total, progress
         self._last_told: tuple[int, int] | None = None
@@ -66,7 +66,7 @@ class Saving:
         return f"<zerocopy.Saving {self.path!r}: {state}>"
 
     def __del__(self) -> None:
-        if self._ended.is_set():
+        if "_ended" in vars(self) and self._ended.is_set():  # a signal may have ended __init__
             self._log_error()
 
     @property
@@ -109,7 +109,7 @@ class Saving:
         if not self._ended.wait(timeout):
             written, total = self.progress
             raise TimeoutError(f"not saved within {timeout} seconds: {written} of {total} bytes are written")
-        self._is_told = True
+        self.is_told = True
         if self._error is not None:
             raise self._error
 
@@ -126,8 +126,8 @@ class Saving:
             raise RuntimeError(f"a Saving belongs to the process that began it, {self._process}")
 
     def _log_error(self) -> None:
-        if self._error is not None and not self._is_told and os.getpid() == self._process:
-            self._is_told = True
+        if self._error is not None and not self.is_told and os.getpid() == self._process:
+            self.is_told = True
             _log.error("%s was not saved: %r", self.path, self._error)
 
     def tell_progress(self, *, at_end: bool = False) -> None:

@@ -31,13 +31,13 @@ os.register_at_fork(after_in_child=_found.clear)
 
 def add(target: Path, save: UnderWay) -> None:
     """Note that a save to a file, whose path has no symbolic links, has begun."""
-    with _lock:
+    with _lock.held():
         _found.setdefault(target, []).append(save)
 
 
 def remove(target: Path, save: UnderWay) -> None:
     """Note that it has ended."""
-    with _lock:
+    with _lock.held():
         left = _found.get(target, [])
         if save in left:
             left.remove(save)
@@ -47,11 +47,11 @@ def remove(target: Path, save: UnderWay) -> None:
 
 def to(target: Path) -> list[UnderWay]:
     """Return those to a file, in the order in which they began."""
-    with _lock:
+    with _lock.held():
         return list(_found.get(target, ()))
 
 
 def everywhere() -> list[UnderWay]:
     """Return all."""
-    with _lock:
+    with _lock.held():
         return [save for saves in _found.values() for save in saves]

@@ -81,7 +81,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
 
 def unpatch_all() -> None:
     """Undo :func:`patch_all`, all of it. A function that somebody has put over a replacement since stays."""
-    with lock:
+    with lock.held():
         for act in _wanted.values():
             import_hook.forget(act)
         _wanted.clear()
@@ -92,7 +92,7 @@ def unpatch_all() -> None:
 
 def _guard_saves() -> None:
     """Have ``torch.save`` leave mapped files alone as soon as torch is imported: results lie in mappings of files."""
-    with lock:
+    with lock.held():
         import_hook.forget(_begin_guard)
         import_hook.when_imported("torch", _begin_guard)
 
@@ -100,12 +100,12 @@ def _guard_saves() -> None:
 def _begin_guard(_: ModuleType) -> None:
     from zerocopy.patching import switch  # which imports torch
 
-    with lock:
+    with lock.held():
         _save_guard.enter_context(switch.guarded_saves())
 
 
 def _await(targets: Iterable[Target], is_known: bool) -> None:
-    with lock:
+    with lock.held():
         for target in targets:
             if target not in _wanted:
                 _wanted[target] = functools.partial(_patch, target, is_known)
@@ -114,7 +114,7 @@ def _await(targets: Iterable[Target], is_known: bool) -> None:
 
 def _patch(target: Target, is_known: bool, _: ModuleType) -> None:
     """Patch a target, now that what it waited for is there."""
-    with lock:
+    with lock.held():
         if target not in _wanted:
             return
         module = sys.modules.get(target.module)
