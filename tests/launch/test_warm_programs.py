@@ -88,6 +88,7 @@ CASES = {
     "environment_of_c": "import re, subprocess; print(sorted(line for line in subprocess.getoutput('env').splitlines() if not re.match('_=|ZEROCOPY_RUN|PYTHONPATH', line)))",
     "environment_in_child": "import os, subprocess; os.environ['ADDED'] = 'é'; print(subprocess.getoutput('echo $ADDED $HOME'))",
     "flags": "import sys; print(sys.flags, sys.warnoptions, sys._xoptions, sys.executable, sys.prefix, sys.base_prefix)",
+    "no stdout": "import sys; print(1); sys.stdout.flush(); del sys.stdout",
     "hooks": "import sys; print(sys.gettrace(), sys.getprofile(), sys.excepthook, sys.displayhook, sys.breakpointhook)",
     "meta_path": "import sys; print(len(sys.path_hooks), sys.dont_write_bytecode, sys.getrecursionlimit())",
     "subprocess": "import subprocess, sys; print(subprocess.run([sys.executable, '-c', 'import sys; print(sys.argv)', 'x'], capture_output=True))",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 from collections.abc import Callable
 from typing import Any
@@ -95,3 +96,12 @@ def test_what_asks_for_the_storage_gets_an_error(save: Saver) -> None:
     module.running_mean = zerocopy.lazy_load(save(module.state_dict()))["running_mean"]
     with pytest.raises(NotImplementedError, match=r"a lazy tensor that is not loaded: use materialize\(\)"):
         torch.jit.save(module, io.BytesIO())
+
+
+def test_deep_copies_keep_ties_beside_a_parameter(save: Saver) -> None:
+    base = torch.arange(20.0)
+    state = {"parameter": torch.nn.Parameter(torch.ones(2)), "base": base, "view": base[3:6]}
+    copied = copy.deepcopy(zerocopy.lazy_load(save(state)))
+    copied["view"].fill_(7)
+    assert copied["base"][3:6].tolist() == [7, 7, 7]
+    assert type(copied["parameter"]) is torch.nn.Parameter

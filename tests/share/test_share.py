@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import sharing
 import torch
-from conftest import mappings
+from conftest import Child, mappings
 from equality import assert_same
 from sharing import Box, Module
 
@@ -548,6 +548,28 @@ def test_the_loader_is_where_its_client_is(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ZEROCOPY_TEST_VARIABLE", "here")
     assert share.load(sharing.where_am_i) == (str(tmp_path), "here")
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o002])
+def test_the_loader_has_what_its_client_has_of_the_system(tmp_path: Path, child: Child, umask: int) -> None:
+    """Also where the server was started by another program."""
+    ended = child(
+        """
+        import os, resource, sharing, sys
+        from zerocopy import share
+        os.umask(int(sys.argv[2]))
+        os.nice(1)
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))
+        folder = sys.argv[1].encode()
+        assert share.load(sharing.attributes, folder) == sharing.attributes(folder)
+        """,
+        tmp_path,
+        umask,
+        PYTHONPATH=os.pathsep.join(sys.path),
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 # ------------------------------------------------------------------------------------- what fails

@@ -63,7 +63,7 @@ def test_a_variable_that_is_read_counts(noted: Noting, monkeypatch: pytest.Monke
     assert VARIABLE in conditions.why_not_here()
 
 
-@pytest.mark.parametrize("name", ["variables", "variables_of_copy"])
+@pytest.mark.parametrize("name", ["variables", "variables_of_copy", "variables_shown"])
 def test_all_variables_count_that_are_copied(
     noted: Noting, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -79,6 +79,21 @@ def test_all_variables_count_that_are_copied(
     assert conditions.why_not_here() == ""
     monkeypatch.setenv(VARIABLE, "1")
     assert "variable" in conditions.why_not_here()
+
+
+@pytest.mark.parametrize(
+    "name", ["argument_found", "arguments_added", "arguments_reversed", "arguments_taken"]
+)
+def test_the_arguments_of_the_program_count_however_they_are_read(
+    noted: Noting, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert noted(sources.nothing).argv is None
+    conditions = noted(getattr(sources, name))
+    assert conditions.argv is not None
+    monkeypatch.setattr(sys, "argv", conditions.argv)
+    assert conditions.why_not_here() == ""
+    monkeypatch.setattr(sys, "argv", [*conditions.argv, "--another"])
+    assert "argv" in conditions.why_not_here()
 
 
 def test_looking_for_proxies_reads_no_other_variables(noted: Noting) -> None:
@@ -100,11 +115,12 @@ def test_a_variable_of_the_calls_own_counts_as_it_was(noted: Noting) -> None:
     assert noted(sources.own_variable).environment == {VARIABLE: None}
 
 
+@pytest.mark.parametrize("name", ["itself", "listed", "scanned", "matched", "opened"])
 def test_the_current_folder_counts_where_it_is_asked_for(
-    noted: Noting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    noted: Noting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     assert noted(sources.nothing).folder is None
-    conditions = noted(sources.folder_itself)
+    conditions = noted(getattr(sources, f"folder_{name}"))
     assert conditions.folder == str(Path.cwd()) and conditions.why_not_here() == ""
     monkeypatch.chdir(tmp_path)
     assert "folder" in conditions.why_not_here()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import sharing
 import torch
+from conftest import Child
 
 from zerocopy import share
 
@@ -128,11 +129,11 @@ def server(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_functions_and_classes_of_main_are_shared(tmp_path: Path) -> None:
-    """The seed of hashes does not change the call. Classes are the program's own on both sides."""
+    """A random seed of hashes does not change the call. Classes are the program's own on both sides."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for _ in range(2):
+        environment = {**os.environ, "PYTHONHASHSEED": "random", "PYTHONPATH": os.pathsep.join(sys.path)}
         ended = subprocess.run(
             [sys.executable, str(program), str(tmp_path / "log")],
             env=environment,
@@ -142,6 +143,19 @@ def test_functions_and_classes_of_main_are_shared(tmp_path: Path) -> None:
         )
         assert ended.returncode == 0, ended.stderr
     assert sharing.calls_in(tmp_path / "log") == 1
+
+
+def test_order_of_a_set_is_that_of_a_fixed_hash_seed(child: Child, tmp_path: Path) -> None:
+    (tmp_path / "words.py").write_text(
+        "def ordered(): return list(set('alpha beta gamma delta eps'.split()))"
+    )
+    for seed in ("1", "2", "3", "1"):
+        ended = child(
+            "from zerocopy import share; import words; assert share.load(words.ordered) == words.ordered()",
+            PYTHONHASHSEED=seed,
+            PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]),
+        )
+        assert ended.returncode == 0, ended.stderr
 
 
 def test_names_within_a_function_are_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

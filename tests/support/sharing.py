@@ -70,6 +70,14 @@ def counted(log: bytes, value: Any = None, seconds: float = 0.0) -> Any:
     return {"value": value, "tensor": torch.arange(1000.0)}
 
 
+def attributes(folder: bytes) -> tuple[int, set[int], int, tuple[int, int]]:
+    """Return the mode of a new file, and where and how this process may run."""
+    path = Path(os.fsdecode(folder)) / f"by{os.getpid()}"
+    path.touch()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return path.stat().st_mode & 0o777, os.sched_getaffinity(0), os.nice(0), limit
+
+
 def told(*args: Any, **kwargs: Any) -> Any:
     return args, kwargs
 

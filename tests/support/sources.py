@@ -6,6 +6,7 @@ Each is given a folder without its first slash: so no argument names a file.
 from __future__ import annotations
 
 import ctypes
+import glob
 import importlib.util
 import mmap
 import multiprocessing
@@ -267,3 +268,43 @@ def folder_itself(_: str) -> str:
 
 def relative(_: str) -> str:
     return Path("here").read_text() if Path("here").exists() else "none"
+
+
+def folder_listed(_: str) -> list[str]:
+    return os.listdir()  # noqa: PTH208
+
+
+def folder_scanned(_: str) -> list[str]:
+    return [path.name for path in Path().iterdir()]
+
+
+def folder_matched(_: str) -> list[str]:
+    return glob.glob("*")  # noqa: PTH207
+
+
+def folder_opened(_: str) -> list[str]:
+    descriptor = os.open(".", os.O_RDONLY)
+    try:
+        return os.listdir(descriptor)  # noqa: PTH208
+    finally:
+        os.close(descriptor)
+
+
+def variables_shown(_: str) -> bool:
+    return "ZC_TEST_VARIABLE" in str(os.environ)
+
+
+def argument_found(_: str) -> int:
+    return sys.argv.index(sys.argv.copy()[0])
+
+
+def arguments_added(_: str) -> list[str]:
+    return ["first", *[]] + sys.argv  # noqa: RUF005
+
+
+def arguments_reversed(_: str) -> list[str]:
+    return list(reversed(sys.argv))
+
+
+def arguments_taken(_: str) -> str:
+    return sys.argv.pop()

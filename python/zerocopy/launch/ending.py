@@ -105,7 +105,8 @@ class _End:
     """
 
     def __init__(self, code: int | None) -> None:
-        self._streams = [stream for stream in (sys.stdout, sys.stderr) if stream is not None]
+        streams = (getattr(sys, name, None) for name in ("stdout", "stderr"))  # a program may delete one
+        self._streams = [stream for stream in streams if stream is not None]
         self._code, self._exit = code, ctypes.PyDLL(None).exit
 
     def __del__(self) -> None:
@@ -118,8 +119,9 @@ class _End:
 
 def _are_written() -> bool:
     """Return whether the standard streams could write all that was printed: if not, the exit code is another."""
-    for stream, original in ((sys.stdout, sys.__stdout__), (sys.stderr, sys.__stderr__)):
-        if stream is not original:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name, None)
+        if stream is not getattr(sys, f"__{name}__"):
             return False
         try:
             if stream is not None and not stream.closed:

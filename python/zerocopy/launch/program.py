@@ -93,9 +93,9 @@ def _run_script(main: ModuleType, file: str, content: bytes) -> None:
 
 def _flush() -> None:
     """Flush the standard streams, as the interpreter does when a script has run, and before it waits for threads."""
-    for stream in (sys.stderr, sys.stdout):
+    for name in ("stderr", "stdout"):
         with contextlib.suppress(Exception):
-            stream.flush()
+            getattr(sys, name).flush()
 
 
 def hide_own_frames(error: BaseException) -> None:
@@ -103,7 +103,7 @@ def hide_own_frames(error: BaseException) -> None:
 
     The exception itself goes on: how a process ends that was interrupted, say, is for the interpreter.
     """
-    hook = sys.excepthook
+    hook = getattr(sys, "excepthook", sys.__excepthook__)  # a program may delete it
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OWN):
         traceback = traceback.tb_next

@@ -179,6 +179,11 @@ class NotYetLoadedTensor(torch.Tensor):
         """Return the real tensor as an instance of another class; torch does not ask ``__torch_function__`` for it."""
         return _kept(self).as_subclass(cls)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a copy of the real tensor. Those over one storage find each other by `memo`."""
+        real = _kept(self)
+        return super().__deepcopy__(memo) if real is self else real.__deepcopy__(memo)
+
     def __delattr__(self, name: str) -> None:
         delattr(_kept(self), name)
 

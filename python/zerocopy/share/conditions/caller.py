@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -60,7 +61,7 @@ def _function_modes() -> list[Any]:
 
 
 def state() -> State:
-    """Return settings of torch that change results."""
+    """Return settings of torch and Python that change results."""
     found: State = {
         "dtype": str(torch.get_default_dtype()).rpartition(".")[2],
         "device": "cpu",
@@ -72,6 +73,7 @@ def state() -> State:
         ],
         "matmul": torch.get_float32_matmul_precision(),
         "autocast": _autocast(),
+        "hash seed": os.environ.get("PYTHONHASHSEED"),  # the order of a set
     }
     # To ask for the device imports the module that setting it has imported.
     if "torch.utils._device" in sys.modules and hasattr(torch, "get_default_device"):

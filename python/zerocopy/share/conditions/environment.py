@@ -121,8 +121,9 @@ class Argv:
         sys.argv = _NotingList(self._before, self._note)
 
     def _note(self, frame: FrameType | None) -> None:
-        if self._is_on and not self._imports.are_installed and is_asked_by_others(frame):
-            self._is_read = True
+        """Note a read; without a frame that it is a part of the result, which is pickled after the call."""
+        is_asked = self._is_on and not self._imports.are_installed and is_asked_by_others(frame)
+        self._is_read |= is_asked or frame is None
 
     def stop(self) -> None:
         """Note no more."""
@@ -141,7 +142,7 @@ class _NotingList(list[str]):
         self._note = note
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._note(sys._getframe(1))
+        self._note(None)
         return list, (list(self),)
 
 
@@ -153,8 +154,23 @@ def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
-for _name in ("__getitem__", "__iter__", "__len__", "__contains__", "__eq__", "__repr__"):
+_READING = (
+    *(
+        "__getitem__",
+        "__iter__",
+        "__reversed__",
+        "__len__",
+        "__contains__",
+        "__repr__",
+        "__add__",
+        "__mul__",
+        "__rmul__",
+    ),
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "copy", "count", "index", "pop"),
+)
+for _name in _READING:
     setattr(_NotingList, _name, _noting(getattr(list, _name)))
+_NotingList.__radd__ = _noting(lambda arguments, other: other + list.copy(arguments))  # type: ignore[attr-defined]
 
 
 def counting(variables: Mapping[str, str]) -> set[str]:
@@ -183,6 +199,10 @@ def _replace(variables: Variables) -> None:
                 variables.note_all()
             given.update((id(name), name) for name in names)
             return iter(names)
+
+        def __repr__(self) -> str:
+            variables.note_all()
+            return super().__repr__()
 
         def __len__(self) -> int:
             if is_asked_by_others(sys._getframe(1)):

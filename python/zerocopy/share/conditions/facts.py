@@ -61,13 +61,17 @@ class Facts:
                 self._made.add(path)
             row = self._row_of(record, path)
             if row is not None and not (record.is_import and self._is_idle(row)):
-                if record.is_relative and path.startswith(self._folder):
+                if record.is_relative and self._is_here(path):
                     self._relative.add(path)
                 self._rows.setdefault((path, row[1]), row)
 
     def _is_idle(self, row: Row) -> bool:
         """Return whether a fact is of looking around in the current folder, as libraries do that are imported."""
-        return row[1] != "file" and row[0].startswith(self._folder)
+        return row[1] != "file" and self._is_here(row[0])
+
+    def _is_here(self, path: str) -> bool:
+        """Return whether a path is that of the current folder, or of something in it."""
+        return f"{path}/".startswith(self._folder)
 
     def add_seen(self, path: str, identity: file_identity.Identity | None) -> None:
         """Add a file, or that there is none."""

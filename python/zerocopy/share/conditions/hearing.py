@@ -50,7 +50,7 @@ class Hearing:
             if str(frame.f_globals.get("__name__")).startswith(_FINDERS):
                 self._watch.mute_listing()
             elif not self._watch.is_there:
-                self._add(_opened, arguments[0], kind=Kind.LISTED)
+                self._add(_opened, "." if arguments[0] is None else arguments[0], kind=Kind.LISTED)
         elif event == "ctypes.dlopen":  # which opens files where no hook is
             if isinstance(arguments[0], str) and "/" in arguments[0]:
                 self._add(_opened, arguments[0])

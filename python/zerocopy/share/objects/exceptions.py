@@ -37,7 +37,7 @@ def _ways(error: BaseException) -> Iterator[Any]:
 
 def _can_be_sent(value: Any) -> bool:
     try:
-        pickle.dumps(value)
+        pickle.loads(pickle.dumps(value))
     except Exception:
         return False
     return True
@@ -62,4 +62,8 @@ class _Pickler(pickle.Pickler):
         self._error, self._reduced = error, reduced
 
     def reducer_override(self, obj: Any) -> Any:
-        return self._reduced if obj is self._error else by_value.reduced(obj)
+        if obj is self._error:
+            return self._reduced
+        if isinstance(obj, BaseException) and not _can_be_sent(obj):  # in a group, or an attribute
+            return _made, (type(obj), _built_in(type(obj)).__reduce__(obj)[1], vars(obj))
+        return by_value.reduced(obj)

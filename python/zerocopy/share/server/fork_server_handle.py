@@ -72,12 +72,12 @@ class ForkServer:
         """Return whether a client's workers can be its children."""
         return not self.is_gone and self._kind == _kind(python, environment)
 
-    def fork(self, number: int, descriptors: list[int]) -> None:
-        """Have it fork a worker. ``FrameError``, ``OSError``."""
+    def fork(self, number: int, client: int, descriptors: list[int]) -> None:
+        """Have it fork a worker for a process. ``FrameError``, ``OSError``."""
         self.used = time.monotonic()
         # They may wait for torch to be imported; the caller closes its own.
         held = [os.dup(descriptor) for descriptor in descriptors]
-        self._connection.send(messages.Fork(number), held, holding=frames.Closing(held))
+        self._connection.send(messages.Fork(number, client), held, holding=frames.Closing(held))
 
     def _serve(self, mask: int) -> None:
         try:

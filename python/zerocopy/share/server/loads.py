@@ -103,7 +103,7 @@ class Loads:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         self.count += 1
         try:
-            fork_server.fork(self.count, [writing, theirs.fileno(), *call])
+            fork_server.fork(self.count, client.pid, [writing, theirs.fileno(), *call])
         except BaseException:
             ours.close()
             os.close(reading)

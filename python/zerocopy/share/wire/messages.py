@@ -168,6 +168,7 @@ class Fork:
     """Asks for a worker; its descriptors are output, socket, and those of :class:`Compute`."""
 
     number: int
+    client: int  # its process
 
 
 @dataclasses.dataclass

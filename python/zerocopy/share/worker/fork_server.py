@@ -91,7 +91,7 @@ class _ForkServer:
             self._spare = None
             try:
                 with channel:
-                    frames.send(channel, {}, message.descriptors)
+                    frames.send(channel, {"client": message.body["client"]}, message.descriptors)
                 break
             except OSError:
                 continue
@@ -118,11 +118,12 @@ class _ForkServer:
                 end.close()
             self._warm_up.run()
             with channel:
-                output, server, *call = frames.receive(channel).descriptors
+                message = frames.receive(channel)
+            output, server, *call = message.descriptors
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
-            worker.run(server, call)
+            worker.run(server, message.body["client"], call)
         finally:
             os._exit(1)  # it has not come to its own end
 

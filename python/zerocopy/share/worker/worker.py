@@ -16,6 +16,7 @@ from typing import NoReturn
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.objects import exceptions
 from zerocopy.share.wire import frames, messages, sealed_memory
+from zerocopy.share.worker import process_attributes
 
 _log = logging.getLogger("zerocopy")
 
@@ -32,19 +33,22 @@ def import_all() -> None:
             importlib.import_module(name)
 
 
-def run(server: int, descriptors: Sequence[int]) -> NoReturn:
+def run(server: int, client: int, descriptors: Sequence[int]) -> NoReturn:
     """Run a call, and end.
 
     Parameters
     ----------
     server : int
         The socket to the server.
+    client : int
+        The client's process.
     descriptors : sequence of int
         The client's files: its description of the call, its environment, the call.
     """
     status = 1
     with socket.socket(fileno=server) as connection:
         try:
+            process_attributes.take_over(client)
             _run(connection, descriptors)
             status = 0
         except (FrameError, OSError) as error:  # the server has gone, or does not want it any more
