@@ -25,7 +25,7 @@ STATE = {
 }
 
 
-class Function(torch.overrides.TorchFunctionMode):
+class Zeros(torch.overrides.TorchFunctionMode):
     """Makes every result a tensor of zeros."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -56,7 +56,7 @@ ACTIVE: dict[str, Callable[[Callable[[], None]], None]] = {
     "nothing": _inside(contextlib.nullcontext),
     "inference mode": _inside(torch.inference_mode),
     "no gradients": _inside(torch.no_grad),
-    "function mode": _inside(Function),
+    "function mode": _inside(Zeros),
 }
 if has("torch.func.grad"):
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -105,3 +105,11 @@ def test_deep_copies_keep_ties_beside_a_parameter(save: Saver) -> None:
     copied["view"].fill_(7)
     assert copied["base"][3:6].tolist() == [7, 7, 7]
     assert type(copied["parameter"]) is torch.nn.Parameter
+
+
+@pytest.mark.parametrize("active", [name for name in ACTIVE if name in ("function mode", "default device")])
+def test_parameters_are_made_within_modes(active: str, save: Saver) -> None:
+    path = save({"weight": torch.ones(2)})
+    made: list[torch.Tensor] = []
+    ACTIVE[active](lambda: made.append(torch.nn.Parameter(zerocopy.lazy_load(path)["weight"])))
+    assert type(made[0]) is torch.nn.Parameter and made[0].requires_grad

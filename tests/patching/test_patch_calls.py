@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import mmap
 import os
 import pickle
 import warnings
@@ -167,8 +168,8 @@ def test_pickle_module_is_honoured(save: Saver) -> None:
 def test_mmap_argument_is_honoured_while_patched(save: Saver) -> None:
     path = save(STATE)
     with zerocopy.patched():
-        for mmap, mapped in ((True, True), (False, False), (None, True)):
-            state = torch.load(path, mmap=mmap)
+        for maps, mapped in ((True, True), (False, False), (None, True)):
+            state = torch.load(path, mmap=maps)
             assert lies_in_mapping(state["weight"].data_ptr(), path) == mapped
 
 
@@ -317,3 +318,12 @@ def test_fake_tensors(save: Saver) -> None:
     path = save(STATE)
     with zerocopy.patched(), FakeTensorMode():
         assert isinstance(torch.load(path)["weight"], FakeTensor)
+
+
+def test_damaged_mmap_object_is_reported_while_patched(save: Saver) -> None:
+    content = save({"weight": torch.ones(3)}).read_bytes() + bytes(5000)
+    with mmap.mmap(-1, len(content)) as file, zerocopy.patched():
+        file.write(content)
+        file.seek(0)
+        with pytest.raises((RuntimeError, ValueError, OSError)):
+            torch.load(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -143,7 +144,7 @@ class NotYetLoadedTensor(torch.Tensor):
                     return func(*args, **kwargs)
             if func is torch.Tensor.__getitem__ and is_basic(args[1]):
                 return _item(first, args[1])
-            if func is torch.Tensor.detach and sys._getframe(1).f_code is _PARAMETER_NEW:
+            if func is torch.Tensor.detach and _calling_code() is _PARAMETER_NEW:
                 return _parameter_to_be(first)
             if func == _GET_GRAD:
                 return _gradient(first)
@@ -241,6 +242,14 @@ def real_of(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torc
         source.advise(real, "scattered" if scattered else "together")
         set_own(placeholder, "_is_scattered", scattered)
     return real
+
+
+def _calling_code() -> CodeType:
+    """Return the code that has called a function of torch, be it by way of the modes that are active."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code
 
 
 def materialized(value: Any) -> Any:

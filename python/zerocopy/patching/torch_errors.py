@@ -189,7 +189,8 @@ def _size(f: Any) -> int:
     if isinstance(f, (str, os.PathLike)):
         return Path(f).stat().st_size
     before = f.tell()
-    size: int = f.seek(0, os.SEEK_END)
+    f.seek(0, os.SEEK_END)  # that of mmap.mmap returns nothing
+    size = int(f.tell())
     f.seek(before)
     return size
 
