@@ -6,12 +6,14 @@ import contextlib
 import importlib.util
 import mmap
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 import torch.serialization as _serialization
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 _META = ("meta", torch.device("meta"))
 
@@ -71,26 +73,34 @@ def _dispatch_modes() -> int:
     return int(getattr(torch._C, "_get_torch_dispatch_mode", lambda: None)() is not None)  # 1.13
 
 
-_ORDINARY = contextlib.nullcontext()
+def ordinarily(function: Callable[[Argument], Result], argument: Argument) -> Result:
+    """Return what a function returns where no mode and no transform of ``torch.func`` is active."""
+    if not torch.is_inference_mode_enabled():
+        return _without_modes(function, argument)
+    # Not torch.inference_mode, which is Python: an exception of a signal handler could leave it half entered.
+    guard = torch._C._InferenceMode(False)
+    if hasattr(guard, "__enter__"):
+        with guard:
+            return _without_modes(function, argument)
+    try:  # 1.13: as long as it lives
+        return _without_modes(function, argument)
+    finally:
+        del guard
 
 
-def ordinary() -> AbstractContextManager[Any]:
-    """Have functions in a block return what they return where no mode and no transform of ``torch.func`` is active."""
-    is_inference, has_transforms = torch.is_inference_mode_enabled(), _has_transforms()
-    modes = function_modes()
-    if not (is_inference or has_transforms or modes or _dispatch_modes()):
-        return _ORDINARY
-    stack = contextlib.ExitStack()
-    if has_transforms:
-        from torch._functorch import pyfunctorch
+def _without_modes(function: Callable[[Argument], Result], argument: Argument) -> Result:
+    modes, has_transforms = function_modes(), _has_transforms()
+    if not (modes or has_transforms or _dispatch_modes()):
+        return function(argument)
+    with contextlib.ExitStack() as stack:
+        if has_transforms:
+            from torch._functorch import pyfunctorch
 
-        stack.enter_context(pyfunctorch.temporarily_clear_interpreter_stack())
-    if is_inference:
-        stack.enter_context(torch.inference_mode(False))
-    for _ in modes:
-        stack.enter_context(torch.overrides._pop_mode_temporarily())
-    stack.enter_context(without_dispatch_modes())
-    return stack
+            stack.enter_context(pyfunctorch.temporarily_clear_interpreter_stack())
+        for _ in modes:
+            stack.enter_context(torch.overrides._pop_mode_temporarily())
+        stack.enter_context(without_dispatch_modes())
+        return function(argument)
 
 
 def _has_transforms() -> bool:

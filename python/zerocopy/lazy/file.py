@@ -70,13 +70,16 @@ class LazyFile:
 
         It is the same whatever is active where a placeholder is first used.
         """
-        with error_context.naming(self.name), context.ordinary():
-            if isinstance(recipe, Call):
-                self.native.require_there()
-                real = recipe.made()
-            else:
-                real = self.native.tensor_at(recipe)
-            return self._as_wanted(real, recipe) if self.options.converts else real
+        with error_context.naming(self.name):
+            return context.ordinarily(self._load, recipe)
+
+    def _load(self, recipe: int | Call) -> torch.Tensor:
+        if isinstance(recipe, Call):
+            self.native.require_there()
+            real = recipe.made()
+        else:
+            real = self.native.tensor_at(recipe)
+        return self._as_wanted(real, recipe) if self.options.converts else real
 
     def identity(self, number: int) -> Any:
         """Return what tensors have in common that are over one storage, even if each is made anew.
