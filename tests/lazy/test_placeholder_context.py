@@ -91,6 +91,16 @@ def test_gradient_through_a_transform(save: Saver) -> None:
     assert lazy.grad.tolist() == [2, 2, 2]
 
 
+@pytest.mark.skipif(not has("torch.func.grad"), reason="torch.func came with 2.0")
+def test_slice_within_a_transform(save: Saver) -> None:
+    path = save(STATE)
+
+    def function(state: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.jacrev(lambda x: state["dense"][1:] @ x)(torch.ones(3))
+
+    assert torch.equal(function(zerocopy.lazy_load(path)), function(zerocopy.load(path)))
+
+
 def test_what_asks_for_the_storage_gets_an_error(save: Saver) -> None:
     module = torch.jit.script(torch.nn.BatchNorm1d(4))
     module.running_mean = zerocopy.lazy_load(save(module.state_dict()))["running_mean"]

@@ -206,12 +206,13 @@ def odd_dataset(file: Any, kind: str) -> tuple[Any, str]:
     return values, kind
 
 
+@pytest.mark.parametrize("user_block", [0, 512])
 @pytest.mark.parametrize(
     "kind", ["chunked", "deflate", "lzf", "big-endian", "never written", "compact", "not torch's"]
 )
-def test_what_cannot_be_mapped_is_read(tmp_path: Path, kind: str) -> None:
+def test_what_cannot_be_mapped_is_read(tmp_path: Path, kind: str, user_block: int) -> None:
     path = tmp_path / "f.h5"
-    with h5py.File(path, "w") as file:
+    with h5py.File(path, "w", userblock_size=user_block) as file:
         values, why = odd_dataset(file, kind)
     assert torch.equal(zerocopy.load(path)["x"], torch.from_numpy(values))
     explained = how(path)["x"]

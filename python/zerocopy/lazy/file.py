@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -95,10 +96,12 @@ class LazyFile:
     def advise(self, tensor: torch.Tensor, advice: str) -> None:
         """Say how a tensor's bytes are going to be read: "together", "scattered", or "soon"."""
         if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
-            storage = _torch.untyped_of(tensor)
-            _C.advise(
-                storage, tensor.dtype, int(tensor.storage_offset()), tensor.size(), tensor.stride(), advice
-            )
+            with contextlib.suppress(
+                NotImplementedError
+            ):  # within a transform of torch.func it has no storage
+                storage = _torch.untyped_of(tensor)
+                offset = int(tensor.storage_offset())
+                _C.advise(storage, tensor.dtype, offset, tensor.size(), tensor.stride(), advice)
 
     def _as_wanted(self, real: torch.Tensor, recipe: int | Call) -> torch.Tensor:
         dtype, device = self.options.converted(real.dtype, str(real.device))

@@ -219,7 +219,8 @@ class _Lister:
         offset, why = dataset.get_offset(), ""
         if 0 in shape:
             offset = 0
-        elif offset is None:
+        # The offset of what was never written is the size of the user block less one, if there is a user block.
+        elif offset is None or dataset.get_space_status() == h5.h5d.SPACE_STATUS_NOT_ALLOCATED:
             why = _why_not_at_once(h5, dataset, properties)
         elif h5.h5t.py_create(whole, logical=True) != dataset.get_type() or dtype.byteorder == ">":
             why = "the dataset is big-endian" if dtype.byteorder == ">" else "its elements are not torch's"
