@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Saver
+from conftest import Child, Saver
 from script_modules import X
 
 import zerocopy
@@ -137,3 +137,54 @@ def test_script_saved_over_its_mapped_file_keeps_the_tensors(scripted: Path, as_
         assert torch.equal(torch.jit.load(scripted, _extra_files=extra)(X), smaller(X))
     assert extra["a"] in ("text", b"text")
     assert list(scripted.parent.iterdir()) == [scripted]
+
+
+# ------------------------------------------------------------------------------ interrupts
+
+INTERRUPTS = """
+import os, signal, sys, torch, zerocopy
+from zerocopy import share
+
+INSIDE = os.path.dirname(zerocopy.__file__)
+functions = lambda: [torch.load, torch.save, torch.serialization.load, torch.serialization.save, torch.jit.save]
+
+def interrupt(call, moment):
+    # Raise KeyboardInterrupt as a handler of SIGINT does, at one line of the library; return whether there is one.
+    passed = 0
+    def trace(frame, event, _):
+        nonlocal passed
+        if not frame.f_code.co_filename.startswith(INSIDE):
+            return None
+        passed += event == "line"
+        if passed == moment:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+        return trace
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return passed >= moment
+
+for patch, unpatch in ((zerocopy.patch, zerocopy.unpatch), (share.patch_all, share.unpatch_all)):
+    patch(), unpatch()
+    originals = functions()
+    for call in (unpatch, patch) if patch is zerocopy.patch else (unpatch,):  # patch_all has very many lines
+        moment, is_there = 0, True
+        while is_there:
+            moment += 3 if patch is zerocopy.patch else 29  # it takes long
+            if call is unpatch:
+                patch()
+            is_there = interrupt(call, moment)
+            unpatch()
+            assert functions() == originals, (call, moment)
+        assert moment > 20
+"""
+
+
+def test_unpatch_restores_all_functions_after_an_interrupt(child: Child) -> None:
+    ended = child(INTERRUPTS)
+    assert ended.returncode == 0, ended.stderr

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from types import CodeType
 from typing import Any
 
 import torch
 
 from zerocopy import _torch, notebook
+from zerocopy._torch import context
 from zerocopy.display import dtype, shape, size
 from zerocopy.lazy.indexing import is_basic
 from zerocopy.lazy.nested import replaced
@@ -244,7 +244,7 @@ def real_of(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torc
     return real
 
 
-def _calling_code() -> CodeType:
+def _calling_code() -> Any:
     """Return the code that has called a function of torch, be it by way of the modes that are active."""
     frame = sys._getframe(2)
     while frame.f_code.co_name == "__torch_function__" and frame.f_back is not None:
@@ -325,7 +325,7 @@ def _parameter_to_be(placeholder: NotYetLoadedTensor) -> torch.Tensor:
     For other classes than ``Tensor`` it calls ``detach`` and ``requires_grad_``, compares the class, and sets
     ``_is_param``: then this becomes what it would have made of the real tensor.
     """
-    made = _kept(placeholder).detach()
+    made = context.ordinarily(torch.Tensor.detach, _kept(placeholder))
     becomes = torch.nn.Parameter if type(made) is torch.Tensor else type(made)
     made.__class__ = NotYetLoadedTensor
     set_own(made, "_becomes", becomes)

@@ -20,7 +20,7 @@ from zerocopy import environment
 from zerocopy._torch import script
 from zerocopy.errors import UnsupportedError
 from zerocopy.patching import torch_jit, torch_load, torch_save
-from zerocopy.process import tally, torch_compiler
+from zerocopy.process import interrupts, tally, torch_compiler
 from zerocopy.process.replacements import Replacements, lock
 
 Function = Callable[..., Any]
@@ -85,7 +85,7 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     if environment.is_disabled():
         return
     tally.report_at_exit()
-    with lock.held():
+    with interrupts.deferred(), lock.held():
         _for_good.update(parts)
         _install(parts, rebind)
 
@@ -99,7 +99,7 @@ def guarded_saves() -> Iterator[None]:
 
 def unpatch() -> None:
     """Undo :func:`patch`. Blocks under :func:`patched` stay patched until they end."""
-    with lock.held():
+    with interrupts.deferred(), lock.held():
         _for_good.clear()
         _remove_unwanted()
 
@@ -134,14 +134,14 @@ def patched(
 
 @contextlib.contextmanager
 def _block(scope: int, parts: list[str], rebind: bool = False) -> Iterator[None]:
-    with lock.held():
+    with interrupts.deferred(), lock.held():
         _blocks.update((scope, part) for part in parts)
     try:
-        with lock.held():
+        with interrupts.deferred(), lock.held():
             _install(parts, rebind)
         yield
     finally:
-        with lock.held():
+        with interrupts.deferred(), lock.held():
             _blocks.subtract((scope, part) for part in parts)
             _remove_unwanted()
 

@@ -39,7 +39,7 @@ def in_torch_words(original: Function, error: Exception, f: Any, weights_only: b
     ):  # where several archives lie in a file, it is not where the last one says
         return RuntimeError(f"{error}{_SEVERAL}")
     minimal = _minimal_file(error, f, weights_only)
-    words = None if minimal is None else _words(original, minimal, weights_only, type(f) is io.BytesIO)
+    words = None if minimal is None else _words(original, minimal, weights_only, _is_in_memory(f))
     if words is not None:
         return words
     plain = RuntimeError(str(error))
@@ -183,6 +183,13 @@ _FAULTS: tuple[tuple[str, Callable[..., bytes | None]], ...] = (
     (r"pickle: truncated", lambda f: _archive(b"\x80\x02")),
     (r"legacy file: truncated: .* needs (\d+) bytes, (\d+) are left", _cut_legacy),
 )
+
+
+def _is_in_memory(f: Any) -> bool:
+    """Return whether a file object is none that the system itself reads."""
+    return not isinstance(f, (str, os.PathLike, io.FileIO)) and not isinstance(
+        getattr(f, "raw", None), io.FileIO
+    )
 
 
 def _size(f: Any) -> int:

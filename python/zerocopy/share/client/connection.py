@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from zerocopy.process import interrupts
 from zerocopy.share.client import start_server
-from zerocopy.share.conditions import interrupts
 from zerocopy.share.errors import FrameError, ServerError
 from zerocopy.share.wire import frames, messages, sockets, versions
 from zerocopy.share.wire.frames import Message

@@ -15,13 +15,13 @@ import torch
 
 from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
-from zerocopy.process import descendants, tally
+from zerocopy.process import descendants, interrupts, tally
 from zerocopy.share import settings
 from zerocopy.share.client import call_options, calls, resident, result_references
 from zerocopy.share.client.connection import Exchange, require
 from zerocopy.share.client.resident import Residence
 from zerocopy.share.client.result_references import References
-from zerocopy.share.conditions import caller, generators, interrupts, namespaces
+from zerocopy.share.conditions import caller, generators, namespaces
 from zerocopy.share.conditions.conditions import Conditions
 from zerocopy.share.errors import RunHere, ServerError
 from zerocopy.share.objects import attach, serialized

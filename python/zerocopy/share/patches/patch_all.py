@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from zerocopy import environment
-from zerocopy.process import import_hook, torch_compiler
+from zerocopy.process import import_hook, interrupts, torch_compiler
 from zerocopy.process.replacements import Replacements, lock
 from zerocopy.share import role
 from zerocopy.share.patches import route
@@ -74,14 +74,15 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     if environment.is_disabled() or role.is_worker():
         return
     torch_compiler.skip("zerocopy.share")
-    _guard_saves()
-    _await(known, is_known=True)
-    _await(further, is_known=False)
+    with interrupts.deferred():
+        _guard_saves()
+        _await(known, is_known=True)
+        _await(further, is_known=False)
 
 
 def unpatch_all() -> None:
     """Undo :func:`patch_all`, all of it. A function that somebody has put over a replacement since stays."""
-    with lock.held():
+    with interrupts.deferred(), lock.held():
         for act in _wanted.values():
             import_hook.forget(act)
         _wanted.clear()

@@ -1,8 +1,8 @@
-"""Keeps signal handlers from raising where descriptors are integers that only local variables know.
+"""Keeps signal handlers from raising between steps that belong together.
 
 ``KeyboardInterrupt`` may be raised between any two instructions of Python, also between the call that receives a
-descriptor and the block that closes it. So handlers of the main thread wait until a block ends, but for the parts of it
-that are safe: waiting for an answer, and building a result.
+descriptor and the block that closes it, or between two functions that are patched together. So handlers of the main
+thread wait until a block ends, but for the parts of it that are safe: waiting for an answer, and building a result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Deferral:
                 set_handler(number, self.handle)
 
     def remove(self) -> None:
-        for number, handler in self.handlers.items():
+        for number, handler in reversed(self.handlers.items()):  # SIGINT is the last
             if getsignal(number) == self.handle:  # not one that was set meanwhile
                 set_handler(number, handler)
 
@@ -66,14 +66,15 @@ def deferred() -> Iterator[None]:
             if _active is not None:
                 _active.may_raise = before
         return
-    deferral = _active = _Deferral()
+    deferral = _Deferral()
     try:
         deferral.install()
+        _active = deferral  # not before, and no longer: a handler that raises in between would leave it
         yield
     finally:
         deferral.may_raise = False
-        deferral.remove()
         _active = None
+        deferral.remove()
         for number in deferral.pending:
             deferral.handlers[number](number, None)
 
