@@ -89,14 +89,13 @@ def ordinarily(function: Callable[[Argument], Result], argument: Argument) -> Re
 
 
 def _without_modes(function: Callable[[Argument], Result], argument: Argument) -> Result:
-    modes, has_transforms = function_modes(), _has_transforms()
-    if not (modes or has_transforms or _dispatch_modes()):
+    modes = function_modes()
+    if not (modes or _has_transforms() or _dispatch_modes()):
         return function(argument)
     with contextlib.ExitStack() as stack:
-        if has_transforms:
-            from torch._functorch import pyfunctorch
-
-            stack.enter_context(pyfunctorch.temporarily_clear_interpreter_stack())
+        while _has_transforms():
+            transforms = torch._C._functorch
+            stack.callback(transforms.push_dynamic_layer_stack, transforms.pop_dynamic_layer_stack())
         for _ in modes:
             stack.enter_context(torch.overrides._pop_mode_temporarily())
         stack.enter_context(without_dispatch_modes())

@@ -96,9 +96,8 @@ class LazyFile:
     def advise(self, tensor: torch.Tensor, advice: str) -> None:
         """Say how a tensor's bytes are going to be read: "together", "scattered", or "soon"."""
         if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
-            with contextlib.suppress(
-                NotImplementedError
-            ):  # within a transform of torch.func it has no storage
+            # Within a transform of torch.func it has no storage.
+            with contextlib.suppress(NotImplementedError):
                 storage = _torch.untyped_of(tensor)
                 offset = int(tensor.storage_offset())
                 _C.advise(storage, tensor.dtype, offset, tensor.size(), tensor.stride(), advice)
