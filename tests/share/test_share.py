@@ -575,6 +575,13 @@ def test_the_loader_has_what_its_client_has_of_the_system(tmp_path: Path, child:
 # ------------------------------------------------------------------------------------- what fails
 
 
+def test_exceptions_in_a_group_are_the_loaders_own() -> None:
+    with pytest.raises(ExceptionGroup, match="several") as raised:
+        share.load(sharing.fail_in_a_group)
+    (within,) = raised.value.exceptions
+    assert type(within) is sharing.WithTwoArguments and within.first == 1 and str(within) == "1 and 2"
+
+
 def test_exceptions_are_the_loaders_own(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         share.load(torch.load, str(tmp_path / "none.pt"))

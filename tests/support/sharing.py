@@ -78,6 +78,16 @@ def attributes(folder: bytes) -> tuple[int, set[int], int, tuple[int, int]]:
     return path.stat().st_mode & 0o777, os.sched_getaffinity(0), os.nice(0), limit
 
 
+class WithTwoArguments(Exception):
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+        self.first = first
+
+
+def fail_in_a_group() -> None:
+    raise ExceptionGroup("several", [WithTwoArguments(1, 2)])
+
+
 def told(*args: Any, **kwargs: Any) -> Any:
     return args, kwargs
 
