@@ -150,7 +150,7 @@ functions = lambda: [torch.load, torch.save, torch.serialization.load, torch.ser
 
 def interrupt(call, moment):
     # Raise KeyboardInterrupt as a handler of SIGINT does, at one line of the library; return whether there is one.
-    passed = 0
+    passed, was_raised = 0, False
     def trace(frame, event, _):
         nonlocal passed
         if not frame.f_code.co_filename.startswith(INSIDE):
@@ -164,10 +164,11 @@ def interrupt(call, moment):
     try:
         call()
     except KeyboardInterrupt:
-        pass
+        was_raised = True
     finally:
         sys.settrace(None)
-    return passed >= moment
+    assert was_raised == (passed >= moment), "the interrupt was lost"
+    return was_raised
 
 for patch, unpatch in ((zerocopy.patch, zerocopy.unpatch), (share.patch_all, share.unpatch_all)):
     patch(), unpatch()

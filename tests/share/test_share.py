@@ -551,7 +551,9 @@ def test_the_loader_is_where_its_client_is(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("umask", [0o077, 0o002])
-def test_the_loader_has_what_its_client_has_of_the_system(tmp_path: Path, child: Child, umask: int) -> None:
+def test_worker_has_the_umask_processors_and_limits_of_its_client(
+    tmp_path: Path, child: Child, umask: int
+) -> None:
     """Also where the server was started by another program."""
     ended = child(
         """

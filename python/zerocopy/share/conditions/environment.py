@@ -155,18 +155,9 @@ def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _READING = (
-    *(
-        "__getitem__",
-        "__iter__",
-        "__reversed__",
-        "__len__",
-        "__contains__",
-        "__repr__",
-        "__add__",
-        "__mul__",
-        "__rmul__",
-    ),
-    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "copy", "count", "index", "pop"),
+    *("__getitem__", "__iter__", "__reversed__", "__len__", "__contains__", "__repr__"),
+    *("__add__", "__mul__", "__rmul__", "copy", "count", "index", "pop"),
+    *("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"),
 )
 for _name in _READING:
     setattr(_NotingList, _name, _noting(getattr(list, _name)))

@@ -1,4 +1,4 @@
-"""What a process has from its parent and its user can change: a worker takes it over from its client."""
+"""Gives a worker the umask, processors, nice value and limits of its client, in place of those of the server."""
 
 from __future__ import annotations
 
