@@ -1,10 +1,11 @@
 // The pickle memo: values by index, in pages allocated at their first write.
 //
 // Indices come from the file, so five bytes could demand an array of gigabytes. Indices beyond
-// `limit` (the pickle's length, since each entry takes a byte) are refused, and unused pages are
-// not allocated.
+// `limit` (the pickle's length, since each entry takes a byte) are refused, unless they are small:
+// a writer may begin at any number. Unused pages are not allocated.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -15,7 +16,7 @@ namespace zerocopy {
 template <typename T>
 class Memo {
  public:
-  explicit Memo(std::uint64_t limit) : limit_(limit) {}
+  explicit Memo(std::uint64_t limit) : limit_(std::max(limit, kSmall)) {}
 
   // Returns false when the index is beyond the limit.
   [[nodiscard]] bool put(std::uint64_t index, const T& value) {
@@ -43,6 +44,7 @@ class Memo {
 
  private:
   static constexpr std::uint64_t kPage = 64;  // one bit each in `used`
+  static constexpr std::uint64_t kSmall = 4096;
 
   static std::uint64_t bit(std::uint64_t index) { return std::uint64_t{1} << (index % kPage); }
 

@@ -17,6 +17,7 @@
 #include "pickle/machine.h"
 #include "pickle/scan.h"
 #include "python/buffer.h"
+#include "python/collector_pause.h"
 #include "python/contents.h"
 #include "python/elements.h"
 #include "python/errors.h"
@@ -229,6 +230,7 @@ PYBIND11_MODULE(_core, module) {
            }),
            py::arg("file_size"), py::arg("complaint"))
       .def("charge", &Budget::charge, py::arg("bytes"));
+  register_collector_pause(module);
   register_planned_save(module);
   module.attr("ZipRecord") = zip_record().type();
   module.attr("FileMapping") = file_mapping().type();

@@ -7,6 +7,7 @@
 
 #include "memory/errors.h"
 #include "python/buffer.h"
+#include "python/file_name.h"
 #include "python/gil.h"
 
 namespace py = pybind11;
@@ -19,7 +20,8 @@ constexpr std::size_t kRoom = std::size_t{1} << 16;
 // A file to write to, of a descriptor that it does not own.
 class UninterruptedFile {
  public:
-  UninterruptedFile(int descriptor, std::string name) : descriptor_(descriptor), name_(std::move(name)) {}
+  UninterruptedFile(int descriptor, FileName name)
+      : descriptor_(descriptor), name_(std::move(name.bytes)) {}
 
   std::size_t write(const py::object& buffer) {
     const Region region = region_of_buffer(buffer.ptr(), Access::any);
@@ -65,7 +67,7 @@ class UninterruptedFile {
 
 void register_uninterrupted_file(py::module_& module) {
   py::class_<UninterruptedFile>(module, "UninterruptedFile")
-      .def(py::init<int, std::string>(), py::arg("descriptor"), py::arg("name"))
+      .def(py::init<int, FileName>(), py::arg("descriptor"), py::arg("name"))
       .def("write", &UninterruptedFile::write, py::arg("content"))
       .def("flush", &UninterruptedFile::flush)
       .def("fileno", &UninterruptedFile::fileno);

@@ -123,7 +123,7 @@ _MEMO = (
     broken("memo index 2^32 - 1", b"Nr\xff\xff\xff\xff."),
     broken("memo index 2^31", b"Nr\0\0\0\x80."),
     broken("memo index 2^31 - 1", b"Nr\xff\xff\xff\x7f."),
-    broken("memo index beyond the pickle's length", b"Nr\0\1\0\0."),
+    broken("memo index beyond the pickle's length", b"Nr\0\0\1\0."),
     equal("memo entry put twice", PROTO + b"](K\1q\0K\2q\0h\0e.", value=lambda: [1, 2, 2]),
     rare("text PUT of 23 digits", b"Np" + b"9" * 23 + b"\n."),
     rare("text PUT, negative", b"Np-1\n."),

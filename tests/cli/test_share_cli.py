@@ -98,8 +98,8 @@ def test_from_warm_to_stop(
     [
         (["ps", "--socket", "/dev/null/s"], "zerocopy ps: "),
         (["ps", "--socket", "{public}/s"], "must be yours alone"),
-        (["serve", "--max-bytes", "much"], "ZEROCOPY_MAX_BYTES must be"),
-        (["serve", "--idle", "-1", "--print-unit"], "ZEROCOPY_SHARE_IDLE must be"),
+        (["serve", "--max-bytes", "much"], "--max-bytes must be a number of bytes, not 'much'"),
+        (["serve", "--idle", "-1", "--print-unit"], "--idle must be"),
     ],
     ids=str,
 )

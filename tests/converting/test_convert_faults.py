@@ -347,3 +347,12 @@ def test_source_that_would_be_read_twice_is_refused(save: Saver, tmp_path: Path)
     with pytest.raises(zerocopy.UnsupportedError, match=r"OnlyReads.*reads its source twice: give it a file"):
         zerocopy.convert(OnlyReads(deflated(save(STATE)).read_bytes()), tmp_path / "n.pt")
     assert not (tmp_path / "n.pt").exists()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_tied_name_that_is_no_text_is_refused_by_name(save: Saver, tmp_path: Path, order: int) -> None:
+    weight = torch.ones(2)
+    path = save(dict.fromkeys(("a", "\ud800")[::order], weight))
+    with pytest.raises(zerocopy.UnsupportedError, match=r"\\ud800 \(a tied name that is not"):
+        zerocopy.convert(path, tmp_path / "n.safetensors")
+    assert list(tmp_path.iterdir()) == [path]

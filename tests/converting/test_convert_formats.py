@@ -162,6 +162,30 @@ def test_views_of_compressed_or_cast_storages_convert(save: Saver, tmp_path: Pat
     )
 
 
+@pytest.mark.parametrize("ending", ["pt", "h5"])
+@pytest.mark.parametrize("kind", ["tensor", "parameter", "both"])
+def test_tensor_with_attributes_stays_a_view(save: Saver, tmp_path: Path, ending: str, kind: str) -> None:
+    weight = torch.arange(6000.0)
+    marked = {"tensor": weight[:], "parameter": torch.nn.Parameter(weight)}.get(
+        kind, weight.detach().requires_grad_()
+    )
+    marked.note = "a"
+    state = {"weight": weight, "marked": marked, "part": weight[7:]}
+    zerocopy.convert(save(state), tmp_path / f"n.{ending}")
+    assert_same(zerocopy.load(tmp_path / f"n.{ending}"), stock_load(save(state)))
+
+
+@pytest.mark.parametrize("ending", ["pt", "h5"])
+@pytest.mark.parametrize(
+    "state", [{}, {"a": torch.ones(2)}, {"a": torch.ones(2), "b": torch.ones(1, 3)}], ids=len
+)
+@pytest.mark.parametrize("metadata", [None, {"author": "A"}])
+def test_small_safetensors_files(tmp_path: Path, ending: str, state: Any, metadata: Any) -> None:
+    (tmp_path / "m.safetensors").write_bytes(safetensors_files.saved(state, metadata))
+    zerocopy.convert(tmp_path / "m.safetensors", tmp_path / f"n.{ending}")
+    same_tensors(zerocopy.load(tmp_path / f"n.{ending}"), state)
+
+
 def test_a_parameter_with_a_tensor_for_an_attribute(save: Saver, tmp_path: Path) -> None:
     parameter = torch.nn.Parameter(torch.arange(4.0))
     parameter.mask = torch.ones(7)

@@ -133,6 +133,9 @@ def test_what_is_no_file_is_refused_by_what_it_is(load: Callable[[Any], Any], tm
         load(file)
     with pytest.raises(FileNotFoundError):
         load("")
+    torch.save({"a": torch.ones(1)}, tmp_path / "a.pt")
+    with zerocopy.open(tmp_path / "a.pt") as opened, pytest.raises(TypeError, match="got Checkpoint"):
+        load(opened)
 
 
 def test_device_file() -> None:

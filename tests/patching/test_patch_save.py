@@ -45,6 +45,16 @@ def test_patched_save_of_a_smaller_file_over_a_mapped_one(save: Saver, forked: C
     assert done.stdout == f"{int(STATE['weight'].sum())} [0.0, 1.0, 2.0]\n", done.stderr
 
 
+def test_patched_save_over_a_mapped_file_whose_name_is_not_text(tmp_path: Path) -> None:
+    path = str(tmp_path / os.fsdecode(b"model-\xff.pt"))
+    zerocopy.save({"a": torch.zeros(1000)}, path)
+    loaded = zerocopy.load(path)
+    with zerocopy.patched():
+        torch.save({"a": torch.ones(1000)}, path)
+    assert torch.equal(loaded["a"], torch.zeros(1000))
+    assert torch.equal(zerocopy.load(path)["a"], torch.ones(1000))
+
+
 def test_patched_save_of_mapped_tensors_over_their_file(save: Saver) -> None:
     path = save(STATE)
     with zerocopy.patched():

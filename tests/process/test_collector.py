@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -72,3 +74,24 @@ def test_child_of_a_fork_within_the_block_collects() -> None:
     leave.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_interrupted_block_leaves_the_collector_on() -> None:
+    class Interrupt(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(300):
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
+            with contextlib.suppress(Interrupt):
+                while True:
+                    with COLLECTOR_PAUSED:
+                        pass
+            assert gc.isenabled()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

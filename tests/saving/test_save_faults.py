@@ -53,6 +53,31 @@ def test_failed_save_keeps_the_old_file(tmp_path: Path, there: bool, fault: str)
     assert not there or path.read_bytes() == b"as it was"
 
 
+@pytest.mark.parametrize("name", ["model.pt", "model.safetensors", "model.h5"])
+def test_interrupt_just_after_the_file_is_made_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if name.endswith("h5"):
+        pytest.importorskip("h5py")
+    opened = []
+
+    def open_and_interrupt(*arguments: Any, **others: Any) -> int:
+        descriptor = real_open(*arguments, **others)
+        if arguments[1] & (os.O_TMPFILE | os.O_CREAT) not in (0, os.O_DIRECTORY):
+            opened.append(descriptor)
+            signal.raise_signal(signal.SIGINT)
+        return descriptor
+
+    torch.save(STATE, tmp_path / "source.pt")
+    real_open = os.open
+    monkeypatch.setattr(os, "open", open_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        zerocopy.convert(tmp_path / "source.pt", tmp_path / name)
+    monkeypatch.undo()
+    assert len(opened) == 1 and not Path(f"/proc/self/fd/{opened[0]}").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["source.pt"]
+
+
 @pytest.mark.parametrize("has_name", [False, True])
 def test_killed_in_the_middle(save: Saver, tmp_path: Path, has_name: bool) -> None:
     """On file systems that make files without a name nothing is left; elsewhere until the next save."""

@@ -12,7 +12,7 @@ import pytest
 import strategies
 import torch
 from conftest import Child, Saver, stock_load
-from equality import assert_same
+from equality import assert_same, untyped
 from hypothesis import HealthCheck, given, settings
 from kinds import CATALOG, Kind
 
@@ -110,6 +110,44 @@ def test_ties_between_calls_and_with_the_object(tmp_path: Path) -> None:
     address = loaded["whole"].data_ptr()
     assert [loaded["part"][0].data_ptr(), loaded["late"].data_ptr()] == [address + 40, address + 80]
     assert loaded["again"].data_ptr() == address
+
+
+@pytest.mark.parametrize("how", ["together", "one by one", "opened"])
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_views_that_are_lazy_stay_views(tmp_path: Path, save: Saver, how: str, dtype: Any) -> None:
+    base = torch.arange(1000.0)
+    state = {"base": base, "same": base[:], "parameter": torch.nn.Parameter(base)}
+    if dtype is None:
+        state["part"] = base[10::2]
+    path = save(state)
+
+    def make(writer: zerocopy.Writer) -> Any:
+        lazy = zerocopy.lazy_load(path, dtype=dtype)
+        if how == "together":
+            return writer.store_early(lazy)
+        if how == "one by one":
+            return {name: writer.store_early(tensor) for name, tensor in lazy.items()}
+        with zerocopy.open(path, dtype=dtype) as opened:
+            return {name: writer.store_early(opened[name]) for name in opened}
+
+    loaded = written(tmp_path / "early.pt", make)
+    assert len({untyped(tensor).data_ptr() for tensor in loaded.values()}) == 1
+    for name, tensor in state.items():
+        assert torch.equal(loaded[name], tensor.to(dtype or tensor.dtype)), name
+
+
+def test_lazy_tensor_that_is_written_to_in_between_is_stored_again(tmp_path: Path, save: Saver) -> None:
+    path = save({"a": torch.zeros(1000), "b": torch.zeros(1000)})
+
+    def make(writer: zerocopy.Writer) -> Any:
+        lazy = zerocopy.lazy_load(path)
+        before = writer.store_early(lazy["a"])
+        lazy["a"].add_(1)
+        return {"before": before, "after": writer.store_early(lazy["a"]), "b": writer.store_early(lazy["b"])}
+
+    loaded = written(tmp_path / "early.pt", make)
+    assert {name: tensor[0].item() for name, tensor in loaded.items()} == {"before": 0, "after": 1, "b": 0}
+    assert len({untyped(tensor).data_ptr() for tensor in loaded.values()}) == 3
 
 
 def test_one_buffer_for_all_layers(tmp_path: Path) -> None:

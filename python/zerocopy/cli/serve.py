@@ -61,17 +61,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Serve, or see to the unit, and return the exit code."""
-    given = {"ZEROCOPY_MAX_BYTES": options.max_bytes, "ZEROCOPY_SHARE_IDLE": options.idle}
-    for name, value in given.items():
-        if value is not None:
-            os.environ[name] = value
     return serving.run(parser, options, lambda: _run(parser, options))
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    from zerocopy.share.settings import Settings
+    from zerocopy.share import settings
 
-    Settings.of_environment()  # a value that makes no sense is said now
+    settings.parsed_bytes(options.max_bytes or "", "--max-bytes")  # a value that makes no sense is said now
+    settings.parsed_seconds(options.idle or "", "--idle", default=0)
+    given = {"ZEROCOPY_MAX_BYTES": options.max_bytes, "ZEROCOPY_SHARE_IDLE": options.idle}
+    os.environ.update({name: value for name, value in given.items() if value is not None})
+    settings.Settings.of_environment()
     if options.print_unit:
         say(_unit().splitlines())
         return reading.FINE

@@ -21,7 +21,7 @@ from zerocopy.saving.pickled_object import PickleWithStorages
 from zerocopy.saving.pickler import PROTOCOL
 
 _BEGIN = pickle.PROTO + bytes([PROTOCOL])
-_FIRST_SHARED = 256  # under smaller numbers a piece remembers what is its own
+_FIRST_SHARED = 8  # under smaller numbers a piece remembers what is its own
 
 
 class FlatPickle(PickleWithStorages):

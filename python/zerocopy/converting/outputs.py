@@ -28,8 +28,9 @@ from zerocopy.lazy.conversion import cast_dtype
 from zerocopy.lazy.tensor_info import TensorInfo
 from zerocopy.loading import inputs
 from zerocopy.loading.formats import hdf5
+from zerocopy.process import interrupts
 from zerocopy.progress import Counted, Progress
-from zerocopy.saving.atomic_file import NewFile, is_at, replacing
+from zerocopy.saving.atomic_file import NewFile, replacing
 from zerocopy.saving.pickled_object import PickledObject, PickleWithStorages
 from zerocopy.saving.sink import PIECE, FileSink, Written
 
@@ -188,39 +189,39 @@ def _shard_files(
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
     layout = layout.free(len(shards))
     paths = [layout.shard(number, len(shards)) for number in range(1, len(shards) + 1)]
-    is_new = not layout.folder.exists()
-    if is_new:
-        layout.folder.mkdir()
-    named: list[Path] = []
-    made: os.stat_result | None = None
-    try:
-        with contextlib.ExitStack() as block:
-            index = block.enter_context(replacing(layout.index_path))  # first in, last out
-            made = os.fstat(index.descriptor)
-            files = []
-            for number, path in enumerate(paths):
-                block.push(functools.partial(_note_if_named, named, path))
-                like = before[min(number, len(before) - 1)] if before else layout.index_path
-                files.append((path, block.enter_context(replacing(path, is_new=True, like=like))))
-            yield files
-            text = shard_plan.index_text(layout, shards, total)
-            FileSink(index.descriptor, os.fspath(layout.index_path)).write(memoryview(text))
-            for _, new in files:  # a disk that is full says so before the first has its name
-                os.fsync(new.descriptor)
-    except BaseException:
-        if is_at(layout.index_path, made):
-            raise  # Ctrl-C, when the new checkpoint was whole
-        for path in named:
-            path.unlink(missing_ok=True)
+    with interrupts.deferred():  # while files have names that no index names
+        is_new = not layout.folder.exists()
         if is_new:
-            with contextlib.suppress(OSError):  # somebody else has put something there
-                layout.folder.rmdir()
-        raise
-    for path in before:
+            layout.folder.mkdir()
+        named: list[Path] = []
         try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            _logger.warning("%s: not deleted, though no index names it any more: %s", path, error.strerror)
+            with contextlib.ExitStack() as block:
+                index = block.enter_context(replacing(layout.index_path))  # first in, last out
+                files = []
+                for number, path in enumerate(paths):
+                    block.push(functools.partial(_note_if_named, named, path))
+                    like = before[min(number, len(before) - 1)] if before else layout.index_path
+                    files.append((path, block.enter_context(replacing(path, is_new=True, like=like))))
+                with interrupts.allowed():
+                    yield files
+                    text = shard_plan.index_text(layout, shards, total)
+                    FileSink(index.descriptor, os.fspath(layout.index_path)).write(memoryview(text))
+                    for _, new in files:  # a disk that is full says so before the first has its name
+                        os.fsync(new.descriptor)
+        except BaseException:
+            for path in named:
+                path.unlink(missing_ok=True)
+            if is_new:
+                with contextlib.suppress(OSError):  # somebody else has put something there
+                    layout.folder.rmdir()
+            raise
+        for path in before:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                _logger.warning(
+                    "%s: not deleted, though no index names it any more: %s", path, error.strerror
+                )
 
 
 def _note_if_named(named: list[Path], path: Path, kind: type[BaseException] | None, *_: object) -> None:

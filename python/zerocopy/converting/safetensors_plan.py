@@ -67,6 +67,7 @@ def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
             refused.append(f"{shown(name)} ({why or str(info.dtype).removeprefix('torch.')})")
         else:
             tensors.append(entry)
+    refused += [f"{shown(name)} (a tied name that is not Unicode text)" for name in ties if not is_text(name)]
     if refused:
         raise UnsupportedError(
             f"{sources.name}: .safetensors cannot hold {len(refused)} of its tensors: {listed(refused)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import io
 import mmap
 import os
@@ -131,9 +132,11 @@ def _require_buffer(f: Any) -> None:
     try:
         memoryview(f).release()
     except TypeError:
-        raise TypeError(
-            f"expected a path, a binary file object or a buffer, got {type(f).__name__}"
-        ) from None
+        raise _is_no_input(f) from None
+
+
+def _is_no_input(f: Any) -> TypeError:
+    return TypeError(f"expected a path, a binary file object or a buffer, got {type(f).__name__}")
 
 
 def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
@@ -240,13 +243,26 @@ def _content_of(f: Any) -> Any:
         return memoryview(f.getvalue())[f.tell() :]
     # A class of Python's io may have another read() and the readinto() it inherited.
     if isinstance(f, io.IOBase) or not hasattr(f, "readinto"):
-        return f.read()
+        try:
+            return f.read()
+        except TypeError:
+            if _takes_nothing(f.read):
+                raise  # from within
+            raise _is_no_input(f) from None
     content, piece = bytearray(), bytearray(_FIRST_PIECE)
     while got := f.readinto(piece):
         content += memoryview(piece)[:got]
         if got == len(piece) < _MAX_PIECE:
             piece = bytearray(2 * len(piece))
     return content
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def name_of(f: Any) -> str:

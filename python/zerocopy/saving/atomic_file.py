@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from zerocopy.process import interrupts
 from zerocopy.process.os_errors import naming
 from zerocopy.saving import saves_under_way
 
@@ -102,25 +103,28 @@ def replacing(
     if is_special(target):
         raise OSError(errno.EINVAL, "not a regular file: it cannot be replaced atomically", os.fspath(target))
     target = Path(os.path.realpath(target))
-    new = _created_privately(target, like or target, has_name)
-    try:
-        yield new
-        with naming(target):
-            os.fsync(new.descriptor)
-            for earlier in saves_under_way.to(target):
-                earlier.join()
-            _take_after_present(new, like or target)
-            if is_new:
-                _link(new, target)
-            else:
-                new = _named(new, target)
-                new.path.replace(target)
-    except BaseException:
-        if new.name is not None:
-            new.name.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(new.descriptor)
+    with interrupts.deferred():  # while a file or a name is made that nobody would delete
+        new = _created_privately(target, like or target, has_name)
+        try:
+            with interrupts.allowed():
+                yield new
+                with naming(target):
+                    os.fsync(new.descriptor)
+                for earlier in saves_under_way.to(target):
+                    earlier.join()
+            with naming(target):
+                _take_after_present(new, like or target)
+                if is_new:
+                    _link(new, target)
+                else:
+                    new = _named(new, target)
+                    new.path.replace(target)
+        except BaseException:
+            if new.name is not None:
+                new.name.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(new.descriptor)
     _sync_folder(target.parent)
 
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from zerocopy import _torch
 from zerocopy.process.malloc_trim import Heap
@@ -57,6 +58,7 @@ class PickledObject(PickleWithStorages):
         self.sizes = []
         self._heap = Heap()
         self._keys: dict[Any, str] = {}
+        self._references: list[StorageWeakRef] = []  # no other storage gets the identity of one of these
         self._dtypes: dict[str, torch.dtype] = {}
         self._sources: list[torch.UntypedStorage | Remake] = []
         self.pickle = pickled(obj, self, self._store)
@@ -76,15 +78,15 @@ class PickledObject(PickleWithStorages):
     def _store(self, storage: _torch.PickledStorage, remake: Remake | None) -> str:
         """Return a storage's key, which is the same for the same storage."""
         untyped = storage.storage
-        # Converted storages are temporary. An address may be reused, so it cannot identify them.
-        identity = remake.identity if remake else _torch.identity(untyped)
-        key = None if identity is None else self._keys.get(identity)
+        identities = {_torch.identity(untyped), remake.identity if remake else None} - {None}
+        key = next((self._keys[each] for each in identities if each in self._keys), None)
         if key is None:
             key = str(len(self._sources))
             self._sources.append(remake or untyped)
             self.sizes.append(untyped.nbytes())
-            if identity is not None:
-                self._keys[identity] = key
+        if remake and _torch.identity(untyped) not in self._keys:
+            self._references.append(StorageWeakRef(untyped))
+        self._keys.update(dict.fromkeys(identities, key))
         if remake:
             self._heap.used(untyped.nbytes())
         require_one_dtype(self._dtypes, key, storage)

@@ -7,7 +7,7 @@ import io
 import itertools
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -61,7 +61,15 @@ class Remake(NamedTuple):
         return found[self.number]
 
 
-#: Takes a storage, and how to have it again unless it may be kept, and returns its key: the same for the same storage.
+def _remakes(placeholder: NotYetLoadedTensor) -> Iterator[Remake]:
+    """Give how to have each storage of a placeholder's tensor: first its own, then those of its attributes."""
+    return (
+        Remake(placeholder, number, None if number else _identity(placeholder))
+        for number in itertools.count()
+    )
+
+
+#: Takes a storage, and of a placeholder how to have it again, and returns its key: the same for the same storage.
 Store = Callable[[_torch.PickledStorage, Remake | None], str]
 
 
@@ -113,12 +121,11 @@ class StoredTensorReplacer:
         In whose pickles they may be.
     store : callable
         Is given every storage.
-    remade : callable, optional
-        Returns how to have the next storage again.
     """
 
-    def __init__(self, owner: object, store: Store, remade: Callable[[], Remake] | None = None) -> None:
-        self._owner, self._store, self._remade = owner, store, remade
+    def __init__(self, owner: object, store: Store) -> None:
+        self._owner, self._store = owner, store
+        self._remakes: Iterator[Remake] | None = None  # of the placeholder whose tensor is at work
         # Preserve shared and recursive references. Keeping the original (first of each pair) keeps its id()
         # unique.
         self._made: dict[int, tuple[Any, Any]] = {}
@@ -158,10 +165,15 @@ class StoredTensorReplacer:
     def _of_tensor(self, tensor: torch.Tensor) -> Any:
         if torch.nn.parameter.is_lazy(tensor):
             return tensor  # it has no data
+        outermost = tensor if isinstance(tensor, NotYetLoadedTensor) and self._remakes is None else None
         real = real_of(tensor) if isinstance(tensor, NotYetLoadedTensor) else tensor
         made = self._noted(tensor, StoredTensor(real))
         known = len(self._made)
+        if outermost is not None:
+            self._remakes = _remakes(outermost)
         made._reduced = self.of(real.__reduce_ex__(PROTOCOL))
+        if outermost is not None:
+            self._remakes = None
         while len(self._made) > known:  # objects made for the pickle alone live until this tensor is pickled
             self._made.popitem()
         return made
@@ -169,7 +181,7 @@ class StoredTensorReplacer:
     def _of_storage(self, storage: Any) -> Any:
         described = _torch.pickled_storage(storage)
         assert described is not None, "one of _STORAGES"
-        key = self._store(described, self._remade() if self._remade else None)
+        key = self._store(described, next(self._remakes) if self._remakes else None)
         return _StoredStorage(self._owner, _persistent_id(described, key))
 
 
@@ -234,9 +246,7 @@ class _Pickler(pickle.Pickler):
         if not (isinstance(obj, NotYetLoadedTensor) and _is_converted(obj)):
             return NotImplemented
         if obj._recipe not in self._converted:
-            # The first storage is the tensor's own, others are those of its attributes.
-            remakes = (Remake(obj, n, None if n else _identity(obj)) for n in itertools.count())
-            replacer = StoredTensorReplacer(self._owner, self._store, lambda: next(remakes))
+            replacer = StoredTensorReplacer(self._owner, self._store)
             self._converted[obj._recipe] = replacer.of(obj).__reduce_ex__(PROTOCOL)
         return self._converted[obj._recipe]
 
@@ -251,6 +261,8 @@ def _dense(placeholder: NotYetLoadedTensor) -> tuple[Any, int | None]:
 
 def _identity(placeholder: NotYetLoadedTensor) -> Any:
     """Return what a storage that is made anew has in common with others; None if there is nothing."""
+    if placeholder._recipe is None:
+        return None
     source, number = _dense(placeholder)
     return None if number is None else (source, source.identity(number))
 

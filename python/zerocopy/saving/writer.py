@@ -17,7 +17,7 @@ from zerocopy.saving.atomic_file import path_of_file
 from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickled_object import require_one_dtype
-from zerocopy.saving.pickler import Store, StoredTensorReplacer, pickled
+from zerocopy.saving.pickler import Remake, Store, StoredTensorReplacer, pickled
 from zerocopy.saving.saver import sink_of
 
 
@@ -58,7 +58,7 @@ class Writer:
         self._block = contextlib.ExitStack()
         self._records: CheckpointWriter | None = None
         self._is_saved = False
-        self._known: dict[int, _Known] = {}
+        self._known: dict[Any, _Known] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self._count = 0
 
@@ -135,29 +135,40 @@ class Writer:
         """Give what writes a storage and returns its key."""
         records = self._open_records()
         with MappedFiles() as mapped:
-            yield lambda storage, _: self._key_of(records, storage, mapped)
+            yield lambda storage, remake: self._key_of(records, storage, remake, mapped)
 
     def _open_records(self) -> CheckpointWriter:
         if self._records is None or self._is_saved:
             raise RuntimeError("a Writer can store and save inside its with block only, and save once")
         return self._records
 
-    def _key_of(self, records: CheckpointWriter, storage: _torch.PickledStorage, mapped: MappedFiles) -> str:
-        identity = _torch.identity(storage.storage)
-        known = self._known.get(identity)
-        if known is None or not known.is_unchanged(storage.storage):
+    def _key_of(
+        self,
+        records: CheckpointWriter,
+        storage: _torch.PickledStorage,
+        remake: Remake | None,
+        mapped: MappedFiles,
+    ) -> str:
+        untyped = storage.storage
+        # Of a placeholder, each tensor may have a storage of its own: what they have in common is known as well.
+        identities = {_torch.identity(untyped), remake.identity if remake else None} - {None}
+        candidates = (self._known[each] for each in identities if each in self._known)
+        known = next((each for each in candidates if each.is_unchanged(untyped)), None)
+        if known is None:
             key = str(self._count)
             self._count += 1
-            crc = records.storage(key, storage.storage, mapped)
-            known = self._known[identity] = _Known(StorageWeakRef(storage.storage), key, crc)
-        require_one_dtype(self._dtypes, known.key, storage)
-        return known.key
+            crc = records.storage(key, untyped, mapped)
+        else:
+            key, crc = known.key, known.crc
+        self._known.update(dict.fromkeys(identities, _Known(StorageWeakRef(untyped), key, crc)))
+        require_one_dtype(self._dtypes, key, storage)
+        return key
 
 
 class _Known(NamedTuple):
     """A storage that was written."""
 
-    reference: StorageWeakRef  # while it is there no other storage has that identity
+    reference: StorageWeakRef  # while this is kept no other storage has that identity
     key: str
     crc: int | None  # None: only the room for it
 

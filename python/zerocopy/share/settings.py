@@ -25,13 +25,18 @@ class Settings(NamedTuple):
 
 
 def max_bytes() -> int | None:
-    """Return how much memory results may take: a number, or one with K, M, G or T behind it; None for any."""
-    text = os.environ.get("ZEROCOPY_MAX_BYTES", "").strip().upper().removesuffix("B").removesuffix("I")
+    """Return how much memory results may take; None for any."""
+    return parsed_bytes(os.environ.get("ZEROCOPY_MAX_BYTES", ""), "ZEROCOPY_MAX_BYTES")
+
+
+def parsed_bytes(given: str, name: str) -> int | None:
+    """Return a number of bytes, which may have K, M, G or T behind it; None for no text. `name` is who gave it."""
+    text = given.strip().upper().removesuffix("B").removesuffix("I")
     if not text:
         return None
     number, unit = (text[:-1], text[-1]) if text[-1] in _UNITS else (text, "")
     if not (number.isascii() and number.isdigit()):
-        raise ValueError(f"ZEROCOPY_MAX_BYTES must be a number of bytes, not {text!r}")
+        raise ValueError(f"{name} must be a number of bytes, not {given!r}")
     return int(number) * _UNITS[unit]
 
 
@@ -42,13 +47,17 @@ def timeout() -> float:
 
 def seconds(variable: str, default: float) -> float:
     """Return what a variable says of seconds."""
-    text = os.environ.get(variable)
-    if not text:
+    return parsed_seconds(os.environ.get(variable, ""), variable, default)
+
+
+def parsed_seconds(given: str, name: str, default: float) -> float:
+    """Return a number of seconds, and the default for no text. `name` is who gave it."""
+    if not given:
         return default
     try:
-        found = float(text)
+        found = float(given)
     except ValueError:
         found = math.nan
     if not found > 0:
-        raise ValueError(f"{variable} must be a number of seconds above 0, not {text!r}")
+        raise ValueError(f"{name} must be a number of seconds above 0, not {given!r}")
     return found
