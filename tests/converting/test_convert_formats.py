@@ -186,6 +186,23 @@ def test_small_safetensors_files(tmp_path: Path, ending: str, state: Any, metada
     same_tensors(zerocopy.load(tmp_path / f"n.{ending}"), state)
 
 
+@pytest.mark.parametrize("metadata", [None, {"author": "A", "tied": "b"}])
+def test_converted_file_can_be_edited(tmp_path: Path, metadata: Any) -> None:
+    state = {f"{i}": torch.ones([1] * i) for i in range(9)} | {"b": torch.ones(2, dtype=torch.int8)}
+    state |= {f"layer{i}": torch.full((2,), i) for i in range(300)}
+    (tmp_path / "m.safetensors").write_bytes(safetensors_files.saved(state, metadata))
+    path = tmp_path / "n.pt"
+    zerocopy.convert(tmp_path / "m.safetensors", path)
+    zerocopy.rename_keys(path, {"b": "new", "layer0": "first"})
+    zerocopy.drop_keys(path, ["5", "layer1"])
+    state["new"], state["first"] = state.pop("b"), state.pop("layer0")
+    del state["5"], state["layer1"]
+    if metadata:
+        state["tied"] = state["new"]
+    same_tensors(zerocopy.load(path), state)
+    same_tensors(stock_load(path), state)
+
+
 def test_a_parameter_with_a_tensor_for_an_attribute(save: Saver, tmp_path: Path) -> None:
     parameter = torch.nn.Parameter(torch.arange(4.0))
     parameter.mask = torch.ones(7)

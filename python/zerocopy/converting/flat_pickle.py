@@ -21,7 +21,8 @@ from zerocopy.saving.pickled_object import PickleWithStorages
 from zerocopy.saving.pickler import PROTOCOL
 
 _BEGIN = pickle.PROTO + bytes([PROTOCOL])
-_FIRST_SHARED = 8  # under smaller numbers a piece remembers what is its own
+_TUPLES = (pickle.EMPTY_TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
+_PUT = pickle.BINPUT + b"\0"
 
 
 class FlatPickle(PickleWithStorages):
@@ -59,7 +60,7 @@ class FlatPickle(PickleWithStorages):
                 pieces.append(put)
         pieces.append(pickle.SETITEMS)
         if sources.metadata:
-            pieces += [_opcodes({METADATA: dict(sources.metadata)}), pickle.BUILD]
+            pieces += [_opcodes({METADATA: sources.metadata}), pickle.BUILD]
         self.pickle = b"".join([*pieces, pickle.STOP])
 
     @staticmethod
@@ -78,13 +79,16 @@ class _Memo:
     """What a pickle says once, and afterwards by a number."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count(_FIRST_SHARED)
+        self._numbers = itertools.count()
         self._gets: dict[Any, bytes] = {}
 
     def next(self) -> tuple[bytes, bytes]:
         """Return the opcodes that keep the value on the stack, and those that bring it back."""
-        number = struct.pack("<I", next(self._numbers))
-        return pickle.LONG_BINPUT + number, pickle.LONG_BINGET + number
+        number = next(self._numbers)
+        if number < 256:
+            return pickle.BINPUT + bytes([number]), pickle.BINGET + bytes([number])
+        packed = struct.pack("<I", number)
+        return pickle.LONG_BINPUT + packed, pickle.LONG_BINGET + packed
 
     def shared(self, value: Any) -> bytes:
         """Return the opcodes of a value that is the same wherever it occurs."""
@@ -127,5 +131,12 @@ class _Template:
 
 
 def _opcodes(value: Any) -> bytes:
-    """Return the opcodes that leave a value on the stack."""
-    return pickle.dumps(value, PROTOCOL)[len(_BEGIN) : -len(pickle.STOP)]
+    """Return the opcodes that leave a value on the stack, and nothing in the memo."""
+    if isinstance(value, tuple):
+        items = b"".join(map(_opcodes, value))
+        return items + _TUPLES[len(value)] if len(value) < len(_TUPLES) else pickle.MARK + items + pickle.TUPLE
+    if isinstance(value, dict):
+        items = b"".join(_opcodes(key) + _opcodes(item) for key, item in value.items())
+        return pickle.EMPTY_DICT + pickle.MARK + items + pickle.SETITEMS
+    code = pickle.dumps(value, PROTOCOL)[len(_BEGIN) : -len(pickle.STOP)]
+    return code if isinstance(value, int) else code.removesuffix(_PUT)
