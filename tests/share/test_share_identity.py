@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,121 @@ def test_overlapping_storages_stay_one_memory() -> None:
         part[0] = 7
         assert whole[100] == 7 and address_of(part) == address_of(whole) + 400
         assert not other.any()
+
+
+class Scaled(torch.nn.Module):
+    """A hook that is a nested function, and refers to its module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+        self.register_buffer("scale", torch.ones(2))
+        self.calls: list[int] = []
+
+        def hook(module: Any, arguments: Any, result: torch.Tensor) -> torch.Tensor:
+            self.calls.append(1)
+            return result * self.scale
+
+        self.inner.register_forward_hook(hook)
+
+
+def counter() -> tuple[Any, Any, list[int], Any]:
+    count, seen = 0, [0]
+
+    def add() -> None:
+        nonlocal count
+        count += 1
+        seen.append(count)
+
+    def with_default(values: list[int] = seen) -> list[int]:
+        return values
+
+    with_default.seen = seen  # type: ignore[attr-defined]
+    return add, lambda: count, seen, with_default
+
+
+def test_what_functions_refer_to_is_what_the_rest_of_the_result_has() -> None:
+    pytest.importorskip("dill")
+    for _ in range(2):
+        module = share.load(Scaled)
+        (hook,) = module.inner._forward_hooks.values()
+        assert hook.__closure__[0].cell_contents is module
+        module.scale.fill_(10)
+        assert torch.equal(
+            module.inner(torch.zeros(1, 2)), 10 * module.inner.bias[None]
+        ) and module.calls == [1]
+        add, count, seen, with_default = share.load(counter)
+        add()
+        assert count() == 1 and seen == [0, 1] and with_default() is with_default.seen is seen
+
+
+def mapped_arrays(path: str) -> Any:
+    import numpy as np
+
+    changeable, values = np.load(path, mmap_mode="c"), np.arange(float(LARGE))
+    masked = np.ma.masked_array(values, values > 5, fill_value=7)
+    return np.load(path, mmap_mode="r"), changeable, changeable[2:], values, masked
+
+
+def test_mapped_and_masked_arrays_stay_views(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    np.save(tmp_path / "a.npy", np.arange(float(LARGE)))
+    for _ in range(2):
+        fixed, changeable, part, values, masked = share.load(mapped_arrays, str(tmp_path / "a.npy"))
+        assert type(fixed) is type(part) is np.memmap and not fixed.flags.writeable
+        changeable[2] = values[3] = -1
+        assert part[0] == -1 and fixed[2] == 2 and np.load(tmp_path / "a.npy")[2] == 2
+        assert masked[3] == -1 and masked.fill_value == 7 and masked.mask.sum() == LARGE - 6
+
+
+class Marked(torch.nn.Parameter):
+    pass
+
+
+def marked() -> Any:
+    return Marked(torch.ones(3))
+
+
+def uncoalesced() -> Any:
+    return [torch.sparse_coo_tensor(torch.arange(LARGE).repeat(2, 1), torch.ones(LARGE), (LARGE, LARGE))]
+
+
+def test_parameter_keeps_its_class_and_torch_notes_no_sparse_tensor() -> None:
+    for _ in range(2):
+        assert type(share.load(marked)) is Marked
+        assert share.load(uncoalesced)[0].layout is torch.sparse_coo
+        assert not torch._utils._sparse_tensors_to_validate
+
+
+def rest_of(file: Any) -> Any:
+    return file.read()
+
+
+@pytest.mark.parametrize("mode", ["r", "rb"])
+def test_open_file_is_refused_and_stays_where_it_stands(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "a.txt").write_text("0123456789")
+    with (tmp_path / "a.txt").open(mode) as file:
+        file.read(3)
+        with pytest.raises(UnsupportedError, match="belongs to its process: pass its path"):
+            share.load(rest_of, file)
+        assert file.tell() == 3
+
+
+def zero() -> tuple[int, ...]:
+    import time
+
+    return tuple(time.localtime(0))
+
+
+def test_time_zone_is_that_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        for zone in ("Asia/Tokyo", "America/New_York", "Asia/Tokyo"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            assert share.load(zero) == zero()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_storage_of_two_dtypes_is_one_storage() -> None:

@@ -34,8 +34,8 @@ from zerocopy.share.wire import file_identity, sockets
 
 _MAX_PATH_LENGTH = 4096
 _OF_PROCESS = ("/proc/self/", "/proc/thread-self/", "/dev/fd/", "/dev/std")
-# Variables that torch or CUDA read before a loader watches what is read.
-_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
+# Variables that native code reads, which nobody watches: CUDA before a loader is there, the C library at any time.
+_VARIABLES = ("CUDA_VISIBLE_DEVICES", "TZ")
 
 
 class Call(NamedTuple):

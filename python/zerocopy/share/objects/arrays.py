@@ -1,4 +1,4 @@
-"""Pickles NumPy's views: pickle itself copies each array that is not contiguous, and so parts it from its base."""
+"""Pickles NumPy's views: pickle itself copies those that are not contiguous, mapped or masked, and so parts them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from typing import Any
 
 
 def reduced(obj: Any) -> Any:
-    """Return how a strided array is pickled, as ``__reduce__`` says it; ``NotImplemented`` for anything else."""
+    """Return how such an array is pickled, as ``__reduce__`` says it; ``NotImplemented`` for anything else."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or type(obj) is not numpy.ndarray or obj.size == 0 or obj.dtype.hasobject:
+    if numpy is None or not isinstance(obj, numpy.ndarray):
         return NotImplemented
-    if obj.flags.c_contiguous or obj.flags.f_contiguous:
+    if type(obj) is numpy.ma.MaskedArray:
+        mask = None if obj.mask is numpy.ma.nomask else obj.mask
+        return _masked, (obj.data, mask, obj.fill_value, obj.hardmask)
+    if type(obj) not in (numpy.ndarray, numpy.memmap) or obj.size == 0 or obj.dtype.hasobject:
+        return NotImplemented
+    if type(obj) is numpy.ndarray and (obj.flags.c_contiguous or obj.flags.f_contiguous):
         return NotImplemented
     extents = [(size - 1) * stride for size, stride in zip(obj.shape, obj.strides, strict=True)]
     before = sum(extent for extent in extents if extent < 0)
@@ -21,14 +26,28 @@ def reduced(obj: Any) -> Any:
     # All bytes between the first and the last element: memory that overlaps other buffers stays one with them.
     memory = (ctypes.c_ubyte * size).from_address(obj.ctypes.data + before)
     layout = obj.dtype, obj.shape, obj.strides, -before, obj.flags.writeable
-    return _array, (pickle.PickleBuffer(memory), *layout)
+    return _array, (type(obj), pickle.PickleBuffer(memory), *layout)
 
 
 def _array(
-    buffer: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, is_writeable: bool
+    cls: Any,
+    buffer: Any,
+    dtype: Any,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int,
+    is_writeable: bool,
 ) -> Any:
     import numpy as np
 
-    made: Any = np.ndarray(shape, dtype, buffer, offset, strides)
+    made: Any = np.ndarray(shape, dtype, buffer, offset, strides).view(cls)
     made.flags.writeable = is_writeable and made.flags.writeable
     return made
+
+
+def _masked(data: Any, mask: Any, fill_value: Any, is_hard: bool) -> Any:
+    import numpy as np
+
+    return np.ma.MaskedArray(
+        data, np.ma.nomask if mask is None else mask, fill_value=fill_value, hard_mask=is_hard, copy=False
+    )

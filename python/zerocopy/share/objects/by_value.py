@@ -23,6 +23,7 @@ from zerocopy.share import role
 _SPAWNED = "__mp_main__"  # what multiprocessing calls the main module of a process that it has spawned
 _MAINS = ("__main__", _SPAWNED)
 _NAMED = (types.FunctionType, type, functools._lru_cache_wrapper)
+_CONSTANTS = (str, bytes, int, float, complex, type(None), type)
 
 
 def reduced(obj: Any) -> Any:
@@ -37,6 +38,17 @@ def is_nameless(obj: Any) -> bool:
     if not isinstance(obj, _NAMED):
         return False
     return getattr(obj, "__module__", None) in _MAINS or "<" in obj.__qualname__
+
+
+def refers_to_objects(obj: Any) -> bool:
+    """Return whether something without a name is a function that refers to objects of its own.
+
+    Other parts of a result may refer to them too. Then all parts have to be in one pickle.
+    """
+    if type(obj) is not types.FunctionType or "<" not in obj.__qualname__:
+        return False
+    referred = (*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values(), *obj.__dict__.values())
+    return bool(obj.__closure__) or not all(isinstance(value, _CONSTANTS) for value in referred)
 
 
 def _content_of(obj: Any) -> bytes:

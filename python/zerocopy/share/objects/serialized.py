@@ -67,6 +67,8 @@ def _require_bare(obj: Any) -> None:
         tensor_extras.extras_of(obj) is not None or custom_reducers.is_coalesced(obj)
     ):
         raise UnsupportedError("a tensor has parts that cannot be shared")
+    if torch.nn.Parameter in type(obj).__mro__[1:]:
+        raise UnsupportedError("a parameter has a class of its own, which its pickle forgets")
 
 
 _NO_ARGUMENTS: Mapping[int, Any] = {}
@@ -165,7 +167,9 @@ def build(
             lambda pid: buffers[pid] if isinstance(pid, int) else resolve(pid)
         )
         try:
-            return unpickler.load()
+            result = unpickler.load()
+            _torch.validate_sparse_tensors()  # torch's rebuild functions note them in a list
+            return result
         except _FAILURES as error:
             raise UnsupportedError(f"it cannot be built here: {type(error).__name__}: {error}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from zerocopy.share.wire.hashes import Hashes
 SHARED_FROM = 1 << 12
 
 _FORMATS = frozenset("cbB?hHiIlLqQnNfdeP")  # that a memoryview can be cast to
+_FILES = (io.FileIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
 _REFUSALS = (pickle.PicklingError, AttributeError, TypeError)
 
 #: Gives an object a persistent id, or None.
@@ -133,8 +135,9 @@ class _SkeletonPickler(pickle.Pickler):
         found = custom_reducers.reduced(obj)
         if found is not NotImplemented:
             return found
-        if self._buffers.is_call and by_value.is_nameless(obj):
-            # All of it by dill: the class of an argument has to be the one that the function knows.
+        if by_value.is_nameless(obj) and (self._buffers.is_call or by_value.refers_to_objects(obj)):
+            # All of it by dill: the class of an argument has to be the one that the function knows, and what a hook
+            # refers to the one that is in the model.
             raise pickle.PicklingError(by_value.why_nameless(obj))
         return by_value.reduced(obj)
 
@@ -160,10 +163,19 @@ def _dill_pickler(refusal: Exception) -> Any:
             return None if self._within and type(obj) is str else self._buffers.name_of(obj)
 
         def reducer_override(self, obj: Any) -> Any:
+            _require_no_open_file(obj)
             found = custom_reducers.reduced(obj)
+            if found is NotImplemented and not (self._buffers.is_call or by_value.refers_to_objects(obj)):
+                found = by_value.reduced(obj)
             return super().reducer_override(obj) if found is NotImplemented else found
 
     return DillPickler
+
+
+def _require_no_open_file(obj: Any) -> None:
+    """Refuse a file that dill would open anew, at its beginning or cut to nothing."""
+    if isinstance(obj, _FILES) and obj not in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
+        raise UnsupportedError(f"an open file ({obj.name}) belongs to its process: pass its path")
 
 
 def is_simple(tensor: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ import os
 import pickle
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from typing import NoReturn
@@ -82,6 +83,7 @@ def _become(info: messages.Process, environment: bytes) -> None:
     """Have this process be where its client is."""
     os.environb.clear()
     os.environb.update(sealed_memory.environment_of(environment))
+    time.tzset()
     os.chdir(info.cwd)
     sys.path[:] = info.path
     sys.argv = info.argv
