@@ -127,6 +127,7 @@ CASES = {
             q = m.get_context("fork").Queue(); p = m.get_context("fork").Process(target=f, args=(q,)); p.start(); print(q.get()); p.join()
             logging.basicConfig(format="%(process)d"); print(same(), p.pid != os.getpid(), logging.makeLogRecord({}).process is None)
             print(logging.LogRecord("a", 1, "b", 2, "c", (), None).process == os.getpid(), flush=True)
+            print(threading.main_thread().native_id == os.getpid(), flush=True)
             if os.fork() == 0: print("forked", same() or os.getpid() == os.getpgrp(), flush=True); os._exit(0)
             os.wait()
         """,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors_files
 import torch
 from conftest import Child, Saver, digest, lies_in_mapping, outcome
 from torch import nn
@@ -724,6 +725,28 @@ def test_load_model_tied_safetensors_loads(
     net = Net(device)
     assert zerocopy.load_model(net, path, assign=assign) == ([], [])
     assert net.head.weight is net.embed.weight and torch.equal(net.head.weight, trained.head.weight)
+
+
+class OneStorage(torch.nn.Module):
+    """Two parameters over one storage, and a third over a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.rand(3, 4)
+        self.a, self.b = torch.nn.Parameter(weight), torch.nn.Parameter(weight)
+        self.part = torch.nn.Parameter(weight[:2])
+
+
+@pytest.mark.parametrize("assign", [True, False])
+def test_load_model_of_parameters_over_one_storage(tmp_path: Path, assign: bool) -> None:
+    path = tmp_path / "model.safetensors"
+    weight = torch.arange(12.0).view(3, 4)
+    path.write_bytes(safetensors_files.saved({"a": weight}))
+    model = OneStorage()
+    missing, unexpected = zerocopy.load_model(model, path, strict=False, assign=assign)
+    assert missing == ["part"] and not unexpected
+    assert torch.equal(model.a, weight) and torch.equal(model.b, weight)
+    assert model.a.data_ptr() == model.b.data_ptr()
 
 
 def test_load_model_tied_safetensors_as_safetensors_does(trained: Net, tmp_path: Path) -> None:

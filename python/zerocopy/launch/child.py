@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,6 +83,7 @@ def become(body: dict[str, Any], descriptors: list[int], set_by_imports: dict[st
     set_by_imports : dict
         The variables that imports have set in the fork server, or removed.
     """
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # which Python 3.11 leaves after a fork
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -165,16 +165,29 @@ def _with_tied_names(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> 
     A file of safetensors holds each tensor once. ``safetensors.torch.load_model`` takes the other names for no missing
     keys either.
     """
-    entries, found = module.state_dict(keep_vars=True), dict[int, str]()
-    for name, tensor in entries.items():
+    entries = module.state_dict(keep_vars=True)
+    if all(name in state_dict for name in entries):
+        return state_dict
+    shown, found = {name: _shown(tensor) for name, tensor in entries.items()}, dict[Any, str]()
+    for name in entries:
         if name in state_dict:
-            found.setdefault(id(tensor), name)
+            found.setdefault(shown[name], name)
     added = {
-        name: state_dict[found[id(tensor)]]
-        for name, tensor in entries.items()
-        if name not in state_dict and id(tensor) in found
+        name: state_dict[found[shown[name]]]
+        for name in entries
+        if name not in state_dict and shown[name] in found
     }
-    return {**state_dict, **added} if added else state_dict
+    return {**state_dict, **added}
+
+
+def _shown(value: Any) -> Any:
+    """Return what is equal for tensors that show the same memory in the same way, and for one object."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type == "meta":
+        return id(value)
+    with contextlib.suppress(RuntimeError, NotImplementedError):  # what has no memory
+        if value.numel() and value.data_ptr():
+            return value.device, value.data_ptr(), value.dtype, value.shape, value.stride()
+    return id(value)
 
 
 def _require_state_dict(found: Any, name: str) -> None:
