@@ -203,6 +203,15 @@ def save_sharded(state: dict[str, torch.Tensor], path: Path) -> None:
     dcp.save(state, storage_writer=zerocopy.distributed.CheckpointWriter(path, max_shard_size=2048))
 
 
+def test_index_of_nothing_is_read_as_nothing(tmp_path: Path) -> None:
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    save_sharded({}, tmp_path)
+    assert zerocopy.load(tmp_path) == {}
+    dcp.load({}, storage_reader=zerocopy.distributed.CheckpointReader(tmp_path))
+    with zerocopy.open(tmp_path) as opened:
+        assert opened.metadata() == {}
+
+
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 

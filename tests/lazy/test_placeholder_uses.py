@@ -6,8 +6,11 @@ import copy
 import functools
 import operator
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -569,6 +572,29 @@ def test_another_process(save: Saver, forked: Any) -> None:
     done = forked(SHARED, save(STATE))
     expected = [(STATE[name] + 1).tolist() for name in ("w", "frozen", "i")]
     assert done.stdout.strip() == str(expected), done.stderr
+
+
+SPAWNED = """
+import sys, torch, torch.multiprocessing as mp, zerocopy
+def child(alone, together):
+    print(alone.tolist(), {name: tensor.tolist() for name, tensor in together.items()}, flush=True)
+if __name__ == "__main__":
+    lazy = zerocopy.lazy_load(sys.argv[1])
+    context = mp.get_context(sys.argv[2])
+    process = context.Process(target=child, args=(lazy["w"], {name: lazy[name] for name in ("frozen", "i")}))
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_argument_of_a_process_that_is_started_anew(save: Saver, tmp_path: Path, method: str) -> None:
+    (tmp_path / "program.py").write_text(SPAWNED)
+    command = [sys.executable, tmp_path / "program.py", save(STATE), method]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    together = {name: STATE[name].tolist() for name in ("frozen", "i")}
+    assert done.stdout == f"{STATE['w'].tolist()} {together}\n", done.stderr
 
 
 def test_a_fork_with_a_placeholder(save: Saver, forked: Any) -> None:

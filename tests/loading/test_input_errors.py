@@ -138,6 +138,19 @@ def test_what_is_no_file_is_refused_by_what_it_is(load: Callable[[Any], Any], tm
         load(opened)
 
 
+@pytest.mark.parametrize("count", [-1, 1 << 40])
+def test_file_object_that_counts_wrongly_is_refused(count: int) -> None:
+    class Miscounting:
+        def read(self) -> bytes:
+            raise AssertionError("it has readinto()")
+
+        def readinto(self, buffer: Any) -> int:
+            return count
+
+    with pytest.raises(ValueError, match=rf"readinto\(\) returned {count}"):
+        zerocopy.load(Miscounting())
+
+
 def test_device_file() -> None:
     with pytest.raises(OSError):
         zerocopy.load("/dev/null")

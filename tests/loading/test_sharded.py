@@ -78,6 +78,13 @@ def test_the_index_and_its_folder(folder: Path, way: Way) -> None:
         same(way(f), STATE)
 
 
+@pytest.mark.parametrize("way", [zerocopy.load, lazily])
+def test_the_dict_is_in_the_order_of_the_index(folder: Path, way: Way) -> None:
+    names = [*STATE][::2] + [*STATE][1::2]
+    write_index(folder, {name: WEIGHT_MAP[name] for name in names})
+    same(way(folder), {name: STATE[name] for name in names})
+
+
 @each_way
 def test_each_shard_is_mapped(folder: Path, way: Way) -> None:
     for name, tensor in way(folder).items():

@@ -136,7 +136,7 @@ def test_fake_tensors(tmp_path: Path) -> None:
 def test_offsets(tmp_path: Path, write: Any) -> None:
     path = tmp_path / "model.pt"
     write(STATE, path)
-    content, offsets = path.read_bytes(), zerocopy.storage_offsets(path)
+    content, offsets = path.read_bytes(), zerocopy.storage_offsets(os.fsencode(path))
     loaded = {"0": STATE["weight"], "1": STATE["bias"], "2": STATE["empty"]}
     assert {key: content[at : at + size] for key, (at, size) in offsets.items()} == {
         key: storage_bytes(untyped(tensor)) for key, tensor in loaded.items()

@@ -134,7 +134,9 @@ def _opcodes(value: Any) -> bytes:
     """Return the opcodes that leave a value on the stack, and nothing in the memo."""
     if isinstance(value, tuple):
         items = b"".join(map(_opcodes, value))
-        return items + _TUPLES[len(value)] if len(value) < len(_TUPLES) else pickle.MARK + items + pickle.TUPLE
+        return (
+            items + _TUPLES[len(value)] if len(value) < len(_TUPLES) else pickle.MARK + items + pickle.TUPLE
+        )
     if isinstance(value, dict):
         items = b"".join(_opcodes(key) + _opcodes(item) for key, item in value.items())
         return pickle.EMPTY_DICT + pickle.MARK + items + pickle.SETITEMS

@@ -232,9 +232,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         dict of str to object
             By dotted names. Of a ``.safetensors`` file, its metadata.
         """
-        lowest, *above = self.layers
-        said = lowest.metadata()
-        for layer in above:
+        said: dict[str, Any] = {}
+        for layer in self.layers:
             said |= layer.metadata()
         return said
 

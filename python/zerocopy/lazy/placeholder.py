@@ -14,6 +14,7 @@ from zerocopy._torch import context
 from zerocopy.display import dtype, shape, size
 from zerocopy.lazy.indexing import is_basic
 from zerocopy.lazy.nested import replaced
+from zerocopy.process import spawning
 
 
 def _getter(name: str) -> Callable[..., Any]:
@@ -52,7 +53,6 @@ _LITTLE_METADATA: frozenset[Any] = frozenset(
 #: They read their second argument and do not keep it; module_load (2.3 and later) unless it is told to assign.
 _COPIES = frozenset([torch.Tensor.copy_, torch.ops.aten.copy_, torch.ops.aten.copy_.default])
 _MODULE_LOAD = getattr(torch.Tensor, "module_load", None)
-
 
 #: A notebook asks every object for these names. To show a placeholder must not load it.
 _NOTEBOOK = ("_repr_", "_ipython_")
@@ -210,7 +210,7 @@ class NotYetLoadedTensor(torch.Tensor):
         return notebook.table("NotYetLoadedTensor", [*heads, "device", "file"], [[*facts, device, file]])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return real_of(self).__reduce_ex__(protocol)
+        return spawning.kept(real_of(self)).__reduce_ex__(protocol)
 
 
 _PARAMETER_NEW = torch.nn.Parameter.__new__.__code__

@@ -251,6 +251,8 @@ def _content_of(f: Any) -> Any:
             raise _is_no_input(f) from None
     content, piece = bytearray(), bytearray(_FIRST_PIECE)
     while got := f.readinto(piece):
+        if not 0 < got <= len(piece):
+            raise ValueError(f"{name_of(f)}: readinto() returned {got}, given room for {len(piece)} bytes")
         content += memoryview(piece)[:got]
         if got == len(piece) < _MAX_PIECE:
             piece = bytearray(2 * len(piece))
