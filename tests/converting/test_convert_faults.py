@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
+import signal
 import tempfile
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -356,3 +359,36 @@ def test_tied_name_that_is_no_text_is_refused_by_name(save: Saver, tmp_path: Pat
     with pytest.raises(zerocopy.UnsupportedError, match=r"\\ud800 \(a tied name that is not"):
         zerocopy.convert(path, tmp_path / "n.safetensors")
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("step", range(1, 7))
+def test_interrupt_while_shards_get_their_names_leaves_none_that_no_index_names(
+    save: Saver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    folder, steps = tmp_path / "model", 0
+    for value in (1, 2):
+        save({f"layer{i}": torch.full((2000,), value) for i in range(3)}, f"{value}.pt")
+    zerocopy.convert(tmp_path / "1.pt", folder, max_shard_size="20KB")
+
+    def interrupting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **others: Any) -> Any:
+            nonlocal steps
+            result = function(*arguments, **others)
+            steps += 1
+            if steps == step:
+                signal.raise_signal(signal.SIGINT)
+            return result
+
+        return call
+
+    # The names of the three shards, that of the index, and the first two of the old shards.
+    monkeypatch.setattr(os, "link", interrupting(os.link))
+    monkeypatch.setattr(os, "unlink", interrupting(os.unlink))
+    monkeypatch.setattr(Path, "replace", interrupting(Path.replace))
+    with pytest.raises(KeyboardInterrupt):
+        zerocopy.convert(tmp_path / "2.pt", folder, max_shard_size="20KB")
+    monkeypatch.undo()
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    there = {path.name for path in folder.iterdir()} - {"model.safetensors.index.json"}
+    assert there == set(index["weight_map"].values())
+    assert {int(tensor[0]) for tensor in zerocopy.load(folder).values()} == {2}

@@ -208,6 +208,8 @@ def _shard_files(
                     FileSink(index.descriptor, os.fspath(layout.index_path)).write(memoryview(text))
                     for _, new in files:  # a disk that is full says so before the first has its name
                         os.fsync(new.descriptor)
+                with interrupts.deferred():  # although the block of each file allows it
+                    block.close()
         except BaseException:
             for path in named:
                 path.unlink(missing_ok=True)

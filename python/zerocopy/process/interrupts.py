@@ -23,14 +23,21 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 _Handler = Callable[[int, FrameType | None], Any]
 
 
+class _Part:
+    """A block, or a part of one, in which handlers may raise or not."""
+
+    def __init__(self, may_raise: bool) -> None:
+        self.may_raise = may_raise
+
+
 class _Deferral:
     def __init__(self) -> None:
         self.handlers: dict[int, _Handler] = {}
         self.pending: list[int] = []
-        self.may_raise = False
+        self.parts = [_Part(may_raise=False)]  # the last one decides; others may end before it
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.may_raise:
+        if self.parts[-1].may_raise:
             self.handlers[number](number, frame)
         else:
             self.pending.append(number)
@@ -59,12 +66,8 @@ def deferred() -> Iterator[None]:
         yield
         return
     if _active is not None:
-        before, _active.may_raise = _active.may_raise, False
-        try:
+        with _part(_active, may_raise=False):
             yield
-        finally:
-            if _active is not None:
-                _active.may_raise = before
         return
     deferral = _Deferral()
     try:
@@ -72,7 +75,7 @@ def deferred() -> Iterator[None]:
         _active = deferral  # not before, and no longer: a handler that raises in between would leave it
         yield
     finally:
-        deferral.may_raise = False
+        deferral.parts.append(_Part(may_raise=False))
         _active = None
         deferral.remove()
         for number in deferral.pending:
@@ -86,11 +89,18 @@ def allowed() -> Iterator[None]:
     if deferral is None:
         yield
         return
-    before, deferral.may_raise = deferral.may_raise, True
-    try:
+    with _part(deferral, may_raise=True):
         while deferral.pending:
             number = deferral.pending.pop(0)
             deferral.handlers[number](number, None)
         yield
+
+
+@contextlib.contextmanager
+def _part(deferral: _Deferral, may_raise: bool) -> Iterator[None]:
+    part = _Part(may_raise)
+    try:
+        deferral.parts.append(part)
+        yield
     finally:
-        deferral.may_raise = before
+        deferral.parts.remove(part)
