@@ -20,8 +20,7 @@ constexpr std::size_t kRoom = std::size_t{1} << 16;
 // A file to write to, of a descriptor that it does not own.
 class UninterruptedFile {
  public:
-  UninterruptedFile(int descriptor, FileName name)
-      : descriptor_(descriptor), name_(std::move(name.bytes)) {}
+  UninterruptedFile(int descriptor, FileName name) : descriptor_(descriptor), name_(std::move(name.bytes)) {}
 
   std::size_t write(const py::object& buffer) {
     const Region region = region_of_buffer(buffer.ptr(), Access::any);
