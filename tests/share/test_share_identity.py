@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,8 +131,57 @@ def counter() -> tuple[Any, Any, list[int], Any]:
     return add, lambda: count, seen, with_default
 
 
+FACTOR = 2
+
+
+def nested() -> tuple[Any, ...]:
+    tensor = torch.ones(2)
+
+    @functools.lru_cache(maxsize=7)
+    def cached() -> torch.Tensor:
+        return tensor
+
+    def factorial(n: int) -> int:
+        return n * factorial(n - 1) if n else 1
+
+    def scaled(x: int, *, by: Any = tensor) -> Any:
+        """Scale."""
+        return x * FACTOR * by
+
+    if tensor is None:
+        undefined = 0
+    return tensor, cached, factorial, scaled, lambda: undefined, threading.RLock()
+
+
+def test_nested_functions_are_those_of_their_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        tensor, cached, factorial, scaled, unassigned, lock = share.load(nested)
+        assert cached() is tensor and cached.cache_parameters()["maxsize"] == 7
+        assert factorial(5) == 120
+        monkeypatch.setattr(sys.modules[__name__], "FACTOR", 5)
+        tensor[0] = 3
+        assert scaled(1).tolist() == [15, 5] and scaled.__doc__ == "Scale."
+        assert scaled.__qualname__ == "nested.<locals>.scaled" and scaled.__kwdefaults__ == {"by": tensor}
+        monkeypatch.undo()
+        with pytest.raises(NameError):
+            unassigned()
+        assert lock.acquire(blocking=False)
+
+
+def with_optimizer() -> Any:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=1)
+    return parameter, lambda: optimizer.zero_grad()
+
+
+def test_function_that_refers_to_an_optimizer() -> None:
+    parameter, zero_grad = share.load(with_optimizer)
+    parameter.grad = torch.ones(2)
+    zero_grad()
+    assert parameter.grad is None or not parameter.grad.any()
+
+
 def test_what_functions_refer_to_is_what_the_rest_of_the_result_has() -> None:
-    pytest.importorskip("dill")
     for _ in range(2):
         module = share.load(Scaled)
         (hook,) = module.inner._forward_hooks.values()
@@ -148,14 +200,19 @@ def mapped_arrays(path: str) -> Any:
 
     changeable, values = np.load(path, mmap_mode="c"), np.arange(float(LARGE))
     masked = np.ma.masked_array(values, values > 5, fill_value=7)
-    return np.load(path, mmap_mode="r"), changeable, changeable[2:], values, masked
+    records = np.rec.array([(1, 2.0), (3, 4.0)], dtype=[("a", int), ("b", float)])
+    return np.load(path, mmap_mode="r"), changeable, changeable[2:], values, masked, records, records["b"]
 
 
 def test_mapped_and_masked_arrays_stay_views(tmp_path: Path) -> None:
     np = pytest.importorskip("numpy")
     np.save(tmp_path / "a.npy", np.arange(float(LARGE)))
     for _ in range(2):
-        fixed, changeable, part, values, masked = share.load(mapped_arrays, str(tmp_path / "a.npy"))
+        fixed, changeable, part, values, masked, records, column = share.load(
+            mapped_arrays, str(tmp_path / "a.npy")
+        )
+        column[0] = 9
+        assert records[0].b == 9 and type(records) is np.recarray
         assert type(fixed) is type(part) is np.memmap and not fixed.flags.writeable
         changeable[2] = values[3] = -1
         assert part[0] == -1 and fixed[2] == 2 and np.load(tmp_path / "a.npy")[2] == 2

@@ -206,3 +206,40 @@ def test_files_with_classes_of_the_program(tmp_path: Path) -> None:
         timeout=120,
     )
     assert ended.returncode == 0, ended.stderr
+
+
+HOOKED = """
+import torch
+from zerocopy import share
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+        self.register_buffer("scale", torch.ones(2))
+        self.calls = []
+        def hook(module, arguments, result):
+            self.calls.append(1)
+            return result * self.scale
+        self.inner.register_forward_hook(hook)
+
+def pair():
+    module = Scaled()
+    return next(iter(module.inner._forward_hooks.values())), module
+
+for _ in range(2):
+    hook, module = share.load(pair)
+    assert type(module) is Scaled and hook.__closure__[0].cell_contents is module
+    module.scale.fill_(10)
+    assert torch.equal(module.inner(torch.zeros(1, 2)), 10 * module.inner.bias[None])
+    print(module.calls)
+"""
+
+
+def test_hook_of_main_refers_to_its_module(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HOOKED)
+    with sharing.served(tmp_path):
+        done = subprocess.run(
+            [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=False
+        )
+    assert done.stdout == "[1]\n[1]\n", done.stderr

@@ -16,7 +16,7 @@ def reduced(obj: Any) -> Any:
     if type(obj) is numpy.ma.MaskedArray:
         mask = None if obj.mask is numpy.ma.nomask else obj.mask
         return _masked, (obj.data, mask, obj.fill_value, obj.hardmask)
-    if type(obj) not in (numpy.ndarray, numpy.memmap) or obj.size == 0 or obj.dtype.hasobject:
+    if type(obj) not in (numpy.ndarray, numpy.memmap, numpy.recarray) or obj.size == 0 or obj.dtype.hasobject:
         return NotImplemented
     if type(obj) is numpy.ndarray and (obj.flags.c_contiguous or obj.flags.f_contiguous):
         return NotImplemented

@@ -19,17 +19,18 @@ from typing import Any
 
 from zerocopy.errors import UnsupportedError
 from zerocopy.share import role
+from zerocopy.share.objects import nested_functions
+from zerocopy.share.objects.nested_functions import MAINS, SPAWNED
 
-_SPAWNED = "__mp_main__"  # what multiprocessing calls the main module of a process that it has spawned
-_MAINS = ("__main__", _SPAWNED)
 _NAMED = (types.FunctionType, type, functools._lru_cache_wrapper)
 _CONSTANTS = (str, bytes, int, float, complex, type(None), type)
 
 
 def reduced(obj: Any) -> Any:
     """Return how a function or class is pickled by value; NotImplemented for whatever is found by its name."""
-    if not is_nameless(obj):
-        return NotImplemented
+    found = nested_functions.reduced(obj)
+    if found is not NotImplemented or not is_nameless(obj):
+        return found
     return made, (obj.__module__, obj.__qualname__, _content_of(obj))
 
 
@@ -37,7 +38,7 @@ def is_nameless(obj: Any) -> bool:
     """Return whether something is a function or class that has no name by which another process could import it."""
     if not isinstance(obj, _NAMED):
         return False
-    return getattr(obj, "__module__", None) in _MAINS or "<" in obj.__qualname__
+    return getattr(obj, "__module__", None) in MAINS or "<" in obj.__qualname__
 
 
 def refers_to_objects(obj: Any) -> bool:
@@ -45,7 +46,7 @@ def refers_to_objects(obj: Any) -> bool:
 
     Other parts of a result may refer to them too. Then all parts have to be in one pickle.
     """
-    if type(obj) is not types.FunctionType or "<" not in obj.__qualname__:
+    if type(obj) is not types.FunctionType or "<" not in obj.__qualname__ or nested_functions.is_nested(obj):
         return False
     referred = (*(obj.__defaults__ or ()), *(obj.__kwdefaults__ or {}).values(), *obj.__dict__.values())
     return bool(obj.__closure__) or not all(isinstance(value, _CONSTANTS) for value in referred)
@@ -76,11 +77,11 @@ def _pickler_class(dill: Any) -> Any:
 
         def reducer_override(self, obj: Any) -> Any:
             kind = type(obj)
-            if isinstance(obj, _NAMED) and obj.__module__ == _SPAWNED:
+            if isinstance(obj, _NAMED) and obj.__module__ == SPAWNED:
                 obj.__module__ = "__main__"  # where it is as well; dill would send its name alone
-            if kind is types.FunctionType and (is_nameless(obj) or not _is_found(obj)):
+            if kind is types.FunctionType and (is_nameless(obj) or not is_found(obj)):
                 self._used.append(dill.detect.globalvars(obj, recurse=True, builtin=True))
-            elif kind is types.ModuleType and obj.__name__ not in _MAINS:
+            elif kind is types.ModuleType and obj.__name__ not in MAINS:
                 # dill would send what the program's own have in them.
                 return importlib.import_module, (obj.__name__,)
             elif kind is set:
@@ -102,7 +103,7 @@ def _pickler_class(dill: Any) -> Any:
     return Pickler
 
 
-def _is_found(function: Any) -> bool:
+def is_found(function: Any) -> bool:
     """Return whether a function can be found by its name, as dill sends it then."""
     try:
         found = operator.attrgetter(function.__qualname__)(sys.modules.get(function.__module__))
@@ -175,7 +176,7 @@ def _set_attributes(cls: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> N
 
 def made(module: str, name: str, content: bytes) -> Any:
     """Return it: the program's own where that has one of the name, so that instances are of the class it knows."""
-    if module in _MAINS and "<" not in name and not role.is_worker():
+    if module in MAINS and "<" not in name and not role.is_worker():
         try:
             return operator.attrgetter(name)(sys.modules["__main__"])
         except AttributeError:  # another program's

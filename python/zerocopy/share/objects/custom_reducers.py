@@ -9,6 +9,7 @@ parameters of a class of their own        keep it: ``torch.nn.Parameter`` forget
 modules with hooks of accelerate          are rebuilt with them: the forward that calls a hook is a nested function
 TorchScript modules                       go through a buffer, which :func:`zerocopy.jit.load` maps
 modules of the Hugging Face hub           are imported from the folder where transformers or diffusers keeps them
+reentrant locks                           are new ones: dill makes one that nobody can acquire
 what ``torch.compile`` has made           is refused: it is code of the process that has compiled it
 ========================================  =========================================================================
 """
@@ -18,6 +19,8 @@ from __future__ import annotations
 import importlib
 import io
 import sys
+import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +29,9 @@ import torch
 from zerocopy import _torch, jit
 from zerocopy._torch import tensor_extras
 from zerocopy.errors import UnsupportedError
-from zerocopy.share.objects import arrays
+from zerocopy.share.objects import arrays, by_value
 
+_RLOCK = type(threading.RLock())
 _ACCELERATE = "_hf_hook"
 # Attributes that accelerate sets in a module beside the hook: nested functions that belong to the module.
 _WRAPPED = ("forward", "_old_forward", "to", "cuda", "npu", "xpu", "mlu", "sdaa", "musa", "neuron")
@@ -58,12 +62,16 @@ def reduced(obj: Any) -> Any:
         return _of_script(obj)
     if isinstance(obj, torch.nn.Module):
         return _of_module(obj)
+    if type(obj) is _RLOCK:
+        return threading.RLock, ()
     return arrays.reduced(obj)
 
 
 def _is_compiled(obj: Any) -> bool:
     """Whether ``torch.compile`` has made a module or function, or has been told to compile a module in place."""
     names = getattr(obj, "__dict__", ())
+    if isinstance(obj, types.FunctionType) and by_value.is_found(obj):
+        return False  # by its name: torch wraps functions of its own, too
     return (
         "_torchdynamo_orig_callable" in names
         or type(obj).__module__ == "torch._dynamo.eval_frame"

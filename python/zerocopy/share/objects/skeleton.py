@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -152,6 +153,7 @@ def _dill_pickler(refusal: Exception) -> Any:
             # Depth within functions and classes. Their names and texts are not arguments, so they cannot be
             # paths.
             self._within = 0
+            self._cells: set[int] = set()  # of functions that dill does not pickle
 
         def save(self, obj: Any, *options: Any, **others: Any) -> None:
             is_code = by_value.is_nameless(obj)
@@ -165,9 +167,18 @@ def _dill_pickler(refusal: Exception) -> Any:
         def reducer_override(self, obj: Any) -> Any:
             _require_no_open_file(obj)
             found = custom_reducers.reduced(obj)
-            if found is NotImplemented and not (self._buffers.is_call or by_value.refers_to_objects(obj)):
+            if found is NotImplemented and not self._is_for_dill(obj):
                 found = by_value.reduced(obj)
+                if isinstance(obj, types.FunctionType):
+                    self._cells.update(map(id, obj.__closure__ or ()))
             return super().reducer_override(obj) if found is NotImplemented else found
+
+        def _is_for_dill(self, obj: Any) -> bool:
+            if (
+                type(obj) is types.CellType
+            ):  # dill knows more of its functions, and pickles them in another order
+                return id(obj) not in self._cells
+            return self._buffers.is_call or by_value.refers_to_objects(obj)
 
     return DillPickler
 
