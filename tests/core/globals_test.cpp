@@ -125,13 +125,19 @@ TEST(Memo, ReturnsStoredValues) {
 }
 
 TEST(Memo, RefusesIndicesBeyondTheLimit) {
-  Memo<int> memo(10);
-  EXPECT_TRUE(memo.put(10, 1));
-  EXPECT_FALSE(memo.put(11, 1));
+  Memo<int> memo(5000);
+  EXPECT_TRUE(memo.put(5000, 1));
+  EXPECT_FALSE(memo.put(5001, 1));
   EXPECT_FALSE(memo.put(0xFFFFFFFF, 1));
   EXPECT_FALSE(memo.put(~std::uint64_t{0}, 1));
-  EXPECT_EQ(memo.get(11), nullptr);
+  EXPECT_EQ(memo.get(5001), nullptr);
   EXPECT_EQ(memo.get(~std::uint64_t{0}), nullptr);
+}
+
+TEST(Memo, TakesSmallIndicesWhateverTheLimit) {
+  Memo<int> memo(10);
+  EXPECT_TRUE(memo.put(4096, 1));
+  EXPECT_FALSE(memo.put(4097, 1));
 }
 
 }  // namespace

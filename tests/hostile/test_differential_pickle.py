@@ -319,10 +319,10 @@ REFUSED = (
         lambda: _pickle({1 << 600: 1}),
     ),
     Reason(
-        "memo indices beyond the length of the pickle",
+        "memo indices beyond 4096 and the length of the pickle",
         r"memo index \d+ is beyond the pickle's length",
         "no pickler writes more entries than bytes; an array memo would grow to the index",
-        lambda: _pickle(a.put(1, 255)),
+        lambda: _pickle(a.put(1, 5000)),
     ),
     Reason(
         "values that nest deeper than 1000",
