@@ -78,7 +78,7 @@ def test_child_of_a_fork_within_the_block_collects() -> None:
 
 def test_interrupted_block_leaves_the_collector_on() -> None:
     class Interrupt(Exception):
-        pass
+        """Raised by the handler."""
 
     def interrupt(*_: object) -> None:
         raise Interrupt
@@ -90,7 +90,7 @@ def test_interrupted_block_leaves_the_collector_on() -> None:
             with contextlib.suppress(Interrupt):
                 while True:
                     with COLLECTOR_PAUSED:
-                        pass
+                        assert not gc.isenabled()
             assert gc.isenabled()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -220,7 +220,7 @@ def test_mapped_and_masked_arrays_stay_views(tmp_path: Path) -> None:
 
 
 class Marked(torch.nn.Parameter):
-    pass
+    """A parameter of a class of its own, which torch's pickle forgets."""
 
 
 def marked() -> Any:

@@ -28,10 +28,11 @@ def before_loading(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
 
 def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two tensors are the same elements. Of a tensor subclass only the object itself is."""
-    return one is other or _place(one) == _place(other) is not None
+    return one is other or place_of(one) == place_of(other) is not None
 
 
-def _place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+def place_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """Return where the elements of a tensor are, its address first, and how it shows them; None of other classes."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return None
     return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()

@@ -133,10 +133,8 @@ class _Template:
 def _opcodes(value: Any) -> bytes:
     """Return the opcodes that leave a value on the stack, and nothing in the memo."""
     if isinstance(value, tuple):
-        items = b"".join(map(_opcodes, value))
-        return (
-            items + _TUPLES[len(value)] if len(value) < len(_TUPLES) else pickle.MARK + items + pickle.TUPLE
-        )
+        items, count = b"".join(map(_opcodes, value)), len(value)
+        return items + _TUPLES[count] if count < len(_TUPLES) else pickle.MARK + items + pickle.TUPLE
     if isinstance(value, dict):
         items = b"".join(_opcodes(key) + _opcodes(item) for key, item in value.items())
         return pickle.EMPTY_DICT + pickle.MARK + items + pickle.SETITEMS

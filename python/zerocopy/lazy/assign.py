@@ -182,12 +182,8 @@ def _with_tied_names(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> 
 
 def _shown(value: Any) -> Any:
     """Return what is equal for tensors that show the same memory in the same way, and for one object."""
-    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.device.type == "meta":
-        return id(value)
-    with contextlib.suppress(RuntimeError, NotImplementedError):  # what has no memory
-        if value.numel() and value.data_ptr():
-            return value.device, value.data_ptr(), value.dtype, value.shape, value.stride()
-    return id(value)
+    place = modules.place_of(value) if isinstance(value, torch.Tensor) else None
+    return place if place and place[0] else id(value)  # tensors without memory have the address 0
 
 
 def _require_state_dict(found: Any, name: str) -> None:

@@ -89,7 +89,8 @@ def lazy_load(
     match inputs.located(path):
         case shard_index.Index() as index:
             checkpoint = open_shards(index, options, selection)
-            return {name: checkpoint[name] for name in index.homes if name in checkpoint}
+            there = frozenset(checkpoint)
+            return {name: checkpoint[name] for name in index.homes if name in there}
         case dcp_metadata.Folder() as folder:
             return _built(lazy_file.read_folder(folder, options), selection)
         case file:

@@ -80,9 +80,8 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
         backends.note(name, archive, strategy)
         return archive
     f = _unwrapped(f)
-    if (
-        isinstance(f, mmap.mmap) and type(f).read is mmap.mmap.read
-    ):  # a file object too, but its bytes need not be read
+    # A file object too, but its bytes need not be read.
+    if isinstance(f, mmap.mmap) and type(f).read is mmap.mmap.read:
         begin = f.tell()
         f.seek(0, os.SEEK_END)
         f = memoryview(f)[begin:]

@@ -12,7 +12,7 @@ from zerocopy import _torch
 from zerocopy.process.malloc_trim import Heap
 from zerocopy.saving.checkpoint_writer import CheckpointWriter
 from zerocopy.saving.mapped_files import MappedFiles
-from zerocopy.saving.pickler import Remake, pickled
+from zerocopy.saving.pickler import Remake, identities, pickled
 from zerocopy.saving.sink import Sink, Written
 
 
@@ -78,15 +78,15 @@ class PickledObject(PickleWithStorages):
     def _store(self, storage: _torch.PickledStorage, remake: Remake | None) -> str:
         """Return a storage's key, which is the same for the same storage."""
         untyped = storage.storage
-        identities = {_torch.identity(untyped), remake.identity if remake else None} - {None}
-        key = next((self._keys[each] for each in identities if each in self._keys), None)
+        known = identities(untyped, remake)
+        key = next((self._keys[each] for each in known if each in self._keys), None)
         if key is None:
             key = str(len(self._sources))
             self._sources.append(remake or untyped)
             self.sizes.append(untyped.nbytes())
-        if remake and _torch.identity(untyped) not in self._keys:
+        if remake and known[0] not in self._keys:
             self._references.append(StorageWeakRef(untyped))
-        self._keys.update(dict.fromkeys(identities, key))
+        self._keys.update(dict.fromkeys(known, key))
         if remake:
             self._heap.used(untyped.nbytes())
         require_one_dtype(self._dtypes, key, storage)

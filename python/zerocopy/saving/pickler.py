@@ -69,6 +69,12 @@ def _remakes(placeholder: NotYetLoadedTensor) -> Iterator[Remake]:
     )
 
 
+def identities(storage: torch.UntypedStorage, remake: Remake | None) -> list[Any]:
+    """Return by what a storage is known: itself, and of a placeholder what all those made for it have in common."""
+    own = _torch.identity(storage)
+    return [own] if remake is None or remake.identity is None else [own, remake.identity]
+
+
 #: Takes a storage, and of a placeholder how to have it again, and returns its key: the same for the same storage.
 Store = Callable[[_torch.PickledStorage, Remake | None], str]
 
@@ -165,15 +171,14 @@ class StoredTensorReplacer:
     def _of_tensor(self, tensor: torch.Tensor) -> Any:
         if torch.nn.parameter.is_lazy(tensor):
             return tensor  # it has no data
-        outermost = tensor if isinstance(tensor, NotYetLoadedTensor) and self._remakes is None else None
+        before = self._remakes
         real = real_of(tensor) if isinstance(tensor, NotYetLoadedTensor) else tensor
         made = self._noted(tensor, StoredTensor(real))
         known = len(self._made)
-        if outermost is not None:
-            self._remakes = _remakes(outermost)
+        if before is None and isinstance(tensor, NotYetLoadedTensor):
+            self._remakes = _remakes(tensor)
         made._reduced = self.of(real.__reduce_ex__(PROTOCOL))
-        if outermost is not None:
-            self._remakes = None
+        self._remakes = before
         while len(self._made) > known:  # objects made for the pickle alone live until this tensor is pickled
             self._made.popitem()
         return made

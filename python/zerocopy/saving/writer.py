@@ -17,7 +17,7 @@ from zerocopy.saving.atomic_file import path_of_file
 from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickled_object import require_one_dtype
-from zerocopy.saving.pickler import Remake, Store, StoredTensorReplacer, pickled
+from zerocopy.saving.pickler import Remake, Store, StoredTensorReplacer, identities, pickled
 from zerocopy.saving.saver import sink_of
 
 
@@ -150,9 +150,8 @@ class Writer:
         mapped: MappedFiles,
     ) -> str:
         untyped = storage.storage
-        # Of a placeholder, each tensor may have a storage of its own: what they have in common is known as well.
-        identities = {_torch.identity(untyped), remake.identity if remake else None} - {None}
-        candidates = (self._known[each] for each in identities if each in self._known)
+        names = identities(untyped, remake)
+        candidates = {self._known[each] for each in names if each in self._known}
         known = next((each for each in candidates if each.is_unchanged(untyped)), None)
         if known is None:
             key = str(self._count)
@@ -160,7 +159,7 @@ class Writer:
             crc = records.storage(key, untyped, mapped)
         else:
             key, crc = known.key, known.crc
-        self._known.update(dict.fromkeys(identities, _Known(StorageWeakRef(untyped), key, crc)))
+        self._known.update(dict.fromkeys(names, _Known(StorageWeakRef(untyped), key, crc)))
         require_one_dtype(self._dtypes, key, storage)
         return key
 

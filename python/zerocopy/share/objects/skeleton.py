@@ -174,10 +174,10 @@ def _dill_pickler(refusal: Exception) -> Any:
             return super().reducer_override(obj) if found is NotImplemented else found
 
         def _is_for_dill(self, obj: Any) -> bool:
-            if (
-                type(obj) is types.CellType
-            ):  # dill knows more of its functions, and pickles them in another order
-                return id(obj) not in self._cells
+            if type(obj) is types.CellType:
+                return (
+                    id(obj) not in self._cells
+                )  # dill pickles the variables of its functions in another order
             return self._buffers.is_call or by_value.refers_to_objects(obj)
 
     return DillPickler
