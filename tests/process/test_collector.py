@@ -86,8 +86,8 @@ def test_interrupted_block_leaves_the_collector_on() -> None:
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         for _ in range(300):
-            signal.setitimer(signal.ITIMER_REAL, 0.0005)
             with contextlib.suppress(Interrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.0005)
                 while True:
                     with COLLECTOR_PAUSED:
                         assert not gc.isenabled()
