@@ -49,6 +49,11 @@ def why_load_is_special(map_location: Any) -> str:
     return ""
 
 
+def uses_mkldnn() -> bool:
+    """Return whether torch computes by oneDNN where it can."""
+    return bool(torch._C._get_mkldnn_enabled())
+
+
 def has_registration_hooks() -> bool:
     """Return whether modules, parameters or buffers are given to hooks when they are registered (2.0 and later)."""
     names = ("module", "parameter", "buffer")
@@ -75,15 +80,20 @@ def _dispatch_modes() -> int:
 
 def ordinarily(function: Callable[[Argument], Result], argument: Argument) -> Result:
     """Return what a function returns where no mode and no transform of ``torch.func`` is active."""
+    return outside_inference_mode(lambda: _without_modes(function, argument))
+
+
+def outside_inference_mode(function: Callable[[], Result]) -> Result:
+    """Return what a function returns outside of inference mode."""
     if not torch.is_inference_mode_enabled():
-        return _without_modes(function, argument)
+        return function()
     # Not torch.inference_mode, which is Python: an exception of a signal handler could leave it half entered.
     guard = torch._C._InferenceMode(False)
     if hasattr(guard, "__enter__"):
         with guard:
-            return _without_modes(function, argument)
+            return function()
     try:  # 1.13: as long as it lives
-        return _without_modes(function, argument)
+        return function()
     finally:
         del guard
 

@@ -28,14 +28,18 @@ from zerocopy.share.client import call_options
 from zerocopy.share.client.result_references import References
 from zerocopy.share.conditions import caller, generators
 from zerocopy.share.errors import ServerError
-from zerocopy.share.objects import by_value, publish, serialized
+from zerocopy.share.objects import by_value, fingerprint, publish, serialized
 from zerocopy.share.objects.dedupe import NOTHING_PLACED, Placed, Span, find_nothing, place
 from zerocopy.share.wire import file_identity, sockets
 
 _MAX_PATH_LENGTH = 4096
 _OF_PROCESS = ("/proc/self/", "/proc/thread-self/", "/dev/fd/", "/dev/std")
-# Variables that native code reads, which nobody watches: CUDA before a loader is there, the C library at any time.
-_VARIABLES = ("CUDA_VISIBLE_DEVICES", "TZ")
+# Variables whose reads nobody notes. Native code reads the first two: CUDA before a loader is there, the C library at
+# any time. Torch reads the others, as do zerocopy's loaders in its place.
+_VARIABLES = (
+    *("CUDA_VISIBLE_DEVICES", "TZ"),
+    *("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"),
+)
 
 
 class Call(NamedTuple):
@@ -76,11 +80,12 @@ def encode(
         If it takes dill, which is not there.
     """
     args, kwargs = _canonical(function, args, kwargs)
-    notes = _Notes(known)
-    storages = publish.Storages()
     # In the order of the signature, and of the call for what the signature does not name.
     whole = function, args, list(kwargs.items()), caller.extensions()
-    content = serialized.of(whole, storages, storages.store, naming=notes.name_of)
+    notes, storages, content = _serialized(whole, known)
+    if known.arguments and _has_part_of_result([*args, *kwargs.values()], storages, known):
+        known.name_none()
+        notes, storages, content = _serialized(whole, known)
     state = caller.state()
     random_states = generators.states() if call_options.current().generators else None
     placed = NOTHING_PLACED
@@ -109,6 +114,24 @@ def encode(
         content,
         storages,
         placed,
+    )
+
+
+def _serialized(
+    whole: tuple[Any, ...], known: References
+) -> tuple[_Notes, publish.Storages, serialized.SerializedObject]:
+    notes, storages = _Notes(known), publish.Storages()
+    return notes, storages, serialized.of(whole, storages, storages.store, naming=notes.name_of)
+
+
+def _has_part_of_result(values: list[Any], storages: publish.Storages, known: References) -> bool:
+    """Return whether something that goes by value is also a part of an earlier result, which goes by its name.
+
+    The function would get it twice.
+    """
+    others = [value for value in mutable(values) if all(value is not result for result in known.arguments)]
+    return bool(others) and any(
+        fingerprint.has_any(result, others, storages.found) for result in known.arguments
     )
 
 

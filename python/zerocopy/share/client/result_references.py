@@ -106,6 +106,7 @@ class References:
         self._source = source
         self._stack = contextlib.ExitStack()
         self._mapped: MappedFiles | None = None
+        self._names_results = source is not None
         self.arguments: list[Any] = []
         self._found: dict[int, int] = {}  # the numbers of those, by id
         self.origins: dict[int, Origin] = {}
@@ -129,6 +130,8 @@ class References:
 
     def name_of(self, obj: Any) -> tuple[str, int] | None:
         """Return the name of a result that is what it was, and its number here; None of all other objects."""
+        if not self._names_results:
+            return None
         number = self._found.get(id(obj))
         if number is not None:
             return _results[id(obj)][1], number
@@ -140,6 +143,12 @@ class References:
         number = self._found[id(obj)] = len(self.arguments)
         self.arguments.append(obj)
         return found[1], number
+
+    def name_none(self) -> None:
+        """Have all results go by value. Their memory is still known."""
+        self._names_results = False
+        self.arguments.clear()
+        self._found.clear()
 
     def _is_unchanged(self, obj: Any, entry: str, source: Source) -> bool:
         digest = self._digest_of(obj)

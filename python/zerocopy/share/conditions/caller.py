@@ -5,7 +5,8 @@ State that another process can have goes into the key and to the loader. Where t
 
 ======================================================  =============================================
 default dtype and device, gradient and inference mode,
-deterministic algorithms, autocast, matmul precision    `state`, set by `apply`
+deterministic algorithms, autocast, matmul precision,
+denormal numbers, engines                               `state`, set by `apply`
 allowed globals, registered packages of torch           `extensions`, within `extended`
 dispatch and function modes, skip_data, replaced torch
 functions, a default byte order or shared mmap          `why_here`
@@ -33,6 +34,7 @@ State = dict[str, Any]
 # Functions that libraries replace to make modules without memory.
 _OF_MODULES = ("register_parameter", "register_buffer")
 _OF_TORCH = ("empty", "zeros", "ones", "full")
+_DENORMAL = 5e-324
 
 
 def why_here() -> str:
@@ -72,6 +74,10 @@ def state() -> State:
             torch.is_deterministic_algorithms_warn_only_enabled(),
         ],
         "matmul": torch.get_float32_matmul_precision(),
+        "flush denormal": _DENORMAL * 1.0
+        == 0.0,  # Python's arithmetic follows the same flag of the processor
+        "quantized engine": torch.backends.quantized.engine,
+        "mkldnn": context.uses_mkldnn(),
         "autocast": _autocast(),
         "hash seed": os.environ.get("PYTHONHASHSEED"),  # the order of a set
     }
@@ -101,6 +107,12 @@ def apply(found: State) -> None:
     if found["deterministic"] != here["deterministic"]:  # to set it takes torch 2.13 two seconds of imports
         enabled, only_warns = found["deterministic"]
         torch.use_deterministic_algorithms(enabled, warn_only=only_warns)
+    if found["flush denormal"] != here["flush denormal"]:
+        torch.set_flush_denormal(found["flush denormal"])
+    if found["quantized engine"] != here["quantized engine"]:
+        torch.backends.quantized.engine = found["quantized engine"]
+    if found["mkldnn"] != here["mkldnn"]:
+        torch.backends.mkldnn.set_flags(found["mkldnn"])
     if found["matmul"] != here["matmul"]:
         torch.set_float32_matmul_precision(found["matmul"])
     torch.set_grad_enabled(found["grad"])

@@ -61,17 +61,17 @@ def origin_of(module: Any) -> Origin | None:
     """Return where a module came from; None if it has no file."""
     path = getattr(module, "__file__", None)
     if isinstance(path, str):
-        return path
+        return _tidy(path)
     folders = getattr(module, "__path__", None)
-    return None if folders is None else [str(folder) for folder in folders]
+    return None if folders is None else [_tidy(str(folder)) for folder in folders]
 
 
 def found(name: str, entries: Iterable[str]) -> Origin | None:
     """Return from where a module would be imported, given ``sys.path``. Archives are not searched."""
     portions = []
     for entry in entries:
-        folder = entry or _current()
-        names = _listing_of(folder).names
+        folder = _folder_of(entry)
+        names = _listing_of(folder or "/").names
         if name in names:
             for suffix in _SUFFIXES:
                 path = f"{folder}/{name}/__init__{suffix}"
@@ -87,7 +87,7 @@ def found(name: str, entries: Iterable[str]) -> Origin | None:
 
 def shadowed(names: frozenset[str], entries: Iterable[str]) -> list[str]:
     """Return which of the names a folder of the program's own on ``sys.path`` may have modules for."""
-    folders = [entry or _current() for entry in entries]
+    folders = [_folder_of(entry) for entry in entries]
     return sorted(
         {name for folder in folders if is_own(folder) for name in names & _listing_of(folder).stems}
     )
@@ -97,6 +97,18 @@ def here(name: str) -> Origin | None:
     """Return from where this process has imported a module, or would."""
     module = sys.modules.get(name)
     return found(name, sys.path) if module is None else origin_of(module)
+
+
+def _folder_of(entry: str) -> str:
+    """Return the absolute path of an entry of ``sys.path``; of the root folder an empty string."""
+    return _tidy(entry if entry.startswith("/") else f"{_current()}/{entry}").rstrip("/")
+
+
+def _tidy(path: str) -> str:
+    """Leave out of a path what names no folder: releases of Python differ in what they leave in ``__file__``."""
+    if "//" not in path and "/." not in path:
+        return path
+    return "/".join(part for i, part in enumerate(path.split("/")) if not i or part not in ("", "."))
 
 
 def _current() -> str:

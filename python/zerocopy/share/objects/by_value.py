@@ -20,7 +20,7 @@ from typing import Any
 from zerocopy.errors import UnsupportedError
 from zerocopy.share import role
 from zerocopy.share.objects import nested_functions
-from zerocopy.share.objects.nested_functions import MAINS, SPAWNED
+from zerocopy.share.objects.nested_functions import MAINS, SPAWNED, is_found
 
 _NAMED = (types.FunctionType, type, functools._lru_cache_wrapper)
 _CONSTANTS = (str, bytes, int, float, complex, type(None), type)
@@ -101,15 +101,6 @@ def _pickler_class(dill: Any) -> Any:
             super()._batch_setitems(found.items(), *others, **named)
 
     return Pickler
-
-
-def is_found(function: Any) -> bool:
-    """Return whether a function can be found by its name, as dill sends it then."""
-    try:
-        found = operator.attrgetter(function.__qualname__)(sys.modules.get(function.__module__))
-    except (AttributeError, TypeError):  # the latter: its module has no name
-        return False
-    return found is function
 
 
 def _is_same(found: dict[Any, Any], used: Mapping[str, Any]) -> bool:

@@ -9,6 +9,9 @@ parameters of a class of their own        keep it: ``torch.nn.Parameter`` forget
 modules with hooks of accelerate          are rebuilt with them: the forward that calls a hook is a nested function
 TorchScript modules                       go through a buffer, which :func:`zerocopy.jit.load` maps
 modules of the Hugging Face hub           are imported from the folder where transformers or diffusers keeps them
+optimizers                                keep hooks and replaced methods, which ``Optimizer.__getstate__`` forgets
+bound methods that are attributes         are bound again: pickle would look up the method of the class
+weak references                           refer to what they referred to: pickle refuses them, and copies for proxies
 reentrant locks                           are new ones: dill makes one that nobody can acquire
 what ``torch.compile`` has made           is refused: it is code of the process that has compiled it
 ========================================  =========================================================================
@@ -21,6 +24,7 @@ import io
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +33,7 @@ import torch
 from zerocopy import _torch, jit
 from zerocopy._torch import tensor_extras
 from zerocopy.errors import UnsupportedError
-from zerocopy.share.objects import arrays, by_value
+from zerocopy.share.objects import arrays, nested_functions
 
 _RLOCK = type(threading.RLock())
 _ACCELERATE = "_hf_hook"
@@ -51,6 +55,8 @@ def reduced(obj: Any) -> Any:
     zerocopy.UnsupportedError
         For what another process cannot have.
     """
+    if type(obj) in _REFERENCES:  # first: a proxy passes for an object of the class that it refers to
+        return _REFERENCES[type(obj)](obj)
     if isinstance(obj, torch.Tensor):
         return _of_tensor(obj)
     if _is_compiled(obj):
@@ -62,15 +68,67 @@ def reduced(obj: Any) -> Any:
         return _of_script(obj)
     if isinstance(obj, torch.nn.Module):
         return _of_module(obj)
+    if isinstance(obj, torch.optim.Optimizer):
+        return _of_optimizer(obj)
     if type(obj) is _RLOCK:
         return threading.RLock, ()
     return arrays.reduced(obj)
 
 
+def _of_method(method: types.MethodType) -> Any:
+    owner, name = method.__self__, method.__func__.__name__
+    is_replaced = name in getattr(owner, "__dict__", ()) and not isinstance(owner, type)
+    try:
+        if not is_replaced and getattr(owner, name) == method:
+            return NotImplemented
+    except Exception:  # whatever an attribute raises
+        pass
+    return _bound, (method.__func__, owner)
+
+
+def _bound(function: Any, owner: Any) -> Any:
+    return types.MethodType(function, owner)
+
+
+def _of_weak_reference(reference: weakref.ref[Any]) -> Any:
+    referent = reference()
+    return (_dead_reference, ()) if referent is None else (weakref.ref, (referent,))
+
+
+def _dead_reference() -> weakref.ref[Any]:
+    return weakref.ref(_Gone())
+
+
+class _Gone:
+    """What a weak reference referred to that has no referent any more."""
+
+
+def _of_proxy(proxy: Any) -> Any:
+    try:
+        referent = proxy.__reduce_ex__.__self__
+    except ReferenceError:
+        raise UnsupportedError("a weak proxy whose object is gone cannot be shared") from None
+    return weakref.proxy, (referent,)
+
+
+_REFERENCES: dict[type, Callable[[Any], Any]] = {
+    types.MethodType: _of_method,
+    weakref.ref: _of_weak_reference,
+    weakref.ProxyType: _of_proxy,
+    weakref.CallableProxyType: _of_proxy,
+}
+
+
+def _of_optimizer(optimizer: torch.optim.Optimizer) -> Any:
+    if type(optimizer).__getstate__ is not torch.optim.Optimizer.__getstate__:
+        return NotImplemented
+    return *optimizer.__reduce_ex__(4)[:2], dict(vars(optimizer))
+
+
 def _is_compiled(obj: Any) -> bool:
     """Whether ``torch.compile`` has made a module or function, or has been told to compile a module in place."""
     names = getattr(obj, "__dict__", ())
-    if isinstance(obj, types.FunctionType) and by_value.is_found(obj):
+    if isinstance(obj, types.FunctionType) and nested_functions.is_found(obj):
         return False  # by its name: torch wraps functions of its own, too
     return (
         "_torchdynamo_orig_callable" in names

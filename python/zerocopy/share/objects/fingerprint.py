@@ -84,15 +84,16 @@ def described(obj: Any, mapped: MappedFiles) -> State | None:
     return State(content, places)
 
 
-def has_any(obj: Any, wanted: Collection[object]) -> bool:
-    """Return whether one of the objects that are wanted is part of an object."""
+def has_any(obj: Any, wanted: Collection[object], storages: Collection[torch.UntypedStorage] = ()) -> bool:
+    """Return whether one of the objects that are wanted, or one of the storages, is part of an object."""
+    finder = _Finder(wanted)
     try:
-        _Finder(wanted).dump(obj)
+        finder.dump(obj)
     except _FoundError:
         return True
     except Exception:  # what pickle refuses, it does not search
         return False
-    return False
+    return not {storage._cdata for storage in finder.found}.isdisjoint(storage._cdata for storage in storages)
 
 
 def are_same(one: State | None, other: State | None) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import marshal
+import operator
 import sys
 import types
 from typing import Any
 
 SPAWNED = "__mp_main__"  # what multiprocessing calls the main module of a process that it has spawned
 MAINS = ("__main__", SPAWNED)
-_ATTRIBUTES = ("__qualname__", "__doc__", "__annotations__", "__defaults__", "__kwdefaults__")
+_ATTRIBUTES = ("__module__", "__qualname__", "__doc__", "__annotations__", "__defaults__", "__kwdefaults__")
 
 
 def reduced(obj: Any) -> Any:
@@ -26,7 +27,7 @@ def reduced(obj: Any) -> Any:
         return NotImplemented
     if isinstance(obj, functools._lru_cache_wrapper):
         return _cached, (obj.__wrapped__, obj.cache_parameters())
-    made_of = obj.__module__, marshal.dumps(obj.__code__), obj.__name__, obj.__closure__
+    made_of = obj.__globals__["__name__"], marshal.dumps(obj.__code__), obj.__name__, obj.__closure__
     state = {name: getattr(obj, name) for name in _ATTRIBUTES}, obj.__dict__
     return _function, made_of, state, None, None, _set_state
 
@@ -34,11 +35,22 @@ def reduced(obj: Any) -> Any:
 def is_nested(obj: Any) -> bool:
     """Return whether something is a function that is defined within one of a module that can be imported."""
     if isinstance(obj, functools._lru_cache_wrapper):
-        return is_nested(obj.__wrapped__)
-    if type(obj) is not types.FunctionType or "<" not in obj.__qualname__ or obj.__module__ in MAINS:
+        return not is_found(obj) and is_nested(obj.__wrapped__)
+    if type(obj) is not types.FunctionType or is_found(obj):
         return False
-    module = sys.modules.get(obj.__module__)
+    # Not its __module__, which functools.wraps sets to that of another function, as the other names.
+    name = obj.__globals__.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) and name not in MAINS else None
     return vars(module) is obj.__globals__ if isinstance(module, types.ModuleType) else False
+
+
+def is_found(function: Any) -> bool:
+    """Return whether a function can be found by its name."""
+    try:
+        found = operator.attrgetter(function.__qualname__)(sys.modules.get(function.__module__))
+    except (AttributeError, TypeError):  # the latter: its module has no name
+        return False
+    return found is function
 
 
 def _function(module: str, code: bytes, name: str, closure: Any) -> Any:

@@ -23,7 +23,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._native import _C
-from zerocopy._torch import tensor_extras
+from zerocopy._torch import context, tensor_extras
 from zerocopy.errors import UnsupportedError
 from zerocopy.loading import archives
 from zerocopy.loading.device import staging
@@ -36,7 +36,7 @@ from zerocopy.share.wire import hashes
 from zerocopy.share.wire.hashes import Hashes
 
 # Of the other end: a class or module that is not there, or another one.
-_FAILURES = (pickle.UnpicklingError, AttributeError, ImportError, LookupError, TypeError)
+_FAILURES = (pickle.UnpicklingError, AttributeError, ImportError, LookupError, TypeError, RuntimeError)
 
 
 class SerializedObject(NamedTuple):
@@ -143,6 +143,17 @@ def build(
     resident : callable, optional
         Returns the transfer of tensors, instead of the usual one. Called if there are tensors.
     """
+    # Tensors of a result that were made in inference mode say so.
+    return context.outside_inference_mode(lambda: _build(archive, skeleton, arguments, resolve, resident))
+
+
+def _build(
+    archive: _C.Archive,
+    skeleton: bytes | None,
+    arguments: Sequence[Any],
+    resolve: Resolve,
+    resident: Callable[[], Any] | None,
+) -> Any:
     if skeleton is None:
         return buffers_of(archive, _USUAL if resident is None else _USUAL._replace(transfer=resident()))
     if resident is None:

@@ -94,7 +94,7 @@ def targets_in(config: str | os.PathLike[str]) -> list[Target]:
         For a line that does not name a target.
     """
     found = []
-    for number, line in enumerate(Path(config).read_text().splitlines(), 1):
+    for number, line in enumerate(Path(config).read_text(encoding="utf-8").splitlines(), 1):
         text = line.partition("#")[0].strip()
         if not text:
             continue

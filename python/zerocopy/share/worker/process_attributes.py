@@ -30,7 +30,7 @@ def take_over(pid: int) -> None:
 
 
 def _umask_of(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
 
 
