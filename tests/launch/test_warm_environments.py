@@ -134,6 +134,40 @@ def test_programs_that_log_what_zerocopy_does_start_warm(place: Place) -> None:
     assert place.was_warm, place.reason
 
 
+_WITHOUT_LOCALE = dict.fromkeys(("LANG", "LC_ALL", "LC_CTYPE"))
+_STRICT = ["-X", "warn_default_encoding", "-W", "error::EncodingWarning"]
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        ([], _WITHOUT_LOCALE),
+        ([], {**_WITHOUT_LOCALE, "LANG": "C"}),
+        (["-X", "int_max_str_digits=1000"], {}),
+        (["-X", "no_debug_ranges"], {}),
+        (_STRICT, {}),
+    ],
+    ids=["no locale", "C", "digits", "no ranges", "encodings"],
+)
+def test_each_way_to_start_python_starts_warm(
+    options: list[str], variables: dict[str, str | None], place: Place
+) -> None:
+    for name, value in variables.items():
+        place.environment.pop(name, None)
+        if value is not None:
+            place.environment[name] = value
+    text = "import os, sys; print(sys.flags, sys._xoptions, sys.stdout.encoding)\n"
+    text += "print(os.environ.get('LC_CTYPE'), os.environ.get('LANG'))"
+    command = [sys.executable, *options]
+    warm = [*command, "-m", "zerocopy", *WARM[WARM.index("run") :]]
+    plain = place.run(command, text)
+    for _ in range(2):
+        found = place.run(warm, text)
+        assert (found.returncode, found.stdout, found.stderr) == (0, plain.stdout, "")
+        place.wait()
+    assert place.was_warm, place.reason
+
+
 def test_torch_program_matches_python_and_draws_anew(place: Place) -> None:
     place.prepare(TORCH)
     plain = place.run([sys.executable], TORCH)

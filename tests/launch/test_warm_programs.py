@@ -356,21 +356,25 @@ def test_confinement_of_the_client_holds(place: Place, command: list[str]) -> No
     assert (warm.returncode, warm.stdout, warm.stderr) == (plain.returncode, plain.stdout, plain.stderr)
 
 
-def test_folder_that_is_gone_does_not_matter_to_a_program_with_a_full_path(tmp_path: Path) -> None:
-    program, folder = tmp_path / "program.py", tmp_path / "gone"
-    program.write_text("print(__file__)")
+@pytest.mark.parametrize("is_gone", [False, True], ids=["there", "gone"])
+@pytest.mark.parametrize("name", ["../program.py", "./.././program.py", "{}/program.py", "{}/./program.py"])
+def test_script_may_be_named_in_any_way_in_a_folder_that_is_gone(
+    name: str, is_gone: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text("import sys; print(__file__, sys.path[0], sys.argv)")
+    folder = tmp_path / "folder"
     folder.mkdir()
-    for command in (WARM, [word for word in WARM if word != "--warm"]):
-        shell = [
-            "sh",
-            "-c",
-            'rmdir "$0"; "$@"; status=$?; mkdir "$0"; exit $status',
-            folder,
-            *command,
-            program,
-        ]
+    script = 'rmdir "$0"; "$@"; status=$?; mkdir "$0"; exit $status' if is_gone else '"$@"'
+
+    def result(command: list[str]) -> tuple[int, str, str]:
+        shell = ["sh", "-c", script, os.fspath(folder), *command, name.format(tmp_path)]
         done = subprocess.run(shell, cwd=folder, capture_output=True, text=True)
-        assert (done.returncode, done.stdout) == (0, f"{program}\n"), done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    plain = result(PYTHON)
+    assert result([word for word in WARM if word != "--warm"]) == plain
+    if name == "{}/program.py":  # one of these: each program gets a fork server
+        assert result(WARM) == plain
 
 
 def test_two_starts_draw_different_random_numbers(place: Place) -> None:

@@ -129,7 +129,7 @@ def describe(
     """
     names = set(names)
     root, here = os.stat("/"), os.stat(".")  # noqa: PTH116
-    with open("/proc/self/cgroup") as file:  # noqa: PTH123
+    with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
         cgroup = file.read()
     return json.dumps(
         {
@@ -153,6 +153,17 @@ def describe(
             "scheduling": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
         }
     )
+
+
+def as_given(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variable that Python sets in the C locale when it starts (PEP 538).
+
+    A process that is started with that variable is in another locale, and so without Python's UTF-8 mode.
+    """
+    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123
+        given = {entry.partition(b"=")[0] for entry in file.read().split(b"\0")}
+    is_given = b"LC_CTYPE" in given
+    return {name: value for name, value in environment.items() if name != "LC_CTYPE" or is_given}
 
 
 def _options() -> list[tuple[str, str | bool]]:

@@ -44,9 +44,9 @@ def run(start: Callable[[], object]) -> None:
 def prepared(program: str, arguments: list[str], is_module: bool) -> Callable[[], object]:
     """Make the process look as the program expects it, and return what runs it."""
     main = ModuleType("__main__")
-    vars(main)["__builtins__"] = builtins
     if "__annotations__" in vars(sys.modules["__main__"]):  # until Python 3.13, the interpreter makes one
         vars(main)["__annotations__"] = {}
+    vars(main)["__builtins__"] = builtins
     # The interpreter calls this function for -m, folders and zip files. It runs them in the present __main__.
     run_module = runpy._run_module_as_main  # type: ignore[attr-defined]
 
@@ -59,17 +59,21 @@ def prepared(program: str, arguments: list[str], is_module: bool) -> Callable[[]
         _lead_path(Path.cwd() / program, even_if_safe=True)
         start = functools.partial(run_module, "__main__", alter_argv=False)
     else:
-        file = Path(program) if os.path.isabs(program) else Path.cwd() / program  # noqa: PTH117 - its folder may be gone
-        start = functools.partial(_run_script, main, str(file), file.read_bytes())
+        try:
+            file = program if program.startswith("/") else f"{os.getcwd()}/{program}"  # noqa: PTH109 - "./" stays
+            folder = os.path.dirname(os.path.realpath(file))  # noqa: PTH120
+        except FileNotFoundError:  # the current folder is gone
+            file, folder = program, os.path.dirname(program)  # noqa: PTH120
+        start = functools.partial(_run_script, main, file, Path(file).read_bytes())
         sys.argv = [program, *arguments]
-        _lead_path(file.resolve().parent)
+        _lead_path(folder)
 
     # The second name is that in pickles from spawned processes. multiprocessing set it when it was imported.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     return start
 
 
-def _lead_path(entry: Path, *, even_if_safe: bool = False) -> None:
+def _lead_path(entry: str | Path, *, even_if_safe: bool = False) -> None:
     """Put an entry first on ``sys.path``, where Python has put this command's own folder."""
     if not sys.flags.safe_path:
         sys.path[0] = str(entry)

@@ -149,12 +149,14 @@ def start_server(
         os.write(descriptor, payload)
         os.lseek(descriptor, 0, os.SEEK_SET)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        for name, value in sys._xoptions.items():  # of which that has only some
+            flags += ["-X", name if value is True else f"{name}={value}"]
         if circumstances.is_unbuffered():
             flags.append("-u")
         os.posix_spawn(
             sys.executable,
             [sys.executable, *flags, "-c", _BOOT, _TITLE, *path],
-            environment,
+            circumstances.as_given(environment),
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, descriptor, 0),
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),

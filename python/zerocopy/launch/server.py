@@ -111,7 +111,9 @@ def _exclude(record: records.Record, module: str, request: dict[str, Any]) -> No
     os.write(descriptor, payload)
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.dup2(descriptor, 0)
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], request["environment"])
+    os.execve(
+        sys.executable, [sys.executable, *sys.orig_argv[1:]], circumstances.as_given(request["environment"])
+    )
 
 
 def _make_room(place: Path) -> None:
