@@ -495,6 +495,57 @@ def test_interrupted_call_leaves_later_saves_and_files_alone(
     assert descriptors() == before
 
 
+class Alarm(Exception):
+    pass
+
+
+@pytest.mark.parametrize("wait", [True, False], ids=["wait", "background"])
+def test_alarm_in_any_system_call_of_a_save_leaves_nothing_open(
+    tmp_path: Path, wait: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal comes within the first call that opens, closes, names or starts something, then in the second, ..."""
+    path = tmp_path / "m.pt"
+    zerocopy.save({"x": torch.zeros(3)}, path)
+    before = descriptors()
+    steps = step = 0
+
+    def alarmed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **others: Any) -> Any:
+            nonlocal steps
+            result = function(*arguments, **others)
+            if threading.current_thread() is threading.main_thread():
+                steps += 1
+                if steps == step:
+                    signal.raise_signal(signal.SIGALRM)
+            return result
+
+        return call
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    own = signal.signal(signal.SIGALRM, ring)
+    try:
+        while step < 100:
+            step, steps = step + 1, 0
+            with monkeypatch.context() as patch:
+                for name in ("open", "close", "link", "replace", "rename", "unlink"):
+                    patch.setattr(os, name, alarmed(getattr(os, name)))
+                patch.setattr(threading.Thread, "start", alarmed(threading.Thread.start))
+                with contextlib.suppress(Alarm):
+                    saving = zerocopy.save({"x": torch.full((3,), step)}, path, wait=wait)
+                    if saving is not None:
+                        saving.wait()
+            if steps < step:  # none came
+                break
+            zerocopy.save({"x": torch.zeros(3)}, path)
+            assert [entry.name for entry in tmp_path.iterdir()] == ["m.pt"]
+            assert descriptors() == before
+    finally:
+        signal.signal(signal.SIGALRM, own)
+    assert 2 < step < 100
+
+
 @pytest.mark.parametrize("progress", [None, lambda done, total: None])
 def test_call_itself_writes_where_no_thread_can_start(
     tmp_path: Path, writer: str, progress: Any, monkeypatch: pytest.MonkeyPatch

@@ -63,6 +63,7 @@ def path_of_file(name: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
+@interrupts.deferred()
 def is_special(path: Path) -> bool:
     """Whether it is a pipe, a terminal, a file without a name (/dev/fd/3), ...: what cannot be replaced."""
     while True:
@@ -100,10 +101,11 @@ def replacing(
     With `has_name` it has a name from the beginning, which libhdf5 wants. With `is_new` it takes no other file's
     name, and the mode, owner and attributes of `like`. OSError for what cannot be replaced.
     """
-    if is_special(target):
-        raise OSError(errno.EINVAL, "not a regular file: it cannot be replaced atomically", os.fspath(target))
-    target = Path(os.path.realpath(target))
     with interrupts.deferred():  # while a file or a name is made that nobody would delete
+        if is_special(target):
+            why = "not a regular file: it cannot be replaced atomically"
+            raise OSError(errno.EINVAL, why, os.fspath(target))
+        target = Path(os.path.realpath(target))
         new = _created_privately(target, like or target, has_name)
         try:
             with interrupts.allowed():
@@ -125,7 +127,7 @@ def replacing(
             raise
         finally:
             os.close(new.descriptor)
-    _sync_folder(target.parent)
+        _sync_folder(target.parent)
 
 
 def created_for(target: Path, *, has_name: bool = False) -> NewFile:

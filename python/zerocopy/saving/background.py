@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zerocopy import _core
+from zerocopy.process import interrupts
 from zerocopy.progress import Progress
 from zerocopy.saving import saves_under_way, snapshot
 from zerocopy.saving.atomic_file import NewFile, created_for, is_special, new_name, path_of_file
@@ -192,6 +193,13 @@ def begin(
     parts: PickledObject, f: str | os.PathLike[str], alignment: int, checksum: bool, progress: Progress | None
 ) -> Saving | None:
     """Begin to save the parts of an object as they are now; return None for what has to be written to directly."""
+    with interrupts.deferred():  # while descriptors, a thread or a process begin that nobody would end
+        return _begun(parts, f, alignment, checksum, progress)
+
+
+def _begun(
+    parts: PickledObject, f: str | os.PathLike[str], alignment: int, checksum: bool, progress: Progress | None
+) -> Saving | None:
     saving = Saving(os.fspath(f), parts.total, progress)
     try:
         path = path_of_file(f)
@@ -222,8 +230,9 @@ def _begin(
         return mapped.checksum_of(place, size) if os.fstat(place.descriptor).st_dev == device else None
 
     checksums = known_checksum if checksum else None
-    storages = snapshot.sorted_storages(parts, mapped)
-    reason = snapshot.why_not_to_fork(storages)
+    with interrupts.allowed():
+        storages = snapshot.sorted_storages(parts, mapped)
+        reason = snapshot.why_not_to_fork(storages)
     with contextlib.ExitStack() as ends:
         descriptors = []
         for save in earlier:
@@ -234,7 +243,8 @@ def _begin(
             elif not save.done:
                 reason = reason or "an earlier save to this file goes on in a thread"
         if not reason:
-            taken = snapshot.taken(parts, storages, alignment, checksums, copies=False)
+            with interrupts.allowed():
+                taken = snapshot.taken(parts, storages, alignment, checksums, copies=False)
             try:
                 planned = job.planned(taken.plan, descriptors)
                 planned.begin_in_copy()
@@ -246,7 +256,8 @@ def _begin(
                 job.watch(planned.process)
                 return
     _log.debug("%s: written by a thread: %s", job.saving.path, reason)
-    taken = snapshot.taken(parts, storages, alignment, checksums, copies=True)
+    with interrupts.allowed():
+        taken = snapshot.taken(parts, storages, alignment, checksums, copies=True)
     job.write_here(job.planned(taken.plan, []), taken.memory, earlier)
 
 

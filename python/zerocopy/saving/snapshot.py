@@ -167,5 +167,5 @@ class _Arena:
 
 def _private_memory() -> int:
     """Return the bytes of this process in memory that do not belong to a file."""
-    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text(encoding="utf-8").split())
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
