@@ -55,7 +55,9 @@ def torch_version() -> str:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return ""
-    found = _VERSION.search(Path(spec.origin).with_name("version.py").read_text(errors="replace"))
+    found = _VERSION.search(
+        Path(spec.origin).with_name("version.py").read_text(encoding="utf-8", errors="replace")
+    )
     return found[1] if found else ""
 
 

@@ -204,7 +204,7 @@ def _measure(load: Callable[[], Any]) -> dict[str, Any]:
 
 
 def _private() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
 

@@ -209,7 +209,7 @@ def _variables() -> Iterator[tuple[str, str]]:
 
 def _text_of(file: Path) -> str | None:
     try:
-        return file.read_text(errors="replace").strip() or None
+        return file.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
         return None
 

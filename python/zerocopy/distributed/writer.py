@@ -38,7 +38,7 @@ class CheckpointWriter(StorageWriter):
     tensors. All ranks write their own parts into the files in parallel: no tensor is sent to another rank. At the end
     the new file, or the new index, replaces the old one atomically. After an error, or if a rank is killed, the old
     checkpoint is unchanged. The new files are then deleted when the writer is garbage collected, at process exit, or by
-    the next save.
+    the next save, which leaves those of a writer that an exception still holds.
 
     Parameters
     ----------

@@ -84,7 +84,7 @@ def _nvme(block: Path) -> str:
     """Return whether a disk is in this machine. Of several paths to one the disk itself says nothing."""
     for folder in (block / "device", block / "device" / "device"):
         try:
-            transport = (folder / "transport").read_text().strip()
+            transport = (folder / "transport").read_text(encoding="utf-8").strip()
         except OSError:
             continue
         return "NVMe" if transport == "pcie" else "NVMe over fabrics"

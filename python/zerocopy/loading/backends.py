@@ -122,7 +122,7 @@ def _file_system_of(file: bytes | int) -> tuple[str, bool]:
 
 def _free_memory() -> float:
     """Return the bytes that are available without swapping."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             return float(line.split()[1]) * 1024
     return float("inf")

@@ -47,7 +47,7 @@ def control_group(
 ) -> ControlGroup | None:
     """Return the memory of this process's control group, or None where the kernel shows none."""
     try:
-        lines = membership.read_text(errors="surrogateescape").splitlines()
+        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
     for line in lines:
@@ -74,7 +74,7 @@ def _read(root: Path, path: str, version: _Version) -> ControlGroup | None:
 
 def _number(file: Path) -> int | None:
     try:
-        text = file.read_text().strip()
+        text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None
     return int(text) if text.isascii() and text.isdigit() else None
@@ -82,7 +82,9 @@ def _number(file: Path) -> int | None:
 
 def _page_cache(file: Path, version: _Version) -> int | None:
     try:
-        entries = dict(line.split(" ", 1) for line in file.read_text().splitlines() if " " in line)
+        entries = dict(
+            line.split(" ", 1) for line in file.read_text(encoding="utf-8").splitlines() if " " in line
+        )
     except (OSError, UnicodeDecodeError):
         return None
     for name in version.page_cache:
