@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 import types
@@ -178,6 +179,24 @@ def test_weak_references_refer_to_the_result() -> None:
     assert family.gone() is None
     before = sys.getrefcount(family)
     assert before == sys.getrefcount(share.load(Family))
+
+
+class Key:
+    pass
+
+
+def weak_collections() -> tuple[Any, ...]:
+    one, other = Key(), Key()
+    of_values = weakref.WeakValueDictionary({"one": one, "other": other})
+    return one, other, weakref.WeakKeyDictionary({one: 1, other: 2}), of_values, weakref.WeakSet([one, other])
+
+
+def test_weak_collections_let_go_of_what_is_gone() -> None:
+    one, other, by_key, by_value, members = share.load(weak_collections)
+    assert by_key[one] == 1 and by_value["one"] is one and one in members
+    del other
+    gc.collect()
+    assert (len(by_key), len(by_value), len(members)) == (1, 1, 1)
 
 
 def lost_proxy() -> Any:

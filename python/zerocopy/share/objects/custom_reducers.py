@@ -111,11 +111,19 @@ def _of_proxy(proxy: Any) -> Any:
     return weakref.proxy, (referent,)
 
 
+def _of_weak_dict(items: Any) -> Any:
+    """Have the references made anew: each calls its dict when the object is gone."""
+    return type(items), (), None, None, iter(list(items.items()))
+
+
 _REFERENCES: dict[type, Callable[[Any], Any]] = {
     types.MethodType: _of_method,
     weakref.ref: _of_weak_reference,
     weakref.ProxyType: _of_proxy,
     weakref.CallableProxyType: _of_proxy,
+    weakref.WeakKeyDictionary: _of_weak_dict,
+    weakref.WeakValueDictionary: _of_weak_dict,
+    weakref.WeakSet: lambda items: (weakref.WeakSet, (list(items),)),
 }
 
 
