@@ -14,14 +14,14 @@ class CollectorPause {
     if (entered_++ == 0) was_on_ = PyGC_Disable() != 0;
   }
 
-  void exit() {
-    if (entered_ == 0) return;  // entered before a fork
+  void leave() {
+    if (entered_ == 0) return;  // a signal handler raised before it was entered, or it was before a fork
     if (--entered_ == 0 && was_on_) PyGC_Enable();
   }
 
   void leave_all() {
     if (entered_ != 0) entered_ = 1;
-    exit();
+    leave();
   }
 
  private:
@@ -34,8 +34,8 @@ class CollectorPause {
 void register_collector_pause(py::module_& module) {
   py::class_<CollectorPause>(module, "CollectorPause")
       .def(py::init())
-      .def("__enter__", &CollectorPause::enter)
-      .def("__exit__", [](CollectorPause& pause, const py::args&) { pause.exit(); })
+      .def("enter", &CollectorPause::enter)
+      .def("leave", &CollectorPause::leave)
       .def("leave_all", &CollectorPause::leave_all);
 }
 

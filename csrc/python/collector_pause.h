@@ -5,8 +5,8 @@
 
 namespace zerocopy {
 
-// CollectorPause, a context manager. Entering and leaving it is one instruction of Python: between
-// two of them, a signal handler may raise, and the collector would stay off.
+// CollectorPause. Entering and leaving it is one instruction of Python each: between two of them, a
+// signal handler may raise, and the collector would stay off.
 void register_collector_pause(pybind11::module_& module);
 
 }  // namespace zerocopy

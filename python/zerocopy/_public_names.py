@@ -62,10 +62,13 @@ def import_beside_torch(package: str, names: Iterable[str], *modules: str) -> No
     """
     if "torch" not in sys.modules:
         return
-    from zerocopy.process.collector import COLLECTOR_PAUSED
+    from zerocopy.process.collector import collector_paused
 
-    with COLLECTOR_PAUSED:
+    @collector_paused
+    def import_all() -> None:
         for module in modules:
             importlib.import_module(f"{package}.{module}")
         for name in names:
             getattr(sys.modules[package], name)
+
+    import_all()

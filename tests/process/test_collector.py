@@ -7,11 +7,11 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from zerocopy.process.collector import COLLECTOR_PAUSED
+from zerocopy.process.collector import collector_paused
 
 
 @pytest.fixture(autouse=True)
@@ -22,50 +22,60 @@ def _collector() -> Iterator[None]:
     (gc.enable if was_on else gc.disable)()
 
 
-def test_pause_ends_with_the_outermost_block_also_after_an_error() -> None:
-    with pytest.raises(KeyError), COLLECTOR_PAUSED:
-        with COLLECTOR_PAUSED:
-            assert not gc.isenabled()
+@collector_paused
+def is_paused(function: Callable[[], object] = lambda: None) -> bool:
+    function()
+    return not gc.isenabled()
+
+
+def test_pause_ends_with_the_outermost_function_also_after_an_error() -> None:
+    def fail() -> None:
+        assert is_paused()
         assert not gc.isenabled()
         raise KeyError
+
+    with pytest.raises(KeyError):
+        is_paused(fail)
+    assert gc.isenabled()
+    assert is_paused()
     assert gc.isenabled()
 
 
 def test_collector_that_was_off_stays_off() -> None:
     gc.disable()
-    with COLLECTOR_PAUSED:
-        assert not gc.isenabled()
+    assert is_paused()
     assert not gc.isenabled()
 
 
-def test_threads_in_the_block_at_the_same_time_end_the_pause_once() -> None:
+def test_threads_in_the_function_at_the_same_time_end_the_pause_once() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def other() -> None:
-        with COLLECTOR_PAUSED:
-            inside.set()
-            leave.wait(30)
+        inside.set()
+        leave.wait(30)
 
-    thread = threading.Thread(target=other)
-    with COLLECTOR_PAUSED:
+    thread = threading.Thread(target=is_paused, args=(other,))
+
+    def begin() -> None:
         thread.start()
         assert inside.wait(30)
+
+    assert is_paused(begin)
     assert not gc.isenabled()
     leave.set()
     thread.join()
     assert gc.isenabled()
 
 
-def test_child_of_a_fork_within_the_block_collects() -> None:
+def test_child_of_a_fork_within_the_function_collects() -> None:
     leave = threading.Event()
     inside = threading.Event()
 
     def other() -> None:
-        with COLLECTOR_PAUSED:
-            inside.set()
-            leave.wait(30)
+        inside.set()
+        leave.wait(30)
 
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=is_paused, args=(other,))
     thread.start()
     assert inside.wait(30)
     child = os.fork()
@@ -76,7 +86,7 @@ def test_child_of_a_fork_within_the_block_collects() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_interrupted_block_leaves_the_collector_on() -> None:
+def test_interrupted_function_leaves_the_collector_on() -> None:
     class Interrupt(Exception):
         """Raised by the handler."""
 
@@ -89,8 +99,7 @@ def test_interrupted_block_leaves_the_collector_on() -> None:
             with contextlib.suppress(Interrupt):
                 signal.setitimer(signal.ITIMER_REAL, 0.0005)
                 while True:
-                    with COLLECTOR_PAUSED:
-                        assert not gc.isenabled()
+                    assert is_paused()
             assert gc.isenabled()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -16,7 +16,7 @@ from zerocopy.cli import folding, guard, output, reading, tables
 from zerocopy.cli.contents import Contents, Entry, Value, contents_of
 from zerocopy.cli.folding import Row
 from zerocopy.cli.output import escaped
-from zerocopy.process.collector import COLLECTOR_PAUSED
+from zerocopy.process.collector import collector_paused
 
 DESCRIPTION = """
 Lists the tensors of a checkpoint: name, dtype, shape, bytes and offset; then the values that are not tensors, and
@@ -69,10 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json", action="store_true", help="print one JSON object (docs/cli.md describes it)")
 
 
+@collector_paused
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """List, and return the exit code."""
-    with COLLECTOR_PAUSED:
-        return guard.guarded("ls", options.file, lambda: _list(options))
+    return guard.guarded("ls", options.file, lambda: _list(options))
 
 
 def _list(options: argparse.Namespace) -> int:

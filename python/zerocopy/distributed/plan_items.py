@@ -11,7 +11,7 @@ import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
-from zerocopy.process.collector import COLLECTOR_PAUSED
+from zerocopy.process.collector import collector_paused
 
 _IndexRow = tuple[str, tuple[int, ...] | None, int | None]
 _Row = tuple[bool, _IndexRow, tuple[int, ...], _IndexRow, tuple[int, ...], tuple[int, ...]]
@@ -39,8 +39,7 @@ class PlanItems(Sequence[ReadItem]):
         """The items, as they were given or as they were sent."""
         if self._items is None:
             # These bytes come from a rank of this job, inside a pickle that DCP has read.
-            with COLLECTOR_PAUSED:
-                self._items = [_item_of(row) for row in pickle.loads(self._packed)]
+            self._items = _unpacked(self._packed)
         return self._items
 
     def __len__(self) -> int:
@@ -55,13 +54,22 @@ class PlanItems(Sequence[ReadItem]):
 
     def __getstate__(self) -> tuple[bytes, bytes]:
         if not self._packed:
-            with COLLECTOR_PAUSED:
-                self._packed = pickle.dumps([_row_of(item) for item in self.items], protocol=4)
+            self._packed = _packed(self.items)
         return self.token, self._packed
 
     def __setstate__(self, state: tuple[bytes, bytes]) -> None:
         self.token, self._packed = state
         self._items = None
+
+
+@collector_paused
+def _packed(items: Sequence[ReadItem]) -> bytes:
+    return pickle.dumps([_row_of(item) for item in items], protocol=4)
+
+
+@collector_paused
+def _unpacked(packed: bytes) -> list[ReadItem]:
+    return [_item_of(row) for row in pickle.loads(packed)]
 
 
 def _row_of(item: ReadItem) -> _Row:

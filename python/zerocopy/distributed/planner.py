@@ -10,7 +10,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMe
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
 from zerocopy._torch import distributed
-from zerocopy.process.collector import COLLECTOR_PAUSED
+from zerocopy.process.collector import collector_paused
 
 # Of exactly these types. The default planner takes care of their subclasses, and of everything else.
 _TENSORS = {torch.Tensor, torch.nn.Parameter}
@@ -47,6 +47,7 @@ class LoadPlanner(DefaultLoadPlanner):
     {'weight': tensor([0., 1., 2.])}
     """
 
+    @collector_paused
     def create_local_plan(self) -> LoadPlan:
         """Return the items of this rank. Called by ``dcp.load``."""
         if self.metadata is None or not self.flatten_state_dict:
@@ -57,16 +58,15 @@ class LoadPlanner(DefaultLoadPlanner):
             return super().create_local_plan()
         # Releases without partial loads do not take the argument either.
         strict = [not self.allow_partial_load] if hasattr(self, "allow_partial_load") else []
-        with COLLECTOR_PAUSED:
-            boxes = _LocalBoxes()
-            items: list[ReadItem] = []
-            for name, value in self.state_dict.items():
-                item = _whole_chunk(name, value, stored.get(name), boxes)
-                if item is not None:
-                    items.append(item)
-                else:
-                    items += create_default_local_load_plan({name: value}, self.metadata, *strict).items
-            return LoadPlan(items)
+        boxes = _LocalBoxes()
+        items: list[ReadItem] = []
+        for name, value in self.state_dict.items():
+            item = _whole_chunk(name, value, stored.get(name), boxes)
+            if item is not None:
+                items.append(item)
+            else:
+                items += create_default_local_load_plan({name: value}, self.metadata, *strict).items
+        return LoadPlan(items)
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
         """Return the tensor that an item is read into. Called for each item."""

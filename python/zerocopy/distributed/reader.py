@@ -30,7 +30,7 @@ from zerocopy.distributed.stored_state import StoredState
 from zerocopy.errors import Error
 from zerocopy.lazy.reading import engine, parts
 from zerocopy.loading import inputs
-from zerocopy.process.collector import COLLECTOR_PAUSED
+from zerocopy.process.collector import collector_paused
 
 BROADCASTS = ("off", "host", "job", "auto")
 
@@ -105,12 +105,12 @@ class CheckpointReader(StorageReader):
         if checkpoint_id:
             self._path = checkpoint_id
 
+    @collector_paused
     def read_metadata(self) -> Metadata:
         """Return the metadata of all tensors and values. Every rank calls this."""
         self._close()
-        with COLLECTOR_PAUSED:
-            self._state = self._told() if self._shares() else StoredState(self._path, self._aliases)
-            return _metadata_of(self._state)
+        self._state = self._told() if self._shares() else StoredState(self._path, self._aliases)
+        return _metadata_of(self._state)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool) -> None:
         """Do nothing: the metadata are known."""
@@ -130,11 +130,12 @@ class CheckpointReader(StorageReader):
         shares = sharing.shares_of(plans, self._broadcast)
         return [dataclasses.replace(plan, storage_data=own) for plan, own in zip(plans, shares, strict=True)]
 
+    @collector_paused
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read the parts of the plan into the tensors of the planner."""
         try:
             # Without autograd, the local tensor of a DTensor costs no view.
-            with COLLECTOR_PAUSED, torch.no_grad():
+            with torch.no_grad():
                 _Reading(self._opened, self._with_own_items(plan), planner, self._group).run()
         finally:
             self._close()

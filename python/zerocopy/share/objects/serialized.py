@@ -28,7 +28,7 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.loading import archives
 from zerocopy.loading.device import staging
 from zerocopy.loading.objects import builder
-from zerocopy.process.collector import COLLECTOR_PAUSED
+from zerocopy.process.collector import collector_paused
 from zerocopy.saving.pickler import Store, pickled
 from zerocopy.share.objects import custom_reducers
 from zerocopy.share.objects.skeleton import Naming, OutOfBandBuffers
@@ -147,6 +147,7 @@ def build(
     return context.outside_inference_mode(lambda: _build(archive, skeleton, arguments, resolve, resident))
 
 
+@collector_paused
 def _build(
     archive: _C.Archive,
     skeleton: bytes | None,
@@ -164,31 +165,30 @@ def _build(
         if len(here) < len(buffers):
             there, _ = buffers_of(archive, _USUAL._replace(transfer=resident()))
             buffers = [buffers[i] if i in here else buffer for i, buffer in enumerate(there)]
-    with COLLECTOR_PAUSED:
-        of_skeleton = []
-        for number, kind, *details in notes:
-            if kind == "argument":
-                buffers[number] = arguments[details[0]]
-            elif kind == "buffer":
-                of_skeleton.append(_memory_of(buffers[number]))
-            else:
-                buffers[number] = _CONVERSIONS[kind](buffers[number], *details)
-        unpickler = _SkeletonUnpickler(io.BytesIO(skeleton), buffers=of_skeleton)
-        unpickler.persistent_load = (  # type: ignore[method-assign]
-            lambda pid: buffers[pid] if isinstance(pid, int) else resolve(pid)
-        )
-        try:
-            result = unpickler.load()
-            _torch.validate_sparse_tensors()  # torch's rebuild functions note them in a list
-            return result
-        except _FAILURES as error:
-            raise UnsupportedError(f"it cannot be built here: {type(error).__name__}: {error}") from error
+    of_skeleton = []
+    for number, kind, *details in notes:
+        if kind == "argument":
+            buffers[number] = arguments[details[0]]
+        elif kind == "buffer":
+            of_skeleton.append(_memory_of(buffers[number]))
+        else:
+            buffers[number] = _CONVERSIONS[kind](buffers[number], *details)
+    unpickler = _SkeletonUnpickler(io.BytesIO(skeleton), buffers=of_skeleton)
+    unpickler.persistent_load = (  # type: ignore[method-assign]
+        lambda pid: buffers[pid] if isinstance(pid, int) else resolve(pid)
+    )
+    try:
+        result = unpickler.load()
+        _torch.validate_sparse_tensors()  # torch's rebuild functions note them in a list
+        return result
+    except _FAILURES as error:
+        raise UnsupportedError(f"it cannot be built here: {type(error).__name__}: {error}") from error
 
 
+@collector_paused
 def buffers_of(archive: _C.Archive, destination: staging.Destination) -> Any:
     """Return what the machine makes of an archive: the buffers and the notes, or all of a plain object."""
-    with COLLECTOR_PAUSED:
-        return archive.load(archives.refuse_all, destination, "utf-8", builder)
+    return archive.load(archives.refuse_all, destination, "utf-8", builder)
 
 
 class _SkeletonUnpickler(pickle.Unpickler):
