@@ -69,6 +69,20 @@ def test_data_that_were_changed_in_place(tmp_path: Path, capsys: pytest.CaptureF
     assert code == 0 and len(entry["notes"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("place", "bit"), [(8, 0x10), (8, 0x01), (10, 0x20)], ids=["flags", "encrypted", "method"]
+)
+def test_directory_that_cannot_be_read_is_trouble_and_never_fine(
+    place: int, bit: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No checksum is compared then."""
+    path, content = tmp_path / "m.pt", bytearray(saved_bytes(STATE))
+    content[content.index(b"PK\1\2") + place] ^= bit
+    path.write_bytes(content)
+    code, entry = verify(path, capsys)
+    assert code == 2 and entry["verdict"] == "trouble"
+
+
 GOOD = {
     "zip": lambda: saved_bytes(STATE),
     "deflated": lambda: rezip(saved_bytes(STATE), zipfile.ZIP_DEFLATED),

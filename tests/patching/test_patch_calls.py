@@ -327,3 +327,45 @@ def test_damaged_mmap_object_is_reported_while_patched(save: Saver) -> None:
         file.seek(0)
         with pytest.raises((RuntimeError, ValueError, OSError)):
             torch.load(file)
+
+
+@pytest.mark.parametrize("elements", [10, 1000, 5000, 40_000])
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_damaged_directory_is_told_in_the_words_of_torch(
+    elements: int, weights_only: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.pt"
+    torch.save({"weight": torch.ones(elements)}, path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\1\2")] ^= 0xFF
+    path.write_bytes(content)
+
+    def told() -> tuple[type, str]:
+        with pytest.raises(Exception) as raised:
+            torch.load(path, weights_only=weights_only)
+        return raised.type, str(raised.value)
+
+    plain = told()
+    with zerocopy.patched():
+        assert told() == plain
+
+
+def test_bytes_after_an_archive_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    torch.save({"weight": torch.ones(1000)}, path)
+    path.write_bytes(path.read_bytes() + b"\n")
+    with zerocopy.patched(), pytest.raises(RuntimeError, match="1 bytes follow the end record"):
+        torch.load(path, weights_only=True)
+
+
+def test_files_that_torch_is_configured_to_map_shared_are_written_to(tmp_path: Path) -> None:
+    config = pytest.importorskip("torch.utils.serialization").config
+    path = tmp_path / "m.pt"
+    torch.save({"weight": torch.zeros(4)}, path)
+    config.load.mmap = True
+    try:
+        with torch.serialization.set_default_mmap_options(mmap.MAP_SHARED), zerocopy.patched():
+            torch.load(path)["weight"].fill_(7)
+    finally:
+        config.load.mmap = False
+    assert torch.load(path)["weight"].tolist() == [7] * 4

@@ -35,6 +35,12 @@ def maps_privately() -> bool:
     return _default_of_loading("get_default_mmap_options") in (None, mmap.MAP_PRIVATE)
 
 
+def maps_by_default() -> bool:
+    """Return whether ``torch.utils.serialization.config`` has ``torch.load`` map files without ``mmap=True``."""
+    config = sys.modules.get("torch.utils.serialization.config")
+    return bool(getattr(getattr(config, "load", None), "mmap", False))
+
+
 def why_load_is_special(map_location: Any) -> str:
     """Return which state of torch makes a load something else than loading, or an empty string."""
     state = getattr(_serialization, "_serialization_tls", None)

@@ -47,6 +47,7 @@ _MAX_NAMED = 1000  # damaged records in a report
 _EXAMINED = ("zip", "legacy", "safetensors", "hdf5")
 _NOT_TORCHS = ("safetensors", "hdf5")
 _NOT_COMPARED = "not compared: --compare does not take folders of torch.distributed.checkpoint"
+_UNREADABLE = "no checksum was compared: {}"
 _NO_CHECKSUMS = {"hdf5": "data that are not packed have no checksums in this format"}
 
 
@@ -137,6 +138,8 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
         if container == "hdf5":
             records = []  # they may overlap
     except (Error, UnpicklingError) as error:
+        if container == "zip" and not records:
+            raise reading.Trouble(_UNREADABLE.format(escaped(str(error), _MAX_REASON_LENGTH))) from None
         notes.append(
             f"whose bytes are which storage's was not checked: {escaped(str(error), _MAX_REASON_LENGTH)}"
         )
@@ -192,6 +195,7 @@ def _examine_archives(
     bools: set[int] = set()
     faults, unchecked = [], []
     for archive, part, fault in distributed_folder.parts_of(file, archives):
+        found = None
         try:
             if fault is not None:
                 raise fault
@@ -204,6 +208,8 @@ def _examine_archives(
         except FormatError as error:
             faults.append(f"{escaped(archive.name)}: {escaped(str(error), _MAX_REASON_LENGTH)}")
         except (Error, UnpicklingError) as error:
+            if fault is None and found is None:
+                raise reading.Trouble(_UNREADABLE.format(escaped(str(error), _MAX_REASON_LENGTH))) from None
             unchecked.append(f"{escaped(archive.name)}: {escaped(str(error), _MAX_REASON_LENGTH)}")
     sha256, checked = _check(file, records, bools, with_records)
     reasons = [Reason("structure", listed(faults))] if faults else []

@@ -38,6 +38,8 @@ def in_torch_words(original: Function, error: Exception, f: Any, weights_only: b
         error
     ):  # where several archives lie in a file, it is not where the last one says
         return RuntimeError(f"{error}{_SEVERAL}")
+    if "follow the end record" in str(error):  # torch loads the file
+        return RuntimeError(str(error))
     minimal = _minimal_file(error, f, weights_only)
     words = None if minimal is None else _words(original, minimal, weights_only, _is_in_memory(f))
     if words is not None:
@@ -178,6 +180,7 @@ _FAULTS: tuple[tuple[str, Callable[..., bytes | None]], ...] = (
     (r"tar archive: member 'storages' is missing", lambda f: _tar(f, "other")),
     (r"tar archive (?:of PyTorch before|that torch)", _tar),
     (r"byte order ", lambda f: _archive(_pickle(b"N"), {"byteorder": b"odd"})),
+    (r"no central directory entry", lambda f: _archive(_pickle(b"N")).replace(b"PK\1\2", b"PK\0\0", 1)),
     (r": zip|the file is truncated: it begins like a zip", _cut),
     (r"element \d+ of a storage of|needs element \d+ of", _outside_of_storage),
     (r"pickle: truncated", lambda f: _archive(b"\x80\x02")),

@@ -112,7 +112,8 @@ def _why_not_ours(call: Call, weights_only: bool, takes_mmap: bool) -> str:
         return "arguments for pickle, under weights_only"
     if call.mmap is not _UNSET and not takes_mmap:
         return "mmap=, which this release does not know"
-    if call.mmap not in (_UNSET, None, False) and not (is_path and context.maps_privately()):
+    maps = context.maps_by_default() if call.mmap in (_UNSET, None) else call.mmap
+    if maps and not (is_path and context.maps_privately()):
         return "mmap=True of something else than a path, or shared"
     if isinstance(call.map_location, bytes):
         return "map_location is bytes, which torch refuses"
