@@ -91,13 +91,12 @@ def size_of(text: int | str) -> int:
     """Return a number of bytes: ``5GB`` is five thousand million, ``5GiB`` a little more."""
     if isinstance(text, int) and not isinstance(text, bool) and text > 0:
         return text
-    text = text.strip() if isinstance(text, str) else text
-    if isinstance(text, str) and text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    found = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
     size = int(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
     if not size:
-        raise ValueError(f"expected a number of bytes or a size such as '5GB', got {text!r}")
+        raise ValueError(
+            f"expected an int of bytes, or a size with its unit such as '5GB' or '5000B', got {text!r}"
+        )
     return size
 
 
