@@ -358,7 +358,7 @@ def test_confinement_of_the_client_holds(place: Place, command: list[str]) -> No
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["there", "gone"])
 @pytest.mark.parametrize("name", ["../program.py", "./.././program.py", "{}/program.py", "{}/./program.py"])
-def test_script_may_be_named_in_any_way_in_a_folder_that_is_gone(
+def test_script_may_be_named_in_any_way_also_in_a_folder_that_is_gone(
     name: str, is_gone: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text("import sys; print(__file__, sys.path[0], sys.argv)")

@@ -329,15 +329,17 @@ def test_damaged_mmap_object_is_reported_while_patched(save: Saver) -> None:
             torch.load(file)
 
 
+# In an entry of the directory: the signature, a size, and the length of the extra field.
+@pytest.mark.parametrize("place", [0, 20, 30], ids=["signature", "size", "extra"])
 @pytest.mark.parametrize("elements", [10, 1000, 5000, 40_000])
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_damaged_directory_is_told_in_the_words_of_torch(
-    elements: int, weights_only: bool, tmp_path: Path
+    elements: int, weights_only: bool, place: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.pt"
     torch.save({"weight": torch.ones(elements)}, path)
     content = bytearray(path.read_bytes())
-    content[content.index(b"PK\1\2")] ^= 0xFF
+    content[content.index(b"PK\1\2") + place] ^= 0xFF
     path.write_bytes(content)
 
     def told() -> tuple[type, str]:
@@ -348,6 +350,21 @@ def test_damaged_directory_is_told_in_the_words_of_torch(
     plain = told()
     with zerocopy.patched():
         assert told() == plain
+
+
+@pytest.mark.parametrize("elements", [10, 1000, 40_000])
+def test_headers_that_disagree_are_named(elements: int, tmp_path: Path) -> None:
+    """Torch loads such a file, so it has no words for it."""
+    path = tmp_path / "m.pt"
+    torch.save({"weight": torch.ones(elements)}, path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\3\4") + 18] ^= 1  # a size
+    path.write_bytes(content)
+    with (
+        zerocopy.patched(),
+        pytest.raises(RuntimeError, match="local header and central directory give different sizes"),
+    ):
+        torch.load(path, weights_only=True)
 
 
 def test_bytes_after_an_archive_are_named(tmp_path: Path) -> None:

@@ -496,7 +496,7 @@ def test_interrupted_call_leaves_later_saves_and_files_alone(
 
 
 class Alarm(Exception):
-    pass
+    """Raised by the handler."""
 
 
 @pytest.mark.parametrize("wait", [True, False], ids=["wait", "background"])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import mmap
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.serialization as _serialization
 
 Argument = TypeVar("Argument")
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _META = ("meta", torch.device("meta"))
@@ -37,8 +39,7 @@ def maps_privately() -> bool:
 
 def maps_by_default() -> bool:
     """Return whether ``torch.utils.serialization.config`` has ``torch.load`` map files without ``mmap=True``."""
-    config = sys.modules.get("torch.utils.serialization.config")
-    return bool(getattr(getattr(config, "load", None), "mmap", False))
+    return bool(getattr(getattr(sys.modules.get(_CONFIG), "load", None), "mmap", False))
 
 
 def why_load_is_special(map_location: Any) -> str:
@@ -84,27 +85,29 @@ def _dispatch_modes() -> int:
     return int(getattr(torch._C, "_get_torch_dispatch_mode", lambda: None)() is not None)  # 1.13
 
 
+def outside_inference_mode(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Return a function that runs outside of inference mode."""
+
+    @functools.wraps(function)
+    def outside(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        if not torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        # Not torch.inference_mode, which is Python: an exception of a signal handler could leave it half entered.
+        guard = torch._C._InferenceMode(False)
+        if hasattr(guard, "__enter__"):
+            with guard:
+                return function(*args, **kwargs)
+        try:  # 1.13: as long as it lives
+            return function(*args, **kwargs)
+        finally:
+            del guard
+
+    return outside
+
+
+@outside_inference_mode
 def ordinarily(function: Callable[[Argument], Result], argument: Argument) -> Result:
     """Return what a function returns where no mode and no transform of ``torch.func`` is active."""
-    return outside_inference_mode(lambda: _without_modes(function, argument))
-
-
-def outside_inference_mode(function: Callable[[], Result]) -> Result:
-    """Return what a function returns outside of inference mode."""
-    if not torch.is_inference_mode_enabled():
-        return function()
-    # Not torch.inference_mode, which is Python: an exception of a signal handler could leave it half entered.
-    guard = torch._C._InferenceMode(False)
-    if hasattr(guard, "__enter__"):
-        with guard:
-            return function()
-    try:  # 1.13: as long as it lives
-        return function()
-    finally:
-        del guard
-
-
-def _without_modes(function: Callable[[Argument], Result], argument: Argument) -> Result:
     modes = function_modes()
     if not (modes or _has_transforms() or _dispatch_modes()):
         return function(argument)

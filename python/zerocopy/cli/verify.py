@@ -47,7 +47,6 @@ _MAX_NAMED = 1000  # damaged records in a report
 _EXAMINED = ("zip", "legacy", "safetensors", "hdf5")
 _NOT_TORCHS = ("safetensors", "hdf5")
 _NOT_COMPARED = "not compared: --compare does not take folders of torch.distributed.checkpoint"
-_UNREADABLE = "no checksum was compared: {}"
 _NO_CHECKSUMS = {"hdf5": "data that are not packed have no checksums in this format"}
 
 
@@ -139,7 +138,7 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
             records = []  # they may overlap
     except (Error, UnpicklingError) as error:
         if container == "zip" and not records:
-            raise reading.Trouble(_UNREADABLE.format(escaped(str(error), _MAX_REASON_LENGTH))) from None
+            raise _unreadable(error) from None
         notes.append(
             f"whose bytes are which storage's was not checked: {escaped(str(error), _MAX_REASON_LENGTH)}"
         )
@@ -173,6 +172,10 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
             notes.append("equal to what torch.load gives, bit for bit")
     kind = facts["container"]
     return Verification(file.path, kind, file.size, sha256, reasons, notes, checked, with_records)
+
+
+def _unreadable(error: Exception, place: str = "") -> reading.Trouble:
+    return reading.Trouble(f"no checksum was compared: {escaped(f'{place}{error}', _MAX_REASON_LENGTH)}")
 
 
 def _check(
@@ -209,7 +212,7 @@ def _examine_archives(
             faults.append(f"{escaped(archive.name)}: {escaped(str(error), _MAX_REASON_LENGTH)}")
         except (Error, UnpicklingError) as error:
             if fault is None and found is None:
-                raise reading.Trouble(_UNREADABLE.format(escaped(str(error), _MAX_REASON_LENGTH))) from None
+                raise _unreadable(error, f"{archive.name}: ") from None
             unchecked.append(f"{escaped(archive.name)}: {escaped(str(error), _MAX_REASON_LENGTH)}")
     sha256, checked = _check(file, records, bools, with_records)
     reasons = [Reason("structure", listed(faults))] if faults else []

@@ -27,6 +27,10 @@ Function = Callable[..., Any]
 # Modules whose functions lie between a program's call and the original.
 _BETWEEN = ("zerocopy.", "torch._dynamo.")
 _SEVERAL = ". Expected one archive: if several archives lie one behind the other, give each a file of its own"
+_DAMAGED_DIRECTORY = (
+    r"no central directory entry|zip central directory: truncated|run into the central directory"
+    r"|zip extra field: truncated|is stored, but has two sizes|has no name"
+)
 _MAX_SIZE = 1 << 17  # bytes of a minimal file
 
 
@@ -38,14 +42,13 @@ def in_torch_words(original: Function, error: Exception, f: Any, weights_only: b
         error
     ):  # where several archives lie in a file, it is not where the last one says
         return RuntimeError(f"{error}{_SEVERAL}")
-    if "follow the end record" in str(error):  # torch loads the file
-        return RuntimeError(str(error))
     minimal = _minimal_file(error, f, weights_only)
     words = None if minimal is None else _words(original, minimal, weights_only, _is_in_memory(f))
     if words is not None:
         return words
     plain = RuntimeError(str(error))
-    return of_weights_only(original, plain) if weights_only else plain
+    is_about_zip = ": zip" in str(error)  # torch opens the archive before weights_only matters
+    return of_weights_only(original, plain) if weights_only and not is_about_zip else plain
 
 
 def of_weights_only(original: Function, error: RuntimeError) -> Exception:
@@ -123,6 +126,10 @@ def _cut(f: Any) -> bytes:
     return b"PK\x03\x04".ljust(min(_size(f), _MAX_SIZE), b"\0")
 
 
+def _with_damaged_directory(f: Any) -> bytes:
+    return _archive(_pickle(b"N")).replace(b"PK\1\2", b"PK\0\0", 1)
+
+
 def _first_name(f: Any) -> bytes | None:
     """Return an archive of one empty record, of the name by which torch takes the first of `f`."""
     with inputs.binary_file(f, inputs.position_of(f)) as file:
@@ -180,8 +187,8 @@ _FAULTS: tuple[tuple[str, Callable[..., bytes | None]], ...] = (
     (r"tar archive: member 'storages' is missing", lambda f: _tar(f, "other")),
     (r"tar archive (?:of PyTorch before|that torch)", _tar),
     (r"byte order ", lambda f: _archive(_pickle(b"N"), {"byteorder": b"odd"})),
-    (r"no central directory entry", lambda f: _archive(_pickle(b"N")).replace(b"PK\1\2", b"PK\0\0", 1)),
-    (r": zip|the file is truncated: it begins like a zip", _cut),
+    (r"the file is truncated", _cut),
+    (_DAMAGED_DIRECTORY, _with_damaged_directory),  # torch loads most archives with other faults
     (r"element \d+ of a storage of|needs element \d+ of", _outside_of_storage),
     (r"pickle: truncated", lambda f: _archive(b"\x80\x02")),
     (r"legacy file: truncated: .* needs (\d+) bytes, (\d+) are left", _cut_legacy),

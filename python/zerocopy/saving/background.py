@@ -189,17 +189,11 @@ def _how_it_ended(status: int | None) -> str:
     return "has ended before it was done"
 
 
+@interrupts.deferred()  # while descriptors, a thread or a process begin that nobody would end
 def begin(
     parts: PickledObject, f: str | os.PathLike[str], alignment: int, checksum: bool, progress: Progress | None
 ) -> Saving | None:
     """Begin to save the parts of an object as they are now; return None for what has to be written to directly."""
-    with interrupts.deferred():  # while descriptors, a thread or a process begin that nobody would end
-        return _begun(parts, f, alignment, checksum, progress)
-
-
-def _begun(
-    parts: PickledObject, f: str | os.PathLike[str], alignment: int, checksum: bool, progress: Progress | None
-) -> Saving | None:
     saving = Saving(os.fspath(f), parts.total, progress)
     try:
         path = path_of_file(f)

@@ -106,7 +106,6 @@ class References:
         self._source = source
         self._stack = contextlib.ExitStack()
         self._mapped: MappedFiles | None = None
-        self._names_results = source is not None
         self.arguments: list[Any] = []
         self._found: dict[int, int] = {}  # the numbers of those, by id
         self.origins: dict[int, Origin] = {}
@@ -130,8 +129,6 @@ class References:
 
     def name_of(self, obj: Any) -> tuple[str, int] | None:
         """Return the name of a result that is what it was, and its number here; None of all other objects."""
-        if not self._names_results:
-            return None
         number = self._found.get(id(obj))
         if number is not None:
             return _results[id(obj)][1], number
@@ -146,7 +143,7 @@ class References:
 
     def name_none(self) -> None:
         """Have all results go by value. Their memory is still known."""
-        self._names_results = False
+        self._source = None
         self.arguments.clear()
         self._found.clear()
 

@@ -34,7 +34,7 @@ State = dict[str, Any]
 # Functions that libraries replace to make modules without memory.
 _OF_MODULES = ("register_parameter", "register_buffer")
 _OF_TORCH = ("empty", "zeros", "ones", "full")
-_DENORMAL = 5e-324
+_DENORMAL = 5e-324  # one flag of the processor decides for torch and for Python whether it counts as zero
 
 
 def why_here() -> str:
@@ -74,8 +74,7 @@ def state() -> State:
             torch.is_deterministic_algorithms_warn_only_enabled(),
         ],
         "matmul": torch.get_float32_matmul_precision(),
-        "flush denormal": _DENORMAL * 1.0
-        == 0.0,  # Python's arithmetic follows the same flag of the processor
+        "flush denormal": _DENORMAL * 1.0 == 0.0,
         "quantized engine": torch.backends.quantized.engine,
         "mkldnn": context.uses_mkldnn(),
         "autocast": _autocast(),

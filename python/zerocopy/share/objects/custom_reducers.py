@@ -19,6 +19,7 @@ what ``torch.compile`` has made           is refused: it is code of the process 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import sys
@@ -78,11 +79,9 @@ def reduced(obj: Any) -> Any:
 def _of_method(method: types.MethodType) -> Any:
     owner, name = method.__self__, method.__func__.__name__
     is_replaced = name in getattr(owner, "__dict__", ()) and not isinstance(owner, type)
-    try:
+    with contextlib.suppress(Exception):  # whatever an attribute raises
         if not is_replaced and getattr(owner, name) == method:
             return NotImplemented
-    except Exception:  # whatever an attribute raises
-        pass
     return _bound, (method.__func__, owner)
 
 
@@ -96,11 +95,7 @@ def _of_weak_reference(reference: weakref.ref[Any]) -> Any:
 
 
 def _dead_reference() -> weakref.ref[Any]:
-    return weakref.ref(_Gone())
-
-
-class _Gone:
-    """What a weak reference referred to that has no referent any more."""
+    return weakref.ref(set())
 
 
 def _of_proxy(proxy: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Pickles functions that are defined within functions of a module, with what they refer to.
+"""Pickles functions of modules that have no name by which another process could import them.
 
-Such a function has no name by which another process could import it. Its code goes by value, its globals are the
-module's, and the variables that it shares with other functions, its defaults and its attributes are objects of the
-pickle like all others: a hook that refers to its model refers to it afterwards, too.
+They are defined within functions, or another function has their name (``functools.wraps``). The code goes by value.
+The globals are the module's. The variables that a function shares with others, its defaults and its attributes are
+objects of the pickle like all others: a hook that refers to its model refers to it afterwards, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def reduced(obj: Any) -> Any:
 
 
 def is_nested(obj: Any) -> bool:
-    """Return whether something is a function that is defined within one of a module that can be imported."""
+    """Return whether something is a function of a module that can be imported, and has no name there."""
     if isinstance(obj, functools._lru_cache_wrapper):
         return not is_found(obj) and is_nested(obj.__wrapped__)
     if type(obj) is not types.FunctionType or is_found(obj):

@@ -121,6 +121,7 @@ _NO_BUFFERS = pickle.dumps(([], []), protocol=2)
 Resolve = Callable[[Any], Any]
 
 
+@context.outside_inference_mode  # tensors that were made in that mode say so
 def build(
     archive: _C.Archive,
     skeleton: bytes | None,
@@ -143,18 +144,6 @@ def build(
     resident : callable, optional
         Returns the transfer of tensors, instead of the usual one. Called if there are tensors.
     """
-    # Tensors of a result that were made in inference mode say so.
-    return context.outside_inference_mode(lambda: _build(archive, skeleton, arguments, resolve, resident))
-
-
-@collector_paused
-def _build(
-    archive: _C.Archive,
-    skeleton: bytes | None,
-    arguments: Sequence[Any],
-    resolve: Resolve,
-    resident: Callable[[], Any] | None,
-) -> Any:
     if skeleton is None:
         return buffers_of(archive, _USUAL if resident is None else _USUAL._replace(transfer=resident()))
     if resident is None:
@@ -165,6 +154,14 @@ def _build(
         if len(here) < len(buffers):
             there, _ = buffers_of(archive, _USUAL._replace(transfer=resident()))
             buffers = [buffers[i] if i in here else buffer for i, buffer in enumerate(there)]
+    return _built(skeleton, buffers, notes, arguments, resolve)
+
+
+@collector_paused
+def _built(
+    skeleton: bytes, buffers: list[Any], notes: list[Any], arguments: Sequence[Any], resolve: Resolve
+) -> Any:
+    """Return the object of a skeleton. Puts into `buffers` what the notes say."""
     of_skeleton = []
     for number, kind, *details in notes:
         if kind == "argument":

@@ -136,16 +136,12 @@ class _SkeletonPickler(pickle.Pickler):
         found = custom_reducers.reduced(obj)
         if found is not NotImplemented:
             return found
-        if self._is_for_dill(obj):
+        has_no_name = by_value.is_nameless(obj) or nested_functions.is_nested(obj)
+        if has_no_name and (self._buffers.is_call or by_value.refers_to_objects(obj)):
             # All of it by dill: the class of an argument has to be the one that the function knows, and what a hook
             # refers to the one that is in the model.
             raise pickle.PicklingError(by_value.why_nameless(obj))
         return by_value.reduced(obj)
-
-    def _is_for_dill(self, obj: Any) -> bool:
-        if self._buffers.is_call:
-            return by_value.is_nameless(obj) or nested_functions.is_nested(obj)
-        return by_value.is_nameless(obj) and by_value.refers_to_objects(obj)
 
 
 def _dill_pickler(refusal: Exception) -> Any:
