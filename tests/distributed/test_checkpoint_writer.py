@@ -282,7 +282,7 @@ class TestOneProcess:
         assert all((folder / name).read_bytes() == b"keep" for name in names)
 
     def test_values_in_shards_and_wrong_sizes_are_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="expected a number of bytes or a size"):
+        with pytest.raises(ValueError, match="a size with its unit"):
             zerocopy.distributed.CheckpointWriter(tmp_path, max_shard_size="much")
         require_reports()
         folder = tmp_path / "new"

@@ -26,6 +26,7 @@ import torch
 import zerocopy
 from zerocopy import UnsupportedError, share
 from zerocopy.process import replacements
+from zerocopy.share.client import load_call
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -453,3 +454,21 @@ def test_an_earlier_result_whose_file_was_replaced_goes_by_value(tmp_path: Path)
     assert share.load(summed, earlier) == 2000
     assert share.load(torch.load, path).sum() == 0
     assert share.load(summed, earlier) == 2000
+
+
+def test_result_that_is_computed_between_two_requests_is_not_computed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client is told that there is no result, and asks for a worker when another client's has ended."""
+    computed, others = load_call._computed, list[Any]()
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        others.append(share.load(sharing.filled, 12_345))
+        return computed(*arguments)
+
+    monkeypatch.setattr(load_call, "_computed", late)
+    before = share.status()
+    assert int(share.load(sharing.filled, 12_345).sum()) == int(others[0].sum())
+    after = share.status()
+    assert before is not None and after is not None and after["loaded"] == before["loaded"] + 1

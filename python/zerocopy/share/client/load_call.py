@@ -131,7 +131,7 @@ class _Asking:
         request = messages.Load(call.key, files, namespace, self._is_strict, self._skip)
         answer = exchange.ask(request, timeout=timeout + _GRACE)
         if answer.body.state == "absent":
-            compute = messages.Compute(call.key, call.name, namespace, timeout, sys.executable)
+            compute = messages.Compute(call.key, call.name, namespace, timeout, sys.executable, vars(request))
             answer = _computed(exchange, compute, call, known, self._is_strict)
         return answer
 
@@ -273,10 +273,16 @@ def _resident(where: Residence, entry: str, name: str) -> Message:
     device, key, kind = str(where.device), f"{entry} {where.device}", pickle.dumps(where.kind)
     exchange = Exchange(sockets.path())
     try:
-        answer = exchange.ask(messages.Resident(entry, device, key), timeout=timeout + _GRACE)
+        request = messages.Resident(entry, device, key)
+        answer = exchange.ask(request, timeout=timeout + _GRACE)
         if answer.body.state == "absent":
             compute = messages.Compute(
-                key, f"{name} on {device}", file_identity.namespace(), timeout, sys.executable
+                key,
+                f"{name} on {device}",
+                file_identity.namespace(),
+                timeout,
+                sys.executable,
+                vars(request),
             )
             head = messages.Residence(sys.path, sys.argv, calls.folder(), entry, device, kind)
             answer = _started(exchange, compute, _described(head))

@@ -226,11 +226,10 @@ class Entries:
         is_near : bool
             Whether the client sees the same files by the same paths as this process.
         skip : list of str
-            Ids of results that the client was sent and did not take, the last one at the end.
+            Ids of results that the client was sent and did not take.
         """
         for entry in list(self._entries.get(key, ())):
             if entry.id in skip:
-                entry.hits -= entry.id == skip[-1]  # it was sent, and not taken
                 continue
             if is_near and not entry.conditions.files_hold(known):
                 self.remove(entry)
@@ -239,6 +238,11 @@ class Entries:
             entry.hits += 1
             return entry
         return None
+
+    def note_not_taken(self, key: str, wanted: str) -> None:
+        """Do not count a result that a client was sent as used."""
+        for entry in self._entries.get(key, ()):
+            entry.hits -= entry.id == wanted
 
     def add(self, entry: Entry, checksums: list[tuple[int, int, int]]) -> None:
         """Keep a result, in the place of an older one that differs in its files only."""

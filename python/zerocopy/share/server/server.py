@@ -152,17 +152,20 @@ class Server:
         if not isinstance(request, messages.AskStatus):
             self._last = time.monotonic()
         match request:
-            case messages.Load():
-                self._load(connection, request)
+            case messages.Load() | messages.Resident():
+                if isinstance(request, messages.Load) and request.skip:
+                    self.entries.note_not_taken(request.key, request.skip[-1])
+                if not self._is_answered(connection, request):
+                    connection.send(messages.Answer("absent"))
             case messages.Attach():
                 self.entries.send(connection, request.id)
             case messages.Keep():
                 self.entries.keep_digest(request.id, request.digest)
                 connection.send(messages.Answer("kept"))
-            case messages.Resident():
-                self._send_resident(connection, request)
             case messages.Compute():
-                self._loads.begin(connection, request, descriptors, request.namespace == self._namespace)
+                is_near = request.namespace == self._namespace
+                if not (request.absent and self._is_answered(connection, messages.of_client(request.absent))):
+                    self._loads.begin(connection, request, descriptors, is_near)
             case messages.AskStatus():
                 connection.send(self._status(request.entries))
             case messages.Unload():
@@ -171,27 +174,32 @@ class Server:
                 connection.send(messages.Answer("ending"))
                 self.end()
 
-    def _load(self, connection: Connection, request: messages.Load) -> None:
+    def _is_answered(self, connection: Connection, request: messages.Load | messages.Resident) -> bool:
+        """Answer with what is kept, now or when its worker has ended. Return False if there is neither."""
+        if isinstance(request, messages.Resident):
+            return self._is_resident_answered(connection, request)
         known = {path: None if identity is None else tuple(identity) for path, identity in request.files}
         key, is_near = request.key, request.namespace == self._namespace  # the same files by the same paths
         refusal = self.entries.refusal(key, known) if request.is_strict else None
         if refusal is not None:
             connection.send(refusal.answer)
-            return
+            return True
         entry = self.entries.find(key, known, is_near, request.skip)
-        if entry is not None:
-            connection.send(*entry.answer(with_paths=not is_near), holding=entry)
-        elif not self._loads.join(connection, key, is_near):
-            connection.send(messages.Answer("absent"))
+        if entry is None:
+            return self._loads.join(connection, key, is_near)
+        connection.send(*entry.answer(with_paths=not is_near), holding=entry)
+        return True
 
-    def _send_resident(self, connection: Connection, request: messages.Resident) -> None:
+    def _is_resident_answered(self, connection: Connection, request: messages.Resident) -> bool:
         entry = self.entries.by_id(request.id)
         if entry is None:
             connection.send(messages.Answer("lost"))
-        elif (there := entry.residents().get(request.device)) is not None:
-            connection.send(*there.answer(), holding=there)
-        elif not self._loads.join(connection, request.key, True):
-            connection.send(messages.Answer("absent"))
+            return True
+        there = entry.residents().get(request.device)
+        if there is None:
+            return self._loads.join(connection, request.key, True)
+        connection.send(*there.answer(), holding=there)
+        return True
 
     def _status(self, with_entries: bool) -> messages.Status:
         return messages.Status(
