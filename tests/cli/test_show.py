@@ -272,6 +272,7 @@ def test_show_of_formats_without_pickles_and_of_folders(
         ("step[0]", "step is not a tensor (int): name it without [0]"),
         ("weight[x]", "expected integers, slices"),
         ("weight[::-1]", "expected integers, slices"),
+        (f"weight[::{10**20}]", "expected integers, slices"),
         ("weight[99]", "out of bounds"),
         ("weight[0, 0, 0]", "too many indices"),
     ],
