@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import zerocopy
 from zerocopy.cli import main
 from zerocopy.distributed import shard_plan
 
@@ -47,6 +48,15 @@ def test_plan_with_fsdp_reads_every_byte_about_once(path: Path, capsys: pytest.C
     found = planned(capsys, "--ranks", 8, "--tp", 4, path)
     norms = 2 * 32 * 4
     assert sum(rank["nbytes"] for rank in found["ranks"]) == found["bytes"] + 3 * norms
+
+
+def test_missing_shard_is_named(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = path.with_name("shards")
+    zerocopy.convert(path, folder, max_shard_size="1MB")
+    gone = sorted(folder.glob("*-00002-*"))[0]
+    gone.unlink()
+    assert main(["plan", "--ranks", "2", str(folder)]) == 2
+    assert capsys.readouterr().err == f"zerocopy plan: {folder}: {gone}: No such file or directory\n"
 
 
 def test_plan_text_names_ranks_hosts_and_servers(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

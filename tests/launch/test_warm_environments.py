@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import sysconfig
@@ -87,6 +88,44 @@ except ImportError:
         assert environment.run(place, text) == (printed, printed)
         assert place.was_warm, place.reason
     later.unlink()
+
+
+def test_changed_data_and_a_new_module_of_a_package_are_seen(
+    place: Place, environments: list[Environment]
+) -> None:
+    environment = environments[0]
+    package = environment.packages / "package_with_data"
+    package.mkdir()
+    (package / "__init__.py").write_text("""
+import os
+folder = os.path.dirname(__file__)
+with open(os.path.join(folder, "data")) as file:
+    DATA = file.read()
+HAS_FLAG = os.path.exists(os.path.join(folder, "flag"))
+try:
+    from package_with_data.optional import VALUE
+except ImportError:
+    VALUE = None
+""")
+    text = "from package_with_data import DATA, HAS_FLAG, VALUE\nprint(DATA, HAS_FLAG, VALUE)\n"
+    data = package / "data"
+
+    def set_data(value: str) -> None:
+        data.write_text(value)
+        os.utime(data, (1_700_000_000, 1_700_000_000))  # and as many bytes as before
+
+    for change, printed in (
+        (lambda: set_data("one"), "one False None\n"),
+        (lambda: set_data("two"), "two False None\n"),
+        (lambda: (package / "flag").touch(), "two True None\n"),
+        (lambda: (package / "optional.py").write_text("VALUE = 3\n"), "two True 3\n"),
+    ):
+        change()
+        assert environment.run(place, text) == (printed, printed)
+        place.wait()
+        assert environment.run(place, text) == (printed, printed)
+        assert place.was_warm, place.reason
+    shutil.rmtree(package)
 
 
 # Fork servers never ask for devices, so a program may choose them. Workers of a DataLoader are forked by the program.

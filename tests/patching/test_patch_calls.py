@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import builtins
 import io
 import mmap
 import os
@@ -19,6 +20,7 @@ from conftest import Saver, lies_in_mapping, name_of, saved_bytes
 from equality import assert_same
 
 import zerocopy
+from zerocopy.errors import UnsupportedError
 
 HAS_SAFE_DEFAULT = hasattr(torch.serialization, "_default_to_weights_only")
 TAKES_MMAP = "mmap" in (torch.load.__kwdefaults__ or {})
@@ -155,6 +157,22 @@ def test_text_file(tmp_path: Path) -> None:
     for weights_only in (True, False):
         with path.open() as file:
             check(lambda file=file, weights_only=weights_only: torch.load(file, weights_only=weights_only))
+
+
+@pytest.mark.parametrize("module", [builtins, torch.serialization])
+def test_open_that_the_program_has_replaced_is_used(
+    save: Saver, monkeypatch: pytest.MonkeyPatch, module: Any
+) -> None:
+    here, elsewhere = save([1], "here.pt"), save([2], "elsewhere.pt")
+    real = open
+
+    def redirected(file: Any, *args: Any, **kwargs: Any) -> Any:
+        return real(elsewhere if str(file).endswith("here.pt") else file, *args, **kwargs)
+
+    monkeypatch.setattr(module, "open", redirected, raising=False)
+    assert check(lambda: torch.load(here, weights_only=False))[1] == [2]
+    with pytest.raises(UnsupportedError, match=r"open\(\) is replaced"):
+        zerocopy.share.load(torch.load, here)
 
 
 def test_pickle_module_is_honoured(save: Saver) -> None:

@@ -360,7 +360,7 @@ def test_the_disk_is_full_in_the_background(small_disk: Path, writer: str) -> No
 def test_a_folder_that_vanishes(tmp_path: Path, stopped: StoppedWriters) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    first, later = (zerocopy.save(STATE, folder / "model.pt", wait=False) for _ in range(2))
+    first, later = (zerocopy.save([LARGEST], folder / "model.pt", wait=False) for _ in range(2))
     folder.rmdir()
     stopped.go_on()
     for saving in (first, later):
@@ -377,7 +377,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file(
         monkeypatch.setattr(atomic_file, "os", without_unnamed_files())
     path = tmp_path / "model.pt"
     zerocopy.save({"small": 1}, path)
-    saving = zerocopy.save(STATE, path, wait=False)
+    saving = zerocopy.save([LARGEST], path, wait=False)
     assert len(list(tmp_path.iterdir())) == 1 + has_name
     os.kill(process_of(saving), signal.SIGKILL)
     with pytest.raises(ChildProcessError, match="SIGKILL") as caught:
@@ -585,7 +585,7 @@ def test_progress_is_told(tmp_path: Path, writer: str) -> None:
 
 
 def test_wait_gives_up_in_time(tmp_path: Path, stopped: StoppedWriters) -> None:
-    saving = zerocopy.save(STATE, tmp_path / "model.pt", wait=False)
+    saving = zerocopy.save([LARGEST], tmp_path / "model.pt", wait=False)
     with pytest.raises(TimeoutError, match="bytes are written"):
         saving.wait(0.01)
     assert not saving.done and "of" in repr(saving)
@@ -630,7 +630,7 @@ def test_the_programs_own_waiting_sees_nothing(tmp_path: Path, forked: Child) ->
 def test_the_writer_holds_nothing_of_the_program(tmp_path: Path, stopped: StoppedWriters) -> None:
     """No signal reaches it, and no descriptor whose end others wait for."""
     reading, writing = os.pipe()
-    saving = zerocopy.save(STATE, tmp_path / "model.pt", wait=False)
+    saving = zerocopy.save([LARGEST], tmp_path / "model.pt", wait=False)
     process = process_of(saving)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(process, number)
@@ -639,7 +639,7 @@ def test_the_writer_holds_nothing_of_the_program(tmp_path: Path, stopped: Stoppe
     assert os.read(reading, 1) == b""
     os.close(reading)
     saving.wait()
-    assert_same(stock_load(tmp_path / "model.pt"), STATE)
+    assert_same(stock_load(tmp_path / "model.pt"), [LARGEST])
 
 
 def test_hooks_of_fork_are_not_called(tmp_path: Path, forked: Child) -> None:
@@ -754,7 +754,7 @@ def test_a_program_that_is_killed_has_saved(tmp_path: Path) -> None:
 
 
 def test_the_process_that_writes_is_gone_when_it_has_ended(tmp_path: Path, stopped: StoppedWriters) -> None:
-    saving = zerocopy.save(STATE, tmp_path / "model.pt", wait=False)
+    saving = zerocopy.save([LARGEST], tmp_path / "model.pt", wait=False)
     process = process_of(saving)
     stopped.go_on()
     saving.wait()

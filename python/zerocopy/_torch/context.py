@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _io
+import builtins
 import contextlib
 import functools
 import importlib.util
@@ -53,6 +55,8 @@ def why_load_is_special(map_location: Any) -> str:
         return "meta tensors are wanted"
     if _default_of_loading("get_default_load_endianness") is not None:
         return "a default byte order is set"
+    if builtins.open is not _io.open or hasattr(_serialization, "open"):
+        return "open() is replaced"
     return ""
 
 

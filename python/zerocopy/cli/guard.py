@@ -28,7 +28,11 @@ def guarded(command: str, path: str, action: Callable[[], int]) -> int:
     except output.OutputError:
         raise
     except OSError as error:
-        return _trouble(command, path, error.strerror or type(error).__name__)
+        why = error.strerror or type(error).__name__
+        missing = (
+            error.filename if isinstance(error.filename, str) else path
+        )  # a shard, where `path` is a folder
+        return _trouble(command, path, why if missing == path else f"{missing}: {why}")
     except (reading.Trouble, Error, UnpicklingError, ValueError) as error:
         return _trouble(command, path, str(error))
     except MemoryError:

@@ -15,7 +15,9 @@ from zerocopy.cli.reading import OpenFile, Trouble
 from zerocopy.lazy.indexing import Geometry
 from zerocopy.lazy.opening import open as open_checkpoint
 
-_SLICE = re.compile(r"^(-?\d{1,18})?:(-?\d{1,18})?(?::(\d{1,9})?)?$")  # torch multiplies a step without a check
+_SLICE = re.compile(
+    r"^(-?\d{1,18})?:(-?\d{1,18})?(?::(\d{1,9})?)?$"
+)  # torch multiplies a step without a check
 
 
 def split_name(text: str) -> tuple[str, str]:

@@ -196,7 +196,8 @@ class Files:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
             names.update(line.split(maxsplit=5)[5].rstrip("\n") for line in maps if ".so" in line)
         paths = {name for name in names if isinstance(name, str) and name.startswith("/")} | read
-        # A folder changes when a package is installed, which an import may look for.
+        # A folder changes when a package, or a module of one, is installed: an import may have looked for it.
+        paths.update({os.path.dirname(path) for path in paths})  # noqa: PTH120
         paths.update(path for path in sys.path if os.path.isdir(path))  # noqa: PTH112
         self._known = {path: _state(path) for path in paths}
 
@@ -213,4 +214,5 @@ def _state(path: str) -> tuple[int, ...]:
         found = os.stat(path)  # noqa: PTH116
     except OSError:
         return ()
-    return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev
+    # The change time is the one that no program sets.
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev
