@@ -187,9 +187,7 @@ void* storage_of(PyObject* storage) {
 }
 
 void drop(PyObject* object) {
-  if (interpreter_is_ending()) return;
-  const GilTaken gil;
-  Py_DECREF(object);
+  release_with_gil([object] { Py_DECREF(object); });
 }
 
 void storage_release(void* storage) {
@@ -255,14 +253,14 @@ void* weak_of(void* storage) {
 }
 
 void weak_release(void* weak) {
-  if (interpreter_is_ending()) return;
-  const GilTaken gil;
-  const auto number = py::reinterpret_steal<py::object>(static_cast<PyObject*>(weak));
-  try {
-    functions().release_weak_reference(number);
-  } catch (py::error_already_set& error) {
-    error.discard_as_unraisable(number);
-  }
+  release_with_gil([weak] {
+    const auto number = py::reinterpret_steal<py::object>(static_cast<PyObject*>(weak));
+    try {
+      functions().release_weak_reference(number);
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable(number);
+    }
+  });
 }
 
 void* weak_lock(void* weak) {

@@ -18,9 +18,7 @@ class PythonBuffer final : public Owner {
     if (PyObject_GetBuffer(object, &view_, PyBUF_FULL_RO) != 0) throw py::error_already_set();
   }
   ~PythonBuffer() override {
-    if (interpreter_is_ending()) return;
-    const GilTaken gil;
-    PyBuffer_Release(&view_);
+    release_with_gil([this] { PyBuffer_Release(&view_); });
   }
 
   const Py_buffer& view() const noexcept { return view_; }

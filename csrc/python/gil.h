@@ -1,9 +1,9 @@
 // Releases and takes the GIL, in threads that may outlive the interpreter.
 //
 // Before Python 3.14, a daemon thread that takes the GIL during finalization is ended by
-// pthread_exit, which unwinds the stack like an exception. In pybind11's guards, whose destructors
-// are noexcept, that aborts the process. In these guards it would drop references without the GIL.
-// As in 3.14, such a thread sleeps until the process ends.
+// pthread_exit, which unwinds the stack like an exception. In a noexcept function, such as the
+// destructor of one of pybind11's guards, that aborts the process. In the guards below it would drop
+// references without the GIL. As in 3.14, such a thread sleeps until the process ends.
 #pragma once
 
 #include <Python.h>
@@ -11,10 +11,10 @@
 
 namespace zerocopy {
 
-template <typename Take>
-auto take_gil(Take take) noexcept {
+template <typename Function>
+auto sleep_if_ended(Function function) noexcept {
   try {
-    return take();
+    return function();
   } catch (...) {  // only pthread_exit throws here; catching it by name would bind a null reference
     for (;;) ::pause();
   }
@@ -36,7 +36,7 @@ class GilReleased {
   GilReleased(const GilReleased&) = delete;
   GilReleased& operator=(const GilReleased&) = delete;
   ~GilReleased() {
-    take_gil([this] { PyEval_RestoreThread(state_); });
+    sleep_if_ended([this] { PyEval_RestoreThread(state_); });
   }
 
  private:
@@ -45,7 +45,7 @@ class GilReleased {
 
 class GilTaken {
  public:
-  GilTaken() : state_(take_gil([] { return PyGILState_Ensure(); })) {}
+  GilTaken() : state_(sleep_if_ended([] { return PyGILState_Ensure(); })) {}
   GilTaken(const GilTaken&) = delete;
   GilTaken& operator=(const GilTaken&) = delete;
   ~GilTaken() { PyGILState_Release(state_); }
@@ -53,5 +53,13 @@ class GilTaken {
  private:
   PyGILState_STATE state_;
 };
+
+// Drops Python objects from any thread. An object may take the GIL anew when it is freed: an mmap does.
+template <typename Release>
+void release_with_gil(Release release) noexcept {
+  if (interpreter_is_ending()) return;
+  const GilTaken gil;
+  sleep_if_ended(release);
+}
 
 }  // namespace zerocopy

@@ -20,8 +20,7 @@ class ReadByPython final : public ExternalBytes {
   ReadByPython(const ReadByPython&) = delete;
   ReadByPython& operator=(const ReadByPython&) = delete;
   ~ReadByPython() override {
-    const GilTaken gil;
-    call_.release().dec_ref();
+    release_with_gil([this] { call_.release().dec_ref(); });
   }
 
   Region read() const override {

@@ -47,6 +47,21 @@ def work():
 threading.Thread(target=work, daemon=True).start()
 begun.wait()
 """,
+    "daemon-thread-drops-mappings": """
+import mmap
+begun = threading.Event()
+def work():
+    while True:  # an mmap releases the GIL while it is freed
+        zerocopy.untyped_storage(mmap.mmap(-1, 1 << 20))
+        begun.set()
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+begun.wait()
+""",
+    "saves-go-on": """
+for _ in range(20):
+    zerocopy.save(loaded, sys.argv[1] + ".saved", wait=False)
+""",
     "thread-local": """
 local = threading.local()
 local.loaded = loaded, mine
@@ -80,6 +95,15 @@ def test_saved_at_exit(save: Saver, child: Child) -> None:
     done = child(BEGIN + "import atexit\natexit.register(zerocopy.save, loaded, sys.argv[1])\n", path, "safe")
     assert (done.returncode, done.stderr) == (0, "")
     assert torch.equal(torch.load(path)["weight"], torch.arange(500_000.0))
+
+
+@pytest.mark.parametrize("call", ["zerocopy.save(loaded, path)", "zerocopy.convert(sys.argv[1], path)"])
+def test_saved_for_the_first_time_by_atexit(save: Saver, child: Child, call: str) -> None:
+    path = save({"weight": torch.arange(500_000.0)})
+    ending = f"path = sys.argv[1] + '.saved.pt'\natexit.register(lambda: {call})\n"
+    done = child(BEGIN + ending, path, "safe")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert torch.equal(torch.load(f"{path}.saved.pt")["weight"], torch.arange(500_000.0))
 
 
 def test_exit_code_is_the_programs_own(save: Saver, child: Child) -> None:

@@ -91,7 +91,8 @@ class _Job:
 
     def _start(self, function: Callable[[], None]) -> None:
         saves_under_way.add(self._target, self)
-        thread = threading.Thread(target=self._run, args=(function,), name="zerocopy-save", daemon=True)
+        # No daemon: Python waits for its end, and not only for that of the save.
+        thread = threading.Thread(target=self._run, args=(function,), name="zerocopy-save", daemon=False)
         try:
             thread.start()
         except RuntimeError:  # no threads any more: the program is ending, or has too many

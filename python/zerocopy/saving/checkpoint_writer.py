@@ -6,8 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 
@@ -16,6 +15,9 @@ from zerocopy._core import crc32
 from zerocopy.saving.mapped_files import FileExtent, MappedFiles
 from zerocopy.saving.sink import Sink, Written, unnoticed
 from zerocopy.saving.zip_writer import MAX_ALIGNMENT, SMALLEST_ALIGNMENT, ZipWriter
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 _FILE_FORMAT = b"3\n"
 # From this size on it is worth to ask where a storage lies, and to have a thread compute its checksum.
@@ -55,13 +57,14 @@ class CheckpointWriter:
         # A Writer compares checksums with what storages hold, so it takes them from there.
         self._inherits = regular
         # Does checksums while this thread writes; both leave Python alone meanwhile.
-        self._thread = ThreadPoolExecutor(1, "zerocopy-checksum")
+        self._thread: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.shutdown()
+        if self._thread is not None:
+            self._thread.shutdown()
 
     def pickle(self, content: bytes) -> None:
         """Write the pickle, and how the storages are laid out."""
@@ -135,16 +138,26 @@ class CheckpointWriter:
         if not self._checksum:
             write()
             return 0
-        try:
-            computing = self._thread.submit(checksum)
-        except RuntimeError:  # no threads any more: the program is ending
+        computing = self._begun(checksum)
+        if computing is None:
             write()
             return checksum()
         try:
             write()
         finally:
-            wait([computing])  # what it reads has to stay until then
+            computing.exception()  # waits: what it reads has to stay until then
         return computing.result()
+
+    def _begun(self, checksum: Callable[[], int]) -> Future[int] | None:
+        """Have a thread compute. Return None where threads cannot begin any more, because the program is ending."""
+        try:
+            if self._thread is None:
+                from concurrent.futures import ThreadPoolExecutor  # it cannot be imported then, either
+
+                self._thread = ThreadPoolExecutor(1, "zerocopy-checksum")
+            return self._thread.submit(checksum)
+        except RuntimeError:
+            return None
 
     def _inherited(self, mapped: MappedFiles, place: FileExtent, size: int) -> int:
         """Return the checksum of blocks that another file has too.
