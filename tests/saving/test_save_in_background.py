@@ -33,7 +33,7 @@ from kinds import CATALOG, Kind
 from sharing import wait_until
 
 import zerocopy
-from zerocopy import _torch
+from zerocopy import Saving, _torch
 from zerocopy.saving import atomic_file, snapshot
 from zerocopy.saving.pickled_object import PickledObject
 
@@ -582,6 +582,45 @@ def test_progress_is_told(tmp_path: Path, writer: str) -> None:
     )
     saving.wait()
     assert said == sorted(set(said)) and said[-1] == (total, total) == saving.progress
+
+
+@pytest.mark.parametrize("size", [1000, 8 << 20])
+@pytest.mark.parametrize(
+    "options", [{"dtype": torch.float16}, {"dtype": torch.float32}, {"device": "cpu"}, {}]
+)
+def test_converted_placeholders_are_kept_as_they_were(
+    tmp_path: Path, stopped: StoppedWriters, options: dict[str, Any], size: int
+) -> None:
+    torch.save({"a": torch.ones(size), "b": torch.ones(size)}, tmp_path / "source.pt")
+    state = zerocopy.lazy_load(tmp_path / "source.pt", **options)
+    used = state["b"].materialize()
+    saving = zerocopy.save(state, tmp_path / "model.pt", wait=False)
+    state["a"].zero_()
+    used.zero_()
+    stopped.go_on()
+    saving.wait()
+    assert all(
+        torch.equal(value.float(), torch.ones(size)) for value in stock_load(tmp_path / "model.pt").values()
+    )
+
+
+@pytest.mark.parametrize(
+    "waits", [lambda saving: saving.wait(), lambda saving: zerocopy.save([1], saving.path)]
+)
+def test_progress_that_waits_for_its_own_save_is_an_error(
+    tmp_path: Path, writer: str, waits: Callable[[Saving], None]
+) -> None:
+    begun, found = threading.Event(), []
+
+    def progress(*_: int) -> None:
+        begun.wait()
+        waits(found[0])
+
+    found.append(zerocopy.save(STATE, tmp_path / "model.pt", wait=False, progress=progress))
+    begun.set()
+    with pytest.raises(RuntimeError, match="cannot wait for the save that calls it"):
+        found[0].wait()
+    assert_same(stock_load(tmp_path / "model.pt"), STATE)
 
 
 def test_wait_gives_up_in_time(tmp_path: Path, stopped: StoppedWriters) -> None:

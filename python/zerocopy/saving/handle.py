@@ -56,6 +56,7 @@ class Saving:
         self._process = os.getpid()
         self._total, self._callback = total, progress
         self._last_told: tuple[int, int] | None = None
+        self._teller: int | None = None  # the thread that is calling the program's function
         self.shared_report = mmap.mmap(-1, mmap.PAGESIZE)  # shared with the process that writes
 
     def __repr__(self) -> str:
@@ -99,13 +100,14 @@ class Saving:
         TimeoutError
             The save has not ended by then. It goes on.
         RuntimeError
-            Another process began this save.
+            Another process began this save, or the save's own function `progress` waits.
         OSError
             The operating system refused: no room, no permission, no such folder. The old file is unchanged.
         Exception
             The function `progress` of ``zerocopy.save`` raised it. The file is whole.
         """
         self._require_own()
+        self._require_other_thread()
         if not self._ended.wait(timeout):
             written, total = self.progress
             raise TimeoutError(f"not saved within {timeout} seconds: {written} of {total} bytes are written")
@@ -119,11 +121,16 @@ class Saving:
 
     def join(self) -> None:
         """Wait until the save has ended, well or not."""
+        self._require_other_thread()
         self._ended.wait()
 
     def _require_own(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError(f"a Saving belongs to the process that began it, {self._process}")
+
+    def _require_other_thread(self) -> None:
+        if self._teller == threading.get_ident():
+            raise RuntimeError(f"{self.path}: the function `progress` cannot wait for the save that calls it")
 
     def _log_error(self) -> None:
         if self._error is not None and not self.is_told and os.getpid() == self._process:
@@ -140,10 +147,13 @@ class Saving:
         if (now := self.progress) == self._last_told:
             return
         self._last_told = now
+        self._teller = threading.get_ident()
         try:
             callback(*now)
         except BaseException as error:
             self._callback, self._error = None, error
+        finally:
+            self._teller = None
 
     def end(self, error: BaseException | None) -> None:
         """Note how it ended."""

@@ -63,10 +63,6 @@ class PickledObject(PickleWithStorages):
         self._sources: list[torch.UntypedStorage | Remake] = []
         self.pickle = pickled(obj, self, self._store)
 
-    def is_kept(self, number: int) -> bool:
-        """Whether a storage is the program's; else it is made whenever it is asked for."""
-        return not isinstance(self._sources[number], Remake)
-
     def storage(self, number: int) -> torch.UntypedStorage:
         """Return a storage, which is made now unless it is kept."""
         source = self._sources[number]

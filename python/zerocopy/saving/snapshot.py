@@ -31,7 +31,7 @@ class Storages(NamedTuple):
     whole : list
         All of them, on the CPU.
     own : set of int
-        Nobody else has these: they were made for this save.
+        Nobody else has these: they were copied from a device.
     shared : set of int
         A copy of the process would see what this one writes to them.
     places : dict of int to FileExtent
@@ -80,8 +80,6 @@ def sorted_storages(parts: PickledObject, mapped: MappedFiles) -> Storages:
             found.devices.add(storage.device.type)
             storage, arrived = _torch.begin_copy_to_cpu(storage)
             arrivals.append(arrived)
-            found.own.add(number)
-        elif not parts.is_kept(number):
             found.own.add(number)
         elif mapped.is_shared(storage.data_ptr(), size):
             found.shared.add(number)
