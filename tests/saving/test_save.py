@@ -15,7 +15,7 @@ import pytest
 import strategies
 import torch
 from conftest import Child, Saver, saved_bytes, stock_load
-from equality import assert_same
+from equality import assert_same, pickles_bits, with_bits_applied
 from hypothesis import HealthCheck, given, settings
 from kinds import CATALOG, Kind
 
@@ -56,6 +56,8 @@ def test_every_kind_of_object(kind: Kind) -> None:
     made = kind.make()
     try:
         expected = stock_load(io.BytesIO(saved_bytes(made)))
+        if isinstance(made, torch.Tensor) and (made.is_conj() or made.is_neg()) and not pickles_bits():
+            expected = with_bits_applied(made)
     except Exception as error:
         pytest.skip(f"stock torch of this release cannot: {error}")
     (kind.same or assert_same)(stock_load(io.BytesIO(written(made))), expected)

@@ -12,7 +12,7 @@ import pytest
 import strategies
 import torch
 from conftest import Child, Saver, stock_load
-from equality import assert_same, untyped
+from equality import assert_same, pickles_bits, untyped, with_bits_applied
 from hypothesis import HealthCheck, given, settings
 from kinds import CATALOG, Kind
 
@@ -56,6 +56,8 @@ def test_every_kind_of_object(tmp_path: Path, kind: Kind) -> None:
     try:
         torch.save(made, tmp_path / "stock.pt")
         expected = stock_load(tmp_path / "stock.pt")
+        if isinstance(made, torch.Tensor) and (made.is_conj() or made.is_neg()) and not pickles_bits():
+            expected = with_bits_applied(made)
     except Exception as error:
         pytest.skip(f"stock torch of this release cannot: {error}")
     loaded = written(tmp_path / "early.pt", lambda writer: writer.store_early(made))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import io
 import struct
 import types
 import weakref
@@ -207,3 +208,17 @@ def _quantizer(tensor: torch.Tensor) -> tuple[Any, ...]:
         tensor.q_per_channel_zero_points(),
         tensor.q_per_channel_axis(),
     )
+
+
+def pickles_bits() -> bool:
+    """Return whether this release saves conjugate and negative bits. Those before 2.0 save the values without them."""
+    file = io.BytesIO()
+    torch.save(torch.tensor([1j]).conj(), file)
+    file.seek(0)
+    return bool(torch.load(file) == torch.tensor([-1j]))
+
+
+def with_bits_applied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that has its values without conjugate and negative bits."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return torch.nn.Parameter(plain) if isinstance(tensor, torch.nn.Parameter) else plain

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -291,6 +293,12 @@ def log_usage(function: str) -> None:
 def safe_by_default() -> bool:
     """Return whether torch.load of this release means weights_only=True when it is not told (2.6 and later)."""
     return hasattr(_serialization, "_default_to_weights_only")
+
+
+@functools.cache
+def pickles_bits() -> bool:
+    """Return whether this release pickles a tensor's conjugate and negative bits (2.0 and later)."""
+    return "metadata" in inspect.signature(torch._utils._rebuild_tensor_v2).parameters
 
 
 def release_allow_list() -> dict[str, Any]:

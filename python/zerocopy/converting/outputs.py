@@ -23,7 +23,7 @@ from zerocopy.converting.hdf5_writer import STORAGES, Hdf5Writer, Record
 from zerocopy.converting.inputs import METADATA, Keep, Sources, SourceTensor, listed
 from zerocopy.converting.safetensors_plan import FORMAT, Plan, planned
 from zerocopy.converting.ties import names_by_tensor, tied_names
-from zerocopy.errors import UnsupportedError
+from zerocopy.errors import Error, UnsupportedError
 from zerocopy.lazy.conversion import cast_dtype
 from zerocopy.lazy.tensor_info import TensorInfo
 from zerocopy.loading import inputs
@@ -309,6 +309,12 @@ def _pickled(job: Job, sources: Sources) -> PickleWithStorages:
             f"{inputs.name_of(job.paths[0])}: expected values that pickle can write, found some that are nested "
             "too deep for it: sys.setrecursionlimit allows more"
         ) from None
+    except Error:
+        raise
+    except (RuntimeError, KeyError) as error:  # a kind of tensor that this release cannot save
+        raise UnsupportedError(
+            f"{inputs.name_of(job.paths[0])}: PyTorch {torch.__version__} cannot save this object: {error}"
+        ) from error
 
 
 def _pickled_flat(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from zerocopy.converting.inputs import Sources, listed
-from zerocopy.converting.safetensors_writer import Described, described, is_text
+from zerocopy.converting.safetensors_writer import Described, described, is_text, why_not_a_name
 from zerocopy.converting.ties import overlapping, tied_names
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
@@ -62,9 +62,11 @@ def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
         facts = tensor.facts()
         info, is_dense = facts.info, facts.storage is not None
         why = "overlapping" if name in overlaps else "" if is_dense else _why_not(tensor.read())
-        entry = None if why else described(name, cast_dtype(info.dtype, dtype), info.shape)
+        wanted = cast_dtype(info.dtype, dtype)
+        why = why or why_not_a_name(name)
+        entry = None if why else described(name, wanted, info.shape)
         if entry is None:
-            refused.append(f"{shown(name)} ({why or str(info.dtype).removeprefix('torch.')})")
+            refused.append(f"{shown(name)} ({why or str(wanted).removeprefix('torch.')})")
         else:
             tensors.append(entry)
     refused += [f"{shown(name)} (a tied name that is not Unicode text)" for name in ties if not is_text(name)]

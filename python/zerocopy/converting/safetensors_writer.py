@@ -42,7 +42,7 @@ class Described(NamedTuple):
 def described(name: str, dtype: torch.dtype, shape: torch.Size) -> Described | None:
     """Return what a header says of a tensor; None if it cannot say it."""
     torchs = str(dtype).removeprefix("torch.")
-    if torchs not in DTYPES or name == _RESERVED or not is_text(name):
+    if torchs not in DTYPES or why_not_a_name(name):
         return None
     nbytes = shape.numel() * _torch.element_size(dtype)
     is_packed = torchs == "float4_e2m1fn_x2"  # two numbers an element
@@ -161,6 +161,13 @@ def elements_of(tensor: torch.Tensor) -> memoryview:
     size = _torch.element_size(tensor.dtype)
     first = int(tensor.storage_offset()) * size
     return _torch.bytes_of(_torch.untyped_of(tensor))[first : first + tensor.numel() * size]
+
+
+def why_not_a_name(name: str) -> str:
+    """Return why a file cannot have a tensor of this name, or an empty string."""
+    if name == _RESERVED:
+        return "a name that the format reserves"
+    return "" if is_text(name) else "a name that is not Unicode text"
 
 
 def is_text(value: str) -> bool:

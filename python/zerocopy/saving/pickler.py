@@ -177,7 +177,7 @@ class StoredTensorReplacer:
         known = len(self._made)
         if before is None and isinstance(tensor, NotYetLoadedTensor):
             self._remakes = _remakes(tensor)
-        made._reduced = self.of(real.__reduce_ex__(PROTOCOL))
+        made._reduced = self.of(_applied(real).__reduce_ex__(PROTOCOL))
         self._remakes = before
         while len(self._made) > known:  # objects made for the pickle alone live until this tensor is pickled
             self._made.popitem()
@@ -248,12 +248,23 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if self._examine is not None:
             self._examine(obj)
-        if not (isinstance(obj, NotYetLoadedTensor) and _is_converted(obj)):
-            return NotImplemented
-        if obj._recipe not in self._converted:
-            replacer = StoredTensorReplacer(self._owner, self._store)
-            self._converted[obj._recipe] = replacer.of(obj).__reduce_ex__(PROTOCOL)
-        return self._converted[obj._recipe]
+        if isinstance(obj, NotYetLoadedTensor) and _is_converted(obj):
+            if obj._recipe not in self._converted:
+                replacer = StoredTensorReplacer(self._owner, self._store)
+                self._converted[obj._recipe] = replacer.of(obj).__reduce_ex__(PROTOCOL)
+            return self._converted[obj._recipe]
+        if isinstance(obj, torch.Tensor) and not _torch.pickles_bits():
+            real = real_of(obj) if isinstance(obj, NotYetLoadedTensor) and obj._recipe is not None else obj
+            if (applied := _applied(real)) is not real:
+                return applied.__reduce_ex__(PROTOCOL)
+        return NotImplemented
+
+
+def _applied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that is pickled with its values: releases before 2.0 forget conjugate and negative bits."""
+    if _torch.pickles_bits() or type(tensor) is not torch.Tensor or not (tensor.is_conj() or tensor.is_neg()):
+        return tensor
+    return tensor.detach().resolve_conj().resolve_neg().requires_grad_(tensor.requires_grad)
 
 
 def _dense(placeholder: NotYetLoadedTensor) -> tuple[Any, int | None]:
