@@ -28,6 +28,8 @@ from fork_server import ForkServer
 from ranks import Ranks
 from sanitizer import SANITIZED
 
+from zerocopy.share.conditions import caller
+
 # A shell ignores these signals in background jobs. Programs that the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -111,6 +113,14 @@ def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     if request.session.testsfailed == failed:
         shutil.rmtree(tmp_path, ignore_errors=True)
         tmp_path.mkdir(exist_ok=True)  # no other test gets this name: results are cached by the path
+
+
+@pytest.fixture(autouse=True)
+def settings() -> Iterator[None]:
+    """Fail where a test leaves settings of torch behind: a later test in this process would run under them."""
+    before = caller.state(), caller.extensions(), caller.why_here()
+    yield
+    assert (caller.state(), caller.extensions(), caller.why_here()) == before
 
 
 @pytest.fixture

@@ -169,8 +169,6 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def _quantized() -> Any:
-    engines = torch.backends.quantized.supported_engines
-    torch.backends.quantized.engine = "fbgemm" if "fbgemm" in engines else engines[-1]
     module = torch.nn.Sequential(torch.nn.Linear(3, 4))
     return torch.jit.script(torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}))
 
