@@ -38,7 +38,7 @@ def on_first_use(
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            module = importlib.import_module(f"{package}.{modules[name] or name}")
+            module = _imported(f"{package}.{modules[name] or name}")
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
@@ -51,6 +51,19 @@ def on_first_use(
         return sorted(of_every_module | modules.keys())
 
     return sorted(modules), get, names
+
+
+def _imported(name: str) -> Any:
+    """Import a module. A signal handler that uses the package too waits until the module is whole.
+
+    A program that has not imported torch yet is not made to wait: that takes seconds.
+    """
+    if "torch" not in sys.modules:
+        return importlib.import_module(name)
+    from zerocopy.process import interrupts
+
+    with interrupts.deferred():
+        return importlib.import_module(name)
 
 
 def import_beside_torch(package: str, names: Iterable[str], *modules: str) -> None:

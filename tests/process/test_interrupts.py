@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from conftest import Child
 
 from zerocopy.process import interrupts
 
@@ -58,3 +60,21 @@ def test_parts_may_end_in_another_order_than_they_began() -> None:
             stack.close()
             steps.append("outer")
     assert steps == ["inner", "inner", "outer"]
+
+
+def test_handler_that_saves_while_save_is_imported(tmp_path: Path, child: Child) -> None:
+    code = """
+        import os, signal, sys, torch, zerocopy
+        begun = []
+        def hook(event, arguments):
+            if event == "import" and arguments[0] == "zerocopy.saving.pickler" and not begun:
+                begun.append(True)
+                os.kill(os.getpid(), signal.SIGTERM)
+        sys.addaudithook(hook)
+        signal.signal(signal.SIGTERM, lambda *_: zerocopy.save([2], sys.argv[1] + "/handler.pt"))
+        zerocopy.save([1], sys.argv[1] + "/program.pt")
+        assert begun
+        print(torch.load(sys.argv[1] + "/handler.pt"), torch.load(sys.argv[1] + "/program.pt"))
+    """
+    done = child(code, tmp_path)
+    assert (done.stdout, done.stderr) == ("[2] [1]\n", "")
