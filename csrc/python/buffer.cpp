@@ -2,6 +2,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "python/gil.h"
@@ -27,6 +29,15 @@ class PythonBuffer final : public Owner {
   Py_buffer view_{};
 };
 
+// Whether a format of the struct module has Python objects among its items. Between colons are names.
+bool has_objects(std::string_view format) {
+  bool is_name = false;
+  return std::ranges::any_of(format, [&is_name](char code) {
+    is_name = is_name != (code == ':');
+    return code == 'O' && !is_name;
+  });
+}
+
 }  // namespace
 
 Region region_of_buffer(PyObject* object, Access access) {
@@ -36,6 +47,11 @@ Region region_of_buffer(PyObject* object, Access access) {
   if (PyBuffer_IsContiguous(&view, 'C') == 0) {
     PyErr_SetString(PyExc_BufferError,
                     "the buffer is not C-contiguous; a storage is one run of bytes (copy it first)");
+    throw py::error_already_set();
+  }
+  if (view.format != nullptr && has_objects(view.format)) {
+    PyErr_SetString(PyExc_TypeError,
+                    "the buffer holds Python objects; a write to the storage would end the process");
     throw py::error_already_set();
   }
   if (view.readonly != 0 && access == Access::writable) {

@@ -301,3 +301,18 @@ def test_show_of_a_tensor_that_repeats_its_elements_has_no_statistics(
     shown = capsys.readouterr()
     assert "about 1099511627776 times" in shown.err and "tensor([1., 1., 1.," in shown.out
     assert main(["show", path, "few"]) == 0 and "3 elements" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("layout", ["csr", "csc"])
+@pytest.mark.parametrize("index", ["0:2", "...,None"])
+def test_part_of_a_compressed_sparse_tensor(
+    save: Saver, capsys: pytest.CaptureFixture[str], layout: str, index: str
+) -> None:
+    make = getattr(torch.Tensor, f"to_sparse_{layout}")
+    try:
+        path = save({"v": make(torch.eye(4))})
+    except RuntimeError as error:
+        pytest.skip(f"stock torch of this release cannot: {error}")
+    assert main(["show", "--json", str(path), f"v[{index}]"]) == 2
+    assert "v is not dense, and has no parts" in capsys.readouterr().err

@@ -197,3 +197,13 @@ def test_untyped_storage_is_not_resizable() -> None:
     with pytest.raises(RuntimeError, match="resiz"):
         storage.resize_(16)
     assert storage.nbytes() == 8
+
+
+@pytest.mark.parametrize("dtype", ["O", "i4,O", [("number", "i4"), ("inner", [("object", "O")])]])
+def test_python_objects_are_no_bytes(dtype: Any) -> None:
+    with pytest.raises(TypeError, match="Python objects"):
+        zerocopy.untyped_storage(np.zeros(3, dtype=dtype))
+
+
+def test_a_field_may_have_any_name() -> None:
+    assert zerocopy.untyped_storage(np.zeros(3, dtype=[("O", "i4"), ("TO", "i4")])).nbytes() == 24

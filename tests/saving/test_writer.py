@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import weakref
 from collections import OrderedDict
 from pathlib import Path
@@ -19,6 +20,7 @@ from kinds import CATALOG, Kind
 import zerocopy
 from zerocopy._core import crc32
 from zerocopy.saving import writer as writing
+from zerocopy.saving.sink import FileSink
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 #: An object in it has a list that is in the dict too: lists are copied, and what is in objects is not looked at.
@@ -322,3 +324,65 @@ def test_copies_from_a_device_are_there_while_they_are_read(
 
     whole, view = written(tmp_path / "model.pt", make)
     assert copies and view.data_ptr() == whole.data_ptr() + 20
+
+
+def test_after_a_tensor_that_was_not_written_whole_nothing_can_be_saved(tmp_path: Path, child: Child) -> None:
+    path = tmp_path / "model.pt"
+    torch.save({"old": 1}, path)
+    code = """
+        import resource, signal, sys, torch, zerocopy
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        with zerocopy.Writer(sys.argv[1]) as writer:
+            first = writer.store_early(torch.ones(1000))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, -1))
+            try:
+                writer.store_early(torch.ones(1_000_000))
+            except OSError as error:
+                print(error.strerror)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+            try:
+                writer.store_early(torch.ones(5))
+            except RuntimeError as error:
+                print(error)
+            writer.save({"first": first})
+    """
+    done = child(code, path)
+    assert (
+        done.stdout == "File too large\nthis file cannot be finished: a tensor was not written to its end\n"
+    )
+    assert "RuntimeError: this file cannot be finished" in done.stderr
+    assert stock_load(path) == {"old": 1} and list(tmp_path.iterdir()) == [path]
+
+
+def test_threads_that_use_one_writer(tmp_path: Path) -> None:
+    stored: dict[int, Any] = {}
+    path = tmp_path / "model.pt"
+    with zerocopy.Writer(path) as writer:
+
+        def store(thread: int) -> None:
+            for number in range(thread * 100, thread * 100 + 20):
+                stored[number] = writer.store_early(torch.full((1000,), float(number)))
+
+        threads = [threading.Thread(target=store, args=(thread,)) for thread in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        writer.save(stored)
+    assert all(torch.equal(tensor, torch.full((1000,), float(n))) for n, tensor in stock_load(path).items())
+    assert len(zerocopy.load(path)) == 80
+
+
+def test_handler_that_stores_while_a_tensor_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = tmp_path / "model.pt", FileSink.write
+    with pytest.raises(RuntimeError, match="not written to its end"), zerocopy.Writer(path) as writer:
+
+        def interrupted(sink: FileSink, data: memoryview, *rest: Any) -> None:
+            monkeypatch.setattr(FileSink, "write", real)
+            writer.store_early(torch.ones(3))
+
+        monkeypatch.setattr(FileSink, "write", interrupted)
+        writer.store_early(torch.ones(1000))
+    assert not path.exists()

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import serialization
 
+from zerocopy.errors import UnsupportedError
+
 #: Globals that ``import torch`` itself registers as safe.
 REGISTERED_BY_TORCH = frozenset(
     {
@@ -102,7 +104,9 @@ def import_all_awaited() -> bool:
 
 def jagged_tensor(arguments: dict[str, Any]) -> torch.Tensor:
     """Return ``NestedTensor(**arguments)``, of checked arguments."""
-    from torch.nested._internal.nested_tensor import NestedTensor  # from 2.1 on
-
+    try:
+        from torch.nested._internal.nested_tensor import NestedTensor
+    except ImportError:  # before 2.1
+        raise UnsupportedError(f"PyTorch {torch.__version__} has no jagged nested tensors") from None
     made: torch.Tensor = NestedTensor(**arguments)
     return made

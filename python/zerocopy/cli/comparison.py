@@ -160,7 +160,12 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 def _reduced(value: Any) -> list[Any]:
     """Return what pickle would write of an object."""
     registered = copyreg.dispatch_table.get(type(value))
-    reduced = registered(value) if registered else value.__reduce_ex__(2)
+    try:
+        reduced = registered(value) if registered else value.__reduce_ex__(2)
+    except RuntimeError as error:  # PyTorch 1.13 loads sparse layouts that it cannot save
+        raise Trouble(
+            f"PyTorch {torch.__version__} cannot compare a {type(value).__name__}: {error}"
+        ) from None
     if isinstance(reduced, str):  # a global
         return [reduced]
     function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]

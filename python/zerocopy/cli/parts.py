@@ -12,6 +12,7 @@ from zerocopy import _torch
 from zerocopy.cli.contents import Entry
 from zerocopy.cli.plain_side import is_big_endian
 from zerocopy.cli.reading import OpenFile, Trouble
+from zerocopy.errors import Error
 from zerocopy.lazy.indexing import Geometry
 from zerocopy.lazy.opening import open as open_checkpoint
 
@@ -64,7 +65,9 @@ def read_part(path: str, entry: Entry, index: tuple[Any, ...]) -> torch.Tensor:
             if index == (...,):
                 return checkpoint.get_tensor(entry.name)
             return checkpoint.get_slice(entry.name)[index]
-    except NotImplementedError:
+    except Error:
+        raise
+    except RuntimeError:  # of torch, about a sparse or nested tensor
         raise Trouble(f"{entry.name} is not dense, and has no parts: name it without brackets") from None
     except (IndexError, TypeError) as error:
         raise Trouble(f"{entry.name}: {error}") from None

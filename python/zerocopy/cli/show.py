@@ -228,7 +228,9 @@ def _json_of(
         "file": entry.file,
         "offset": entry.offset,
         "slice": index_text or None,
-        "shown_shape": list(part.shape),
+        "shown_shape": [
+            size if isinstance(size, int) else -1 for size in part.shape
+        ],  # nested: no one number
         "statistics": None if found is None else statistics.as_json(found),
         "values": _values_of(part),
     }

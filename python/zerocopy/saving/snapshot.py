@@ -164,6 +164,9 @@ class _Arena:
 
 
 def _private_memory() -> int:
-    """Return the bytes of this process in memory that do not belong to a file."""
-    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text(encoding="utf-8").split())
+    """Return the bytes of this process in memory that do not belong to a file; 0 if the system does not say it now."""
+    try:
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text(encoding="utf-8").split())
+    except OSError:  # no /proc, or no descriptor left
+        return 0
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -26,7 +27,8 @@ class Writer:
 
     :meth:`store_early` writes tensors at once, and returns stand-ins for them. :meth:`save` writes the object that
     holds the stand-ins. ``torch.load`` reads the file. As with ``zerocopy.save``, the file gets its name at the end of
-    the block: if anything goes wrong, or nothing was saved, the old file stays.
+    the block: if anything goes wrong, or nothing was saved, the old file stays. Threads that use one Writer wait for
+    each other.
 
     Parameters
     ----------
@@ -56,6 +58,7 @@ class Writer:
     def __init__(self, path: str | os.PathLike[str], alignment: int = 64) -> None:
         self._path, self._alignment = path_of_file(path), checked_alignment(alignment)
         self._block = contextlib.ExitStack()
+        self._lock = threading.RLock()
         self._records: CheckpointWriter | None = None
         self._is_saved = False
         self._known: dict[Any, _Known] = {}
@@ -99,7 +102,8 @@ class Writer:
         Raises
         ------
         RuntimeError
-            Outside of the ``with`` block, after :meth:`save`, or for tensors of several dtypes over one storage.
+            Outside of the ``with`` block, after :meth:`save`, or for tensors of several dtypes over one storage. Also
+            after an error or an interrupt while a tensor was being written: such a file cannot be saved any more.
         OSError
             As ``zerocopy.save``.
         """
@@ -117,7 +121,8 @@ class Writer:
         Raises
         ------
         RuntimeError
-            Outside of the ``with`` block, at a second call, or for tensors of several dtypes over one storage.
+            Outside of the ``with`` block, at a second call, for tensors of several dtypes over one storage, or after an
+            error while a tensor was being written.
         OSError
             As ``zerocopy.save``.
         Exception
@@ -133,8 +138,8 @@ class Writer:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Store]:
         """Give what writes a storage and returns its key."""
-        records = self._open_records()
-        with MappedFiles() as mapped:
+        with self._lock, MappedFiles() as mapped:
+            records = self._open_records()
             yield lambda storage, remake: self._key_of(records, storage, remake, mapped)
 
     def _open_records(self) -> CheckpointWriter:

@@ -51,6 +51,7 @@ class ZipWriter:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+        self._is_whole = True  # what was written so far ends with a whole record
         self.entries: list[Entry] = []
 
     def write(self, name: str, content: bytes) -> None:
@@ -63,7 +64,15 @@ class ZipWriter:
         self.add(name, len(content), put)
 
     def add(self, name: str, size: int, content: Content, alignment: int = SMALLEST_ALIGNMENT) -> None:
-        """Add a record; `content` is called when the place of its first byte has been reached."""
+        """Add a record; `content` is called when the place of its first byte has been reached.
+
+        Raises
+        ------
+        RuntimeError
+            An earlier record was not written to its end, or still is being written.
+        """
+        self._require_whole()
+        self._is_whole = False
         name = f"{ROOT}/{name}"
         self._pad(name, size, alignment)
         at = self._sink.position
@@ -74,14 +83,20 @@ class ZipWriter:
             kind = _WIDE_DESCRIPTOR if _is_wide(size, at) else _DESCRIPTOR
             self._put(kind.pack(0x08074B50, crc, size, size))
         self.entries.append(Entry(name, at, size, crc, flags))
+        self._is_whole = True
 
     def finish(self) -> None:
         """Write the directory."""
+        self._require_whole()
         at = self._sink.position
         self._put(directory(self.entries))
         size = self._sink.position - at
         self._put(wide_end(len(self.entries), size, at))
         self._put(end(len(self.entries), size, at))
+
+    def _require_whole(self) -> None:
+        if not self._is_whole:
+            raise RuntimeError("this file cannot be finished: a tensor was not written to its end")
 
     def _pad(self, name: str, size: int, alignment: int) -> None:
         """Make the room that an extra field cannot fill: by records of zeros, which no pickle speaks of."""
