@@ -41,7 +41,8 @@ def seeds() -> dict[str, bytes]:
     about = {"namespace": [1, 2, 3], "is_strict": False}
     known = [["/tmp/x", [1, 2, 3, 4, 5]], ["/tmp/y", None]]
     load = _request("load", key="k" * 40, files=known, skip=["0123456789abcdef"], **about)
-    compute = {"key": "c" * 40, "files": [], "name": "a.b", "python": "/nowhere", "timeout": 2.0, **about}
+    absent = {"op": "load", "key": "c" * 40, "files": [], "skip": [], **about}
+    compute = {"absent": absent, "namespace": [1, 2, 3], "name": "a.b", "python": "/nowhere", "timeout": 2.0}
     requests = {
         "load": b"\0" + load,
         "status": b"\0" + _request("status", entries=True),

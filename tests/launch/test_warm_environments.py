@@ -97,11 +97,13 @@ def test_changed_data_and_a_new_module_of_a_package_are_seen(
     package = environment.packages / "package_with_data"
     package.mkdir()
     (package / "__init__.py").write_text("""
-import os
+import contextlib, os
 folder = os.path.dirname(__file__)
 with open(os.path.join(folder, "data")) as file:
     DATA = file.read()
 HAS_FLAG = os.path.exists(os.path.join(folder, "flag"))
+with contextlib.suppress(FileNotFoundError):
+    open("settings")  # in the current folder, where programs write
 try:
     from package_with_data.optional import VALUE
 except ImportError:
@@ -123,6 +125,7 @@ except ImportError:
         change()
         assert environment.run(place, text) == (printed, printed)
         place.wait()
+        (place.folder / f"written{time.monotonic_ns()}").touch()
         assert environment.run(place, text) == (printed, printed)
         assert place.was_warm, place.reason
     shutil.rmtree(package)

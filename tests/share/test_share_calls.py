@@ -459,7 +459,7 @@ def test_an_earlier_result_whose_file_was_replaced_goes_by_value(tmp_path: Path)
 def test_result_that_is_computed_between_two_requests_is_not_computed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client is told that there is no result, and asks for a worker when another client's has ended."""
+    """Another client's worker computes the result after the server has said that there is none."""
     computed, others = load_call._computed, list[Any]()
 
     def late(*arguments: Any) -> Any:

@@ -321,8 +321,13 @@ GARBAGE: list[bytes] = [
             sharing.load_request(key=5, skip=7, files=[[1]]),
             sharing.load_request("k", files="x"),
             sharing.load_request("k", namespace=5, skip=[[]]),
-            sharing.request("compute", key="k", namespace=[]),
-            sharing.request("compute", key="k", namespace=[], name="n", python="/nowhere", timeout=1),
+            sharing.request("compute", absent={}, namespace=[]),
+            *(
+                sharing.request(
+                    "compute", absent=absent, namespace=[], name="n", python="/nowhere", timeout=1
+                )
+                for absent in ({}, 5, {"op": "unload", "key": "k"}, sharing.load_request("k"))
+            ),
             sharing.request("attach", id=[]),
             sharing.request("unload", key=[]),
             {"body": "memory"},
@@ -426,7 +431,7 @@ def test_a_client_that_dies_between_any_two_messages(server: Path, tmp_path: Pat
         connection = sharing.connected(server)
         load = sharing.load_request(f"{steps:040}")
         frame = frames.encode(load)
-        compute = load | {"op": "compute", "name": "nothing", "python": sys.executable}
+        compute = load | {"op": "compute", "absent": load, "name": "nothing", "python": sys.executable}
         compute |= {"timeout": 20, "descriptors": 3}
         sealed = [sealed_memory.sealed("test", [b"no call"]) for _ in range(3)]
         if steps >= 1:

@@ -67,7 +67,9 @@ def read_part(path: str, entry: Entry, index: tuple[Any, ...]) -> torch.Tensor:
             return checkpoint.get_slice(entry.name)[index]
     except Error:
         raise
-    except RuntimeError:  # of torch, about a sparse or nested tensor
+    except RuntimeError as error:
+        if entry.stride is not None:
+            raise Trouble(f"{entry.name}: {error}") from None
         raise Trouble(f"{entry.name} is not dense, and has no parts: name it without brackets") from None
     except (IndexError, TypeError) as error:
         raise Trouble(f"{entry.name}: {error}") from None

@@ -195,9 +195,10 @@ class Files:
         names = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
             names.update(line.split(maxsplit=5)[5].rstrip("\n") for line in maps if ".so" in line)
-        paths = {name for name in names if isinstance(name, str) and name.startswith("/")} | read
+        modules = {name for name in names if isinstance(name, str) and name.startswith("/")}
         # A folder changes when a package, or a module of one, is installed: an import may have looked for it.
-        paths.update({os.path.dirname(path) for path in paths})  # noqa: PTH120
+        # The folders of other files that were read are the program's own, and change while it works.
+        paths = modules | read | {os.path.dirname(path) for path in modules}  # noqa: PTH120
         paths.update(path for path in sys.path if os.path.isdir(path))  # noqa: PTH112
         self._known = {path: _state(path) for path in paths}
 

@@ -131,7 +131,7 @@ class _Asking:
         request = messages.Load(call.key, files, namespace, self._is_strict, self._skip)
         answer = exchange.ask(request, timeout=timeout + _GRACE)
         if answer.body.state == "absent":
-            compute = messages.Compute(call.key, call.name, namespace, timeout, sys.executable, vars(request))
+            compute = messages.Compute(vars(request), call.name, namespace, timeout, sys.executable)
             answer = _computed(exchange, compute, call, known, self._is_strict)
         return answer
 
@@ -276,13 +276,9 @@ def _resident(where: Residence, entry: str, name: str) -> Message:
         request = messages.Resident(entry, device, key)
         answer = exchange.ask(request, timeout=timeout + _GRACE)
         if answer.body.state == "absent":
+            namespace = file_identity.namespace()
             compute = messages.Compute(
-                key,
-                f"{name} on {device}",
-                file_identity.namespace(),
-                timeout,
-                sys.executable,
-                vars(request),
+                vars(request), f"{name} on {device}", namespace, timeout, sys.executable
             )
             head = messages.Residence(sys.path, sys.argv, calls.folder(), entry, device, kind)
             answer = _started(exchange, compute, _described(head))

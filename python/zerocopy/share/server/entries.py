@@ -239,10 +239,10 @@ class Entries:
             return entry
         return None
 
-    def note_not_taken(self, key: str, wanted: str) -> None:
-        """Do not count a result that a client was sent as used."""
+    def note_not_taken(self, key: str, entry_id: str) -> None:
+        """Take back the count of one use of a result: a client was sent it, and did not take it."""
         for entry in self._entries.get(key, ()):
-            entry.hits -= entry.id == wanted
+            entry.hits -= entry.id == entry_id
 
     def add(self, entry: Entry, checksums: list[tuple[int, int, int]]) -> None:
         """Keep a result, in the place of an older one that differs in its files only."""

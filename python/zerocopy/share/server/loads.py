@@ -84,20 +84,25 @@ class Loads:
             load.waiting.pop(connection, None)
 
     def begin(
-        self, connection: Connection, request: messages.Compute, descriptors: list[int], is_near: bool
+        self,
+        connection: Connection,
+        key: str,
+        request: messages.Compute,
+        descriptors: list[int],
+        is_near: bool,
     ) -> None:
-        """Start a loader, unless one for the same is running."""
-        if self.join(connection, request.key, is_near):
-            return
+        """Start a loader. There must be none for that key."""
         try:
-            load = self._start(connection, request, descriptors, is_near)
+            load = self._start(connection, key, request, descriptors, is_near)
         except (OSError, FrameError, subprocess.SubprocessError) as error:
             connection.send(messages.Declined(f"no loader could be started: {error}"))
         else:
             self._loads[load.key] = load
 
-    def _start(self, client: Connection, request: messages.Compute, call: list[int], is_near: bool) -> Load:
-        key, name, timeout = str(request.key), str(request.name), float(request.timeout)
+    def _start(
+        self, client: Connection, key: str, request: messages.Compute, call: list[int], is_near: bool
+    ) -> Load:
+        name, timeout = str(request.name), float(request.timeout)
         fork_server = self._fork_server_for(str(request.python), sealed_memory.content(call[1]))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         reading, writing = os.pipe2(os.O_CLOEXEC)

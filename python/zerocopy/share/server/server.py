@@ -155,7 +155,7 @@ class Server:
             case messages.Load() | messages.Resident():
                 if isinstance(request, messages.Load) and request.skip:
                     self.entries.note_not_taken(request.key, request.skip[-1])
-                if not self._is_answered(connection, request):
+                if not self._try_to_answer(connection, request):
                     connection.send(messages.Answer("absent"))
             case messages.Attach():
                 self.entries.send(connection, request.id)
@@ -163,9 +163,9 @@ class Server:
                 self.entries.keep_digest(request.id, request.digest)
                 connection.send(messages.Answer("kept"))
             case messages.Compute():
-                is_near = request.namespace == self._namespace
-                if not (request.absent and self._is_answered(connection, messages.of_client(request.absent))):
-                    self._loads.begin(connection, request, descriptors, is_near)
+                absent, is_near = messages.of_client(request.absent), request.namespace == self._namespace
+                if not self._try_to_answer(connection, absent):
+                    self._loads.begin(connection, absent.key, request, descriptors, is_near)
             case messages.AskStatus():
                 connection.send(self._status(request.entries))
             case messages.Unload():
@@ -174,10 +174,10 @@ class Server:
                 connection.send(messages.Answer("ending"))
                 self.end()
 
-    def _is_answered(self, connection: Connection, request: messages.Load | messages.Resident) -> bool:
-        """Answer with what is kept, now or when its worker has ended. Return False if there is neither."""
+    def _try_to_answer(self, connection: Connection, request: messages.Load | messages.Resident) -> bool:
+        """Send the result, or have the client wait for the worker that computes it. False if neither is there."""
         if isinstance(request, messages.Resident):
-            return self._is_resident_answered(connection, request)
+            return self._try_to_send_resident(connection, request)
         known = {path: None if identity is None else tuple(identity) for path, identity in request.files}
         key, is_near = request.key, request.namespace == self._namespace  # the same files by the same paths
         refusal = self.entries.refusal(key, known) if request.is_strict else None
@@ -190,7 +190,7 @@ class Server:
         connection.send(*entry.answer(with_paths=not is_near), holding=entry)
         return True
 
-    def _is_resident_answered(self, connection: Connection, request: messages.Resident) -> bool:
+    def _try_to_send_resident(self, connection: Connection, request: messages.Resident) -> bool:
         entry = self.entries.by_id(request.id)
         if entry is None:
             connection.send(messages.Answer("lost"))

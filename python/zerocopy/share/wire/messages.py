@@ -33,16 +33,18 @@ class Load:
 class Compute:
     """Asks for a worker. Descriptors: a :class:`Call` or :class:`Residence`, the environment, parts of the call.
 
-    `absent` is the :class:`Load` or :class:`Resident` to which the answer was "absent": another client's worker may
-    have ended since.
+    Attributes
+    ----------
+    absent : dict
+        The body of the :class:`Load` or :class:`Resident` to which the answer was "absent". The server looks again,
+        because another client's worker may have ended since.
     """
 
-    key: str
+    absent: Body
     name: str
     namespace: list[int]
     timeout: float
     python: str
-    absent: Body = dataclasses.field(default_factory=dict)
     op: str = "compute"
 
 
