@@ -45,18 +45,22 @@ Child = Callable[..., subprocess.CompletedProcess[str]]
 
 # Files whose tests take the most time. A worker that began one of them last would work on alone.
 _LONGEST = (
-    "hostile/test_attacks.py",
     "share/test_share_differential.py",
-    "share/test_share_server.py",
+    "cli/test_programs.py",
+    "hostile/test_attacks.py",
     "saving/test_save_in_background.py",
-    "cli/test_run.py",
+    "share/test_share_programs.py",
     "hostile/test_proportion.py",
-    "gds/test_gds.py",
-    "lazy/test_placeholder.py",
-    "project/test_typing.py",
-    "launch/test_warm_programs.py",
+    "share/test_share_server.py",
+    "cli/test_run.py",
     "share/test_share.py",
-    "share/test_share_calls.py",
+    "process/test_hazards_process.py",
+    "share/test_share_mains.py",
+    "launch/test_warm_programs.py",
+    "project/test_examples.py",
+    "cli/test_every_command.py",
+    "distributed/test_checkpoint_reader.py",
+    "project/test_bridge.py",
 )
 
 

@@ -178,6 +178,20 @@ def test_memory_that_ends_anywhere(tmp_path: Path, forked: Child, kind: str) -> 
     assert loaded == "loaded" and refused and set(refused) <= {"ENOMEM", "MemoryError"}
 
 
+def test_memory_that_ends_in_a_filter(tmp_path: Path, forked: Child) -> None:
+    """Libhdf5 says only that the filter failed."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("a", data=torch.rand(1 << 22).numpy(), chunks=(1 << 22,), compression="gzip")
+    code = """
+    for room in (20, 28, 36, 44, 128):
+        limit(resource.RLIMIT_AS, in_use() + (room << 20))
+        print(attempt())
+        limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)
+    """
+    assert outcomes(forked, code, tmp_path / "a.h5") == ["MemoryError"] * 4 + ["loaded"]
+
+
 def test_memory_that_was_used_before(tmp_path: Path, child: Child) -> None:
     """glibc fills what it gives out, and what it takes back: nothing of either is in a tensor."""
     expected = tmp_path / "expected.pt"

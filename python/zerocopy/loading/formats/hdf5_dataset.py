@@ -6,16 +6,21 @@ for either: libhdf5 looks for each chunk of it, of which a small file may claim 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
 
+from zerocopy.errors import FormatError
 from zerocopy.loading.formats.hdf5_stream import Image, faults
 
 _PIECE = 1 << 22
 _MOST_CHUNKS = 1 << 16  # of one read: libhdf5 takes some 100 bytes for each
 _SPARSE = 50  # chunks of which one is written: from here on it takes less time to read each written one
+_FILTER_BUFFERS = (
+    3  # of a chunk's size: what came out of a filter doubles while there is more, beside the chunk
+)
 _MOST_FOUND = 1 << 12  # chunks that are found one by one, where libhdf5 begins at the first each time
 
 Slab = tuple[tuple[int, ...], tuple[int, ...]]  # where a part of an array begins, and its shape
@@ -55,7 +60,7 @@ class DatasetReader:
         """Return all of it."""
         import numpy
 
-        with faults(self._image):
+        with self._faults():
             dataset = self._opened()
             slabs: list[Slab] | None = self._written_chunks(dataset)
             values = numpy.empty(self._shape, self._dtype)
@@ -90,6 +95,18 @@ class DatasetReader:
         else:
             yield from (self._read(dataset, start, count).tobytes() for start, count in slabs)
 
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Also raise MemoryError where there is none for a chunk: libhdf5 may say only that a filter failed."""
+        import numpy
+
+        try:
+            with faults(self._image):
+                yield
+        except FormatError:
+            numpy.empty((_FILTER_BUFFERS, *(self._chunk or ())), self._dtype)
+            raise
+
     def _opened(self) -> Any:
         with faults(self._image):
             return self._h5.h5d.open(self._file.id, self._path)
@@ -98,7 +115,7 @@ class DatasetReader:
         import numpy
 
         values = numpy.empty(count, self._dtype)
-        with faults(self._image):
+        with self._faults():
             if not self.is_written and self._dtype.subdtype is None:
                 values[...] = self._fill(dataset)
                 return values
