@@ -95,8 +95,11 @@ int is_complex(std::int32_t dtype) { return c10::isComplexType(type_of(dtype)) ?
 int is_floating_point(std::int32_t dtype) { return c10::isFloatingType(type_of(dtype)) ? 1 : 0; }
 
 void* storage_over(void* data, std::uint64_t size, void* owner) {
-  return guarded(
-      [&] { return made(c10::DataPtr(data, owner, host.release_owner, c10::DeviceType::CPU), size); });
+  return guarded([&] {
+    // torch refuses to read tensors without an address, such as one whose resizing has failed.
+    void* const begin = size == 0 ? nullptr : data;
+    return made(c10::DataPtr(begin, owner, host.release_owner, c10::DeviceType::CPU), size);
+  });
 }
 
 void release_impl(void* storage) { Impl::reclaim(impl_of(storage)); }

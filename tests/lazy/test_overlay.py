@@ -170,3 +170,21 @@ def test_one_checkpoint_is_itself() -> None:
     content = saved_bytes(BASE)
     merged = zerocopy.overlay(content)
     assert list(merged) == list(zerocopy.open(content)) and merged.path == "<bytes>"
+
+
+def test_what_is_said_of_tensors_in_memory() -> None:
+    whole = torch.arange(12.0).view(3, 4)
+    sparse = torch.eye(3).to_sparse()
+    merged = zerocopy.overlay(
+        {"x": whole, "y": whole[1:], "z": whole.t(), "other": torch.ones(2), "s": sparse}
+    )
+    said = {info.name: (info.stride, info.tied) for info in merged.tensors()}
+    assert said == {
+        "x": ((4, 1), ("y", "z")),
+        "y": ((4, 1), ("x", "z")),
+        "z": ((1, 4), ("x", "y")),
+        "other": ((1,), ()),
+        "s": ((), ()),
+    }
+    assert merged.info("y") == merged.tensors()[1]
+    assert torch.equal(merged.read({"s": ...})["s"].to_dense(), torch.eye(3))

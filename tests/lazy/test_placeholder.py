@@ -305,6 +305,34 @@ def test_the_source_of_a_copy_that_was_changed(path: Path) -> None:
     assert torch.equal(tensor.materialize(), torch.zeros(1000, 2000))
 
 
+@pytest.mark.parametrize(
+    "copy",
+    [
+        torch.Tensor.copy_,
+        torch.ops.aten.copy_,
+        lambda into, tensor: into.copy_(tensor[:1], non_blocking=True),
+        lambda into, tensor: into.copy_(into).copy_(tensor),
+    ],
+    ids=["method", "operator", "broadcast", "twice"],
+)
+@pytest.mark.parametrize("how", ["lazy_load", "open"])
+def test_a_copy_from_one_to_another(save: Saver, how: str, copy: Any) -> None:
+    lazy = getattr(zerocopy, how)(save({"into": torch.zeros(2, 3), "tensor": torch.ones(2, 3)}))
+    into, tensor = lazy["into"], lazy["tensor"]
+    copy(into, tensor)
+    assert torch.equal(into, torch.ones(2, 3)) and torch.equal(lazy["into"], torch.ones(2, 3))
+
+
+def test_operations_on_the_meta_device(save: Saver) -> None:
+    lazy = zerocopy.lazy_load(save({f"{i}": torch.ones(2, 3) for i in range(3)}), device="meta")
+    results = lazy["0"] + 1, lazy["1"][0], torch.nn.Parameter(lazy["2"])
+    assert [(tuple(result.shape), result.device.type) for result in results] == [
+        ((2, 3), "meta"),
+        ((3,), "meta"),
+        ((2, 3), "meta"),
+    ]
+
+
 def test_a_copy_that_autograd_follows(path: Path) -> None:
     parameter = zerocopy.lazy_load(path)["parameter"]
     (torch.zeros(3, 4).copy_(parameter) * 2).sum().backward()

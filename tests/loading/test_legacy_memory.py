@@ -208,6 +208,20 @@ def test_from_cuda(tmp_path: Path, place: Any, weights_only: bool) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("value", [0, 7])
+def test_storage_of_a_callable_holds_what_the_file_has(path: Path, value: int, weights_only: bool) -> None:
+    """torch reads into the storage that the function returns, whichever that is: page-locked, or from a pool."""
+
+    def pool(made: Any, tag: str) -> Any:
+        return type(made)(made.nbytes() if isinstance(made, torch.UntypedStorage) else made.size()).fill_(
+            value
+        )
+
+    loaded = zerocopy.load(path, pool, weights_only=weights_only)
+    assert_same(loaded, stock_load(path, map_location=pool))
+
+
+@BOTH
 def test_callable_is_asked_once_a_storage(weights_only: bool) -> None:
     """torch asks before it has read the data. Here they are there, so that a function may look at them or move them."""
     asked: list[Any] = []

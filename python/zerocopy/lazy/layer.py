@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from zerocopy import _torch
 from zerocopy._native import _C
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.file import LazyFile
@@ -290,11 +291,30 @@ class TensorsLayer:
 
     def info(self, name: str) -> TensorInfo:
         """Return what there is to say of a tensor."""
-        return info_of(name, self.tensor(name))
+        tensor = self.tensor(name)
+        info = info_of(name, tensor)
+        if not _has_storage(tensor):
+            return info
+        over = self._over_storage[_torch.identity(_torch.untyped_of(tensor))]
+        return info._replace(stride=tensor.stride(), tied=over.beside(name))
 
     def infos(self) -> list[TensorInfo]:
         """Return what there is to say of each."""
         return [self.info(name) for name in self._tensors]
+
+    @cached_property
+    def _over_storage(self) -> dict[int, Tied]:
+        """Names of tensors by their storage."""
+        over = defaultdict(list)
+        for name, tensor in self._tensors.items():
+            if _has_storage(tensor):
+                over[_torch.identity(_torch.untyped_of(tensor))].append(name)
+        return {storage: Tied(names) for storage, names in over.items()}
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    """Whether it is a tensor over one storage that is there already."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
 
 
 Layer = FileLayer | TensorsLayer

@@ -13,6 +13,7 @@ from zerocopy import _torch, notebook
 from zerocopy._torch import context
 from zerocopy.display import dtype, shape, size
 from zerocopy.lazy.indexing import is_basic
+from zerocopy.lazy.lending import lent_argument
 from zerocopy.lazy.nested import replaced
 from zerocopy.process import spawning
 
@@ -49,10 +50,6 @@ _LITTLE_METADATA: frozenset[Any] = frozenset(
     [_getter(name) for name in ("shape", "dtype", "device", "ndim", "requires_grad")]
     + [torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.__len__]
 )
-
-#: They read their second argument and do not keep it; module_load (2.3 and later) unless it is told to assign.
-_COPIES = frozenset([torch.Tensor.copy_, torch.ops.aten.copy_, torch.ops.aten.copy_.default])
-_MODULE_LOAD = getattr(torch.Tensor, "module_load", None)
 
 #: A notebook asks every object for these names. To show a placeholder must not load it.
 _NOTEBOOK = ("_repr_", "_ipython_")
@@ -265,7 +262,7 @@ def _kept(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.
     if placeholder._real is None:
         set_own(placeholder, "_real", real)
         set_own(placeholder, "_is_loaded", True)
-        if type(real) is torch.Tensor and placeholder._is_dense:
+        if type(real) is torch.Tensor and placeholder._is_dense and real.device.type != "meta":
             # For what asks neither a class nor the dispatcher, such as `x.data = placeholder`.
             with _torch.without_torch_function():
                 _SET_DATA(placeholder, real)
@@ -274,7 +271,11 @@ def _kept(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.
 
 def _applied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function with real tensors in place of placeholders."""
-    real = _read_once if _only_reads(func, args, kwargs) else _kept
+    lent = lent_argument(func, args, kwargs)
+
+    def real(placeholder: NotYetLoadedTensor) -> torch.Tensor:
+        return _read_once(placeholder) if placeholder is lent else _kept(placeholder)
+
     real_args = replaced(args, NotYetLoadedTensor, real)
     real_kwargs = replaced(kwargs, NotYetLoadedTensor, real)
     first = real_args[0] if real_args else None
@@ -285,16 +286,6 @@ def _applied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _read_once(placeholder: NotYetLoadedTensor) -> torch.Tensor:
     return placeholder if placeholder._recipe is None else real_of(placeholder)
-
-
-def _only_reads(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    if func in _COPIES:
-        copied = args[1] if len(args) > 1 else None
-    elif func is _MODULE_LOAD and func is not None:
-        copied = None if kwargs.get("assign") or args[2:3] == (True,) else args[1]
-    else:
-        return False
-    return isinstance(copied, NotYetLoadedTensor) and not (torch.is_grad_enabled() and copied.requires_grad)
 
 
 def _method_of(cls: type, func: Any) -> Any:

@@ -72,7 +72,8 @@ class Slice:
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         if self._geometry is None or self._part is None:
-            return materialized(self._whole).detach()[index]
+            whole = materialized(self._whole).detach()
+            return whole if index is ... else whole[index]  # torch has no views of sparse tensors
         if is_basic(index):
             return self._converted(self._part(self._geometry.at(index)))
         return self._converted(self._part(self._geometry)[index])

@@ -33,7 +33,8 @@ def policy_of(options: LoadOptions) -> tuple[Allow, Any]:
 
 
 def _load_safely(archive: _C.Archive, options: LoadOptions, allow: Allow, objects: Any) -> Any:
-    return archive.load(allow, staging.destination_of(options.map_location), options.encoding, objects)
+    destination = staging.destination_of(options.map_location, is_legacy=archive.container == "legacy")
+    return archive.load(allow, destination, options.encoding, objects)
 
 
 def refuse_all(names: list[Name]) -> dict[Name, Any]:

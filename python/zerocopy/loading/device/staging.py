@@ -90,10 +90,11 @@ class Destination(NamedTuple):
     transfer: Any = None
 
 
-def destination_of(map_location: Any) -> Destination:
-    """Return the destination for a ``map_location``."""
-    of_each = restoring if callable(map_location) else _torch.restore_function
-    return Destination(*of_each(map_location), transfer_to(map_location))
+def destination_of(map_location: Any, *, is_legacy: bool) -> Destination:
+    """Return the destination of an archive's storages for a ``map_location``."""
+    if callable(map_location):
+        return Destination(*restoring(map_location, is_legacy=is_legacy), transfer_to(map_location))
+    return Destination(*_torch.restore_function(map_location), transfer_to(map_location))
 
 
 def transfer_to(map_location: Any) -> DeviceTransfer | None:
@@ -110,10 +111,14 @@ def stages_all(map_location: Any) -> bool:
     return isinstance(map_location, (str, torch.device)) and str(map_location).split(":")[0] in devices.KINDS
 
 
-def restoring(map_location: Any) -> tuple[_torch.Restore | None, bool]:
-    """Return ``_torch.restore_function(map_location)``, with staging for single storages."""
+def restoring(map_location: Any, *, is_legacy: bool = False) -> tuple[_torch.Restore | None, bool]:
+    """Return ``_torch.restore_function(map_location)``, with staging for single storages.
+
+    Of a legacy file torch reads the bytes into the storage that a function returns, whichever that is.
+    """
     if callable(map_location):
-        return _torch.restore_function(_staged_if_none(map_location))
+        restore, cpu_as_is = _torch.restore_function(_staged_if_none(map_location))
+        return _filling(restore) if is_legacy and restore else restore, cpu_as_is
     restore, cpu_as_is = _torch.restore_function(map_location)
     transfer = transfer_to(map_location)
     if transfer is None:
@@ -126,6 +131,19 @@ def restoring(map_location: Any) -> tuple[_torch.Restore | None, bool]:
         return storage if restore is None else restore(storage, tag)
 
     return restored, cpu_as_is and "cpu" not in devices.KINDS
+
+
+def _filling(restore: _torch.Restore) -> _torch.Restore:
+    """Return `restore`, and have the storage that it returns hold the bytes of the one that it is given."""
+
+    def restored(storage: torch.UntypedStorage, tag: str) -> Any:
+        there = restore(storage, tag)
+        is_other = there.device.type != "meta" and there.data_ptr() != storage.data_ptr()
+        if is_other and there.nbytes() == storage.nbytes():
+            there.copy_(storage)
+        return there
+
+    return restored
 
 
 def _staged_if_none(choose: Callable[..., Any]) -> Callable[..., Any]:

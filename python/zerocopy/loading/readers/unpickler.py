@@ -47,7 +47,8 @@ class StorageUnpicklerMixin(FindClassMixin):
         self.archive: _C.Archive = (
             archive if isinstance(archive, _C.Archive) else inputs.open_archive(archive)
         )
-        self._restore, self._cpu_as_is = staging.restoring(map_location)
+        is_legacy = self.archive.container == "legacy"
+        self._restore, self._cpu_as_is = staging.restoring(map_location, is_legacy=is_legacy)
         self._pickle_args = pickle_args
         self._storages: dict[tuple[str, str], Any] = {}
 
