@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if words[:1] != ["run"]:
             _open_closed_streams()
+            _buffer_output()
         return command(arguments)
     except (KeyboardInterrupt, Exception) as error:
         # Commands handle KeyboardInterrupt, but not while their modules are imported. Exceptions of a program that
@@ -49,6 +51,13 @@ def _open_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
+def _buffer_output() -> None:
+    """Have all that is printed written, or an error raised: without a buffer, Python forgets what one write leaves."""
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        here = sys.stdout
+        sys.stdout = open(here.fileno(), "w", encoding=here.encoding, errors=here.errors, closefd=False)  # noqa: SIM115
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

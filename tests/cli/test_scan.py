@@ -580,6 +580,19 @@ def test_interrupt_and_broken_pipe(tmp_path: Path) -> None:
     assert child.returncode == 141
 
 
+def test_reader_that_goes_while_python_does_not_buffer(save: Saver) -> None:
+    """A write that the pipe takes in part: Python by itself would forget the rest, and succeed."""
+    path = save({f"{i:0100}": torch.ones(1) for i in range(3000)})
+    command = [*ZEROCOPY, "ls", "--json", str(path)]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as child:
+        assert child.stdout and child.stderr
+        child.stdout.read(1 << 12)
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode == 141
+
+
 def test_buffers_that_are_no_bytes() -> None:
     with pytest.raises(TypeError):
         _core.scan("text", 1)

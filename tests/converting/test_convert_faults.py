@@ -83,6 +83,19 @@ def test_failed_conversion_leaves_no_file(save: Saver, tmp_path: Path, name: str
     assert set(tmp_path.iterdir()) == before
 
 
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.h5"])
+def test_records_that_do_not_inflate(save: Saver, tmp_path: Path, name: str) -> None:
+    source = deflated(save({"a": torch.arange(1000.0)}))
+    content = bytearray(source.read_bytes())
+    begin = content.index(b"data/0") + 100
+    content[begin : begin + 40] = b"\xff" * 40
+    source.write_bytes(content)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(zerocopy.FormatError):
+        zerocopy.convert(source, tmp_path / name)
+    assert set(tmp_path.iterdir()) == before
+
+
 def test_a_folder_that_was_there_stays_as_it_was(save: Saver, tmp_path: Path) -> None:
     zerocopy.convert(save(STATE), tmp_path / "out", max_shard_size=2000)
     before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}

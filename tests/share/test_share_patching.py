@@ -182,6 +182,19 @@ def test_call_that_the_server_refuses_goes_to_the_original(
         module.function(1)
 
 
+def test_what_the_original_raises_has_no_context(
+    library: Library, monkeypatch: pytest.MonkeyPatch, asked: list[Any]
+) -> None:
+    def load(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise share.ServerError("gone")
+
+    monkeypatch.setattr(api, "load_strictly", load)
+    share.patch_all(library.config)
+    with pytest.raises(TypeError) as caught:
+        library.module.calls_others()
+    assert caught.value.__context__ is None
+
+
 def test_a_module_imported_later(library: Library, asked: list[Any]) -> None:
     finders = sys.meta_path[:]
     share.patch_all(library.config)

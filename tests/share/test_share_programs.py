@@ -79,6 +79,25 @@ def test_processes_that_a_program_starts(tmp_path: Path, socket: Path) -> None:
     assert (entry["name"], entry["hits"]) == ("torch.serialization.load", 1)
 
 
+def test_a_file_of_the_programs_own_class(tmp_path: Path, socket: Path) -> None:
+    """Only the program has its ``__main__``, and what the load there raises is all that it sees."""
+    (tmp_path / "program.py").write_text(
+        "import sys, traceback, torch\n"
+        "class Own(torch.nn.Linear):\n"
+        "    pass\n"
+        "torch.save(Own(2, 2), 'own.pt')\n"
+        "options = {'weights_only': False} if torch.__version__ >= '2' else {}\n"
+        "print(type(torch.load('own.pt', **options)) is Own)\n"
+        "try:\n"
+        "    torch.load('absent.pt')\n"
+        "except FileNotFoundError as error:\n"
+        "    print(error.__context__)\n"
+    )
+    for _ in range(2):
+        done = process([*RUN, "--share"], "program.py", cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "True\nNone\n", "")
+
+
 def test_verbose_run_counts_results_of_the_model_server(tmp_path: Path, socket: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import sys, torch\nfor path in sys.argv[1:]:\n    torch.load(path)\ntorch.load(open(sys.argv[1], 'rb'))\n"

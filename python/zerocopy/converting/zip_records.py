@@ -35,7 +35,10 @@ class ZipRecord(NamedTuple):
                 raise FormatError(f"record {self.name!r} ends before its end")
             at += len(piece)
             while inflating and piece:
-                inflated = inflating.decompress(piece, min(_PIECE, left + 1))
+                try:
+                    inflated = inflating.decompress(piece, min(_PIECE, left + 1))
+                except zlib.error as error:
+                    raise FormatError(f"record {self.name!r}: {error}") from None
                 left -= len(inflated)
                 if left < 0 or (not inflated and inflating.unconsumed_tail):
                     raise FormatError(f"record {self.name!r} does not inflate to {self.size} bytes")

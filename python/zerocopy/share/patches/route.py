@@ -49,12 +49,14 @@ def call(function: Function, original: Function, args: tuple[Any, ...], kwargs: 
     """
     _here.is_calling = True
     try:
-        return torch_compiler.untraced(api.load_strictly)(function, args, kwargs)
-    except (RunHere, ServerError, UnsupportedError) as error:
-        from zerocopy.share.client.calls import name_of  # which needs torch
+        try:
+            return torch_compiler.untraced(api.load_strictly)(function, args, kwargs)
+        except (RunHere, ServerError, UnsupportedError) as error:
+            from zerocopy.share.client.calls import name_of  # which needs torch
 
-        level = logging.INFO if isinstance(error, RunHere) and error.is_usual else logging.WARNING
-        log.log(level, "%s is called here, not by the model server: %s", name_of(function), error)
+            level = logging.INFO if isinstance(error, RunHere) and error.is_usual else logging.WARNING
+            log.log(level, "%s is called here, not by the model server: %s", name_of(function), error)
+        # Not in the handler: what the original raises would have our exception as its context.
         return original(*args, **kwargs)
     finally:
         _here.is_calling = False

@@ -62,11 +62,13 @@ def compute(connection: socket.socket, info: messages.Call, descriptors: Sequenc
                 result = function(*args, **dict(kwargs))
         except AttributeError as error:
             # Unpickling says this of a class of the program: the loader's __main__ is another module.
-            if str(error).endswith(f" on {sys.modules['__main__']!r}"):
-                raise ServerError(
-                    f"the call needs the program's own __main__, which a loader does not have: {error}"
-                ) from error
-            raise
+            if not str(error).endswith(f" on {sys.modules['__main__']!r}"):
+                raise
+            why = f"the call needs the program's own __main__, which a loader does not have: {error}"
+            if not info.is_strict:
+                raise ServerError(why) from error
+            session.refuse("moved", why, reading)
+            return
     if info.is_strict and use.names:
         session.refuse("moved", f"it uses random numbers ({', '.join(use.names)})", reading)
         return
