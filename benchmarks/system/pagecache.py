@@ -17,7 +17,7 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
-_ATTEMPTS = 20  # to drop a file
+_ATTEMPTS = 500  # to drop a file: what the kernel still reads ahead stays until it is read
 
 
 def warm(path: Path) -> None:

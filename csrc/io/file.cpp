@@ -5,8 +5,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 namespace zerocopy {
 namespace {
@@ -21,6 +23,10 @@ Version version_of(const struct stat& status) {
           .modified = nanoseconds(status.st_mtim),
           .changed = nanoseconds(status.st_ctim)};
 }
+
+// Reading what lies between two ranges takes no longer than a request for each: so far apart.
+constexpr std::uint64_t kClose = std::uint64_t{32} << 10U;
+constexpr std::size_t kPart = std::size_t{128} << 10U;
 
 bool has_same_bytes(const Version& then, const Version& now) {
   if (now.size != then.size || now.modified != then.modified) return false;
@@ -104,9 +110,26 @@ void File::expect(std::span<const Extent> ranges, std::uint64_t start) const {
   const iovec one{&first, 1};
   const auto middle = static_cast<off_t>(start + ranges[ranges.size() / 2].offset);
   if (::preadv2(descriptor_, &one, 1, middle, RWF_NOWAIT) == 1) return;
-  for (const Extent& range : ranges) {
-    ::posix_fadvise(descriptor_, static_cast<off_t>(start + range.offset), static_cast<off_t>(range.size),
-                    POSIX_FADV_WILLNEED);
+  std::vector<std::byte> scratch(kPart);
+  for (std::size_t i = 0; i < ranges.size();) {
+    const std::size_t first = i;
+    std::uint64_t end = ranges[i].offset + ranges[i].size;
+    while (++i < ranges.size() && ranges[i].offset + kClose >= end && ranges[i].offset <= end + kClose) {
+      end = ranges[i].offset + ranges[i].size;
+    }
+    const std::uint64_t begin = ranges[first].offset;
+    if (i == first + 1) {
+      ::posix_fadvise(descriptor_, static_cast<off_t>(start + begin), static_cast<off_t>(end - begin),
+                      POSIX_FADV_WILLNEED);
+      continue;
+    }
+    // The kernel reads ahead for a reader more quickly than for such advice.
+    for (std::uint64_t at = begin; at < end;) {
+      const std::size_t got =
+          read_some(start + at, std::span(scratch).first(std::min<std::uint64_t>(kPart, end - at)));
+      if (got == 0) return;  // the reads themselves will find the end
+      at += got;
+    }
   }
 }
 

@@ -52,7 +52,8 @@ class File {
   std::size_t read_some(std::uint64_t offset, std::span<std::byte> into) const;
 
   // Announces sequential reads of these ranges, counted from `start`. If the middle range is not in
-  // the page cache, the kernel starts to read all of them. Does not wait.
+  // the page cache, the kernel starts to read ranges that are far apart. Where they are close to each
+  // other, what lies between them is read too, and this waits for it.
   void expect(std::span<const Extent> ranges, std::uint64_t start) const;
 
   // Throws FileError with ESTALE when the file was written or cut since it was opened. Makes one

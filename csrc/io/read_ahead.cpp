@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -51,9 +52,13 @@ ReadAhead::ReadAhead(std::vector<MappedPart> parts, unsigned threads)
 
 std::shared_ptr<ReadAhead> ReadAhead::start(std::vector<MappedPart> parts, unsigned threads) {
   std::shared_ptr<ReadAhead> made(new ReadAhead(std::move(parts), threads));
-  const SignalsBlocked blocked;
-  // Detached, so process exit does not wait for it. The thread uses only objects that it owns.
-  std::thread([made] { made->run(); }).detach();
+  try {
+    const SignalsBlocked blocked;
+    // Detached, so process exit does not wait for it. The thread uses only objects that it owns.
+    std::thread([made] { made->run(); }).detach();
+  } catch (const std::system_error&) {
+    made->run();
+  }
   return made;
 }
 

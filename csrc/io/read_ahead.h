@@ -31,7 +31,8 @@ void read_ahead(const File& file, std::uint64_t offset, const Region& mapped, co
 // until the reading has ended and no caller holds it. Process exit does not wait for it.
 class ReadAhead {
  public:
-  // Starts `threads` threads that read, and one more that waits for them.
+  // Starts `threads` threads that read, and one more that waits for them. If the system allows no
+  // thread, the calling thread reads.
   static std::shared_ptr<ReadAhead> start(std::vector<MappedPart> parts, unsigned threads);
 
   std::uint64_t size() const noexcept { return size_; }

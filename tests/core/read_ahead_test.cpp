@@ -156,6 +156,18 @@ TEST_F(AheadTest, KernelReadsExpectedRanges) {
   EXPECT_FALSE(is_cached(mapped, 11 * kMiB));
 }
 
+TEST_F(AheadTest, BytesBetweenCloseRangesAreReadToo) {
+  const File file = open();
+  ASSERT_EQ(::fsync(file.descriptor()), 0);
+  ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
+  const Region mapped = map_file(file, 0, Mode::read_only);
+  if (is_cached(mapped, 9 * kMiB)) GTEST_SKIP() << "a file system that keeps its files in memory";
+  const std::vector<Extent> ranges = {{8 * kMiB, 30}, {8 * kMiB + 20'000, 30}, {8 * kMiB + 40'000, 30}};
+  file.expect(ranges, 0);
+  for (std::uint64_t at = 0; at < 40'000; at += 4096) EXPECT_TRUE(is_cached(mapped, 8 * kMiB + at));
+  EXPECT_FALSE(is_cached(mapped, 0));
+}
+
 TEST_F(AheadTest, PartsOfAFile) {
   const auto whole = std::make_shared<FileSource>(open(), 0);
   const auto mapping = WholeMapper::of(map_file(open(), 0, Mode::read_only));

@@ -138,8 +138,13 @@ class Prefetch:
             except BaseException as fault:  # raised by wait(), in a thread that can do something about it
                 self._fault = fault
 
-        self._reporter = threading.Thread(target=follow, name="zerocopy.prefetch", daemon=True)
-        self._reporter.start()
+        reporter = threading.Thread(target=follow, name="zerocopy.prefetch", daemon=True)
+        try:
+            reporter.start()
+        except RuntimeError:  # the system allows no thread
+            self._follow(progress)
+        else:
+            self._reporter = reporter
 
 
 def prefetch(
@@ -157,7 +162,7 @@ def prefetch(
         shards or a folder, whose files are all read. Or a tensor, a state dict, a module, a ``Checkpoint``, or
         containers of them: what lies in mapped files of their tensors is read, on pages of those mappings.
     block : bool
-        Return when all is there. Else return at once.
+        Return when all is there. Else return at once, if the system allows a thread more.
     progress : callable, optional
         Called with bytes that have come and bytes that there are, several times a second, on this thread if `block`
         is true, and else on one of its own.
