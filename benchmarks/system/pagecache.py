@@ -17,7 +17,8 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
-_ATTEMPTS = 500  # to drop a file: what the kernel still reads ahead stays until it is read
+_ATTEMPTS = 100  # to drop a file
+_SETTLED = 0.02  # seconds
 
 
 def warm(path: Path) -> None:
@@ -36,15 +37,16 @@ def warm(path: Path) -> None:
 def drop(path: Path) -> None:
     """Drop the file from the page cache, so that the disk is read. Mapped pages stay.
 
-    The kernel leaves a folio that another processor has just added or is looking at, so it is asked again.
+    The kernel leaves a folio that another processor has just added or is looking at, and what it still reads ahead
+    comes a moment later, so it is asked again.
     """
     with path.open("rb") as file:
         os.fsync(file.fileno())
         for _ in range(_ATTEMPTS):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            time.sleep(_SETTLED)
             if not cached_bytes(path):
                 return
-            time.sleep(0.01)
 
 
 def read_through(path: Path) -> None:
