@@ -15,7 +15,7 @@ from zerocopy import Saving, _core
 from zerocopy.saving import saves_under_way
 
 LARGE = torch.ones(8 << 20, dtype=torch.uint8)
-LARGEST = torch.ones(64 << 20, dtype=torch.uint8)  # written for longer than it takes to stop a process
+LARGEST = torch.ones(64 << 20, dtype=torch.uint8)
 
 
 class StoppedWriters:
@@ -27,9 +27,16 @@ class StoppedWriters:
 
         class Stopped(_core.PlannedSave):
             def begin_in_copy(self) -> None:
-                super().begin_in_copy()
-                assert self.process is not None
-                os.kill(self.process, signal.SIGSTOP)
+                processors = os.sched_getaffinity(0)
+                # Both on one: this thread has its turn again long before the other could write LARGEST.
+                os.sched_setaffinity(0, {min(processors)})
+                try:
+                    super().begin_in_copy()
+                    assert self.process is not None
+                    os.kill(self.process, signal.SIGSTOP)
+                    os.sched_setaffinity(self.process, processors)
+                finally:
+                    os.sched_setaffinity(0, processors)
                 begun.append(self.process)
 
         patch.setattr(_core, "PlannedSave", Stopped)

@@ -18,9 +18,8 @@ from zerocopy.loading.formats.hdf5_stream import Image, faults
 _PIECE = 1 << 22
 _MOST_CHUNKS = 1 << 16  # of one read: libhdf5 takes some 100 bytes for each
 _SPARSE = 50  # chunks of which one is written: from here on it takes less time to read each written one
-_FILTER_BUFFERS = (
-    3  # of a chunk's size: what came out of a filter doubles while there is more, beside the chunk
-)
+# Of a chunk's size: a filter's output doubles while there is more of it, beside the chunk.
+_FILTER_BUFFERS = 3
 _MOST_FOUND = 1 << 12  # chunks that are found one by one, where libhdf5 begins at the first each time
 
 Slab = tuple[tuple[int, ...], tuple[int, ...]]  # where a part of an array begins, and its shape
