@@ -112,13 +112,14 @@ void File::expect(std::span<const Extent> ranges, std::uint64_t start) const {
   if (::preadv2(descriptor_, &one, 1, middle, RWF_NOWAIT) == 1) return;
   std::vector<std::byte> scratch(kPart);
   for (std::size_t i = 0; i < ranges.size();) {
-    const std::size_t first = i;
-    std::uint64_t end = ranges[i].offset + ranges[i].size;
+    const std::uint64_t begin = ranges[i].offset;
+    std::uint64_t end = begin + ranges[i].size;
+    bool is_alone = true;
     while (++i < ranges.size() && ranges[i].offset + kClose >= end && ranges[i].offset <= end + kClose) {
       end = ranges[i].offset + ranges[i].size;
+      is_alone = false;
     }
-    const std::uint64_t begin = ranges[first].offset;
-    if (i == first + 1) {
+    if (is_alone) {
       ::posix_fadvise(descriptor_, static_cast<off_t>(start + begin), static_cast<off_t>(end - begin),
                       POSIX_FADV_WILLNEED);
       continue;
