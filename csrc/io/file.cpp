@@ -24,9 +24,8 @@ Version version_of(const struct stat& status) {
           .changed = nanoseconds(status.st_ctim)};
 }
 
-// Reading what lies between two ranges takes no longer than a request for each: so far apart.
+// A disk reads this many bytes in the time of one more request.
 constexpr std::uint64_t kClose = std::uint64_t{32} << 10U;
-constexpr std::size_t kPart = std::size_t{128} << 10U;
 
 bool has_same_bytes(const Version& then, const Version& now) {
   if (now.size != then.size || now.modified != then.modified) return false;
@@ -110,27 +109,31 @@ void File::expect(std::span<const Extent> ranges, std::uint64_t start) const {
   const iovec one{&first, 1};
   const auto middle = static_cast<off_t>(start + ranges[ranges.size() / 2].offset);
   if (::preadv2(descriptor_, &one, 1, middle, RWF_NOWAIT) == 1) return;
-  std::vector<std::byte> scratch(kPart);
   for (std::size_t i = 0; i < ranges.size();) {
-    const std::uint64_t begin = ranges[i].offset;
-    std::uint64_t end = begin + ranges[i].size;
-    bool is_alone = true;
-    while (++i < ranges.size() && ranges[i].offset + kClose >= end && ranges[i].offset <= end + kClose) {
-      end = ranges[i].offset + ranges[i].size;
-      is_alone = false;
+    const std::size_t head = i;
+    const std::uint64_t begin = ranges[head].offset;
+    std::uint64_t end = begin + ranges[head].size;
+    while (++i < ranges.size() && ranges[i].offset >= begin && ranges[i].offset <= end + kClose) {
+      end = std::max(end, ranges[i].offset + ranges[i].size);
     }
-    if (is_alone) {
+    if (i == head + 1) {
       ::posix_fadvise(descriptor_, static_cast<off_t>(start + begin), static_cast<off_t>(end - begin),
                       POSIX_FADV_WILLNEED);
-      continue;
+    } else {
+      // The kernel reads ahead of a reader in larger requests than by advice.
+      read_through({start + begin, end - begin});
     }
-    // The kernel reads ahead for a reader more quickly than for such advice.
-    for (std::uint64_t at = begin; at < end;) {
-      const std::size_t got =
-          read_some(start + at, std::span(scratch).first(std::min<std::uint64_t>(kPart, end - at)));
-      if (got == 0) return;  // the reads themselves will find the end
-      at += got;
-    }
+  }
+}
+
+void File::read_through(Extent extent) const {
+  constexpr std::uint64_t kPart = std::uint64_t{1} << 20U;
+  std::vector<std::byte> scratch(static_cast<std::size_t>(std::min(kPart, extent.size)));
+  for (std::uint64_t at = 0; at < extent.size;) {
+    const std::size_t got =
+        read_some(extent.offset + at, std::span(scratch).first(std::min(kPart, extent.size - at)));
+    if (got == 0) throw FileError(ESTALE, path_, "file was cut since it was opened");
+    at += got;
   }
 }
 

@@ -51,10 +51,13 @@ class File {
   // Makes one pread and returns the number of bytes, 0 at the end of the file. Throws FileError.
   std::size_t read_some(std::uint64_t offset, std::span<std::byte> into) const;
 
-  // Announces sequential reads of these ranges, counted from `start`. If the middle range is not in
-  // the page cache, the kernel starts to read ranges that are far apart. Where they are close to each
-  // other, what lies between them is read too, and this waits for it.
+  // Announces sequential reads of these ranges, counted from `start`. Does nothing if the middle range
+  // is in the page cache. Otherwise the kernel starts to read ranges that are far apart. Ranges close
+  // to each other are read before this returns, with the bytes between them.
   void expect(std::span<const Extent> ranges, std::uint64_t start) const;
+
+  // Reads a range into the page cache. Throws FileError, with ESTALE if the file ends before.
+  void read_through(Extent extent) const;
 
   // Throws FileError with ESTALE when the file was written or cut since it was opened. Makes one
   // fstat. Some changes are invisible: a second write within one tick of the file system's clock,

@@ -13,20 +13,6 @@ namespace {
 
 struct Cancelled {};
 
-// Reads a range of a file into the page cache, where the kernel cannot populate the mapping or
-// hides the error. The mapping may be older than `file`. If the file ends before the mapping, it
-// was cut.
-void read_through(const File& file, Extent extent) {
-  constexpr std::uint64_t kPart = std::uint64_t{1} << 20U;
-  std::vector<std::byte> scratch(static_cast<std::size_t>(std::min(kPart, extent.size)));
-  for (std::uint64_t at = 0; at < extent.size;) {
-    const std::size_t got =
-        file.read_some(extent.offset + at, std::span(scratch).first(std::min(kPart, extent.size - at)));
-    if (got == 0) throw FileError(ESTALE, file.path(), "file was cut since it was mapped");
-    at += got;
-  }
-}
-
 // Calls `unfilled` with the extents of the file that the kernel did not populate.
 template <typename Unfilled>
 void fill_pages(std::uint64_t offset, const Region& mapped, const TransferOptions& options,
@@ -42,7 +28,8 @@ void fill_pages(std::uint64_t offset, const Region& mapped, const TransferOption
 
 void read_ahead(const File& file, std::uint64_t offset, const Region& mapped,
                 const TransferOptions& options) {
-  fill_pages(offset, mapped, options, [&](Extent extent) { read_through(file, extent); });
+  // The kernel may be unable to populate the mapping, or hide the error.
+  fill_pages(offset, mapped, options, [&](Extent extent) { file.read_through(extent); });
 }
 
 ReadAhead::ReadAhead(std::vector<MappedPart> parts, unsigned threads)
@@ -88,7 +75,7 @@ void ReadAhead::read_parts() {
     look(0);
     fill_pages(part.offset, part.region, options, [&](Extent extent) {
       if (!part.file) throw FileError(EIO, part.name);
-      read_through(*part.file, extent);
+      part.file->read_through(extent);
     });
     before += part.region.size();
     done_.store(before, std::memory_order_relaxed);

@@ -54,7 +54,10 @@ def _open_closed_streams() -> None:
 
 
 def _buffer_output() -> None:
-    """Have all that is printed written, or an error raised: without a buffer, Python forgets what one write leaves."""
+    """Give standard output a buffer (Python has none with ``-u``), which writes everything or raises an error.
+
+    Without one, Python ignores that the system has written only a part.
+    """
     if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
         here = sys.stdout
         sys.stdout = open(here.fileno(), "w", encoding=here.encoding, errors=here.errors, closefd=False)  # noqa: SIM115

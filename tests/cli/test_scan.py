@@ -581,7 +581,7 @@ def test_interrupt_and_broken_pipe(tmp_path: Path) -> None:
 
 
 def test_reader_that_goes_while_python_does_not_buffer(save: Saver) -> None:
-    """A write that the pipe takes in part: Python by itself would forget the rest, and succeed."""
+    """The pipe takes only a part of the output. Python without a buffer ignores that."""
     path = save({f"{i:0100}": torch.ones(1) for i in range(3000)})
     command = [*ZEROCOPY, "ls", "--json", str(path)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -179,7 +179,7 @@ def test_memory_that_ends_anywhere(tmp_path: Path, forked: Child, kind: str) -> 
 
 
 def test_memory_that_ends_in_a_filter(tmp_path: Path, forked: Child) -> None:
-    """Libhdf5 says only that the filter failed."""
+    """libhdf5 reports only that the filter failed."""
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("a", data=torch.rand(1 << 22).numpy(), chunks=(1 << 22,), compression="gzip")
@@ -220,7 +220,7 @@ def test_memory_that_was_used_before(tmp_path: Path, child: Child) -> None:
 
 
 def test_no_thread_to_be_had(tmp_path: Path, forked: Child) -> None:
-    """What is done by threads where they can be had is done all the same."""
+    """Where the system allows no thread, the calling thread reads headers and prefetches."""
     path = tmp_path / "many.pt"
     write_sparse_checkpoint(path, 1000 * 4096, tensors=1000)
     code = """

@@ -182,9 +182,7 @@ def test_call_that_the_server_refuses_goes_to_the_original(
         module.function(1)
 
 
-def test_what_the_original_raises_has_no_context(
-    library: Library, monkeypatch: pytest.MonkeyPatch, asked: list[Any]
-) -> None:
+def test_what_the_original_raises_has_no_context(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise share.ServerError("gone")
 

@@ -5,7 +5,6 @@ A checkpoint is one layer, or several on top of each other.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, cast
@@ -22,7 +21,7 @@ from zerocopy.lazy.placeholder import materialized
 from zerocopy.lazy.reading.extents import Box, TensorExtents
 from zerocopy.lazy.reading.file_extents import extents_in
 from zerocopy.lazy.slice import Slice
-from zerocopy.lazy.tensor_info import TensorInfo, Tied, device_of, info_of, shape_of
+from zerocopy.lazy.tensor_info import TensorInfo, Tied, device_of, info_of, shape_of, ties
 from zerocopy.loading import error_context
 from zerocopy.loading.formats import dcp_metadata
 from zerocopy.loading.objects import builder
@@ -231,11 +230,8 @@ class FileLayer:
     @cached_property
     def _over_storage(self) -> dict[str, Tied]:
         """Names of tensors by their storage, where it has several."""
-        over = defaultdict(list)
-        for name, entry in zip(self._native.names(), self._native.outlines(), strict=True):
-            if self._is_chosen(name):
-                over[entry.storage].append(name)
-        return {storage: Tied(names) for storage, names in over.items() if len(names) > 1}
+        outlines = zip(self._native.names(), self._native.outlines(), strict=True)
+        return ties((entry.storage, name) for name, entry in outlines if self._is_chosen(name))
 
 
 class TensorsLayer:
@@ -295,8 +291,8 @@ class TensorsLayer:
         info = info_of(name, tensor)
         if not _has_storage(tensor):
             return info
-        over = self._over_storage[_torch.identity(_torch.untyped_of(tensor))]
-        return info._replace(stride=tensor.stride(), tied=over.beside(name))
+        over = self._over_storage.get(_storage_of(tensor))
+        return info._replace(stride=tensor.stride(), tied=over.beside(name) if over else ())
 
     def infos(self) -> list[TensorInfo]:
         """Return what there is to say of each."""
@@ -305,16 +301,17 @@ class TensorsLayer:
     @cached_property
     def _over_storage(self) -> dict[int, Tied]:
         """Names of tensors by their storage."""
-        over = defaultdict(list)
-        for name, tensor in self._tensors.items():
-            if _has_storage(tensor):
-                over[_torch.identity(_torch.untyped_of(tensor))].append(name)
-        return {storage: Tied(names) for storage, names in over.items()}
+        found = self._tensors.items()
+        return ties((_storage_of(tensor), name) for name, tensor in found if _has_storage(tensor))
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
-    """Whether it is a tensor over one storage that is there already."""
+    """Return False for sparse tensors and subclasses, and for lazy tensors, which would be loaded for it."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+
+
+def _storage_of(tensor: torch.Tensor) -> int:
+    return _torch.identity(_torch.untyped_of(tensor))
 
 
 Layer = FileLayer | TensorsLayer

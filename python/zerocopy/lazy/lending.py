@@ -1,4 +1,4 @@
-"""Which argument a function only reads: a lazy tensor lends it its real tensor, and need not keep that."""
+"""Finds the argument that a function only reads. A lazy tensor there need not keep its data after the call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MODULE_LOAD = getattr(torch.Tensor, "module_load", None)  # 2.3 and later
 def lent_argument(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the argument that the function only reads, and does not keep; None if there is none.
 
-    It is the source of a copy. The destination is changed, so that it has to be kept.
+    It is the source of a copy. The destination is changed, so a lazy tensor there keeps its data.
     """
     if func in _COPIES:
         copied = args[1] if len(args) > 1 else None
@@ -21,5 +21,7 @@ def lent_argument(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         copied = None if kwargs.get("assign") or args[2:3] == (True,) else args[1]
     else:
         return None
+    if copied is None or copied is args[0]:
+        return None
     is_for_autograd = torch.is_grad_enabled() and getattr(copied, "requires_grad", False)
-    return None if copied is args[0] or is_for_autograd else copied
+    return None if is_for_autograd else copied

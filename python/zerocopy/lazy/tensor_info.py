@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -64,6 +66,14 @@ class Tied:
         if len(self._first) > _MAX_TIED and name not in self._first:
             return self._most
         return tuple(other for other in self._first if other != name)
+
+
+def ties(storages: Iterable[tuple[Any, str]]) -> dict[Any, Tied]:
+    """Return the names of tensors by their storage, for storages that have several. Takes storages and names."""
+    over = defaultdict(list)
+    for storage, name in storages:
+        over[storage].append(name)
+    return {storage: Tied(names) for storage, names in over.items() if len(names) > 1}
 
 
 def info_of(name: str, tensor: torch.Tensor) -> TensorInfo:

@@ -90,7 +90,7 @@ class Destination(NamedTuple):
     transfer: Any = None
 
 
-def destination_of(map_location: Any, *, is_legacy: bool) -> Destination:
+def destination_of(map_location: Any, *, is_legacy: bool = False) -> Destination:
     """Return the destination of an archive's storages for a ``map_location``."""
     if callable(map_location):
         return Destination(*restoring(map_location, is_legacy=is_legacy), transfer_to(map_location))
@@ -134,7 +134,7 @@ def restoring(map_location: Any, *, is_legacy: bool = False) -> tuple[_torch.Res
 
 
 def _filling(restore: _torch.Restore) -> _torch.Restore:
-    """Return `restore`, and have the storage that it returns hold the bytes of the one that it is given."""
+    """Return a `restore` that copies the bytes of the given storage to another storage that it returns."""
 
     def restored(storage: torch.UntypedStorage, tag: str) -> Any:
         there = restore(storage, tag)

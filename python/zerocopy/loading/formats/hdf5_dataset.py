@@ -96,7 +96,7 @@ class DatasetReader:
 
     @contextlib.contextmanager
     def _faults(self) -> Iterator[None]:
-        """Also raise MemoryError where there is none for a chunk: libhdf5 may say only that a filter failed."""
+        """As :func:`faults`, and raise MemoryError if memory ended: libhdf5 may say only that a filter failed."""
         import numpy
 
         try:

@@ -197,7 +197,7 @@ class _SkeletonUnpickler(pickle.Unpickler):
 
 
 AS_IT_IS = staging.Destination()  # wherever it was: its pages, untouched
-_USUAL = staging.destination_of(None, is_legacy=False)  # what was on a GPU goes there from the shared pages
+_USUAL = staging.destination_of(None)  # what was on a GPU goes there from the shared pages
 TRANSFER = _USUAL.transfer
 
 
