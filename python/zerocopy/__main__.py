@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import sys
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[:1] != ["run"]:
             _open_closed_streams()
             _buffer_output()
+            gc.set_threshold(100_000)  # by default, a seventh of the import of torch is collections
         return command(arguments)
     except (KeyboardInterrupt, Exception) as error:
         # Commands handle KeyboardInterrupt, but not while their modules are imported. Exceptions of a program that

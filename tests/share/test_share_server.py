@@ -112,16 +112,29 @@ def test_a_signal_ends_it_cleanly(own: Path, number: int) -> None:
     assert share.status() is None
 
 
-def test_loader_that_was_forked_ahead_and_killed_is_replaced(server: Path) -> None:
+def test_loaders_that_were_forked_ahead_and_killed_are_replaced(server: Path) -> None:
     share.load(sharing.filled, 1000, 70)
     [fork_server] = sharing.children_of(sharing.pid_of_server())
     for value in range(71, 74):
-        sharing.wait_until(lambda: len(sharing.children_of(fork_server)) == 1)  # the one before has ended
-        [ahead] = sharing.children_of(fork_server)
-        os.kill(ahead, signal.SIGKILL)
-        sharing.wait_until(lambda ahead=ahead: sharing.is_gone(ahead))
+        sharing.wait_until(lambda: len(sharing.children_of(fork_server)) == 2)  # the one before has ended
+        for ahead in sharing.children_of(fork_server):
+            os.kill(ahead, signal.SIGKILL)
+            sharing.wait_until(lambda ahead=ahead: sharing.is_gone(ahead))
         assert share.load(sharing.filled, 1000, value).tolist() == [value] * 1000
     assert sharing.children_of(sharing.pid_of_server()) == [fork_server]
+
+
+def test_loaders_have_no_descriptors_of_each_other(server: Path) -> None:
+    own = share.load(os.getpid)
+    [fork_server] = sharing.children_of(sharing.pid_of_server())
+    sharing.wait_until(lambda: sharing.is_gone(own) and len(sharing.children_of(fork_server)) == 2)
+
+    def count_sockets(pid: int) -> int:
+        names = [os.readlink(entry) for entry in sharing.entry_of_server(pid, "fd").iterdir()]
+        return sum(name.startswith("socket:") for name in names)
+
+    # One leads to the fork server.
+    sharing.wait_until(lambda: [count_sockets(pid) for pid in sharing.children_of(fork_server)] == [1, 1])
 
 
 def test_idle_server_ends(tmp_path: Path) -> None:
