@@ -130,7 +130,7 @@ def test_loaders_have_no_descriptors_of_each_other(server: Path) -> None:
     sharing.wait_until(lambda: sharing.is_gone(own) and len(sharing.children_of(fork_server)) == 2)
 
     def count_sockets(pid: int) -> int:
-        names = [os.readlink(entry) for entry in sharing.entry_of_server(pid, "fd").iterdir()]
+        names = [str(entry.readlink()) for entry in sharing.entry_of_server(pid, "fd").iterdir()]
         return sum(name.startswith("socket:") for name in names)
 
     # One leads to the fork server.
