@@ -1,5 +1,6 @@
 // Fills the table of table.h with the C++ classes of one release of torch. The same source compiles
 // from 1.13 to 2.14.
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/Dtype.h>
@@ -72,11 +73,13 @@ class Placeholder final : public c10::TensorImpl {
   }
 };
 
-// Makes a storage that cannot be resized, like those of torch.load.
+// Makes a storage that cannot be resized, like those of torch.load. Storage.new() asks for the allocator, and crashes
+// where there is none.
 void* made(c10::DataPtr data, std::uint64_t size) {
+  c10::Allocator* allocator = data.device().is_cpu() ? c10::GetCPUAllocator() : nullptr;
   auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
                                                     static_cast<std::int64_t>(size), std::move(data),
-                                                    /*allocator=*/nullptr, /*resizable=*/false);
+                                                    allocator, /*resizable=*/false);
   return impl.release();
 }
 

@@ -1,6 +1,7 @@
 #include "io/lease.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,10 +23,19 @@ class Leaseholder final : public Owner {
 }  // namespace
 
 Lease::Lease(int descriptor) : descriptor_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) {
-  if (descriptor_ < 0) throw FileError(errno, "lease descriptor");
+  struct stat status{};
+  if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) throw FileError(errno, "lease descriptor");
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
 }
 
-Lease::~Lease() { ::close(descriptor_); }
+// Programs close descriptors that they did not open, as daemons do, and get their numbers for files of their own.
+Lease::~Lease() {
+  struct stat status{};
+  if (::fstat(descriptor_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) {
+    ::close(descriptor_);
+  }
+}
 
 Region leased(const Region& region, std::shared_ptr<const Lease> lease) {
   return {region.data(), region.size(), OwnerRef(new Leaseholder(region.owner(), std::move(lease)))};

@@ -4,6 +4,8 @@
 // the kernel closes the pipe, even if the process was killed. Forked children count as users.
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 
 #include "memory/region.h"
@@ -20,6 +22,8 @@ class Lease {
 
  private:
   int descriptor_;
+  dev_t device_;
+  ino_t inode_;
 };
 
 // Returns the same bytes with an owner that also holds the lease.

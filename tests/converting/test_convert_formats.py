@@ -219,6 +219,16 @@ def test_a_parameter_with_a_tensor_for_an_attribute(save: Saver, tmp_path: Path)
     assert torch.equal(loaded["parameter"], parameter) and shares(loaded["parameter"], loaded["tied"])
 
 
+def test_tie_to_a_tensor_without_a_name_outlives_a_conversion(save: Saver, tmp_path: Path) -> None:
+    tied = torch.ones(4)
+    path = save({"": tied, "b": tied, "c": torch.ones(2)})
+    for name in ("once.safetensors", "twice.safetensors"):
+        zerocopy.convert(path, tmp_path / name)
+        path = tmp_path / name
+        with zerocopy.open(path) as checkpoint:
+            assert list(checkpoint) == ["", "c"] and checkpoint.metadata()["b"] == ""
+
+
 @pytest.mark.parametrize("how", [{}, {"dtype": torch.complex128}])
 def test_a_conjugate_is_no_tie(tmp_path: Path, how: dict[str, Any]) -> None:
     values = torch.tensor([1 + 2j, 3 - 4j])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from warm_starts import WARM, Place
+
+from zerocopy.launch import queries
 
 
 class Environment:
@@ -153,6 +156,74 @@ torch.manual_seed(3); numpy.random.seed(3)
 print(torch.rand(2), numpy.random.rand(), torch.randn(300, 300).svd().S[:3])
 print(*unseeded, file=sys.stderr)
 """
+
+
+def test_module_of_the_program_that_a_package_may_use_is_found(
+    place: Place, environments: list[Environment]
+) -> None:
+    environment = environments[0]
+    (environment.packages / "may_use.py").write_text(
+        "try:\n    import speedups_of_mine\n    FOUND = speedups_of_mine.VALUE\nexcept ImportError:\n    FOUND = None\n"
+    )
+    text = "import may_use\nprint(may_use.FOUND)\n"
+    assert environment.run(place, text) == ("None\n", "None\n")
+    place.wait()
+    (place.folder / "speedups_of_mine.py").write_text("VALUE = 1\n")
+    for _ in range(2):
+        assert environment.run(place, text) == ("1\n", "1\n")
+
+
+def test_configuration_that_a_package_looks_for_is_seen(
+    place: Place, environments: list[Environment]
+) -> None:
+    """As matplotlib does: it asks whether the file is there, before it opens it."""
+    environment = environments[0]
+    (environment.packages / "configured.py").write_text("""
+import os, pathlib
+FILE = pathlib.Path("rc").read_text() if os.path.exists("rc") else None
+FOLDER = os.path.isdir("extras"), pathlib.Path("marker").exists(), sorted(os.listdir("plugins"))
+""")
+    (place.folder / "plugins").mkdir()
+    text = "import configured\nprint(configured.FILE, configured.FOLDER)\n"
+    for change, printed in (
+        (lambda: None, "None (False, False, [])\n"),
+        (lambda: (place.folder / "rc").write_text("a"), "a (False, False, [])\n"),
+        (lambda: (place.folder / "extras").mkdir(), "a (True, False, [])\n"),
+        (lambda: (place.folder / "marker").touch(), "a (True, True, [])\n"),
+        (lambda: (place.folder / "plugins" / "one").touch(), "a (True, True, ['one'])\n"),
+    ):
+        change()
+        assert environment.run(place, text) == (printed, printed)
+        place.wait()
+        (place.folder / "extras").is_dir() and (place.folder / "extras" / f"{time.monotonic_ns()}").touch()
+        assert environment.run(place, text) == (printed, printed)
+        assert place.was_warm, place.reason
+
+
+def test_functions_that_are_heard_are_as_before() -> None:
+    before = [(function, function.__code__, dict(function.__globals__)) for function in queries._ASKING]
+    with queries.noted() as asked:
+        assert os.path.exists is before[0][0] and not os.path.exists("nowhere")  # noqa: PTH110
+        with contextlib.suppress(ImportError):
+            import no_such_module  # type: ignore[import-not-found]  # noqa: F401
+    assert asked.looked_at == {str(Path.cwd() / "nowhere")} and asked.absent == {"no_such_module"}
+    for function, code, names in before:
+        assert function.__code__ is code and dict(function.__globals__) == names
+
+
+@pytest.mark.parametrize("seeds", ["import random; random.seed(1)", "import random; random.random()"])
+def test_package_that_seeds_is_imported_by_each_program(
+    place: Place, environments: list[Environment], seeds: str
+) -> None:
+    environment = environments[0]
+    name = f"seeds{len(seeds)}"
+    (environment.packages / f"{name}.py").write_text(f"{seeds}\nRUN = 3\n")
+    text = f"import random, {name}\nprint({name}.RUN, {'random.random()' if 'seed' in seeds else ''})\n"
+    plain, warm = environment.run(place, text)
+    assert plain == warm
+    place.wait()
+    for _ in range(2):
+        assert environment.run(place, text) == (plain, plain)
 
 
 def test_variable_that_an_import_sets_is_set_by_each_start(

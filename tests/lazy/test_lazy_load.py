@@ -11,7 +11,7 @@ import random
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import saved_kinds
@@ -642,3 +642,19 @@ def test_parameter_whose_state_holds_data(save: Saver, weights_only: bool) -> No
 
 class Whatever:
     """Has the file take trust."""
+
+
+class Pair(NamedTuple):
+    one: Any
+    two: Any
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_objects_of_code_get_one_tensor_for_one_tensor(save: Saver, weights_only: bool) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    path = save([Pair(parameter, parameter), parameter])
+    with zerocopy.safe_globals([Pair]):
+        pair, lazy = zerocopy.lazy_load(path, weights_only=weights_only)
+    assert pair.one is pair.two and lazy.materialize() is pair.one
+    pair.one.sum().backward()
+    assert torch.equal(pair.two.grad, torch.ones(2))

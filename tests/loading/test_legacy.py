@@ -16,7 +16,7 @@ import legacy_files
 import pytest
 import strategies
 import torch
-from conftest import Saver, maps_of, outcome, saved_bytes, stock_load
+from conftest import Child, Saver, maps_of, outcome, saved_bytes, stock_load
 from equality import assert_same, storages_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -298,3 +298,20 @@ def test_claim_to_be_big_endian(weights_only: bool) -> None:
     """torch wrote and reads little-endian data whatever sys_info says."""
     content = legacy_files.checkpoint(sys_info={**legacy_files.SYS_INFO, "little_endian": False})
     assert_same(zerocopy.load(content, weights_only=weights_only), stock_load(io.BytesIO(content)))
+
+
+NEW = """
+import sys, torch, zerocopy
+from zerocopy import _torch
+tensor = zerocopy.load(sys.argv[1], weights_only=sys.argv[2] == "True")["a"]
+assert len(_torch.untyped_of(tensor).new()) == 0
+"""
+
+
+@pytest.mark.parametrize("zip_format", [True, False])
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_storage_makes_a_new_one(save: Saver, forked: Child, zip_format: bool, weights_only: bool) -> None:
+    """``UntypedStorage.new`` of a storage without an allocator ends the process."""
+    path = save({"a": torch.ones(3)}, _use_new_zipfile_serialization=zip_format)
+    done = forked(NEW, path, weights_only)
+    assert (done.returncode, done.stderr) == (0, "")

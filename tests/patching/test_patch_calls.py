@@ -272,6 +272,55 @@ def test_a_name_cannot_become_code(tmp_path: Path) -> None:
     assert "getcwd" in str(error.value.__cause__)
 
 
+DAMAGED = {
+    "text of Python 2": b"\x80\x02}U\x03\xff\xe9aK\x01s.",
+    "a memo entry that nothing set": b"\x80\x02]q\x00h\x05.",
+    "no opcode": b"\x80\x02\xfe.",
+    "an opcode of another unpickler": b"\x80\x02Pid\n.",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_pickle_is_refused_in_the_words_of_torch(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "damaged.pt"
+    path.write_bytes(rezip(saved_bytes(STATE), **{"data.pkl": DAMAGED[damage]}))
+    with pytest.raises(Exception) as stock:
+        torch.load(path, weights_only=True)
+    with zerocopy.patched(), pytest.raises(Exception) as patched:
+        torch.load(path, weights_only=True)
+    assert (patched.type, str(patched.value)) == (stock.type, str(stock.value))
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x02cbuiltins\nbytearray\n\x8a\x06\0\0\0\0\0\x01\x85R.",
+        b"\x80\x02" + b"]" * 1200 + b"a" * 1199 + b".",
+    ],
+    ids=["1 TiB of zeros", "nested too deep"],
+)
+def test_advice_to_trust_is_not_given_for_a_damaged_pickle(tmp_path: Path, pickled: bytes) -> None:
+    path = tmp_path / "damaged.pt"
+    path.write_bytes(rezip(saved_bytes(STATE), **{"data.pkl": pickled}))
+    with (
+        zerocopy.patched(),
+        pytest.raises(pickle.UnpicklingError, match=r"is not bytes|nest deeper") as error,
+    ):
+        torch.load(path, weights_only=True)
+    assert "weights_only" not in str(error.value)
+
+
+def test_refused_file_where_torch_maps_by_default(tmp_path: Path) -> None:
+    config = pytest.importorskip("torch.utils.serialization").config
+    path = tmp_path / "evil.pt"
+    torch.save({"x": Evil()}, path)
+    config.load.mmap = True
+    try:
+        check(lambda: torch.load(path, weights_only=True))
+    finally:
+        config.load.mmap = False
+
+
 def test_code_does_not_run(tmp_path: Path) -> None:
     path = tmp_path / "evil.pt"
     torch.save({"x": Evil()}, path)

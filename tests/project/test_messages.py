@@ -69,7 +69,13 @@ def test_foreign_file_error_names_format_and_advice(
 ) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(content)
-    for read in (zerocopy.load, zerocopy.open, zerocopy.lazy_load, zerocopy.storage_offsets):
+    for read in (
+        zerocopy.load,
+        zerocopy.open,
+        zerocopy.lazy_load,
+        zerocopy.storage_offsets,
+        zerocopy.explain,
+    ):
         with pytest.raises(zerocopy.Error, match=advice) as caught:
             read(path)  # type: ignore[operator]
         assert not any(

@@ -594,6 +594,9 @@ def test_exceptions_are_the_loaders_own(tmp_path: Path) -> None:
     with pytest.raises(sharing.OwnError, match="one two") as own:
         share.load(sharing.fail, sharing.OwnError, "one", "two")
     assert own.value.args == ("one two",) and own.value.second == "two"
+    with pytest.raises(AttributeError, match="no_such_function") as unknown:
+        share.load(getattr, sharing, "no_such_function")
+    assert unknown.value.name == "no_such_function"
     with pytest.raises(ServerError, match="SystemExit"):
         share.load(sharing.fail, SystemExit, 3)
     for call in ((_generator,), (repr, _Refusing())):

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import sharing
 import torch
-from conftest import mappings
+from conftest import Child, mappings
 
 from zerocopy import share
 from zerocopy.share import ServerError
@@ -135,6 +135,80 @@ def test_loaders_have_no_descriptors_of_each_other(server: Path) -> None:
 
     # One leads to the fork server.
     sharing.wait_until(lambda: [count_sockets(pid) for pid in sharing.children_of(fork_server)] == [1, 1])
+
+
+CLOSES = """
+import os, sys, torch
+from zerocopy import share
+share.patch_all()
+first = torch.load(sys.argv[1])
+assert share.status()["loaded"] == 1
+os.closerange(3, 256)
+files = [open(os.path.join(sys.argv[2], f"f{number}"), "w+b") for number in range(8)]
+second = torch.load(sys.argv[1])
+del first, second
+for file in files:
+    file.write(b"x")
+    file.flush()
+    file.seek(0)
+    assert file.read(50) == b"x", file.name
+"""
+
+
+def test_program_that_closes_all_descriptors_keeps_those_it_opens(tmp_path: Path, forked: Child) -> None:
+    torch.save({"n": torch.ones(3)}, tmp_path / "a.pt")
+    with sharing.served(tmp_path):
+        done = forked(CLOSES, tmp_path / "a.pt", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+DROPS = """
+import os, sys, torch
+from zerocopy import share
+share.patch_all()
+torch.load(sys.argv[1])
+assert share.status()["loaded"] >= 1
+os.setgroups([])
+os.setegid(65534)
+os.seteuid(65534)
+try:
+    print("loaded", torch.load(sys.argv[2]))
+except PermissionError as error:
+    print("refused")
+"""
+
+
+def test_process_that_has_given_up_its_rights_gets_nothing_by_the_server(
+    tmp_path: Path, forked: Child
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may become another user")
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & stat.S_IXOTH and folder != tmp_path.parents[-1]:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    torch.save({"n": torch.ones(3)}, tmp_path / "public.pt")
+    torch.save({"n": torch.ones(3)}, tmp_path / "secret.pt")
+    (tmp_path / "public.pt").chmod(0o644)
+    (tmp_path / "secret.pt").chmod(0o600)
+    with sharing.served(tmp_path):
+        done = forked(DROPS, tmp_path / "public.pt", tmp_path / "secret.pt")
+    assert done.stdout == "refused\n", done.stderr
+
+
+LIMITED = """
+import resource, sys, torch
+from zerocopy import share
+share.patch_all()
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+print(torch.load(sys.argv[1])["n"])
+"""
+
+
+def test_process_that_may_write_no_file_loads_by_itself(tmp_path: Path, child: Child) -> None:
+    torch.save({"n": 3}, tmp_path / "a.pt")
+    with sharing.served(tmp_path):
+        done = child(LIMITED, tmp_path / "a.pt")
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
 
 
 def test_idle_server_ends(tmp_path: Path) -> None:

@@ -56,7 +56,10 @@ class Facts(NamedTuple):
     @property
     def storage(self) -> tuple[str, str] | None:
         """A value that tensors over one storage share. None if the tensor does not have one storage."""
-        return (self.path, self.info.storage) if self.info.storage else None
+        has_one = (
+            self.info.storage or self.entry.offset is not None
+        )  # that of a .safetensors may be called ''
+        return (self.path, self.info.storage) if has_one else None
 
     @property
     def begin(self) -> int:

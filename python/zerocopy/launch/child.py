@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerocopy.launch import circumstances, ending, program, records
 from zerocopy.launch.recording import Recorder
@@ -20,6 +20,13 @@ from zerocopy.share.wire import frames
 
 _PR_SET_PDEATHSIG = 1
 _STREAMS = (("stdin", "rb", "r"), ("stdout", "wb", "w"), ("stderr", "wb", "w"))
+
+
+class Imported(NamedTuple):
+    """What the fork server's imports have found: modules, and names of none."""
+
+    modules: Sequence[str]
+    absent: set[str]
 
 
 class Refused(Exception):
@@ -42,7 +49,7 @@ def prepared(
     body: dict[str, Any],
     descriptors: list[int],
     record: records.Record,
-    modules: Sequence[str],
+    imported: Imported,
 ) -> Callable[[], object]:
     """Become what the client asked for, tell it, wait for its word; return the program. ``Refused``, ``OSError``."""
     files = [_moved(number, body) for number in descriptors]
@@ -51,10 +58,11 @@ def prepared(
     become(body, rest, record.set_by_imports)
     ending.leave_loaded()
     request = Request(body["words"], body["is_module"], body["share"])
-    recorder = Recorder(request, circumstances.own_path(), record, modules)
+    recorder = Recorder(request, circumstances.own_path(), record, imported.modules)
     del recorder  # the interpreter's end calls it
     run = program.prepared(request.words[0], request.words[1:], request.is_module)
-    require_no_shadows([sys.path[0], *body["ahead"]] if not sys.flags.safe_path else body["ahead"])
+    ahead = [sys.path[0], *body["ahead"]] if not sys.flags.safe_path else body["ahead"]
+    require_no_shadows(ahead, imported.absent)
     program.patch_this_process(request.share)
     _wait_for_word(checked)
     frames.send(connection, {"ready": os.getpid()})
@@ -168,9 +176,9 @@ def _renew_state() -> None:
         modules["logging"]._startTime = time.time() if isinstance(start, float) else time.time_ns()  # type: ignore[attr-defined]
 
 
-def require_no_shadows(ahead: list[str]) -> None:
-    """Raise ``Refused`` if the program's own folders have a module of a name that is imported already."""
-    known = {name.partition(".")[0] for name in sys.modules}
+def require_no_shadows(ahead: list[str], absent: set[str]) -> None:
+    """Raise ``Refused`` if the program's own folders have a module that an import has found elsewhere, or not found."""
+    known = absent | {name.partition(".")[0] for name in sys.modules}
     for folder in ahead:
         if not os.path.isdir(folder):  # noqa: PTH112
             if os.path.exists(folder):  # noqa: PTH110

@@ -8,19 +8,22 @@ import functools
 import gc
 import importlib
 import os
+import random
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from zerocopy.launch import circumstances
+from zerocopy.launch.queries import Queries, answer, state_of
 
 #: They prepare the terminal, or patch others, when they are imported.
 _NEVER = frozenset(
     {"antigravity", "curses", "readline", "rlcompleter", "this", "idlelib", "turtle", "tkinter"}
 )
 
-
-_OF_THE_KERNEL = ("/dev/", "/proc/", "/sys/")
+#: Whether torch's seed, or the first word of NumPy's state, is one that they draw when they are imported: not a small
+#: number, as people choose.
+_IS_DRAWN = {"torch": lambda seed: seed >= 1 << 32, "numpy": lambda word: word == 1 << 31}
 
 
 class HasEffects(Exception):
@@ -87,27 +90,6 @@ def watched(words: list[str]) -> Iterator[set[str]]:
         sys.argv = plain
 
 
-@contextlib.contextmanager
-def watched_files() -> Iterator[set[str]]:
-    """Note the files that are opened for reading within a block, such as configurations. They may be missing."""
-    read: set[str] = set()
-    is_within = True
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:  # it cannot be taken away again
-        if is_within and event == "open":
-            path, _, flags = arguments
-            if isinstance(path, str | bytes) and not flags & (os.O_WRONLY | os.O_RDWR):
-                read.add(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
-
-    sys.addaudithook(hook)
-    try:
-        yield read
-    finally:
-        is_within = False
-        # Python writes the compiled modules again when it likes.
-        read -= {path for path in read if path.startswith(_OF_THE_KERNEL) or path.endswith(".pyc")}
-
-
 def import_all(modules: list[str], excluded: list[str], captured: int) -> None:
     """Import modules in their order. ``HasEffects`` for one that a fork server must not import.
 
@@ -123,11 +105,14 @@ def import_all(modules: list[str], excluded: list[str], captured: int) -> None:
     for name in modules:
         if name in sys.modules or name.partition(".")[0] in left_out:
             continue
+        states = _random_states()
         with contextlib.suppress(Exception, SystemExit):  # the program may have caught the same
             importlib.import_module(name)
         if _threads() > 1:
             _stop_pools()
         _require_no_effects(name, captured, descriptors)
+        if not _is_as_before(states):
+            raise HasEffects(name, "seeds or draws random numbers")
     if "torch" in sys.modules:
         importlib.import_module("zerocopy._native")
         zerocopy = importlib.import_module("zerocopy")
@@ -165,6 +150,26 @@ def _require_no_effects(name: str, captured: int, descriptors: set[str]) -> None
         raise HasEffects(name, "keeps a process")
 
 
+def _random_states() -> dict[str, tuple[Any, ...]]:
+    """Return the states of the generators, of which each program gets fresh ones."""
+    found: dict[str, tuple[Any, ...]] = {"random": random.getstate()}
+    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    if numpy is not None:
+        _, key, position, *_ = numpy.get_state()
+        found["numpy"] = int(key[0]), position, key.tobytes()
+    if torch is not None:
+        found["torch"] = (torch.default_generator.initial_seed(),)
+    return found
+
+
+def _is_as_before(before: dict[str, tuple[Any, ...]]) -> bool:
+    """Return whether nobody has seeded a generator or drawn from it, nor from one that is new."""
+    return all(
+        state == before[kind] if kind in before else _IS_DRAWN[kind](state[0])
+        for kind, state in _random_states().items()
+    )
+
+
 def _stop_pools() -> None:
     """Fork once: OpenBLAS ends its threads before each fork, and starts them again when there is work."""
     pid = os.fork()
@@ -183,37 +188,33 @@ def _descriptors() -> set[str]:
 
 
 class Files:
-    """The files that the modules of this process came from, as they were when they were imported.
+    """The files that the modules of this process came from, and what imports asked about, as all were then.
 
     Parameters
     ----------
-    read : set of str
-        Further files that imports have read.
+    asked : Queries
+        What imports asked.
     """
 
-    def __init__(self, read: set[str]) -> None:
+    def __init__(self, asked: Queries) -> None:
         names = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
             names.update(line.split(maxsplit=5)[5].rstrip("\n") for line in maps if ".so" in line)
         modules = {name for name in names if isinstance(name, str) and name.startswith("/")}
         # A folder changes when a package, or a module of one, is installed: an import may have looked for it.
         # The folders of other files that were read are the program's own, and change while it works.
-        paths = modules | read | {os.path.dirname(path) for path in modules}  # noqa: PTH120
+        paths = modules | asked.read | asked.listed | {os.path.dirname(path) for path in modules}  # noqa: PTH120
         paths.update(path for path in sys.path if os.path.isdir(path))  # noqa: PTH112
-        self._known = {path: _state(path) for path in paths}
+        self._known = {path: state_of(path) for path in paths}
+        self._answers = {path: answer(path) for path in asked.looked_at - paths}
 
     def changed(self) -> str:
         """Return a file that has changed; empty if there is none."""
-        return next((path for path, state in self._known.items() if _state(path) != state), "")
+        for known, asked in ((self._known, state_of), (self._answers, answer)):
+            for path, state in known.items():
+                if asked(path) != state:
+                    return path
+        return ""
 
     def __len__(self) -> int:
         return len(self._known)
-
-
-def _state(path: str) -> tuple[int, ...]:
-    try:
-        found = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return ()
-    # The change time is the one that no program sets.
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zerocopy.launch import child, circumstances, ending, preload, program, records
+from zerocopy.launch import child, circumstances, ending, preload, program, queries, records
+from zerocopy.launch.queries import Queries
 from zerocopy.launch.request import doubt_of_record
 from zerocopy.share.wire import frames, sockets
 
@@ -49,7 +50,7 @@ def _serve() -> Program | None:
     os.dup2(captured, 2)
     environment = dict(os.environ)
     try:
-        with preload.watched(request["words"]) as seen, preload.watched_files() as read:
+        with preload.watched(request["words"]) as seen, queries.noted() as asked:
             preload.import_all(record.modules, record.excluded, captured)
             if "torch" in sys.modules:
                 program.patch_loading(request["share"])
@@ -89,7 +90,7 @@ def _serve() -> Program | None:
         ending.note_what_is_loaded()
         preload.settle()
         with sockets.listen(place) as listener:
-            server = _Server(listener, place, described, record, read)
+            server = _Server(listener, place, described, record, asked)
             try:
                 return server.run()
             finally:
@@ -139,11 +140,12 @@ class _Client:
 
 class _Server:
     def __init__(
-        self, listener: socket.socket, place: Path, described: str, record: records.Record, read: set[str]
+        self, listener: socket.socket, place: Path, described: str, record: records.Record, asked: Queries
     ) -> None:
         self._listener, self._place, self._described, self._record = listener, place, described, record
         self._clients: dict[int, _Client] = {}
-        self._files = preload.Files(read)
+        self._files = preload.Files(asked)
+        self._absent = asked.absent
         self._modules = tuple(sys.modules)
         self._started = self._used = time.time()
         self._starts = 0
@@ -311,7 +313,8 @@ class _Server:
             for client in self._clients.values():
                 client.connection.close()
             connection = child.moved(connection, body)
-            return child.prepared(connection, body, [checked, *descriptors], self._record, self._modules)
+            known = child.Imported(self._modules, self._absent)
+            return child.prepared(connection, body, [checked, *descriptors], self._record, known)
         except BaseException as error:
             with contextlib.suppress(BaseException):
                 frames.send(connection, {"refused": str(error)})

@@ -123,9 +123,7 @@ class NotYetLoadedTensor(torch.Tensor):
         zerocopy.Error
             The checkpoint was closed.
         """
-        real = real_of(self)
-        if self._real is None:
-            set_own(self, "_handed_out", weakref.ref(real))
+        real = handed_out(self)
         set_own(self, "_is_loaded", True)
         return real
 
@@ -225,6 +223,14 @@ def _knows(placeholder: NotYetLoadedTensor, func: Any) -> bool:
     """Whether the placeholder itself can answer."""
     known = _METADATA if placeholder._is_dense else _LITTLE_METADATA
     return placeholder._real is None and func in known
+
+
+def handed_out(placeholder: NotYetLoadedTensor) -> torch.Tensor:
+    """Return the real tensor, which the placeholder knows as long as it lives."""
+    real = real_of(placeholder)
+    if placeholder._real is None:
+        set_own(placeholder, "_handed_out", weakref.ref(real))
+    return real
 
 
 def real_of(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.Tensor:

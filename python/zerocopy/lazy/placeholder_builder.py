@@ -16,7 +16,7 @@ import torch
 from zerocopy import _torch
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.nested import replaced
-from zerocopy.lazy.placeholder import NotYetLoadedTensor, real_of, set_own
+from zerocopy.lazy.placeholder import NotYetLoadedTensor, handed_out, set_own
 from zerocopy.loading.objects import builder, rebuild
 from zerocopy.process.fork_safe import ForkSafeLock
 
@@ -165,7 +165,7 @@ class Read(Deferred):
 
 def loaded(value: Any) -> Any:
     """Return a value with real tensors in it: for functions that may be written in C++ and keep what they get."""
-    return replaced(value, NotYetLoadedTensor, real_of)
+    return replaced(value, NotYetLoadedTensor, handed_out)
 
 
 def plain_state(state: Any) -> Any:

@@ -202,7 +202,9 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
         with error_context.public(f):
             try:
                 archive = inputs.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
-            except diagnosis.TarError:
+            except diagnosis.TarError as error:
+                if str(error).endswith(diagnosis.OTHER_TAR):
+                    raise
                 note = (
                     "every storage is copied; weights_only refuses the format, which lets a file run any code"
                 )

@@ -7,6 +7,7 @@ and the original says its words about that.
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import pickle
@@ -46,9 +47,23 @@ def in_torch_words(original: Function, error: Exception, f: Any, weights_only: b
     words = None if minimal is None else _words(original, minimal, weights_only, _is_in_memory(f))
     if words is not None:
         return words
+    if weights_only and (isinstance(error, pickle.UnpicklingError) or "pickle: " in str(error)):
+        return _of_pickle(original, error)
     plain = RuntimeError(str(error))
     is_about_zip = ": zip" in str(error)  # torch opens the archive before weights_only matters
     return of_weights_only(original, plain) if weights_only and not is_about_zip else plain
+
+
+def _of_pickle(original: Function, error: Exception) -> pickle.UnpicklingError:
+    """Return `error`, and torch's advice where it refuses what a trusted file may do. A damaged pickle gets none."""
+    if isinstance(error, pickle.UnpicklingError):
+        refused = str(_words(original, _archive(_pickle(b"\xff")), weights_only=True))
+        named = (
+            getattr(error, "first", None) is not None
+        )  # in a stranger's words, with line breaks: see above
+        what = "Unsupported global, whose name has a line break" if named else str(error)
+        return pickle.UnpicklingError(refused.replace("Unsupported operand 255", what))
+    return pickle.UnpicklingError(str(error))
 
 
 def of_weights_only(original: Function, error: RuntimeError) -> Exception:
@@ -71,7 +86,7 @@ def _words(
         file.write(minimal)
         file.seek(0)
         try:
-            original(file, weights_only=weights_only)
+            original(file, weights_only=weights_only, **_not_mapped(original))
             words = None
         except Exception as error:
             words = error.with_traceback(None)
@@ -79,6 +94,11 @@ def _words(
             words.__cause__ = words.__context__ = None
     _warn(original, recorded)
     return words
+
+
+def _not_mapped(original: Function) -> dict[str, bool]:
+    # A program can have torch map by default, which wants a path.
+    return {"mmap": False} if "mmap" in inspect.signature(original).parameters else {}
 
 
 def _warn(original: Function, recorded: list[warnings.WarningMessage]) -> None:
@@ -111,8 +131,11 @@ def _minimal_file(error: Exception, f: Any, weights_only: bool) -> bytes | None:
         found = re.search(pattern, message)
         if found:
             return make(f, *found.groups())
-    # Under weights_only torch has one sentence for most faults of the pickle.
-    return _archive(_pickle(b"\xff")) if weights_only and (refused or "pickle: " in message) else None
+    for pattern, make in _FAULTS_OF_PICKLES if weights_only else ():
+        found = re.search(pattern, message)
+        if found:
+            return _archive(_pickle(make(*found.groups())))
+    return None
 
 
 def _beginning(f: Any) -> bytes:
@@ -192,6 +215,13 @@ _FAULTS: tuple[tuple[str, Callable[..., bytes | None]], ...] = (
     (r"element \d+ of a storage of|needs element \d+ of", _outside_of_storage),
     (r"pickle: truncated", lambda f: _archive(b"\x80\x02")),
     (r"legacy file: truncated: .* needs (\d+) bytes, (\d+) are left", _cut_legacy),
+)
+
+
+_FAULTS_OF_PICKLES: tuple[tuple[str, Callable[..., bytes]], ...] = (
+    (r"pickle: (?:no )?opcode 0x([0-9a-f]+)", lambda code: bytes([int(code, 16)])),
+    (r"pickle: memo entry (\d+) is not set", lambda index: b"j" + int(index).to_bytes(4, "little")),
+    (r"\(written by Python 2\?", lambda: b"U\1\xff"),
 )
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zerocopy.process import interrupts
 from zerocopy.share.client import start_server
@@ -24,38 +24,65 @@ _MAX_KEPT = 4
 _MAX_POLL_MS = (1 << 31) - 1  # milliseconds
 
 
+class _Kept(NamedTuple):
+    """A connection between two requests."""
+
+    place: Path
+    connection: socket.socket
+    inode: tuple[int, int]
+    user: int  # for whom the server answers
+
+    def is_whole(self) -> bool:
+        """Return whether its descriptor still is this socket: programs close, and use anew, what they did not open."""
+        try:
+            return _inode_of(self.connection) == self.inode
+        except OSError:
+            return False
+
+
+def _inode_of(connection: socket.socket) -> tuple[int, int]:
+    status = os.fstat(connection.fileno())
+    return status.st_dev, status.st_ino
+
+
 class Channels:
     """The connections of this process that nobody uses at the moment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: list[tuple[Path, socket.socket]] = []
+        self._kept: list[_Kept] = []
         os.register_at_fork(after_in_child=self._forget)
 
     def take(self, place: Path) -> socket.socket | None:
         """Return one that was kept."""
         with self._lock:
             while self._kept:
-                where, connection = self._kept.pop()
-                if where == place:
-                    return connection
-                connection.close()
+                kept = self._kept.pop()
+                if not kept.is_whole():
+                    kept.connection.detach()
+                elif kept.place == place and kept.user == os.geteuid():
+                    return kept.connection
+                else:
+                    kept.connection.close()
         return None
 
     def keep(self, place: Path, connection: socket.socket) -> None:
         """Keep one for the next request."""
         with self._lock:
             if len(self._kept) < _MAX_KEPT:
-                self._kept.append((place, connection))
+                self._kept.append(_Kept(place, connection, _inode_of(connection), os.geteuid()))
                 return
         connection.close()
 
     def _forget(self) -> None:
         """Leave to the parent what is the parent's: in the child its descriptors are closed."""
         self._lock = threading.Lock()
-        kept, self._kept = self._kept, []
-        for _, connection in kept:
-            connection.close()
+        inherited, self._kept = self._kept, []
+        for kept in inherited:
+            if kept.is_whole():
+                kept.connection.close()
+            else:
+                kept.connection.detach()
 
 
 _channels = Channels()

@@ -76,6 +76,15 @@ class _Asking:
         self._skip: list[str] = []  # results that are not true in this process
 
     def result(self) -> Any:
+        """Return the result. ``ServerError`` also where this process cannot ask, say for want of a descriptor."""
+        try:
+            return self._result()
+        except OSError as error:
+            if isinstance(error.__cause__, LoaderTraceback):  # what the call itself raises
+                raise
+            raise ServerError(f"this process cannot ask the model server: {error}") from error
+
+    def _result(self) -> Any:
         source: result_references.Source | None = result_references.Source(_attached_again, _keep_digest)
         attempts = 0
         while attempts < _MAX_ATTEMPTS and len(self._skip) < _MAX_SKIPPED:

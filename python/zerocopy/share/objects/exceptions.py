@@ -10,6 +10,9 @@ from typing import Any
 
 from zerocopy.share.objects import by_value
 
+# Pickle does not see what they name, before Python 3.12.
+_WITH_NAME = (AttributeError, NameError)
+
 
 def dumps(error: BaseException) -> bytes | None:
     """Return the pickle of an exception; None if its type cannot be sent."""
@@ -26,11 +29,13 @@ def dumps(error: BaseException) -> bytes | None:
 
 def _ways(error: BaseException) -> Iterator[Any]:
     """Yield how it may be reduced: as it says itself, without its constructor, without what cannot be sent."""
-    yield NotImplemented
+    if not isinstance(error, _WITH_NAME) or error.name is None:
+        yield NotImplemented
     # The arguments come from the built-in type's reducer: for an OSError they include the file's name.
     args = _built_in(type(error)).__reduce__(error)[1]
-    yield _made, (type(error), args, vars(error))
-    state = {name: value for name, value in vars(error).items() if _can_be_sent(value)}
+    attributes = vars(error) | ({"name": error.name} if isinstance(error, _WITH_NAME) else {})
+    yield _made, (type(error), args, attributes)
+    state = {name: value for name, value in attributes.items() if _can_be_sent(value)}
     yield _made, (type(error), args, state)
     yield _made, (type(error), (str(error),), state)
 
@@ -52,7 +57,8 @@ def _made(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
     base = _built_in(cls)
     error: BaseException = base.__new__(cls, *args)
     base.__init__(error, *args)
-    vars(error).update(state)
+    for name, value in state.items():
+        setattr(error, name, value)
     return error
 
 

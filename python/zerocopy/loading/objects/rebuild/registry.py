@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from zerocopy import _torch
-from zerocopy.errors import Error, FormatError
+from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading.objects import user_globals
 
 Function = Callable[..., Any]
@@ -44,7 +44,7 @@ QUANTIZED = {
 
 
 def checked_version_of(path: str) -> Callable[[Function], Function]:
-    """Register a checked version of a function of torch. Its errors become FormatError."""
+    """Register a checked version of a function of torch. Its errors become FormatError, or UnsupportedError."""
 
     def register(function: Function) -> Function:
         @functools.wraps(function)
@@ -54,12 +54,19 @@ def checked_version_of(path: str) -> Callable[[Function], Function]:
             except Error:
                 raise
             except _TORCH_RAISES as error:
+                if _is_about_meta(error):
+                    raise UnsupportedError(f"checkpoint: {path}: {str(error)[:_MAX_ECHO]}") from error
                 raise FormatError(f"checkpoint: {path}: {str(error)[:_MAX_ECHO]}") from error
 
         SAFE[path] = checked
         return checked
 
     return register
+
+
+def _is_about_meta(error: Exception) -> bool:
+    """Return whether torch cannot do without the data that ``map_location="meta"`` leaves out: the file may be good."""
+    return isinstance(error, NotImplementedError) and "meta" in str(error).lower()
 
 
 def callee(allowed: Any) -> Callable[..., Any]:
