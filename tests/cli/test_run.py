@@ -321,3 +321,10 @@ def test_program_may_use_zerocopy_before_it_imports_torch(tmp_path: Path, first:
     (tmp_path / "program.py").write_text(f"{first}\nimport torch, zerocopy\nprint(zerocopy.is_patched())\n")
     done = process(RUN, "program.py", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_module_of_the_programs_own_that_is_called_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("VALUE = 3\n")
+    (tmp_path / "program.py").write_text("import torch\nprint(torch.VALUE)\n")
+    done = process(RUN, "program.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")

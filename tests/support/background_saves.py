@@ -28,14 +28,18 @@ class StoppedWriters:
         class Stopped(_core.PlannedSave):
             def begin_in_copy(self) -> None:
                 processors = os.sched_getaffinity(0)
-                # Both on one: this thread has its turn again long before the other could write LARGEST.
+                # Both on one: this thread has its turn again long before the other could write LARGEST. Where it may,
+                # it keeps its turn.
                 os.sched_setaffinity(0, {min(processors)})
+                with contextlib.suppress(PermissionError):
+                    os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
                 try:
                     super().begin_in_copy()
                     assert self.process is not None
                     os.kill(self.process, signal.SIGSTOP)
                     os.sched_setaffinity(self.process, processors)
                 finally:
+                    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
                     os.sched_setaffinity(0, processors)
                 begun.append(self.process)
 

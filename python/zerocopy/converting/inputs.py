@@ -56,9 +56,8 @@ class Facts(NamedTuple):
     @property
     def storage(self) -> tuple[str, str] | None:
         """A value that tensors over one storage share. None if the tensor does not have one storage."""
-        has_one = (
-            self.info.storage or self.entry.offset is not None
-        )  # that of a .safetensors may be called ''
+        # That of a .safetensors file may be called "".
+        has_one = self.info.storage or self.entry.offset is not None
         return (self.path, self.info.storage) if has_one else None
 
     @property

@@ -131,8 +131,15 @@ def patch_this_process(share: bool) -> None:
     patch_loading(share)
 
 
+def _patch_torch(module: ModuleType) -> None:
+    if hasattr(module, "__path__") and hasattr(
+        module, "_C"
+    ):  # else a module of the program's own, as tests have
+        zerocopy.patch()
+
+
 def patch_loading(share: bool) -> None:
     """Patch here. A fork server does so ahead: to find all references reads all modules, which a fork copies."""
-    import_hook.when_imported("torch", lambda _: zerocopy.patch())
+    import_hook.when_imported("torch", _patch_torch)
     if share:  # over the other: what the server cannot give is loaded by zerocopy.load
         importlib.import_module("zerocopy.share.patches.patch_all").patch_all()

@@ -58,10 +58,8 @@ def _of_pickle(original: Function, error: Exception) -> pickle.UnpicklingError:
     """Return `error`, and torch's advice where it refuses what a trusted file may do. A damaged pickle gets none."""
     if isinstance(error, pickle.UnpicklingError):
         refused = str(_words(original, _archive(_pickle(b"\xff")), weights_only=True))
-        named = (
-            getattr(error, "first", None) is not None
-        )  # in a stranger's words, with line breaks: see above
-        what = "Unsupported global, whose name has a line break" if named else str(error)
+        is_named = getattr(error, "first", None) is not None  # and has no minimal file: see _minimal_file
+        what = "Unsupported global, whose name has a line break" if is_named else str(error)
         return pickle.UnpicklingError(refused.replace("Unsupported operand 255", what))
     return pickle.UnpicklingError(str(error))
 

@@ -68,9 +68,14 @@ class Channels:
 
     def keep(self, place: Path, connection: socket.socket) -> None:
         """Keep one for the next request."""
+        try:
+            kept = _Kept(place, connection, _inode_of(connection), os.geteuid())
+        except OSError:  # the program has closed it meanwhile
+            connection.detach()
+            return
         with self._lock:
             if len(self._kept) < _MAX_KEPT:
-                self._kept.append(_Kept(place, connection, _inode_of(connection), os.geteuid()))
+                self._kept.append(kept)
                 return
         connection.close()
 

@@ -30,6 +30,7 @@ _TORCH_RAISES = (
     AssertionError,  # for a device that it was built without
 )
 _MAX_ECHO = 200
+_OF_META = ("'Meta' backend", "meta tensor")
 MAX_DIMENSIONS = 64
 MANY = 2**59  # elements: of the widest dtype their bytes no longer fit 64 bits
 
@@ -66,7 +67,7 @@ def checked_version_of(path: str) -> Callable[[Function], Function]:
 
 def _is_about_meta(error: Exception) -> bool:
     """Return whether torch cannot do without the data that ``map_location="meta"`` leaves out: the file may be good."""
-    return isinstance(error, NotImplementedError) and "meta" in str(error).lower()
+    return isinstance(error, NotImplementedError) and any(words in str(error) for words in _OF_META)
 
 
 def callee(allowed: Any) -> Callable[..., Any]:
