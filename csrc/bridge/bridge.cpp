@@ -73,8 +73,8 @@ class Placeholder final : public c10::TensorImpl {
   }
 };
 
-// Makes a storage that cannot be resized, like those of torch.load. Storage.new() asks for the allocator, and crashes
-// where there is none.
+// Makes a storage that cannot be resized, like those of torch.load. Storage.new() asks for the
+// allocator, and crashes where there is none.
 void* made(c10::DataPtr data, std::uint64_t size) {
   c10::Allocator* allocator = data.device().is_cpu() ? c10::GetCPUAllocator() : nullptr;
   auto impl = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),

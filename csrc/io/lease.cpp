@@ -23,15 +23,16 @@ class Leaseholder final : public Owner {
 }  // namespace
 
 Lease::Lease(int descriptor) : descriptor_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) {
-  struct stat status{};
+  struct stat status {};
   if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) throw FileError(errno, "lease descriptor");
   device_ = status.st_dev;
   inode_ = status.st_ino;
 }
 
-// Programs close descriptors that they did not open, as daemons do, and get their numbers for files of their own.
+// Programs close descriptors that they did not open, as daemons do, and get their numbers for files of
+// their own.
 Lease::~Lease() {
-  struct stat status{};
+  struct stat status {};
   if (::fstat(descriptor_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) {
     ::close(descriptor_);
   }
