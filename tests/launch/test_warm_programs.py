@@ -294,6 +294,7 @@ def test_inherited_file_has_its_number(place: Place) -> None:
     (place.folder / "program.py").write_text(
         f"import os; print(os.read({reading}, 9), os.get_inheritable({reading}))"
     )
+    place.wait()  # a program before may have been recorded anew
     with place.counting():
         done = subprocess.run(
             [*WARM, "program.py"],
