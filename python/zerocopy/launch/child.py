@@ -23,7 +23,7 @@ _STREAMS = (("stdin", "rb", "r"), ("stdout", "wb", "w"), ("stderr", "wb", "w"))
 
 
 class Imported(NamedTuple):
-    """What the fork server's imports have found: modules, and names of none."""
+    """The modules of the fork server, and the names of those that its imports did not find."""
 
     modules: Sequence[str]
     absent: set[str]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerocopy.launch import circumstances
-from zerocopy.launch.queries import Queries, answer, state_of
+from zerocopy.launch.queries import Queries, state_of
 
 #: They prepare the terminal, or patch others, when they are imported.
 _NEVER = frozenset(
@@ -101,17 +101,17 @@ def import_all(modules: list[str], excluded: list[str], captured: int) -> None:
         The descriptor of the file that stdout and stderr lead to.
     """
     left_out = _NEVER.union(excluded)
-    descriptors = _descriptors()
+    descriptors, states = _descriptors(), _random_states()
     for name in modules:
         if name in sys.modules or name.partition(".")[0] in left_out:
             continue
-        states = _random_states()
         with contextlib.suppress(Exception, SystemExit):  # the program may have caught the same
             importlib.import_module(name)
         if _threads() > 1:
             _stop_pools()
         _require_no_effects(name, captured, descriptors)
-        if not _is_as_before(states):
+        before, states = states, _random_states()
+        if not _are_as_before(before, states):
             raise HasEffects(name, "seeds or draws random numbers")
     if "torch" in sys.modules:
         importlib.import_module("zerocopy._native")
@@ -162,11 +162,11 @@ def _random_states() -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def _is_as_before(before: dict[str, tuple[Any, ...]]) -> bool:
+def _are_as_before(before: dict[str, tuple[Any, ...]], states: dict[str, tuple[Any, ...]]) -> bool:
     """Return whether nobody has seeded a generator or drawn from it, nor from one that is new."""
     return all(
         state == before[kind] if kind in before else _IS_DRAWN[kind](state[0])
-        for kind, state in _random_states().items()
+        for kind, state in states.items()
     )
 
 
@@ -205,16 +205,13 @@ class Files:
         # The folders of other files that were read are the program's own, and change while it works.
         paths = modules | asked.read | asked.listed | {os.path.dirname(path) for path in modules}  # noqa: PTH120
         paths.update(path for path in sys.path if os.path.isdir(path))  # noqa: PTH112
-        self._known = {path: state_of(path) for path in paths}
-        self._answers = {path: answer(path) for path in asked.looked_at - paths}
+        is_listed = dict.fromkeys(asked.looked_at, False) | dict.fromkeys(paths, True)
+        self._known = {path: (listed, state_of(path, listed)) for path, listed in is_listed.items()}
 
     def changed(self) -> str:
         """Return a file that has changed; empty if there is none."""
-        for known, asked in ((self._known, state_of), (self._answers, answer)):
-            for path, state in known.items():
-                if asked(path) != state:
-                    return path
-        return ""
+        known = self._known.items()
+        return next((path for path, (listed, state) in known if state_of(path, listed) != state), "")
 
     def __len__(self) -> int:
         return len(self._known)

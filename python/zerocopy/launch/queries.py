@@ -31,7 +31,7 @@ _NOTE, _ORIGINAL = "_zerocopy_note", "_zerocopy_original_"  # in the globals of 
 
 
 class Queries:
-    """What was asked.
+    """What imports have asked of the file system and the import system.
 
     Attributes
     ----------
@@ -117,16 +117,16 @@ def _heard(function: Any, note: Callable[[Any], None]) -> Iterator[None]:
         del names[kept]
 
 
-def state_of(path: str) -> tuple[int, ...]:
-    """Return facts of a file or folder that differ when it has changed; none of one that is not there."""
+def state_of(path: str, is_listed: bool = True) -> tuple[int, ...]:
+    """Return facts of a file or folder that differ when it has changed; none of one that is not there.
+
+    Of a folder that was not listed, only its being one counts.
+    """
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError:
         return ()
+    if not is_listed and stat.S_ISDIR(found.st_mode):
+        return (stat.S_IFDIR,)
     # The change time is the one that no program sets.
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev
-
-
-def answer(path: str) -> tuple[int, ...]:
-    """Return what a program that looks at a path learns; of a folder only that it is one."""
-    return (stat.S_IFDIR,) if os.path.isdir(path) else state_of(path)  # noqa: PTH112

@@ -129,10 +129,6 @@ def _minimal_file(error: Exception, f: Any, weights_only: bool) -> bytes | None:
         found = re.search(pattern, message)
         if found:
             return make(f, *found.groups())
-    for pattern, make in _FAULTS_OF_PICKLES if weights_only else ():
-        found = re.search(pattern, message)
-        if found:
-            return _archive(_pickle(make(*found.groups())))
     return None
 
 
@@ -212,14 +208,10 @@ _FAULTS: tuple[tuple[str, Callable[..., bytes | None]], ...] = (
     (_DAMAGED_DIRECTORY, _with_damaged_directory),  # torch loads most archives with other faults
     (r"element \d+ of a storage of|needs element \d+ of", _outside_of_storage),
     (r"pickle: truncated", lambda f: _archive(b"\x80\x02")),
+    (r"pickle: (?:no )?opcode 0x([0-9a-f]+)", lambda f, code: _archive(_pickle(bytes([int(code, 16)])))),
+    (r"pickle: memo entry (\d+) is not set", lambda f, index: _archive(_pickle(b"j" + _bytes_of(index)))),
+    (r"\(written by Python 2\?", lambda f: _archive(_pickle(b"U\1\xff"))),
     (r"legacy file: truncated: .* needs (\d+) bytes, (\d+) are left", _cut_legacy),
-)
-
-
-_FAULTS_OF_PICKLES: tuple[tuple[str, Callable[..., bytes]], ...] = (
-    (r"pickle: (?:no )?opcode 0x([0-9a-f]+)", lambda code: bytes([int(code, 16)])),
-    (r"pickle: memo entry (\d+) is not set", lambda index: b"j" + int(index).to_bytes(4, "little")),
-    (r"\(written by Python 2\?", lambda: b"U\1\xff"),
 )
 
 
@@ -264,7 +256,11 @@ def _text(text: str) -> bytes:
 
 
 def _integer(number: int) -> bytes:
-    return b"J" + number.to_bytes(4, "little")
+    return b"J" + _bytes_of(number)
+
+
+def _bytes_of(number: int | str) -> bytes:
+    return int(number).to_bytes(4, "little")
 
 
 def _tensor(key: str, numel: int, size: int = 1, legacy: bool = False) -> bytes:

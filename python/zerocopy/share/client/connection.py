@@ -29,20 +29,22 @@ class _Kept(NamedTuple):
 
     place: Path
     connection: socket.socket
-    inode: tuple[int, int]
+    status: os.stat_result
     user: int  # for whom the server answers
 
     def is_whole(self) -> bool:
         """Return whether its descriptor still is this socket: programs close, and use anew, what they did not open."""
         try:
-            return _inode_of(self.connection) == self.inode
+            return os.path.samestat(os.fstat(self.connection.fileno()), self.status)
         except OSError:
             return False
 
-
-def _inode_of(connection: socket.socket) -> tuple[int, int]:
-    status = os.fstat(connection.fileno())
-    return status.st_dev, status.st_ino
+    def close(self) -> None:
+        """Close it, unless its descriptor is the program's."""
+        if self.is_whole():
+            self.connection.close()
+        else:
+            self.connection.detach()
 
 
 class Channels:
@@ -58,18 +60,15 @@ class Channels:
         with self._lock:
             while self._kept:
                 kept = self._kept.pop()
-                if not kept.is_whole():
-                    kept.connection.detach()
-                elif kept.place == place and kept.user == os.geteuid():
+                if kept.place == place and kept.user == os.geteuid() and kept.is_whole():
                     return kept.connection
-                else:
-                    kept.connection.close()
+                kept.close()
         return None
 
     def keep(self, place: Path, connection: socket.socket) -> None:
         """Keep one for the next request."""
         try:
-            kept = _Kept(place, connection, _inode_of(connection), os.geteuid())
+            kept = _Kept(place, connection, os.fstat(connection.fileno()), os.geteuid())
         except OSError:  # the program has closed it meanwhile
             connection.detach()
             return
@@ -84,10 +83,7 @@ class Channels:
         self._lock = threading.Lock()
         inherited, self._kept = self._kept, []
         for kept in inherited:
-            if kept.is_whole():
-                kept.connection.close()
-            else:
-                kept.connection.detach()
+            kept.close()
 
 
 _channels = Channels()

@@ -37,13 +37,11 @@ def main() -> None:
     die_with_parent()
     with socket.socket(fileno=int(sys.argv[2])) as server:
         server.set_inheritable(False)
-        gc.disable()  # collections take a seventh of the time of importing torch, and free nothing
         worker.import_all()
         from zerocopy.share.worker.warm_up import WarmUp  # which imports torch
 
         warm_up = WarmUp()
         gc.freeze()  # what is here now the children need not look through, and so not copy
-        gc.enable()
         with contextlib.suppress(FrameError, OSError):  # the server has gone
             _ForkServer(server, warm_up).run()
 
