@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from conftest import Child, Saver, lies_in_mapping
 from equality import assert_same
+from file_systems import overlay
 
 import zerocopy
 
@@ -43,6 +45,36 @@ def test_patched_save_of_a_smaller_file_over_a_mapped_one(save: Saver, forked: C
     """
     done = forked(code, save(STATE))
     assert done.stdout == f"{int(STATE['weight'].sum())} [0.0, 1.0, 2.0]\n", done.stderr
+
+
+SMALLER = """
+    import sys, torch, zerocopy
+    zerocopy.patch()
+    torch.save({"weight": torch.zeros(1)}, sys.argv[1])
+"""
+
+
+@pytest.fixture(params=["the file system of the tests", "overlay"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Give an empty folder. On an overlay the kernel does not say who maps a file."""
+    if request.param == "overlay":
+        with overlay(tmp_path) as mounted:
+            yield mounted
+    else:
+        yield tmp_path
+
+
+@pytest.mark.parametrize("load", [zerocopy.load, zerocopy.lazy_load])
+def test_patched_save_of_another_process_leaves_mapped_tensors(
+    folder: Path, forked: Child, load: Any
+) -> None:
+    path = folder / "model.pt"
+    torch.save(STATE, path)
+    state = load(path)
+    real = dict(state)["weight"].materialize() if load is zerocopy.lazy_load else state["weight"]
+    assert lies_in_mapping(real.data_ptr(), path)
+    assert forked(SMALLER, path).returncode == 0
+    assert torch.equal(real, STATE["weight"]) and torch.load(path)["weight"].numel() == 1
 
 
 def test_patched_save_over_a_mapped_file_whose_name_is_not_text(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def file_system(folder: Path, kind: str, size: int) -> Iterator[Path]:
     place, image = folder / f"{kind}-mounted", folder / f"{kind}.img"
     place.mkdir()
     if kind == "tmpfs":
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place]
+        mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place]
     else:
         make = shutil.which(f"mkfs.{kind}", path=_PATH)
         if make is None:
@@ -30,21 +30,28 @@ def file_system(folder: Path, kind: str, size: int) -> Iterator[Path]:
             file.truncate(size)
         subprocess.run([make, "-q", *_OPTIONS.get(kind, ()), image], check=True, capture_output=True)
         mount = ["mount", "-o", "loop", image, place]
+    with _mounted(mount, place):
+        (place / "empty").mkdir()
+        yield place / "empty"
+
+
+@contextlib.contextmanager
+def overlay(folder: Path) -> Iterator[Path]:
+    """Mount an overlay file system, as containers have, and give its empty folder."""
+    lower, upper, work, place = (folder / name for name in ("lower", "upper", "work", "merged"))
+    for path in (lower, upper, work, place):
+        path.mkdir()
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    with _mounted(["mount", "-t", "overlay", "-o", options, "none", place], place):
+        yield place
+
+
+@contextlib.contextmanager
+def _mounted(mount: list[str | Path], place: Path) -> Iterator[None]:
     mounted = subprocess.run(mount, capture_output=True)
     if mounted.returncode:
         pytest.skip(f"nothing can be mounted here: {mounted.stderr.decode()}")
     try:
-        (place / "empty").mkdir()
-        yield place / "empty"
+        yield
     finally:
         subprocess.run(["umount", "--lazy", place], check=True)
-        image.unlink(missing_ok=True)
-
-
-def fill(path: Path) -> None:
-    """Write a file that takes what room its file system still has."""
-    with path.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 9):
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(size))

@@ -1,16 +1,15 @@
-"""``torch.save`` over a file that this process has mapped, or has open to read lazily from it.
+"""``torch.save`` over a file that a process has mapped, or has open to read lazily from it.
 
-torch.save truncates the file. A process that has mapped it dies of SIGBUS at the next touch, as a program does that
-resumes from a checkpoint and saves to the same path. A new file that is renamed leaves the mapped file as it is.
+torch.save truncates the file. A process that has mapped it dies of SIGBUS at the next touch, be it the program itself,
+which resumes from a checkpoint and saves to the same path, or another rank that still has it. A new file that is
+renamed leaves the mapped file as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from zerocopy import _core
 from zerocopy.saving import saves_under_way
 from zerocopy.saving.atomic_file import NewFile, replacing
-from zerocopy.saving.mapped_files import MappedFiles, identity_of
+from zerocopy.saving.file_readers import is_read
 
 Function = Callable[..., Any]
 
@@ -31,7 +30,7 @@ def save_for(original: Function) -> Function:
         target = Path(os.path.realpath(os.fsdecode(f))) if isinstance(f, (str, bytes, os.PathLike)) else None
         for earlier in saves_under_way.to(target) if target is not None else ():
             earlier.join()
-        if target is None or not os.access(target, os.W_OK, effective_ids=True) or not is_read_here(target):
+        if target is None or not os.access(target, os.W_OK, effective_ids=True) or not is_read(target):
             return original(*args, **kwargs)
         with _replacing(target) as new:
             # For bytes, which releases of torch refuse, each in its own words, there is nothing else to write to.
@@ -47,33 +46,6 @@ def save_for(original: Function) -> Function:
     return save
 
 
-def is_read_here(path: Path) -> bool:
-    """Return whether this process maps the file at `path`, or has it open for reading, by whomever."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return False
-        if any(_is_reader(int(number), status) for number in os.listdir("/proc/self/fd")):  # noqa: PTH208
-            return True
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return identity_of(descriptor) in MappedFiles().identities()
-    finally:
-        os.close(descriptor)
-
-
-def _is_reader(descriptor: int, status: os.stat_result) -> bool:
-    """Whether a descriptor is of the file with this status, and reads only: a lazy tensor has one of its file."""
-    try:
-        if not os.path.samestat(os.fstat(descriptor), status):
-            return False
-        return fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_PATH) == os.O_RDONLY
-    except OSError:  # that of the listing is closed
-        return False
-
-
 def _file_of(new: NewFile, target: Path) -> _core.UninterruptedFile:
     return _core.UninterruptedFile(new.descriptor, os.fspath(target))
 
@@ -87,7 +59,7 @@ def _replacing(target: Path) -> Iterator[NewFile]:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             reason = (
-                "no new file can be made in its folder, and the file is mapped, so it cannot be overwritten: "
+                "no new file can be made in its folder, and a process has the file mapped or open: "
                 "load it with zerocopy.load(..., mmap=False), or save to another folder"
             )
             raise PermissionError(error.errno, reason, os.fspath(target)) from None
