@@ -140,8 +140,7 @@ class Lazy::Opened final : public StoredTensors {
   py::object storage(const Storage& storage) override { return typed(stored(storage), storage); }
   py::object tensor(const Tensor& tensor) override { return over(stored(*tensor.storage), tensor); }
 
-  py::object part(const Tensor& whole, std::int64_t offset, std::span<const std::int64_t> size,
-                  std::span<const std::int64_t> stride);
+  py::object part(const Tensor& whole, StridedView view);
 
  private:
   Record record_of(const Storage& storage) const override { return records_.at(storage.index); }
@@ -171,25 +170,28 @@ class Lazy::Opened final : public StoredTensors {
   std::vector<CachedStorage> views_;
 };
 
-// Makes a tensor over the bytes from its first to its last element only.
-py::object Lazy::Opened::part(const Tensor& whole, std::int64_t offset, std::span<const std::int64_t> size,
-                              std::span<const std::int64_t> stride) {
+// Makes a tensor over the bytes from its first to its last element only, or over those a library reads.
+py::object Lazy::Opened::part(const Tensor& whole, StridedView view) {
   const Storage& storage = *whole.storage;
   const Storage& root = storage.whole();
   const std::int64_t item_size = whole.dtype->size;
   const auto numel = static_cast<std::int64_t>(storage.nbytes) / item_size;
-  const std::string reason = why_not_a_view(numel, item_size, offset, size, stride);
+  const std::string reason = why_not_a_view(numel, item_size, view.offset, view.size, view.stride);
   if (!reason.empty()) throw FormatError("checkpoint: the part needs " + reason);
-  const auto reach = static_cast<std::uint64_t>(span_of(size, stride) * item_size);
-  if (reach == 0) offset = 0;  // one without elements may begin outside of its storage
-  const Extent extent{storage.begin + static_cast<std::uint64_t>(offset * item_size), reach};
-  const Region bytes = content().part(record_of(root), *root.element, extent);
-  for_each_run(size, stride, item_size,
-               [&](Extent run) { advise(bytes.bytes().subspan(run), Advice::soon); });
+  const auto reach = static_cast<std::uint64_t>(span_of(view.size, view.stride) * item_size);
+  if (reach == 0) view.offset = 0;  // one without elements may begin outside of its storage
   Tensor tensor = whole;
   tensor.offset = 0;
   tensor.requires_grad = false;
-  return over(placed(bytes, root), tensor, {size, stride});
+  if (storage.root == nullptr && whole.dtype->size == root.element->size) {
+    const auto selected = content().selected(record_of(root), *root.element, view);
+    if (selected) return over(placed(*selected, root), tensor, {view.size, contiguous_strides(view.size)});
+  }
+  const Extent extent{storage.begin + static_cast<std::uint64_t>(view.offset * item_size), reach};
+  const Region bytes = content().part(record_of(root), *root.element, extent);
+  for_each_run(view.size, view.stride, item_size,
+               [&](Extent run) { advise(bytes.bytes().subspan(run), Advice::soon); });
+  return over(placed(bytes, root), tensor, {view.size, view.stride});
 }
 
 Lazy::Lazy(py::object archive, FoundCheckpoint parsed, py::dict allowed, std::string encoding,
@@ -326,7 +328,7 @@ py::object Lazy::part(std::size_t i, std::int64_t offset, const std::vector<std:
   if (tensor == nullptr) throw py::value_error("expected a dense tensor");
   const std::shared_ptr<Opened> real = opened();
   require_there();
-  return real->part(*tensor, offset, size, stride);
+  return real->part(*tensor, {offset, size, stride});
 }
 
 py::tuple Lazy::shown_at(std::size_t index) const {

@@ -113,6 +113,18 @@ Region Content::part(const Record& record, const DType& element, Extent extent) 
   return bytes;
 }
 
+std::optional<Region> Content::selected(const Record& record, const DType& element,
+                                        const StridedView& view) const {
+  if (record.external == nullptr) return std::nullopt;
+  Record selected = record;
+  selected.size = element.size;
+  for (const std::int64_t length : view.size) selected.size *= static_cast<std::uint64_t>(length);
+  require_inflatable({&selected, 1});
+  std::optional<Region> bytes = record.external->read_view(view);
+  if (bytes && big_endian_ && element.swap > 1) reverse_units(*bytes, element.swap);
+  return bytes;
+}
+
 void Content::require_inflatable(std::span<const Record> records) {
   const std::optional<std::uint64_t> most = max_inflated();
   if (!most) return;

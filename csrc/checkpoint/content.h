@@ -64,6 +64,10 @@ class Content {
   // to.
   Region part(const Record& record, const DType& element, Extent extent) const;
 
+  // Returns the elements of a view, one after the other, where a library reads them without the
+  // rest; nullopt of all other records.
+  std::optional<Region> selected(const Record& record, const DType& element, const StridedView& view) const;
+
   // Like the functions of Source. Mode "r+" allows changes by any process, so nothing is checked.
   void require_unchanged() const {
     if (mode_ != Mode::shared) source_->require_unchanged();

@@ -1,13 +1,22 @@
 // A named range of a file. Each container format is parsed into records.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "memory/region.h"
 
 namespace zerocopy {
+
+// A view of elements that lie behind each other. All numbers count elements.
+struct StridedView {
+  std::int64_t offset;
+  std::span<const std::int64_t> size;
+  std::span<const std::int64_t> stride;
+};
 
 // Bytes in a form that only the container's own library reads.
 class ExternalBytes {
@@ -25,6 +34,10 @@ class ExternalBytes {
 
   // Reads the bytes into fresh memory.
   virtual Region read() const = 0;
+
+  // Reads what a strided view selects of the elements, one after the other, into fresh memory.
+  // Returns nullopt if only the whole can be read.
+  virtual std::optional<Region> read_view(const StridedView& /*view*/) const { return std::nullopt; }
 
  private:
   std::string why_;

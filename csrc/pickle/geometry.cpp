@@ -55,4 +55,14 @@ std::string why_not_a_view(std::int64_t storage_numel, std::int64_t item_size, s
   return {};
 }
 
+std::vector<std::int64_t> contiguous_strides(std::span<const std::int64_t> size) {
+  std::vector<std::int64_t> strides(size.size());
+  std::int64_t stride = 1;
+  for (std::size_t axis = size.size(); axis-- > 0;) {
+    strides[axis] = stride;
+    stride *= std::max<std::int64_t>(size[axis], 1);
+  }
+  return strides;
+}
+
 }  // namespace zerocopy

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "memory/bytes.h"
 
@@ -23,6 +24,9 @@ std::string why_not_a_view(std::int64_t storage_numel, std::int64_t item_size, s
 
 // Returns the number of elements from the first to the last of a valid view, inclusive; 0 if empty.
 std::int64_t span_of(std::span<const std::int64_t> size, std::span<const std::int64_t> stride);
+
+// Returns the strides of elements that lie one after the other.
+std::vector<std::int64_t> contiguous_strides(std::span<const std::int64_t> size);
 
 // Calls `call` with each contiguous run of bytes of a view, from its first element. Does nothing if
 // the runs are too many.

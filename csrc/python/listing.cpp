@@ -28,6 +28,16 @@ class ReadByPython final : public ExternalBytes {
     return region_of_buffer(call_().ptr(), Access::writable);
   }
 
+  std::optional<Region> read_view(const StridedView& view) const override {
+    const GilTaken gil;
+    const auto tuple = [](std::span<const std::int64_t> numbers) {
+      return py::tuple(py::cast(std::vector<std::int64_t>(numbers.begin(), numbers.end())));
+    };
+    const py::object read = call_.attr("part")(view.offset, tuple(view.size), tuple(view.stride));
+    if (read.is_none()) return std::nullopt;
+    return region_of_buffer(read.ptr(), Access::writable);
+  }
+
  private:
   py::function call_;
 };

@@ -224,11 +224,11 @@ def test_report_of_bad_input_exits_with_one_sentence(
     save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad").write_bytes(b"nothing")
-    targets = [(tmp_path / "bad", tmp_path / "x.html"), (save(STATE), tmp_path / "absent" / "x.html")]
-    for source, target in targets:
+    bad, absent = tmp_path / "bad", tmp_path / "absent" / "x.html"
+    for source, target, wrong in ((bad, tmp_path / "x.html", bad), (save(STATE), absent, absent)):
         assert cli.main(["report", str(source), "-o", str(target)]) == 2
         error = capsys.readouterr().err
-        assert error.startswith("zerocopy report: ") and error.count("\n") == 1
+        assert error.startswith(f"zerocopy report: {wrong}: ") and error.count("\n") == 1
     assert not (tmp_path / "x.html").exists()
 
 

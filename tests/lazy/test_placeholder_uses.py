@@ -54,6 +54,16 @@ def each_way(symbol: Callable[[Any, Any], Any], d: Any) -> Any:
     return [symbol(w, ones), symbol(ones, w), symbol(w, w), symbol(w, 2), symbol(2, w), symbol(w, d["v"])]
 
 
+def weight_normed(weight: Any) -> Any:
+    module = torch.nn.Linear(3, 2, bias=False)
+    module.weight = weight
+    return torch.nn.utils.weight_norm(module).weight_g
+
+
+def flags_of(tensor: torch.Tensor) -> list[bool]:
+    return [tensor.requires_grad, (tensor * 2).requires_grad, tensor.requires_grad]
+
+
 def whole(symbol: Callable[[Any, Any], Any], d: Any) -> Any:
     i = d["i"]
     return [symbol(i, i), symbol(i, 1), symbol(1, i), symbol(i, torch.ones(2).long())]
@@ -325,6 +335,12 @@ PARAMETERS: Uses = {
     ],
     "ParameterList": lambda d: [p + 0 for p in torch.nn.ParameterList([d["w"], d["p"]])],
     "isinstance": lambda d: [isinstance(d[name], torch.nn.Parameter) for name in d],
+    "isinstance of a subclass": lambda d: [
+        isinstance(d[name], torch.nn.UninitializedParameter) for name in d
+    ],
+    "weight_norm": lambda d: weight_normed(d["q"]),
+    "asarray with a flag": lambda d: flags_of(torch.asarray(d["leaf"], requires_grad=False)),
+    "asarray with another flag": lambda d: flags_of(torch.asarray(d["w"], requires_grad=True)),
     "is_leaf": lambda d: [(t.is_leaf, t.requires_grad) for t in d.values()],
     "parameter to a module": lambda d: [
         m := torch.nn.Linear(3, 2),

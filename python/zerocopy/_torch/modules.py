@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,26 @@ def own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return a module's parameters and buffers without its children's, by name. A tied one is there by each name."""
     own = {**module._parameters, **module._buffers}
     return {name: tensor for name, tensor in own.items() if tensor is not None}
+
+
+def parameter_flag(attribute: str) -> property:
+    """Return the property ``_is_param`` for a class of tensors: it makes those parameters whose `attribute` is true.
+
+    In older releases the subclasses of ``nn.Parameter`` ask for it too, and would have them all for instances.
+    """
+    probe: Any = torch.empty(0, device="cpu")
+    probe._is_param = True
+    check: Any = type(torch.nn.Parameter).__instancecheck__
+    subclasses_ask = isinstance(probe, torch.nn.UninitializedParameter)
+
+    def flag(tensor: Any) -> bool:
+        frame = sys._getframe(1)
+        if subclasses_ask and frame.f_code is check.__code__:
+            asking = frame.f_locals[check.__code__.co_varnames[0]]
+            return getattr(tensor, attribute) and asking is torch.nn.Parameter
+        return bool(getattr(tensor, attribute))
+
+    return property(flag)
 
 
 def before_loading(module: torch.nn.Module, hook: Callable[..., None]) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zerocopy import display
 from zerocopy.cli import diff, output, reading
 from zerocopy.cli.output import escaped, say
+from zerocopy.process.os_errors import naming
 
 if TYPE_CHECKING:
     from zerocopy.cli.report_page import File, Row
@@ -225,7 +226,10 @@ def _write(text: str, target: str) -> None:
             stream.write(content)
         return
     # A page that is written halfway is not left in the place of an older one.
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+    with (
+        naming(path),
+        tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file,
+    ):
         try:
             file.write(content)
             file.flush()

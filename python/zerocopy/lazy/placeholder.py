@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from zerocopy import _torch, notebook
-from zerocopy._torch import context
+from zerocopy._torch import context, modules
 from zerocopy.display import dtype, shape, size
 from zerocopy.lazy.indexing import is_basic
 from zerocopy.lazy.lending import lent_argument
@@ -91,7 +91,8 @@ class NotYetLoadedTensor(torch.Tensor):
     _is_loaded: bool = False
     _is_dense: bool = True
     _is_scattered: bool = False  # only parts of it were read
-    _is_param: bool = False  # what isinstance(..., nn.Parameter) asks for
+    _is_parameter: bool = False
+    _is_param = modules.parameter_flag("_is_parameter")  # what isinstance(..., nn.Parameter) asks for
 
     @property
     def is_loaded(self) -> bool:
@@ -157,7 +158,7 @@ class NotYetLoadedTensor(torch.Tensor):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         # A dense tensor of a file has no attributes of its own; a parameter or a subclass may. This is called
         # after an AttributeError of Tensor, and the real tensor raises it in its own words.
-        plain = self._is_dense and not self._is_param and self._real is None
+        plain = self._is_dense and not self._is_parameter and self._real is None
         own = plain or name.startswith("__")
         if self._recipe is None or (own and not hasattr(torch.Tensor, name)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -268,9 +269,11 @@ def _kept(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.
     if placeholder._real is None:
         set_own(placeholder, "_real", real)
         set_own(placeholder, "_is_loaded", True)
-        if type(real) is torch.Tensor and placeholder._is_dense and real.device.type != "meta":
-            # For what asks neither a class nor the dispatcher, such as `x.data = placeholder`.
-            with _torch.without_torch_function():
+        with _torch.without_torch_function():
+            if placeholder._is_dense and placeholder.requires_grad != real.requires_grad:  # by torch.asarray
+                real.requires_grad_(placeholder.requires_grad)
+            if type(real) is torch.Tensor and placeholder._is_dense and real.device.type != "meta":
+                # For what asks neither a class nor the dispatcher, such as `x.data = placeholder`.
                 _SET_DATA(placeholder, real)
     return real
 

@@ -91,7 +91,7 @@ class Deferred:
             described = Described(data.shape, data.dtype, requires_grad, data.stride() if is_dense else None)
             location = str(data.device)
         made = self._made(recipe, described, location)
-        set_own(made, "_is_param", True)
+        set_own(made, "_is_parameter", True)
         return made
 
     def set_attributes(self, target: Any, state: Any) -> None:

@@ -16,8 +16,9 @@ class Slice:
     """A tensor of a file to be indexed; what :meth:`Checkpoint.get_slice` returns.
 
     ``slice[index]`` is a tensor with the values, shape and dtype that ``tensor[index]`` of the whole has. Of a dense
-    tensor it reads the pages that integers, slices, ``None`` and ``...`` select and no others; for masks and lists
-    of indices the whole is mapped, and what they select is read. A slice comes from the file, without grad.
+    tensor it reads the pages (of an HDF5 dataset the chunks) that integers, slices, ``None`` and ``...`` select and no
+    others. For masks and lists of indices the whole is mapped, and what they select is read. A slice comes from the
+    file, without grad.
     It does not show changes in memory.
 
     Attributes

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from zerocopy.errors import FormatError
 from zerocopy.loading.formats.hdf5_stream import Image, faults
@@ -23,6 +23,27 @@ _FILTER_BUFFERS = 3
 _MOST_FOUND = 1 << 12  # chunks that are found one by one, where libhdf5 begins at the first each time
 
 Slab = tuple[tuple[int, ...], tuple[int, ...]]  # where a part of an array begins, and its shape
+
+
+class Selection(NamedTuple):
+    """Elements of an array: on each axis `size` of them from `start`, every `step`-th."""
+
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+    step: tuple[int, ...]
+
+    def at(self, number: tuple[int, ...]) -> tuple[int, ...]:
+        """Return where in the array an element of the selection is."""
+        return tuple(begin + n * step for begin, n, step in zip(self.start, number, self.step, strict=True))
+
+    def within(self, slab: Slab) -> Slab:
+        """Return which of the elements are in a part of the array."""
+        axes = zip(self.start, self.size, self.step, *slab, strict=True)
+        first, end = [], []
+        for start, size, step, begin, length in axes:
+            first.append(min(size, max(0, -(-(begin - start) // step))))
+            end.append(min(size, max(0, -(-(begin + length - start) // step))))
+        return tuple(first), tuple(map(int.__sub__, end, first))
 
 
 class DatasetReader:
@@ -57,23 +78,40 @@ class DatasetReader:
 
     def __call__(self) -> Any:
         """Return all of it."""
+        return self._selected(Selection((0,) * len(self._shape), self._shape, (1,) * len(self._shape)))
+
+    def part(self, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Any:
+        """Return the elements of a strided view of it, one after the other; None if only the whole can be read.
+
+        Of chunks, those alone are read that have some.
+        """
+        if not self._shape or self._dtype.subdtype is not None:
+            return None
+        selection = _selection_of(self._shape, offset, size, stride)
+        return None if selection is None else self._selected(selection)
+
+    def _selected(self, selection: Selection) -> Any:
         import numpy
 
         with self._faults():
             dataset = self._opened()
-            slabs: list[Slab] | None = self._written_chunks(dataset)
-            values = numpy.empty(self._shape, self._dtype)
+            slabs: Iterable[Slab] | None = self._written_chunks(dataset)
+            values = numpy.empty(selection.size, self._dtype)
             if slabs is not None:
                 values[...] = self._fill(dataset)
-            elif self._chunk is None or self._grid() <= _MOST_CHUNKS:
+            elif selection.size == self._shape and (self._chunk is None or self._grid() <= _MOST_CHUNKS):
                 dataset.read(self._h5.h5s.ALL, self._h5.h5s.ALL, values, self._type)
                 return values
-            whole = self._h5.h5s.create_simple(self._shape)
-            for slab in self._blocks() if slabs is None else slabs:
-                here, there = whole.copy(), dataset.get_space()
-                here.select_hyperslab(*slab)
-                there.select_hyperslab(*slab)
-                dataset.read(here, there, values, self._type)
+            else:
+                slabs = self._blocks(selection)
+            whole = self._h5.h5s.create_simple(selection.size)
+            for slab in slabs:
+                first, count = selection.within(slab)
+                if 0 not in count:
+                    here, there = whole.copy(), dataset.get_space()
+                    here.select_hyperslab(first, count)
+                    there.select_hyperslab(selection.at(first), count, selection.step)
+                    dataset.read(here, there, values, self._type)
         return values
 
     def pieces(self) -> Iterator[bytes]:
@@ -138,12 +176,16 @@ class DatasetReader:
         assert self._chunk is not None
         return math.prod(-(-size // chunk) for size, chunk in zip(self._shape, self._chunk, strict=True))
 
-    def _blocks(self) -> Iterator[Slab]:
-        """Yield slabs that are made of whole chunks, none of too many."""
-        assert self._chunk is not None
-        grid = [-(-size // chunk) for size, chunk in zip(self._shape, self._chunk, strict=True)]
+    def _blocks(self, selection: Selection) -> Iterator[Slab]:
+        """Yield slabs around a selection, made of whole chunks, none of too many."""
+        if self._chunk is None:
+            yield (0,) * len(self._shape), self._shape
+            return
+        last = selection.at(tuple(size - 1 for size in selection.size))
+        begin = tuple(map(int.__floordiv__, selection.start, self._chunk))
+        grid = [at // chunk + 1 - first for at, chunk, first in zip(last, self._chunk, begin, strict=True)]
         for first, count in _slabs(tuple(grid), 1, _MOST_CHUNKS):
-            start = tuple(map(int.__mul__, first, self._chunk))
+            start = tuple(map(int.__mul__, map(int.__add__, begin, first), self._chunk))
             yield start, self._within(start, tuple(map(int.__mul__, count, self._chunk)))
 
     def _within(self, start: tuple[int, ...], count: tuple[int, ...]) -> tuple[int, ...]:
@@ -185,6 +227,29 @@ class DatasetReader:
         return math.prod(
             min(length, length // chunk + 2) for length, chunk in zip(count, self._chunk, strict=True)
         )
+
+
+def _selection_of(
+    shape: tuple[int, ...], offset: int, size: tuple[int, ...], stride: tuple[int, ...]
+) -> Selection | None:
+    """Return what a strided view of an array selects; None if its axes are not axes of the array in their order."""
+    if 0 in size:
+        return Selection((0,) * len(shape), (0,) * len(shape), (1,) * len(shape))
+    start, count, step = [], [1] * len(shape), [1] * len(shape)
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    for length, apart in zip(shape, strides, strict=True):
+        start.append(offset // apart % length)
+    last = -1
+    for length, apart in zip(size, stride, strict=True):
+        if length == 1:
+            continue
+        axis = next((i for i, of in enumerate(strides) if shape[i] > 1 and of <= apart), len(shape))
+        if not last < axis < len(shape) or apart % strides[axis]:
+            return None
+        last, count[axis], step[axis] = axis, length, apart // strides[axis]
+        if start[axis] + (length - 1) * step[axis] >= shape[axis]:
+            return None
+    return Selection(tuple(start), tuple(count), tuple(step))
 
 
 def _slabs(shape: tuple[int, ...], itemsize: int, most: int) -> Iterator[Slab]:
