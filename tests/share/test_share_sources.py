@@ -7,6 +7,8 @@ import contextlib
 import os
 import pickle
 import sqlite3
+import tarfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -187,6 +189,25 @@ def test_a_changed_source_makes_a_new_result(tmp_path: Path, way: str) -> None:
     change(tmp_path)
     second = shared(function, tmp_path)
     assert second != first and second == plain(function, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["through_own_link", "through_own_link_to_the_folder", "by_own_name", "renamed_meanwhile"]
+)
+def test_a_file_that_the_call_gives_another_name_is_read_again(tmp_path: Path, name: str) -> None:
+    function = getattr(sources, name)
+    for content in ("1", "2"):
+        (tmp_path / "new").write_text(content)
+        (tmp_path / "new").rename(tmp_path / "a")
+        time.sleep(0.02)  # files get their times from a clock that ticks seldom
+        assert share.load(function, str(tmp_path)[1:]) == content
+
+
+def test_files_that_the_call_extracts_from_an_archive_cost_nothing(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        (tmp_path / "a").write_text("1")
+        archive.add(tmp_path / "a", "a")
+    assert shared(sources.extracted, tmp_path) == "11"
 
 
 @pytest.mark.parametrize("is_named", [False, True])

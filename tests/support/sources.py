@@ -11,9 +11,11 @@ import importlib.util
 import mmap
 import multiprocessing
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -166,7 +168,46 @@ def elsewhere(folder: str) -> str:
     return Path("a").read_text()
 
 
+def through_own_link(folder: str) -> str:
+    with tempfile.TemporaryDirectory() as temporary:
+        Path(temporary, "x").symlink_to(f"/{folder}/a")
+        return Path(temporary, "x").read_text()
+
+
+def through_own_link_to_the_folder(folder: str) -> str:
+    with tempfile.TemporaryDirectory() as temporary:
+        Path(temporary, "x").symlink_to(f"/{folder}")
+        return Path(temporary, "x", "a").read_text()
+
+
+def by_own_name(folder: str) -> str:
+    own = Path(f"/{folder}/own")
+    own.hardlink_to(f"/{folder}/a")
+    try:
+        return own.read_text()
+    finally:
+        own.unlink()
+
+
+def renamed_meanwhile(folder: str) -> str:
+    renamed = Path(f"/{folder}/a").rename(f"/{folder}/moved")
+    try:
+        return renamed.read_text()
+    finally:
+        renamed.rename(f"/{folder}/a")
+
+
 # ------------------------------------------------------------------- what must not count
+
+
+def extracted(folder: str) -> str:
+    """Read files that have older times than the call, and are its own."""
+    with tempfile.TemporaryDirectory() as temporary:
+        with tarfile.open(f"/{folder}/a.tar") as archive:
+            archive.extractall(temporary)
+        shutil.copy2(f"{temporary}/a", f"{temporary}/copied")
+        Path(temporary, "copied").rename(f"{temporary}/b")
+        return Path(temporary, "a").read_text() + Path(temporary, "b").read_text()
 
 
 def with_scratch(folder: str) -> str:

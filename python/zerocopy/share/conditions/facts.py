@@ -19,6 +19,7 @@ _SYSTEM = (
 # Of packages, and of torch: which releases those are the key says.
 _OF_RELEASES = ("-info/", "-packages/torch/")
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth")
+_CREATING = os.O_CREAT | os.O_TRUNC | os.O_TMPFILE
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 #: Programs that tell about the machine, which is the same one for all who share: docs/share.md says who starts them.
@@ -38,7 +39,7 @@ class Facts:
     folder : str
         The current folder when the call began.
     begun : int
-        When that was, in nanoseconds.
+        When that was, in nanoseconds of the clock that files get their times from.
     """
 
     def __init__(self, folder: str, begun: int) -> None:
@@ -47,7 +48,11 @@ class Facts:
         self._rows: dict[tuple[str, str], Row] = {}
         self._relative: set[str] = set()
         self._made: set[str] = set()  # what the call itself has written, created or removed
+        self._new_files: set[tuple[int, int]] = (
+            set()
+        )  # of those the files that it has written, by whatever name
         self._unseen: dict[str, None] = {}
+        self._has_run_programs = False
 
     def add(self, record: Record) -> None:
         """Add what a record says."""
@@ -59,6 +64,8 @@ class Facts:
             path = _plain(record.path)
             if record.kind == Kind.CHANGED or (record.kind == Kind.OPENED and record.flags & _WRITING):
                 self._made.add(path)
+                if record.identity and record.flags & _CREATING and record.identity[4] >= self._begun:
+                    self._new_files.add(record.identity[:2])
             row = self._row_of(record, path)
             if row is not None and not (record.is_import and self._is_idle(row)):
                 if record.is_relative and self._is_here(path):
@@ -131,6 +138,10 @@ class Facts:
                 return [path, kind, os.readlink(path)]  # noqa: PTH115
             if conditions.holds(row):
                 return row
+            if (
+                kind == "file" and _is_gone(path) and self._is_older(fact)
+            ):  # the name was of the call's making
+                return [path, "never"]
         if not self._is_made(path) and not (kind == "file" and fact[4] >= self._begun and _is_gone(path)):
             return [path, "never"]
         identity = file_identity.identity_at(path)
@@ -143,6 +154,13 @@ class Facts:
         if is_same or any(os.path.dirname(made) == path for made in self._made):  # noqa: PTH120
             return [path, "names", *now]
         return [path, "never"]
+
+    def _is_older(self, fact: Row) -> bool:
+        """Return whether a file was there before the call, so that its name now may be any."""
+        device, inode, _, modified, changed = fact
+        if (device, inode) in self._new_files or (changed >= self._begun and self._has_run_programs):
+            return False
+        return min(modified, changed) < self._begun
 
     def _is_made(self, path: str) -> bool:
         """Return whether the call has made or removed a path, or a folder that it is in."""
@@ -159,6 +177,7 @@ class Facts:
         return list(self._unseen)
 
     def _add_program(self, record: Record) -> None:
+        self._has_run_programs = True
         name = os.path.basename(record.path)  # noqa: PTH119
         if name not in HARMLESS:
             command = f" ({record.target[:80]})" if record.target else ""

@@ -17,6 +17,7 @@ from zerocopy.share.conditions.hearing import Hearing
 from zerocopy.share.conditions.watching import Watch
 from zerocopy.share.wire import file_identity
 
+_CLOCK_OF_FILES = 5  # CLOCK_REALTIME_COARSE
 #: More paths than that are not kept: the server asks about each at each request.
 MAX_PATHS = 65536
 
@@ -41,7 +42,7 @@ class Reading:
         self._baseline = set(sys.modules)
         self._path = list(sys.path)
         self._folder = os.getcwd()  # noqa: PTH109
-        self._begun = time.time_ns()
+        self._begun = time.clock_gettime_ns(_CLOCK_OF_FILES)
         self._imports = imports.follow(self._watch)
         self._variables = environment.Variables(self._imports)
         self._argv = environment.Argv(self._imports)
