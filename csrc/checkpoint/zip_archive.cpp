@@ -20,6 +20,10 @@ constexpr std::uint64_t kMaxSmallRecord = 64;  // for version and byteorder
 constexpr std::uint64_t kMaxVersionDigits = 20;
 constexpr std::uint64_t kMaxVersion = 10;  // kMaxSupportedFileFormatVersion of torch 1.13 to 2.14
 
+[[noreturn]] void refuse_program() {
+  throw UnsupportedError("checkpoint: this is a program saved by torch.export; torch.export.load reads it");
+}
+
 std::string_view trimmed(std::string_view text) {
   const auto last = text.find_last_not_of(" \n");
   return last == std::string_view::npos ? std::string_view() : text.substr(0, last + 1);
@@ -57,6 +61,7 @@ void ZipArchive::check_version() const {
   if (!record && zip_.contains(".data/version") && zip_.contains(".data/extern_modules")) {
     throw UnsupportedError("checkpoint: this is a torch.package; torch.package.PackageImporter loads it");
   }
+  if (!record && is_program()) refuse_program();
   if (!record) throw FormatError("checkpoint: record 'version' is missing");
   const std::string content = read_text(*record);
   const std::string_view digits = trimmed(content);
@@ -89,11 +94,14 @@ std::string ZipArchive::read_text(std::size_t record) const {
   return std::string(content_.read(zip_.record(record)).bytes().text());
 }
 
+// Returns whether torch.export wrote it. Which records it has depends on the release.
+bool ZipArchive::is_program() const {
+  return zip_.contains("archive_format") || zip_.contains("serialized_exported_program.json");
+}
+
 std::size_t ZipArchive::pickle_record() const {
   if (const auto record = find("data.pkl")) return *record;
-  if (zip_.contains("archive_format") || zip_.contains("serialized_exported_program.json")) {
-    throw UnsupportedError("checkpoint: this is a program saved by torch.export; torch.export.load reads it");
-  }
+  if (is_program()) refuse_program();
   throw FormatError("checkpoint: record 'data.pkl' is missing");
 }
 

@@ -52,6 +52,7 @@ class ZipArchive final : public Archive {
 
  private:
   std::optional<std::size_t> find(std::string_view name) const { return zip_.find(name); }
+  bool is_program() const;
   std::size_t pickle_record() const;
   std::size_t find_storage(std::string_view folder, const StorageRequest& storage) const;
   std::vector<std::size_t> find_storages(std::string_view folder,

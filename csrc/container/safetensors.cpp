@@ -220,9 +220,10 @@ class SafetensorsHeader::Parser {
     std::size_t n = 0;
     for (auto item : items) {
       if (n == kMaxDims) fail(tensor, "more than " + std::to_string(kMaxDims) + " dimensions");
-      if (item.get_int64().get(sizes.at(n)) != simdjson::SUCCESS || sizes.at(n) < 0)
-        fail(tensor, "its shape holds invalid sizes");
-      ++n;
+      std::uint64_t size = 0;  // not "-0", which is no size either
+      const bool is_size = item.get_uint64().get(size) == simdjson::SUCCESS && size >> 63U == 0;
+      if (!is_size) fail(tensor, "its shape holds invalid sizes");
+      sizes.at(n++) = static_cast<std::int64_t>(size);
     }
     auto* room =
         static_cast<std::int64_t*>(header_.arena_.allocate(n * sizeof(std::int64_t), alignof(std::int64_t)));

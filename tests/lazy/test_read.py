@@ -45,6 +45,15 @@ def weight() -> torch.Tensor:
     return torch.arange(7 * 5 * 3, dtype=torch.float32).view(7, 5, 3)
 
 
+@pytest.mark.parametrize("index", [slice(None), slice(0, 1), 0], ids=str)
+def test_read_of_a_part_of_a_number_raises_what_torch_raises(tmp_path: Path, index: Any) -> None:
+    torch.save({"s": torch.tensor(1.0)}, tmp_path / "model.pt")
+    with zerocopy.open(tmp_path / "model.pt") as checkpoint:
+        assert checkpoint.read({"s": ...})["s"].tolist() == checkpoint.read({"s": ()})["s"].tolist() == 1
+        with pytest.raises(IndexError):
+            checkpoint.read({"s": index})
+
+
 @pytest.mark.parametrize("index", INDICES, ids=str)
 @pytest.mark.parametrize("form", ["plain", "transposed", "expanded", "deflated", "folder", "memory"])
 def test_read_any_index_of_any_layout_equals_indexing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import io
 import os
@@ -18,6 +19,7 @@ from conftest import Child, Saver, saved_bytes
 from equality import assert_same
 
 import zerocopy
+from zerocopy import cli
 
 STATE = {"weight": torch.arange(3.0)}
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 437951328\n"
@@ -244,6 +246,28 @@ def test_name_that_is_no_text(tmp_path: Path, child: Child, locale: dict[str, st
     assert done.stdout.startswith("fine"), done.stderr
     if locale:
         assert "utf" not in done.stdout, "the child was to run without UTF-8"
+
+
+@pytest.mark.skipif(not hasattr(torch, "export"), reason="torch.export is new in 2.1")
+def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), path)
+    for way in (zerocopy.load, zerocopy.lazy_load, zerocopy.open, zerocopy.explain):
+        with pytest.raises(zerocopy.UnsupportedError, match=f"{path}.*torch.export.load reads it"):
+            way(path)
+    assert cli.main(["verify", str(path)]) == 0
+    assert "fine" in capsys.readouterr().out
+    assert cli.main(["scan", str(path)]) == 1  # a program, as TorchScript is
+    assert "torch.export.load" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_a_bare_pickle_without_an_allow_list_is_no_checkpoint(tmp_path: Path, weights_only: bool) -> None:
+    path = tmp_path / "p.pkl"
+    path.write_bytes(pickle.dumps(argparse.Namespace(a=1)))
+    expected = pickle.UnpicklingError if weights_only else zerocopy.FormatError
+    with pytest.raises(expected, match=f"{path}: this is a plain pickle, not a file that torch.save wrote"):
+        zerocopy.load(path, weights_only=weights_only)
 
 
 def test_a_torch_package(tmp_path: Path) -> None:

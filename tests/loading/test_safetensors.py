@@ -219,6 +219,20 @@ def theirs(path: Path) -> Any:
         return module.load_file(path)
 
 
+@pytest.mark.parametrize("shape", ["[-0]", "[0]", "[1e0]", "[+0]", "[9223372036854775808]", "[-1]"])
+def test_sizes_that_the_package_refuses(tmp_path: Path, shape: str) -> None:
+    header = f'{{"a":{{"dtype":"F32","shape":{shape},"data_offsets":[0,0]}}}}'.encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    if shape == "[0]":
+        assert_same_bits(zerocopy.load(path), theirs(path))
+        return
+    with pytest.raises(zerocopy.FormatError):
+        zerocopy.load(path)
+    with pytest.raises(pytest.importorskip("safetensors").SafetensorError):
+        theirs(path)
+
+
 def test_equal_to_the_package(path: Path) -> None:
     assert_same_bits(zerocopy.load(path), theirs(path))
     assert list(zerocopy.load(path)) == list(theirs(path))

@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import sys
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -597,6 +598,9 @@ def test_exceptions_are_the_loaders_own(tmp_path: Path) -> None:
     with pytest.raises(AttributeError, match="no_such_function") as unknown:
         share.load(getattr, sharing, "no_such_function")
     assert unknown.value.name == "no_such_function"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        share.load(sharing.fail, urllib.error.HTTPError, "u", 404, "not found", {}, None)
+    assert refused.value.filename == refused.value.url == "u"
     with pytest.raises(ServerError, match="SystemExit"):
         share.load(sharing.fail, SystemExit, 3)
     for call in ((_generator,), (repr, _Refusing())):

@@ -63,6 +63,7 @@ _COMPRESSED = {
     b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
 }
 OTHER_TAR = "this is a tar archive that torch did not write: extract it (tar -xf), and load the file in it"
+PLAIN_PICKLE = "this is a plain pickle, not a file that torch.save wrote"
 _NUMPY = b"\x93NUMPY"
 # In the words of the readers of archives: what torch writes has one folder, with this record.
 _NO_CHECKPOINT = re.compile(r"is not in the folder|record '(data\.pkl|version)' is missing")
@@ -145,12 +146,11 @@ def _bare_pickle(head: bytes) -> Exception:
     except pickle.UnpicklingError as refusal:
         found = str(refusal).partition(f" {allowlist.TRUST}")[0]
         unknown = UnknownPickleError(
-            f"this is a plain pickle, not a file that torch.save wrote: only pickle.load reads it, and can run any "
-            f"code of it. {found}"
+            f"{PLAIN_PICKLE}: only pickle.load reads it, and can run any code of it. {found}"
         )
         unknown.__dict__.update(refusal.__dict__)
         return unknown
-    return UnknownFormatError("this is a plain pickle, not a file that torch.save wrote")
+    return UnknownFormatError(PLAIN_PICKLE)
 
 
 def _lfs_details(head: bytes) -> str:

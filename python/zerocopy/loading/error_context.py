@@ -30,6 +30,8 @@ class naming:
             raise type(error)(_named(self._f, error)) from error.__cause__
         if isinstance(error, EOFError):
             raise FormatError(_named(self._f, f"truncated: {error}")) from error
+        if isinstance(error, diagnosis.UnknownPickleError) and not self._weights_only:
+            raise diagnosis.UnknownFormatError(_named(self._f, diagnosis.PLAIN_PICKLE)) from None
         if isinstance(error, pickle.UnpicklingError) and self._weights_only:
             error.args = (_named(self._f, error),)
 

@@ -20,7 +20,7 @@ from zerocopy.lazy.reading.segments import MAX_REQUEST, Segment, segments_of
 
 # Tensors that are converted, or moved to a device, pass through memory of this size.
 _CONVERTED_AT_ONCE = 256 << 20
-_WHOLE: Any = (..., slice(None), ())
+_WHOLE: Any = (..., ())
 
 
 class Part(NamedTuple):
@@ -83,7 +83,7 @@ def box(extents: TensorExtents, begin: tuple[int, ...], size: tuple[int, ...]) -
 
 def part_of(extents: TensorExtents, index: Any) -> Part:
     """Return what a basic index selects of a tensor. IndexError and TypeError are those of torch."""
-    if any(index is whole for whole in _WHOLE) or index == slice(None):
+    if any(index is whole for whole in _WHOLE) or (index == slice(None) and extents.shape):
         return Part(extents.dtype, extents.shape, list(extents.chunks), ...)
     if len(extents.chunks) == 1:
         only = extents.chunks[0]

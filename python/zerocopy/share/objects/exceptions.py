@@ -10,8 +10,8 @@ from typing import Any
 
 from zerocopy.share.objects import by_value
 
-# Pickle does not see what they name, before Python 3.12.
-_WITH_NAME = (AttributeError, NameError)
+# What pickle does not see, before Python 3.12 or where a subclass has set it.
+_UNSEEN = {AttributeError: ("name",), NameError: ("name",), OSError: ("filename", "filename2")}
 
 
 def dumps(error: BaseException) -> bytes | None:
@@ -22,22 +22,27 @@ def dumps(error: BaseException) -> bytes | None:
             _Pickler(buffer, error, reduced).dump(error)
             again = pickle.loads(buffer.getvalue())
             # Not all that can be pickled can be made again, or becomes the same.
-            if type(again).__qualname__ == type(error).__qualname__ and str(again) == str(error):
+            is_same = type(again).__qualname__ == type(error).__qualname__ and str(again) == str(error)
+            if is_same and _unseen(again).keys() == _unseen(error).keys():
                 return buffer.getvalue()
     return None
 
 
 def _ways(error: BaseException) -> Iterator[Any]:
     """Yield how it may be reduced: as it says itself, without its constructor, without what cannot be sent."""
-    if not isinstance(error, _WITH_NAME) or error.name is None:
-        yield NotImplemented
+    yield NotImplemented
     # The arguments come from the built-in type's reducer: for an OSError they include the file's name.
     args = _built_in(type(error)).__reduce__(error)[1]
-    attributes = vars(error) | ({"name": error.name} if isinstance(error, _WITH_NAME) else {})
+    attributes = vars(error) | _unseen(error)
     yield _made, (type(error), args, attributes)
     state = {name: value for name, value in attributes.items() if _can_be_sent(value)}
     yield _made, (type(error), args, state)
     yield _made, (type(error), (str(error),), state)
+
+
+def _unseen(error: BaseException) -> dict[str, Any]:
+    names = [name for kind, own in _UNSEEN.items() if isinstance(error, kind) for name in own]
+    return {name: value for name in names if (value := getattr(error, name, None)) is not None}
 
 
 def _can_be_sent(value: Any) -> bool:
