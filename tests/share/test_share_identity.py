@@ -168,6 +168,34 @@ def test_nested_functions_are_those_of_their_module(monkeypatch: pytest.MonkeyPa
         assert lock.acquire(blocking=False)
 
 
+def of_a_nested_class() -> Any:
+    class Scaled(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(1, 1)
+
+        def forward(self, x: Any) -> Any:
+            return x * FACTOR
+
+        @functools.cached_property
+        def factor(self) -> int:
+            return FACTOR
+
+        @classmethod
+        def named(cls) -> tuple[Any, ...]:
+            return FACTOR, cls.__name__, __class__.__name__  # type: ignore[name-defined]
+
+    return Scaled()
+
+
+def test_methods_of_nested_classes_are_those_of_their_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        module = share.load(of_a_nested_class)
+        monkeypatch.setattr(sys.modules[__name__], "FACTOR", 5)
+        assert (module(1), module.factor, module.named()) == (5, 5, (5, "Scaled", "Scaled"))
+        monkeypatch.undo()
+        assert module(1) == FACTOR
+
+
 def with_optimizer() -> Any:
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=1)

@@ -13,6 +13,7 @@ import importlib
 import io
 import operator
 import sys
+import threading
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -77,6 +78,8 @@ def _pickler_class(dill: Any) -> Any:
 
         def reducer_override(self, obj: Any) -> Any:
             kind = type(obj)
+            if nested_functions.is_nested(obj):  # a method of a class that is: it has its module's globals
+                return nested_functions.reduced(obj)
             if isinstance(obj, _NAMED) and obj.__module__ == SPAWNED:
                 obj.__module__ = "__main__"  # where it is as well; dill would send its name alone
             if kind is types.FunctionType and (is_nameless(obj) or not is_found(obj)):
@@ -90,8 +93,8 @@ def _pickler_class(dill: Any) -> Any:
                 return frozenset, (sorted(obj, key=repr),)
             elif isinstance(obj, enum.EnumMeta) and is_nameless(obj):
                 return _of_enum(obj)
-            elif kind in _SENTINELS:
-                return _SENTINELS[kind](obj)
+            elif kind in _ODD:
+                return _ODD[kind](obj)
             return NotImplemented
 
         def _batch_setitems(self, items: Any, *others: Any, **named: Any) -> None:
@@ -111,8 +114,10 @@ def _fill(target: set[Any], content: Iterable[Any]) -> None:
     target.update(content)
 
 
-# dataclasses compares these sentinels by identity. The names find them again.
-_SENTINELS: dict[type, Any] = {
+_ODD: dict[type, Any] = {
+    # dill makes one that nobody can acquire: a cached_property of a class has one before Python 3.12.
+    type(threading.RLock()): lambda _: (threading.RLock, ()),
+    # dataclasses compares these by identity. The names find them again.
     type(dataclasses.MISSING): lambda _: "MISSING",
     type(dataclasses._FIELD): operator.attrgetter("name"),  # type: ignore[attr-defined]
 }
