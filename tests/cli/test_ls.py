@@ -117,6 +117,23 @@ def test_ls_of_a_dcp_folder_lists_its_tensors(tmp_path: Path, capsys: pytest.Cap
     assert [value["name"] for value in found["values"]] == ["step"]
 
 
+def test_ls_of_a_dcp_folder_has_no_offsets_of_tensors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its metadata only say where the archive of each chunk begins."""
+    writer = Writer(tmp_path)
+    writer.add("step", 7)
+    writer.add("weight", torch.ones(2, 3))
+    writer.add("q", torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8))
+    folder = writer.write()
+    assert {row.split("\t")[5] for row in ls(capsys, folder).splitlines() if row.startswith(("q", "w"))} == {
+        "-"
+    }
+    with zerocopy.open(folder) as checkpoint:
+        wanted = {info.name: info.offset for info in checkpoint.tensors()}
+    assert {one["name"]: one["offset"] for one in listed(capsys, folder)["tensors"]} == wanted
+
+
 def test_ls_of_a_whole_module_finds_the_tensors_inside(
     save: Saver, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Saver
+from dcp_folders import Writer
 from json_schemas import require_valid
 
 import zerocopy
@@ -316,3 +317,14 @@ def test_part_of_a_compressed_sparse_tensor(
         pytest.skip(f"stock torch of this release cannot: {error}")
     assert main(["show", "--json", str(path), f"v[{index}]"]) == 2
     assert "v is not dense, and has no parts" in capsys.readouterr().err
+
+
+def test_show_of_a_tensor_of_a_dcp_folder_says_no_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its metadata only say where the archive begins that holds the tensor."""
+    writer = Writer(tmp_path)
+    writer.add("weight", torch.ones(2, 3))
+    folder = writer.write()
+    assert show(capsys, folder, "weight").startswith("weight: float32 2 x 3, 24 B\n")
+    assert shown(capsys, folder, "weight")["offset"] is None

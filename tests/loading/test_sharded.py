@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import safetensors_files
 import torch
 from conftest import lies_in_mapping, outcome, python_peak
+from lazily import deep_recursion
 
 import zerocopy
 
@@ -135,6 +137,65 @@ def test_an_open_checkpoint(folder: Path) -> None:
         assert len(both) == len(STATE) and torch.equal(both.get_tensor("layers.0.bias"), torch.ones(1))
 
 
+NESTED = {
+    "a group": {"x": {"a": torch.ones(3), "b": {"c": torch.zeros(2)}}},
+    "a list in a dict": {"x": [torch.ones(3), (torch.zeros(2), 7)], 5: torch.ones(1), None: torch.ones(2)},
+    "a list": [torch.ones(3), {"y": torch.zeros(2)}],
+    "a tensor": torch.ones(3),
+    "two of one name": {
+        "x.a": torch.ones(3),
+        "x": {"a": torch.zeros(2), "": 1, "b": 2},
+        "": {"y": torch.ones(1)},
+    },
+    "an OrderedDict": OrderedDict(x=OrderedDict(a=torch.ones(3)), step=7),
+}
+
+
+@each_way
+@pytest.mark.parametrize("title", NESTED)
+def test_a_nested_shard_has_the_names_that_open_gives(tmp_path: Path, way: Way, title: str) -> None:
+    path = tmp_path / "m-1.bin"
+    torch.save(NESTED[title], path)
+    tensors = opened(path)
+    write_index(tmp_path, dict.fromkeys(tensors, path.name))
+    same(way(tmp_path), tensors)
+
+
+@each_way
+def test_a_shard_of_hdf5_with_groups(tmp_path: Path, way: Way) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["x/a"] = [1.0, 2.0]
+    write_index(tmp_path, {"x.a": "m.h5"})
+    same(way(tmp_path), {"x.a": torch.tensor([1.0, 2.0], dtype=torch.float64)})
+
+
+@each_way
+def test_a_shard_that_nests_deep_or_in_itself(tmp_path: Path, way: Way) -> None:
+    """Deeper than Python calls functions."""
+    within: list[Any] = []
+    within.append(within)
+    deep: list[Any] = []
+    for _ in range(990):
+        deep = [deep]
+    with deep_recursion():
+        torch.save({"w": torch.ones(2), "within": within, "deep": deep}, tmp_path / "m.bin")
+    write_index(tmp_path, {"w": "m.bin"})
+    same(way(tmp_path), {"w": torch.ones(2)})
+
+
+@each_way
+def test_a_shard_of_lists_that_repeat_each_other_is_refused(tmp_path: Path, way: Way) -> None:
+    """A thousand lists in a thousand, three times: names for each leaf would fill the memory."""
+    lists: list[Any] = []
+    for _ in range(4):
+        lists = [lists] * 1000
+    torch.save({"w": torch.ones(2), "lists": lists}, tmp_path / "m.bin")
+    write_index(tmp_path, {"w": "m.bin"})
+    with pytest.raises(zerocopy.FormatError, match=r"m\.bin: .*far more leaves than it spells out"):
+        way(tmp_path)
+
+
 def test_explain(folder: Path) -> None:
     explanation = zerocopy.explain(folder)
     assert explanation.container == "sharded" and len(explanation.storages) == len(STATE)
@@ -175,6 +236,21 @@ def test_a_missing_shard_is_named(folder: Path, way: Way) -> None:
     (folder / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="model-00002-of-00003"):
         way(folder)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
+def test_a_shard_that_is_not_a_plain_file_is_a_format_error(folder: Path, kind: str) -> None:
+    path = folder / "model-00002-of-00003.safetensors"
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/null")
+    for way in (zerocopy.load, lazily, opened, zerocopy.explain):
+        with pytest.raises(zerocopy.FormatError, match=rf"{INDEX}: .*{path.name}' is not a plain file"):
+            way(folder)
 
 
 @each_way

@@ -41,7 +41,8 @@ class Entry(NamedTuple):
     file : str
         The file that holds its bytes.
     offset : int or None
-        Where its first element is in the file; None for compressed records and for tensors of several parts.
+        Where its first element is in the file; None for compressed records, for tensors of several parts, and in a
+        folder of ``torch.distributed.checkpoint``: its metadata only say where the archive of a chunk begins.
     storage : str
         The name of its storage in the file, or empty.
     geometry : tuple
@@ -279,14 +280,13 @@ def _of_folder(path: str) -> Contents:
         for size in found.shape:
             numel *= size
         file = found.chunks[0].place.file if found.chunks else ""
-        offset = found.chunks[0].place.offset if len(found.chunks) == 1 else None
         made_by = "" if len(found.chunks) == 1 else f"{len(found.chunks)} chunks"
         nbytes = (
             numel * found.dtype.itemsize
             if hasattr(found.dtype, "itemsize")
             else numel * _itemsize(found.dtype)
         )
-        entries.append(Entry(name, dtype, tuple(found.shape), nbytes, file, offset, made_by=made_by))
+        entries.append(Entry(name, dtype, tuple(found.shape), nbytes, file, None, made_by=made_by))
     files = list(dict.fromkeys(place.file for place in folder.places))
     stored = sum(place.length for place in folder.places)
     return Contents(path, "distributed", files, entries, values, {}, stored)

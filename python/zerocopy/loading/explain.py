@@ -15,7 +15,7 @@ from zerocopy._native import _C
 from zerocopy._typing import Backend, File, Mode
 from zerocopy.display import count, listed, shown, size
 from zerocopy.errors import Error
-from zerocopy.loading import archives, backends, diagnosis, error_context, inputs
+from zerocopy.loading import backends, diagnosis, error_context, inputs
 from zerocopy.loading.device import staging
 from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.objects import stubs
@@ -219,33 +219,38 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
 
 
 def _storages_of(archive: _C.Archive) -> list[StorageExplanation]:
-    # A StoragePlacement has the same fields in the same order; by name each would take twice as long.
-    names = _names_of(archive)
-    return [StorageExplanation._make((*storage, tuple(names[storage.key]))) for storage in archive.explain()]
-
-
-def _names_of(archive: _C.Archive) -> dict[str, list[str]]:
-    """Return the dotted names of the tensors over each storage, by the storage's key."""
     names = defaultdict(list)
     # A file whose names cannot be made (absurdly many, say) is explained by its keys.
     with contextlib.suppress(Error, pickle.UnpicklingError):
-        native = _C.Lazy(archive, stubs.allow, staging.Destination(), "utf-8", stubs.BUILDER, "")
+        native = _described(archive)
         for name, entry in zip(native.names(), native.outlines(), strict=True):
             names[entry.storage].append(name)
-    return names
+    # A StoragePlacement has the same fields in the same order; by name each would take twice as long.
+    return [StorageExplanation._make((*storage, tuple(names[storage.key]))) for storage in archive.explain()]
+
+
+def _described(archive: _C.Archive) -> _C.Lazy:
+    """Return the names and descriptions of the tensors in an archive, none of which is built."""
+    return _C.Lazy(archive, stubs.allow, staging.Destination(), "utf-8", stubs.BUILDER, "")
+
+
+def _is_in_rows(archive: _C.Archive) -> bool:
+    """Return False if the one dense tensor of an archive does not lie row by row. Of others the file does not say."""
+    with contextlib.suppress(Error, pickle.UnpicklingError):  # as where names are made
+        native = _described(archive)
+        if native.names() == [""] and (entry := native.entry(0)).is_dense:
+            return torch.empty_strided(entry.shape, entry.stride, device="meta").is_contiguous()
+    return True
 
 
 def _of_folder(folder: dcp_metadata.Folder, backend: str, mode: str) -> Explanation:
-    def of_archive(archive: _C.Archive, options: LoadOptions) -> list[StorageExplanation]:
+    def of_archive(archive: _C.Archive, _: LoadOptions) -> list[StorageExplanation]:
         found = _storages_of(archive)
-        tensor = archives.load(archive, options)
-        if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
-            found = [
-                storage._replace(how="copied", why="the tensor does not lie row by row") for storage in found
-            ]
-        return found
+        if _is_in_rows(archive):
+            return found
+        return [storage._replace(how="copied", why="the tensor does not lie row by row") for storage in found]
 
-    options = LoadOptions("meta", backend=backends.backend_of(backend, None), mode=mode, unknown="stub")
+    options = LoadOptions(backend=backends.backend_of(backend, None), mode=mode)
     files = dcp_folder.Files(folder, options, windows=True, load_archive=of_archive)
     storages: list[StorageExplanation] = []
     for name, entry in folder.entries.items():

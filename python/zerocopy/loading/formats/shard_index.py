@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from zerocopy import _core
 from zerocopy.display import shown
 from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.loading.formats import dotted_names
 
 _ENDING = ".index.json"
 #: In a folder with several indices the first of these is used, as in transformers.
@@ -83,14 +85,15 @@ def load(index: Index, load_shard: Callable[[Path], Any]) -> dict[str, Any]:
     """Return the tensors of all shards, as `load_shard` loads each, in the order of the index."""
     import torch  # The command line lists shards without torch.
 
-    loaded = {shard: load_shard(shard) for shard in index.shards}
-    for shard, held in loaded.items():
-        if isinstance(held, dict):
-            require_named(index, shard, (name for name in held if isinstance(held[name], torch.Tensor)))
-    try:
-        return {name: loaded[shard][name] for name, shard in index.homes.items()}
-    except (KeyError, TypeError, IndexError):
-        raise _missing(index, loaded) from None
+    loaded = {}
+    for shard in index.shards:
+        budget = _core.Budget(shard.stat().st_size, f"{shard}: far more leaves than it spells out")
+        leaves = loaded[shard] = dotted_names.leaves_of(load_shard(shard), budget)
+        require_named(index, shard, (name for name, leaf in leaves.items() if isinstance(leaf, torch.Tensor)))
+    for name, shard in index.homes.items():
+        if name not in loaded[shard]:
+            raise not_there(index, name)
+    return {name: loaded[shard][name] for name, shard in index.homes.items()}
 
 
 def require_named(index: Index, shard: Path, tensors: Iterable[Any]) -> None:
@@ -103,13 +106,6 @@ def require_named(index: Index, shard: Path, tensors: Iterable[Any]) -> None:
         if home is not shard and home != shard:  # comparing paths takes long
             place = f"is to be in {shown(home.name)}" if home else "is in no shard by the index"
             raise FormatError(f"{index.name}: {shown(str(name))} {place}, and {shown(shard.name)} has it")
-
-
-def _missing(index: Index, loaded: dict[Path, Any]) -> FormatError:
-    for name, shard in index.homes.items():
-        if not (isinstance(loaded[shard], dict) and name in loaded[shard]):
-            return not_there(index, name)
-    raise AssertionError("nothing is missing")
 
 
 def not_there(index: Index, name: str) -> FormatError:
@@ -170,7 +166,11 @@ def _shard(folder: Path, name: Any) -> Path:
         raise TypeError("a shard is not the name of a file")
     if "/" in name or name in (".", ".."):
         raise ValueError(f"the shard {name!r} is not a plain name of a file in the index's folder")
-    return folder / name
+    path = folder / name
+    # A missing shard is the error of the one who opens it. Others may be listed without it.
+    if path.exists() and not path.is_file():
+        raise ValueError(f"the shard {name!r} is not a plain file")
+    return path
 
 
 def _has_bytes(name: str) -> bool:
