@@ -24,7 +24,7 @@ from assembler import DATA, Entry, archive, checkpoint, entries, good, name, sto
 from assembler import pickle as stream
 from attacks.hdf5 import attributed, external, foreign, hdf5, short, swapped, table, without
 from attacks.hdf5 import storage as storage_of_hdf5
-from conftest import Saver, saved_bytes
+from conftest import Child, Saver, saved_bytes
 
 import zerocopy
 from zerocopy.__main__ import main
@@ -300,6 +300,40 @@ def test_verify_of_foreign_hdf5_reads_by_h5py(tmp_path: Path, capsys: pytest.Cap
     (reason,) = entry["reasons"]
     assert status == 1 and reason["kind"] == "structure" and "rows cannot be read" in reason["text"]
     assert {one["name"]: one["state"] for one in entry["records"]}["rows"] == "broken"
+
+
+def claiming(file: Any) -> None:
+    """Make datasets that claim up to an exabyte with at most a chunk in the file, and one that is all there."""
+    file.create_dataset("never", (2**60,), "u1", chunks=(2**20,), compression="gzip")
+    file.create_dataset("plain", (2**60,), "u1")
+    file.create_dataset("little", (2**36,), "u1", chunks=(2**20,), compression="gzip")[5] = 1
+    file.create_dataset("arrays", (2**34,), "(4,)u1", chunks=(2**18,), compression="gzip")[5] = [1, 2, 3, 4]
+    file.create_dataset("whole", data=list(range(1000)), chunks=(100,))
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_datasets_that_are_hardly_written_are_not_hashed(
+    libver: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], forked: Child
+) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w", libver=libver) as file:
+        claiming(file)
+    done = forked("import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
+                  "from zerocopy.__main__ import main\nmain(['verify', '--records', sys.argv[1]])", path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "-" * 64 + "  --------  no checksum" in done.stdout
+    status, entry = verify(path, capsys, "--records")
+    assert status == 0
+    hashes = {one["name"]: one["sha256"] for one in entry["records"]}
+    whole = hashlib.sha256(torch.arange(1000).numpy().tobytes()).hexdigest()
+    assert hashes == {"never": None, "plain": None, "little": None, "arrays": None, "whole": whole}
+    assert any("not hashed" in note and "little" in note and "whole" not in note for note in entry["notes"])
+    with h5py.File(path) as file:
+        chunk = file["arrays"].id.get_chunk_info(0)
+    flipped(path, chunk.byte_offset + chunk.size - 2)
+    status, entry = verify(path, capsys, "--records")
+    assert status == 1 and "arrays cannot be read" in entry["reasons"][0]["text"]
 
 
 HDF5_DAMAGED = {

@@ -341,6 +341,16 @@ def test_more_tied_names_than_the_metadata_account_for_are_refused(tmp_path: Pat
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_hundred_thousand_views_of_one_storage_are_converted(tmp_path: Path) -> None:
+    path = tmp_path / "views.pt"
+    whole = torch.arange(100_000.0)
+    torch.save([whole[i] for i in range(len(whole))], path)
+    zerocopy.convert(path, tmp_path / "out.pt")
+    views = zerocopy.load(tmp_path / "out.pt")
+    assert len(views) == len(whole) and torch.equal(torch.stack(views), whole)
+    assert views[0].data_ptr() + 4 == views[1].data_ptr()
+
+
 @pytest.mark.parametrize("name", ["n.pt", "n.h5", "n.safetensors"])
 def test_sources_that_are_file_objects(save: Saver, tmp_path: Path, name: str) -> None:
     content = b"junk" + deflated(save(STATE)).read_bytes()

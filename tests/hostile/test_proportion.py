@@ -94,6 +94,13 @@ def calls_of_one_tensor(times: int) -> Code:
     return Code(EMPTY_LIST + made + (get(0) + get(1) + REDUCE + APPEND) * times)
 
 
+def calls_of_one_small_tensor(times: int) -> Code:
+    """A list of tensors of one dimension, each of them made in five bytes. A load may have so many."""
+    arguments = (storage("0", "ByteStorage", numel=1), 0, (1,), (1,), False, ordered_dict())
+    made = put(name(UTILS, "_rebuild_tensor_v2"), 0) + put(arguments, 1) + REDUCE + APPEND
+    return Code(EMPTY_LIST + made + (get(0) + get(1) + REDUCE + APPEND) * times)
+
+
 def conversions(times: int) -> Code:
     floats = tensor(storage("0", "ByteStorage", numel=1 << 20), 0, (1 << 20,))
     rebuild = name(UTILS, "_rebuild_device_tensor_from_cpu_tensor")
@@ -271,6 +278,14 @@ def test_memory_of_convert_in_proportion_to_many_small_tensors(
     numbers = {f"t{i}": torch.tensor([float(i)]) for i in range(60_000)}
     path.write_bytes(safetensors_files.saved(numbers))
     require_in_proportion(path, entry, forked)
+
+
+@pytest.mark.parametrize("entry", ["convert", "convert, to another dtype"])
+@pytest.mark.parametrize("times", [20_000, 40_000, 120_000])
+def test_memory_of_convert_in_proportion_to_calls_of_one_tensor(
+    times: int, entry: str, tmp_path: Path, forked: Child
+) -> None:
+    require_in_proportion(saved(calls_of_one_small_tensor(times), {"0": bytes(1)})(tmp_path), entry, forked)
 
 
 def require_in_proportion(path: Path, entry: str, forked: Child) -> None:

@@ -76,7 +76,8 @@ class Verification(NamedTuple):
         for note in self.notes:
             yield f"  note: {note}"
         for one in self.records if self.with_records else ():
-            yield f"  {one.sha256}  {one.crc:08x}  {one.state:<11}  {escaped(one.record.title)}"
+            crc = f"{one.crc:08x}" if one.sha256 else "-" * 8
+            yield f"  {one.sha256 or '-' * 64}  {crc}  {one.state:<11}  {escaped(one.record.title)}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for programs."""
@@ -155,6 +156,8 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
     sha256, checked = _check(file, records, bools, with_records)
     reasons += _damage(checked)
     notes += _notes(checked)
+    if with_records and (sparse := [one for one in checked if not one.sha256 and not one.fault]):
+        notes.append(f"not hashed, since hardly anything of it is written: {listed(map(_title, sparse))}")
     if compare and container in _NOT_TORCHS:
         notes.append(f"not compared: torch.load reads no {container}")
     elif compare and not reasons:
@@ -267,6 +270,10 @@ def _notes(checked: list[Checked]) -> Iterator[str]:
         yield f"bool storages with bytes that are neither 0 nor 1: {listed(odd)}"
 
 
+def _title(one: Checked) -> str:
+    return escaped(one.record.title)
+
+
 def _without_checksums(checked: list[Checked]) -> list[Checked]:
     """Return the records whose CRCs of 0 mean that none was recorded: all of the file, or all storages.
 
@@ -290,7 +297,7 @@ def _json_of(one: Checked) -> dict[str, Any]:
         "size": one.record.size,
         "deflated": one.record.deflated,
         "state": one.state,
-        "crc32": one.crc,
+        "crc32": one.crc if one.sha256 else None,
         "crc32_recorded": one.record.crc,
-        "sha256": one.sha256,
+        "sha256": one.sha256 or None,
     }

@@ -129,6 +129,8 @@ class Sources:
         Whether leaves are left out.
     is_renamed : bool
         Whether names lack a prefix that they have in the sources.
+    is_mapped : bool
+        Whether :meth:`are_mapped` found that all tensors are used where they lie in their files.
     is_of_torch : bool
         Whether a source is a file of ``torch.save``.
     metadata : dict of str to object
@@ -138,8 +140,9 @@ class Sources:
     def __init__(self, paths: Sequence[Any], keep: Keep | None, strip_prefix: str = "", **how: Any) -> None:
         self._block = contextlib.ExitStack()
         self.others: dict[str, Any] = {}
-        self.is_filtered, self.is_renamed = keep is not None, bool(strip_prefix)
+        self.is_filtered, self.is_renamed, self.is_mapped = keep is not None, bool(strip_prefix), False
         try:
+            self._buffers = [path for path in paths if not isinstance(path, (str, os.PathLike))]
             self.opened = [self._block.enter_context(opening.open(path, **how)) for path in paths]
             self.name = " + ".join(each.path for each in self.opened)
             self._files = {
@@ -184,12 +187,26 @@ class Sources:
         """Return the names of the other leaves."""
         return list(self.others)
 
+    def are_mapped(self) -> bool:
+        """Look whether all tensors are used where they lie in their files, and note the answer."""
+        self.is_mapped = all(tensor.is_mapped for tensor in set(self.tensors.values()))
+        return self.is_mapped
+
     def place_of(self, name: str) -> FileExtent | None:
         """Return where a tensor's first byte is; None where no byte of a file is the tensor's."""
         tensor = self.tensors[name]
         offset = tensor.facts().info.offset
         _, descriptor = self._files.get(tensor.layer.path, (None, None))
         return None if descriptor is None or offset is None else FileExtent(descriptor, offset)
+
+    def places(self) -> list[Any]:
+        """Return the paths of all files and folders, and the sources that are not paths."""
+        layers = (layer for each in self.opened for layer in _file_layers(each))
+        return [*dict.fromkeys(one.path for one in layers if Path(one.path).exists()), *self._buffers]
+
+    def archives(self) -> list[tuple[int, str]]:
+        """Return the zip archives among the files: an open descriptor, and the path."""
+        return [(number, path) for path, (layer, number) in self._files.items() if layer.container == "zip"]
 
     def whole(self) -> FileLayer | None:
         """Return the one file, or folder of torch.distributed.checkpoint, that has a structure to be kept."""
@@ -281,7 +298,9 @@ def _others_and_metadata(opened: Checkpoint) -> tuple[dict[str, Any], dict[str, 
         others |= layer.others()
         metadata |= layer.attached()
         if layer.container in _PICKLED:  # it may have been converted from a .safetensors file
-            attached = getattr(layer.build(None), METADATA, None)
+            # One leaf is enough to have the attributes of the root.
+            first = [*layer.names()[:1], *layer.other_names()][:1]
+            attached = getattr(layer.build(first or None), METADATA, None)
             metadata |= attached if isinstance(attached, dict) else {}
     return others, {name: value for name, value in metadata.items() if name not in others}
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch
-from zerocopy.converting import safetensors_writer, shard_plan
+from zerocopy.converting import charges, safetensors_writer, shard_plan
 from zerocopy.converting.flat_pickle import FlatPickle
 from zerocopy.converting.hdf5_writer import STORAGES, Hdf5Writer, Record
 from zerocopy.converting.inputs import METADATA, Keep, Sources, SourceTensor, listed
@@ -283,7 +283,7 @@ def _sources_of_objects(job: Job) -> Sources:
     if job.dtype is None:
         begins = [inputs.position_of(path) for path in job.paths]
         sources = job.sources()
-        if all(tensor.is_mapped for tensor in names_by_tensor(sources)):
+        if sources.are_mapped():
             return sources
         with sources:
             pass
@@ -301,9 +301,9 @@ def _pickled(job: Job, sources: Sources) -> PickleWithStorages:
         whole = sources.whole()
         if whole is None or sources.is_renamed:
             return _pickled_flat(job, sources, list(sources.tensors), sources.others)
-        return PickledObject(
-            whole.build([*sources.tensors, *sources.others] if sources.is_filtered else None)
-        )
+        chosen = [*sources.tensors, *sources.others] if sources.is_filtered else None
+        charge = charges.of_pickled(sources)
+        return PickledObject(whole.build(chosen, read=sources.is_mapped, charge=charge))
     except RecursionError:
         raise UnsupportedError(
             f"{inputs.name_of(job.paths[0])}: expected values that pickle can write, found some that are nested "
@@ -323,6 +323,7 @@ def _pickled_flat(
     """Pickle tensors and other values by their names."""
     if FlatPickle.can_write(sources):
         return FlatPickle(sources, names, job.dtype)
+    charges.require(sources, charges.of_pickled(sources))
     return PickledObject(_flat(sources, names, others))
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from zerocopy.converting import charges
 from zerocopy.converting.inputs import Sources, listed
 from zerocopy.converting.safetensors_writer import Described, described, is_text, why_not_a_name
 from zerocopy.converting.ties import overlapping, tied_names
@@ -46,6 +47,7 @@ class Plan(NamedTuple):
 
 def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
     """Return what is to be written. Raises ``UnsupportedError`` that lists the tensors that cannot be."""
+    charges.require_few_copied(sources)
     said = sources.others | sources.metadata
     metadata = {
         name: value

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ class LazyFile:
     objects : zerocopy.lazy.placeholder_builder.Deferred
         Makes its placeholders; within a ``StubBuilder`` where stubs are wanted.
     read_objects : zerocopy.lazy.placeholder_builder.Read
-        As `objects`, but reads tensors that have to be converted.
+        As `objects`, but reads dense tensors.
     options : LazyOptions
         How it was read, and what its tensors become.
     source : str or None
@@ -65,6 +66,10 @@ class LazyFile:
 
     def _with_stubs(self, objects: Deferred) -> Any:
         return StubBuilder(objects) if self.has_stubs else objects
+
+    def charged(self, read: bool, charge: Callable[[], None]) -> Any:
+        """Return `read_objects`, or `objects`, that call `charge` before they make a tensor."""
+        return self._with_stubs((Read if read else Deferred)(self, charge))
 
     def load(self, recipe: int | Call) -> torch.Tensor:
         """Return the real tensor of a recipe: a number of the native side, or a call.

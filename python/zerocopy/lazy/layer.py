@@ -5,7 +5,7 @@ A checkpoint is one layer, or several on top of each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -72,10 +72,19 @@ class FileLayer:
         with error_context.naming(self.path):
             self._native.require_there()
 
-    def build(self, chosen: Iterable[str] | None) -> Any:
-        """Return the object that was saved, with placeholders; of its leaves those chosen, None for all."""
+    def build(
+        self, chosen: Iterable[str] | None, *, read: bool = False, charge: Callable[[], None] | None = None
+    ) -> Any:
+        """Return the object that was saved; of its leaves those chosen, None for all.
+
+        It has placeholders, or tensors that are read if `read` is true. A mapped tensor takes less memory than its
+        placeholder. `charge` is called before each of them is made, and may raise.
+        """
+        objects = self._file.read_objects if read else self._file.objects
+        if charge is not None:
+            objects = self._file.charged(read, charge)
         with error_context.naming(self.path):
-            return self._native.build(self._file.objects, None if chosen is None else list(chosen))
+            return self._native.build(objects, None if chosen is None else list(chosen))
 
     def __contains__(self, name: object) -> bool:
         return (

@@ -62,13 +62,17 @@ class Described(NamedTuple):
 
 
 class Deferred:
-    """The interface of the builder to one source of tensors, a ``zerocopy.lazy.lazy_load.LazyFile``."""
+    """The interface of the builder to one source of tensors, a ``zerocopy.lazy.lazy_load.LazyFile``.
+
+    `charge` is called before each tensor is made, and may raise.
+    """
 
     placeholder_class = NotYetLoadedTensor
 
-    def __init__(self, source: Any) -> None:
-        self.source = source
-        self.converts: bool = source.converts
+    def __init__(self, source: Any, charge: Callable[[], None] | None = None) -> None:
+        self.source, self._charge = source, charge
+        # The native builder makes the placeholders itself unless this is true.
+        self.converts: bool = source.converts or charge is not None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(builder, name)
@@ -77,6 +81,7 @@ class Deferred:
         self, index: int, size: Shape, stride: Shape, dtype: torch.dtype, location: str, requires_grad: bool
     ) -> Any:
         """Return the placeholder of a dense tensor that will not be as it lies in the file."""
+        self._charged()
         return self._made(index, Described(size, dtype, requires_grad, stride), location)
 
     def parameter(self, data: Any, requires_grad: bool) -> Any:
@@ -106,6 +111,7 @@ class Deferred:
         callee = rebuild.callee(function)
         described = describe(callee, arguments)
         if described is not None:
+            self._charged()
             return self._made(Call(callee, arguments), described, "cpu")
         return callee(*loaded(arguments))
 
@@ -116,6 +122,10 @@ class Deferred:
     def set_state(self, target: Any, state: Any) -> None:
         """Give an object of one of the user's classes its state."""
         builder.set_state(target, plain_state(state))
+
+    def _charged(self) -> None:
+        if self._charge is not None:
+            self._charge()
 
     def later(self, function: Callable[..., Any], path: str) -> Callable[..., Any]:
         """Return what makes placeholders in place of a rebuild function of torch; other functions as they are.
@@ -156,10 +166,15 @@ class Deferred:
 
 
 class Read(Deferred):
-    """Reads a tensor that has to be converted, instead of making a placeholder of it."""
+    """Reads a dense tensor, instead of making a placeholder of it. One that is mapped takes no memory of its own."""
+
+    def __init__(self, source: Any, charge: Callable[[], None] | None = None) -> None:
+        super().__init__(source, charge)
+        self.converts = True
 
     def placeholder(self, index: int, *_: Any) -> Any:
         """Return the tensor."""
+        self._charged()
         return self.source.load(index)
 
 

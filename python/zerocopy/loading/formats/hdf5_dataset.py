@@ -17,6 +17,7 @@ from zerocopy.loading.formats.hdf5_stream import Image, faults
 
 _PIECE = 1 << 22
 _MOST_CHUNKS = 1 << 16  # of one read: libhdf5 takes some 100 bytes for each
+_SMALL = 1 << 16  # bytes: a dataset is never called sparse up to here
 _SPARSE = 50  # chunks of which one is written: from here on it takes less time to read each written one
 # Of a chunk's size: a filter's output doubles while there is more of it, beside the chunk.
 _FILTER_BUFFERS = 3
@@ -126,11 +127,20 @@ class DatasetReader:
             return
         dataset = self._opened()
         with faults(self._image):
-            slabs = self._written_chunks(dataset)
+            slabs = None if self._chunk is None else self._few_chunks(dataset)
         if slabs is None:
             yield from self.pieces()
         else:
             yield from (self._read(dataset, start, count).tobytes() for start, count in slabs)
+
+    def is_sparse(self) -> bool:
+        """Return whether the file has nothing of it, or at most one in 50 of its chunks: it may claim any size."""
+        if self._dtype.itemsize * math.prod(self._shape) <= _SMALL:
+            return False
+        if not self.is_written or self._chunk is None:
+            return not self.is_written
+        with faults(self._image):
+            return bool(self._opened().get_num_chunks() * _SPARSE <= self._grid())
 
     @contextlib.contextmanager
     def _faults(self) -> Iterator[None]:
@@ -199,8 +209,11 @@ class DatasetReader:
             return None
         if not self.is_written:
             return []
-        if self._chunk is None:
-            return None
+        return None if self._chunk is None else self._few_chunks(dataset)
+
+    def _few_chunks(self, dataset: Any) -> list[Slab] | None:
+        """Return the chunks that are in the file if these are few of all; None otherwise."""
+        assert self._chunk is not None
         found: list[tuple[int, ...]] = []
         count = dataset.get_num_chunks()
         if count * _SPARSE > self._grid():
