@@ -286,7 +286,7 @@ def _payloads() -> Iterable[Attack]:
         content = checkpoint(**fields)
         yield Attack(title, lambda content=content: content, REFUSED, (said,))
         if set(fields) <= DATA_ONLY:
-            yield trusted(title, content, REFUSED)
+            yield trusted(title, content, FORMAT if "magic" in fields else REFUSED)
     yield from each({"a payload for a version": checkpoint(version=OPEN)})
     hostile = checkpoint({"extra": OPEN})
     yield Attack("a payload, and a byte too few", lambda: hostile[:-1], REFUSED, ("open",))

@@ -12,7 +12,7 @@ import torch
 from archives import big_endian, payload_offset
 from conftest import outcome
 from containers import CONTAINERS
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from page_cache import PAGE, drop, resident
 
@@ -89,10 +89,14 @@ _ADVANCED = (
 )
 
 
+relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
 def indices(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return parts | st.lists(parts, max_size=5).map(tuple)
 
 
+@relaxed
 @given(name=st.sampled_from(sorted(TENSORS)), index=indices(_BASIC))
 @example(name="behind", index=(..., ..., slice(None)))  # torch takes it of tensors with memory only
 def test_basic_indexing(opened: Opened, name: str, index: Any) -> None:
@@ -101,6 +105,7 @@ def test_basic_indexing(opened: Opened, name: str, index: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*sequence.*:UserWarning")
+@relaxed
 @given(name=st.sampled_from(sorted(TENSORS)), index=indices(_BASIC | _ADVANCED))
 def test_any_indexing(opened: Opened, name: str, index: Any) -> None:
     checkpoint, eager = opened

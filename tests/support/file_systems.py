@@ -30,9 +30,12 @@ def file_system(folder: Path, kind: str, size: int) -> Iterator[Path]:
             file.truncate(size)
         subprocess.run([make, "-q", *_OPTIONS.get(kind, ()), image], check=True, capture_output=True)
         mount = ["mount", "-o", "loop", image, place]
-    with _mounted(mount, place):
-        (place / "empty").mkdir()
-        yield place / "empty"
+    try:
+        with _mounted(mount, place):
+            (place / "empty").mkdir()
+            yield place / "empty"
+    finally:
+        image.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -55,3 +58,12 @@ def _mounted(mount: list[str | Path], place: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write a file that takes what room its file system still has."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 9):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
