@@ -170,7 +170,7 @@ class Lazy::Opened final : public StoredTensors {
   std::vector<CachedStorage> views_;
 };
 
-// Makes a tensor over the bytes from its first to its last element only, or over those a library reads.
+// Makes a tensor over its own elements only: mapped from the first to the last, or read by a library.
 py::object Lazy::Opened::part(const Tensor& whole, StridedView view) {
   const Storage& storage = *whole.storage;
   const Storage& root = storage.whole();

@@ -94,7 +94,8 @@ std::string ZipArchive::read_text(std::size_t record) const {
   return std::string(content_.read(zip_.record(record)).bytes().text());
 }
 
-// Returns whether torch.export wrote it. Which records it has depends on the release.
+// Returns whether torch.export wrote the archive. Newer releases write archive_format, older ones the
+// serialized program.
 bool ZipArchive::is_program() const {
   return zip_.contains("archive_format") || zip_.contains("serialized_exported_program.json");
 }

@@ -220,7 +220,7 @@ class SafetensorsHeader::Parser {
     std::size_t n = 0;
     for (auto item : items) {
       if (n == kMaxDims) fail(tensor, "more than " + std::to_string(kMaxDims) + " dimensions");
-      std::uint64_t size = 0;  // not "-0", which is no size either
+      std::uint64_t size = 0;  // unsigned, because safetensors refuses "-0" too
       const bool is_size = item.get_uint64().get(size) == simdjson::SUCCESS && size >> 63U == 0;
       if (!is_size) fail(tensor, "its shape holds invalid sizes");
       sizes.at(n++) = static_cast<std::int64_t>(size);

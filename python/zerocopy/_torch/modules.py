@@ -19,9 +19,10 @@ def own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def parameter_flag(attribute: str) -> property:
-    """Return the property ``_is_param`` for a class of tensors: it makes those parameters whose `attribute` is true.
+    """Return the property ``_is_param`` of a class of tensors: tensors whose `attribute` is true are parameters.
 
-    In older releases the subclasses of ``nn.Parameter`` ask for it too, and would have them all for instances.
+    In older releases ``isinstance`` reads the property for subclasses of ``nn.Parameter`` too. The property is False
+    for them, or each such tensor would be an instance of every subclass.
     """
     probe: Any = torch.empty(0, device="cpu")
     probe._is_param = True

@@ -132,9 +132,8 @@ def patch_this_process(share: bool) -> None:
 
 
 def _patch_torch(module: ModuleType) -> None:
-    if hasattr(module, "__path__") and hasattr(
-        module, "_C"
-    ):  # else a module of the program's own, as tests have
+    # A program may have a module of its own that is called torch.
+    if hasattr(module, "__path__") and hasattr(module, "_C"):
         zerocopy.patch()
 
 

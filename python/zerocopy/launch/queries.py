@@ -31,7 +31,7 @@ _NOTE, _ORIGINAL = "_zerocopy_note", "_zerocopy_original_"  # in the globals of 
 
 
 class Queries:
-    """What imports have asked of the file system and the import system.
+    """Records the files, folders and modules that imports have asked for.
 
     Attributes
     ----------

@@ -83,8 +83,7 @@ class NotYetLoadedTensor(torch.Tensor):
     True
     """
 
-    # Set past __setattr__ when one is made; what a tensor has when it is not asked is here.
-    # (LazyFile, its name for the tensor). None: a tensor that is about to become a Parameter.
+    # (LazyFile, the file's name for the tensor), or None for a tensor that is about to become a Parameter.
     _recipe: Any = None
     _real: torch.Tensor | None = None
     _handed_out: weakref.ref[torch.Tensor] | None = None
@@ -269,12 +268,13 @@ def _kept(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.
     if placeholder._real is None:
         set_own(placeholder, "_real", real)
         set_own(placeholder, "_is_loaded", True)
-        with _torch.without_torch_function():
-            if placeholder._is_dense and placeholder.requires_grad != real.requires_grad:  # by torch.asarray
-                real.requires_grad_(placeholder.requires_grad)
-            if type(real) is torch.Tensor and placeholder._is_dense and real.device.type != "meta":
-                # For what asks neither a class nor the dispatcher, such as `x.data = placeholder`.
-                _SET_DATA(placeholder, real)
+        if placeholder._is_dense:
+            # torch.asarray sets the placeholder's flag, `x.data = placeholder` reads its data. Neither asks the class.
+            with _torch.without_torch_function():
+                if placeholder.requires_grad != real.requires_grad:
+                    real.requires_grad_(placeholder.requires_grad)
+                if type(real) is torch.Tensor and real.device.type != "meta":
+                    _SET_DATA(placeholder, real)
     return real
 
 

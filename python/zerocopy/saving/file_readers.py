@@ -1,8 +1,8 @@
-"""Finds out whether a process reads a file, so that it must not be overwritten: this one, or another.
+"""Finds out whether any process reads a file, so that the file must not be overwritten.
 
-The kernel knows: it grants a write lease on a file only to its single user, be the others of another user or in
-another container. Where it does not grant leases (to others than the owner, or on a network file system), or not
-truthfully, the mappings count of the processes that this one may look at.
+The kernel grants a write lease only if no other process has the file open or mapped, whatever its user or container.
+It refuses leases on files of another user and on network file systems, and an overlay grants them wrongly. There the
+mappings in ``/proc/*/maps`` decide, of the processes that this process may inspect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from zerocopy._native import _C
 from zerocopy.saving.mapped_files import identity_of
 
-#: Whose mapped files are those of another file system: the kernel grants a lease on what is mapped.
+#: A file system that maps files of another one, so that the kernel grants a lease although the file is mapped.
 _STACKED = "overlayfs"
 
 
@@ -56,7 +56,8 @@ def _own_modes(status: os.stat_result) -> Iterator[int]:
 def _has_other_users(descriptor: int) -> bool | None:
     """Return whether a file is open or mapped anywhere else; None if the kernel does not say.
 
-    The lease ends at once. Who opens the file meanwhile waits, and this process gets a signal that it ignores.
+    The lease ends at once. A process that opens the file meanwhile waits, and this process gets SIGURG, which Python
+    ignores by default.
     """
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)

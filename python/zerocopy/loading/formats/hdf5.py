@@ -143,7 +143,7 @@ class _Lister:
                 self._look_up(information.hdr.nmesgs, path)
                 target = posixpath.join("/", path, _text(group.links.get_val(name)))
                 self._budget.charge(_COPIES * (len(here) + len(target)))
-                # To HDF5 ".." is a name as any other.
+                # HDF5 reads ".." as a name, not as the parent group.
                 self._soft[here] = "/".join(part for part in target.split("/") if part not in ("", "."))
             if kind != h5.h5l.TYPE_HARD:
                 continue  # external ones lead to other files
@@ -184,9 +184,8 @@ class _Lister:
                 break
             target = self._soft[target]
         place = self._by_path.get(target)
-        if (
-            place is None and target
-        ):  # to no numbers, to nothing, to another file: h5py shows no dataset there either
+        # The root has no entry. Other links lead to no numbers, to nothing or to another file.
+        if place is None and target:
             return
         if place is None or self.listing[place].dtype is None:
             raise UnsupportedError(f"hdf5: soft link {shown} leads to a group, which then has two names")

@@ -50,7 +50,7 @@ class Facts:
         self._made: set[str] = set()  # what the call itself has written, created or removed
         self._new_files: set[tuple[int, int]] = (
             set()
-        )  # of those the files that it has written, by whatever name
+        )  # device and inode of each file that the call has created
         self._unseen: dict[str, None] = {}
         self._has_run_programs = False
 
@@ -138,9 +138,8 @@ class Facts:
                 return [path, kind, os.readlink(path)]  # noqa: PTH115
             if conditions.holds(row):
                 return row
-            if (
-                kind == "file" and _is_gone(path) and self._is_older(fact)
-            ):  # the name was of the call's making
+            # The call has read an older file by a name that it made and removed. The file may be anywhere.
+            if kind == "file" and _is_gone(path) and self._is_older(fact):
                 return [path, "never"]
         if not self._is_made(path) and not (kind == "file" and fact[4] >= self._begun and _is_gone(path)):
             return [path, "never"]
@@ -156,7 +155,7 @@ class Facts:
         return [path, "never"]
 
     def _is_older(self, fact: Row) -> bool:
-        """Return whether a file was there before the call, so that its name now may be any."""
+        """Return whether a file existed before the call, by its identity when the call read the file."""
         device, inode, _, modified, changed = fact
         if (device, inode) in self._new_files or (changed >= self._begun and self._has_run_programs):
             return False

@@ -10,8 +10,8 @@ from typing import Any
 
 from zerocopy.share.objects import by_value
 
-# What pickle does not see, before Python 3.12 or where a subclass has set it.
-_UNSEEN = {AttributeError: ("name",), NameError: ("name",), OSError: ("filename", "filename2")}
+# Attributes that pickle loses: names before Python 3.12, and file names that a subclass has set by itself.
+_UNPICKLED = {AttributeError: ("name",), NameError: ("name",), OSError: ("filename", "filename2")}
 
 
 def dumps(error: BaseException) -> bytes | None:
@@ -23,7 +23,7 @@ def dumps(error: BaseException) -> bytes | None:
             again = pickle.loads(buffer.getvalue())
             # Not all that can be pickled can be made again, or becomes the same.
             is_same = type(again).__qualname__ == type(error).__qualname__ and str(again) == str(error)
-            if is_same and _unseen(again).keys() == _unseen(error).keys():
+            if is_same and _unpickled(again).keys() == _unpickled(error).keys():
                 return buffer.getvalue()
     return None
 
@@ -33,15 +33,16 @@ def _ways(error: BaseException) -> Iterator[Any]:
     yield NotImplemented
     # The arguments come from the built-in type's reducer: for an OSError they include the file's name.
     args = _built_in(type(error)).__reduce__(error)[1]
-    attributes = vars(error) | _unseen(error)
+    attributes = vars(error) | _unpickled(error)
     yield _made, (type(error), args, attributes)
     state = {name: value for name, value in attributes.items() if _can_be_sent(value)}
     yield _made, (type(error), args, state)
     yield _made, (type(error), (str(error),), state)
 
 
-def _unseen(error: BaseException) -> dict[str, Any]:
-    names = [name for kind, own in _UNSEEN.items() if isinstance(error, kind) for name in own]
+def _unpickled(error: BaseException) -> dict[str, Any]:
+    """Return the attributes of an exception that pickle loses."""
+    names = [name for kind, own in _UNPICKLED.items() if isinstance(error, kind) for name in own]
     return {name: value for name in names if (value := getattr(error, name, None)) is not None}
 
 
