@@ -113,6 +113,7 @@ BROKEN_TARS = {
     "cut in its second member": lambda: tar_files.checkpoint()[:1600],
     "a storage that is short": lambda: tar_files.checkpoint(storages=tar_files.storages(tar_files.storage(count=17))),
     "a tensor beyond its storage": lambda: tar_files.checkpoint(tensors=tar_files.tensors(tar_files.tensor(size=[17]))),
+    "a tensor that is missing": lambda: tar_files.checkpoint({"w": tar_files.reference(9)}),
     "a negative stride": lambda: tar_files.checkpoint(tensors=tar_files.tensors(tar_files.tensor(stride=[-1]))),
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ import copy
 import io
 import pickle
 import random
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -276,6 +277,19 @@ def test_meta_reads_nothing(save: Saver) -> None:
     real = [tensor.materialize() for tensor in lazy.values()]
     assert all(tensor.is_meta for tensor in real)
     assert maps_of(path) == []
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
+def test_sparse_tensors_have_the_flags_of_the_loaded_ones(layout: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    with warnings.catch_warnings(record=True):  # these layouts are in a beta state
+        try:
+            torch.save(getattr(torch.eye(3), layout)().detach().requires_grad_(), path)
+            stock = torch.load(path)
+        except RuntimeError as error:
+            pytest.skip(f"stock torch of this release cannot: {error}")
+    lazy = zerocopy.lazy_load(path)
+    assert (lazy.requires_grad, lazy.is_leaf) == (stock.requires_grad, stock.is_leaf)
 
 
 def test_dtype_of_other_layouts(save: Saver) -> None:

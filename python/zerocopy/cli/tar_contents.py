@@ -176,6 +176,8 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
         if isinstance(value, _Reference) and value.key in tensors:
             listed.append((name, *tensors[value.key], False, "", inside))
         elif isinstance(value, _Reference):
+            if value.key not in storages | views:
+                raise FormatError(f"tar archive: no member is called {value.key!r}")
             others.append((name, "storage", str(value.key)))
         elif not inside:
             others.append((name, *_described(value)))

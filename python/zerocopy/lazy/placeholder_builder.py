@@ -223,7 +223,7 @@ def _dense_v3(
 
 def _sparse(layout: Any, data: Any) -> Described:
     at = 1 if layout is torch.sparse_coo else 2
-    return Described(data[at + 1], data[at].dtype)
+    return Described(data[at + 1], data[at].dtype, data[at].requires_grad)
 
 
 def _quantized(
