@@ -251,6 +251,19 @@ class TestOneProcess:
                 self.save(held, tmp_path / "model.safetensors")
         assert files(tmp_path) == []
 
+    @pytest.mark.parametrize("options", [{}, {"max_shard_size": 16}])
+    def test_a_name_that_safetensors_reserves_is_refused_and_the_old_file_kept(
+        self, options: dict[str, Any], tmp_path: Path
+    ) -> None:
+        require_reports()
+        path = tmp_path if options else tmp_path / "model.safetensors"
+        self.save({"w": torch.ones(2)}, path, **options)
+        before = files(tmp_path)
+        with pytest.raises(BaseException, match="a name that the format reserves"):
+            self.save({"w": torch.ones(2), "__metadata__": torch.zeros(2)}, path, **options)
+        assert files(tmp_path) == before
+        assert torch.equal(zerocopy.load(path)["w"], torch.ones(2))
+
     def test_shards_of_a_later_save_do_not_touch_those_of_the_old_index(self, tmp_path: Path) -> None:
         state = {f"w{i}": torch.full((4,), float(i)) for i in range(3)}
         keep = tmp_path / "model-00009-of-00009.safetensors"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import types
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,9 @@ def test_shard_plan_with_wrong_arguments_names_the_expected(path: Path) -> None:
         shard_plan(path, (2, 2), {"wide": (0,)})
     with pytest.raises(IndexError, match=r"expected a dimension of wide, of shape \(16, 32768\), got 2"):
         shard_plan(path, (2,), {"wide": (2,)})
+    strided = types.SimpleNamespace(dim=0, split_factor=2)  # as torch.distributed.tensor's _StridedShard
+    with pytest.raises(zerocopy.UnsupportedError, match="wide: shard_plan cannot plan the placement"):
+        shard_plan(path, (2, 2), {"wide": (strided, 0)})
     with pytest.raises(ValueError, match="at least one rank"):
         shard_plan(path, (2, 0), {"wide": (0, 0)})
     with pytest.raises(ValueError, match="at least 1 rank per host, got 0"):

@@ -222,6 +222,24 @@ def test_idle_server_ends(tmp_path: Path) -> None:
         assert share.load(int, "6") == 6
 
 
+def test_call_that_meets_a_server_which_leaves_is_asked_of_the_next(own: Path) -> None:
+    """An idle server may end between a client's connection and its request."""
+    sockets.prepare(own)
+    leaving = sockets.listen(own)
+    leaving.setblocking(True)
+
+    def leave() -> None:
+        connection, _ = leaving.accept()
+        own.unlink()
+        connection.close()
+        leaving.close()
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    assert share.load(int, "6") == 6
+    thread.join()
+
+
 def test_shutdown(own: Path) -> None:
     share.shutdown()
     assert share.status() is None and share.unload("*") == 0

@@ -70,8 +70,12 @@ class _Safetensors:
             name: safetensors_writer.described(name, tensor.dtype, tensor.shape)
             for name, tensor in tensors.items()
         }
-        if refused := [name for name, found in described.items() if found is None]:
-            names = ", ".join(f"{shown(name)} ({tensors[name].dtype})" for name in refused[:10])
+        reasons = {
+            name: safetensors_writer.why_not_a_name(name) or ("" if found else tensors[name].dtype)
+            for name, found in described.items()
+        }
+        if refused := [f"{shown(name)} ({why})" for name, why in reasons.items() if why]:
+            names = ", ".join(refused[:10])
             raise UnsupportedError(f"{path}: .safetensors cannot hold {len(refused)} of its tensors: {names}")
         self._tensors = safetensors_writer.in_file_order(found for found in described.values() if found)
 

@@ -19,6 +19,7 @@ from zerocopy.distributed.simulation import (
     box_of,
     length_of_union,
 )
+from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import opening
 from zerocopy.lazy.checkpoint import Checkpoint
 from zerocopy.lazy.reading.extents import FileVersion, TensorExtents
@@ -267,7 +268,9 @@ def shard_plan(
         The mesh has another number of dimensions than the placements.
     IndexError
         A tensor does not have the dimension that is split.
-    KeyError, OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
+    zerocopy.UnsupportedError
+        A placement is a strided shard, as FSDP2 over tensor parallelism has it. Also as ``zerocopy.open``.
+    KeyError, OSError, zerocopy.FormatError, pickle.UnpicklingError
         As ``zerocopy.open``.
 
     Examples
@@ -331,6 +334,10 @@ def _dim_of(info: TensorInfo, placement: Any) -> int | None:
     dim = getattr(placement, "dim", None) if not isinstance(placement, int) else placement
     if dim is None:
         return None
+    if getattr(placement, "split_factor", 1) != 1:  # _StridedShard, of FSDP2 over tensor parallelism
+        raise UnsupportedError(
+            f"{display.shown(info.name)}: shard_plan cannot plan the placement {placement!r}"
+        )
     if not -len(info.shape) <= dim < len(info.shape):
         raise IndexError(
             f"expected a dimension of {display.shown(info.name)}, of shape {tuple(info.shape)}, got {dim}"

@@ -102,10 +102,8 @@ class Exchange:
 
     def __init__(self, place: Path, starts: bool = True) -> None:
         self._place, self._starts = place, starts
-        self._connection = _channels.take(place)
-        self._is_fresh = self._connection is None
-        if self._connection is None:
-            self._connection = self._connected()
+        self._connection = _channels.take(place) or self._connected()
+        self._may_ask_again = True
 
     @property
     def is_connected(self) -> bool:
@@ -127,10 +125,10 @@ class Exchange:
             raise ServerError(f"the model server has not answered for {timeout:g} s") from None
         except (FrameError, OSError) as error:
             self.close()
-            if self._is_fresh:
+            if not self._may_ask_again:
                 raise ServerError(f"the model server went away: {error}") from error
-        # A connection that was kept may have been closed meanwhile, or its server have ended. Asked again, once.
-        self._is_fresh = True
+        # The server may have ended, for example because it was idle, and so may a kept connection. Asked again, once.
+        self._may_ask_again = False
         self._connection = self._connected()
         if self._connection is None:
             raise ServerError("the model server went away")
@@ -143,7 +141,7 @@ class Exchange:
         frames.send(self._connection, body, descriptors)
         _await(self._connection, timeout)
         answer = frames.receive(self._connection)
-        self._is_fresh = True
+        self._may_ask_again = False
         try:
             return answer._replace(body=messages.of_server(answer.body))
         except FrameError:

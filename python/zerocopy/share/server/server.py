@@ -63,6 +63,9 @@ class Server:
             self._loads.expire()
             self._drop_slow()
             self._is_ending |= self._is_idle()
+
+    def close(self) -> None:
+        """End all workers and connections. Clients then ask another server, so no socket may lead to this one."""
         self._loads.end()
         for connection in list(self._connections):
             self._drop(connection)
@@ -244,6 +247,7 @@ def serve(place: Path) -> int:
                 if os.path.samestat(os.lstat(place), own):
                     place.unlink()
             listener.close()
+            server.close()
             wake.close()
     return 0
 
