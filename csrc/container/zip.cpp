@@ -174,11 +174,7 @@ void Zip::check_layout(std::uint64_t directory_offset) {
 
 void Zip::check_names() {
   by_name_ = NameTable<FoldedHash, FoldedEqual>(entries_.size());
-  const Entry& first = entries_.front();
-  root_ = first.name.substr(0, first.name.find('/'));
-  if (root_.size() == first.name.size()) {
-    fail(first.name, first.header, "is in no folder: this is no checkpoint, but may contain one");
-  }
+  root_ = entries_.front().name.substr(0, entries_.front().name.find('/'));
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry& entry = entries_[i];
     const std::string_view name = entry.name;

@@ -130,16 +130,6 @@ def test_tar_that_does_not_load_is_damaged(
         zerocopy.load(path, weights_only=False)
 
 
-def test_archive_that_contains_a_checkpoint_is_said_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "x.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x.pt", saved_bytes(torch.ones(2)))
-    status, entry = verify(path, capsys)
-    assert status == 1 and "is in no folder: this is no checkpoint" in entry["reasons"][0]["text"]
-
-
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_records_against_zipfile(
     compression: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
