@@ -161,7 +161,8 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
         try:
             archive = tarfile.TarFile(fileobj=stream)
             storages, views = _storages(archive)
-            tensors = _tensors(archive, storages | views)
+            places = storages | views
+            tensors = _tensors(archive, places)
             if archive.getmember("pickle").size > _MAX_PICKLE:
                 raise Trouble("tar archive: the pickle has more than 16 MiB")
             root = _unpickled(_member(archive, "pickle")[0])
@@ -176,7 +177,7 @@ def facts_of(file: OpenFile) -> dict[str, Any]:
         if isinstance(value, _Reference) and value.key in tensors:
             listed.append((name, *tensors[value.key], False, "", inside))
         elif isinstance(value, _Reference):
-            if value.key not in storages | views:
+            if value.key not in places:
                 raise FormatError(f"tar archive: no member is called {value.key!r}")
             others.append((name, "storage", str(value.key)))
         elif not inside:

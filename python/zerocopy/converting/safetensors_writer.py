@@ -40,9 +40,9 @@ class Described(NamedTuple):
 
 
 def described(name: str, dtype: torch.dtype, shape: torch.Size) -> Described | None:
-    """Return what a header says of a tensor with a name that it can have; None for a dtype that it cannot have."""
+    """Return what a header says of a tensor; None for a name, dtype or shape that it cannot have."""
     torchs = str(dtype).removeprefix("torch.")
-    if torchs not in DTYPES:
+    if why_not_a_name(name) or torchs not in DTYPES:
         return None
     nbytes = shape.numel() * _torch.element_size(dtype)
     is_packed = torchs == "float4_e2m1fn_x2"  # two numbers an element

@@ -70,12 +70,11 @@ class _Safetensors:
             name: safetensors_writer.described(name, tensor.dtype, tensor.shape)
             for name, tensor in tensors.items()
         }
-        reasons = {
-            name: safetensors_writer.why_not_a_name(name) or ("" if found else tensors[name].dtype)
-            for name, found in described.items()
-        }
-        if refused := [f"{shown(name)} ({why})" for name, why in reasons.items() if why]:
-            names = ", ".join(refused[:10])
+        if refused := [name for name, found in described.items() if found is None]:
+            why_not = safetensors_writer.why_not_a_name
+            names = ", ".join(
+                f"{shown(name)} ({why_not(name) or tensors[name].dtype})" for name in refused[:10]
+            )
             raise UnsupportedError(f"{path}: .safetensors cannot hold {len(refused)} of its tensors: {names}")
         self._tensors = safetensors_writer.in_file_order(found for found in described.values() if found)
 
