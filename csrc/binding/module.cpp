@@ -15,6 +15,7 @@
 #include "checkpoint/archive.h"
 #include "pickle/geometry.h"
 #include "pickle/machine.h"
+#include "pickle/opcode.h"
 #include "python/archive_opener.h"
 #include "python/buffer.h"
 #include "python/errors.h"
@@ -34,8 +35,8 @@ ParsedCheckpoint read_for_load(Archive& archive, bool take_modules = false) {
 }
 
 // Looks up the record of each storage, but checks a record when it is used.
-FoundCheckpoint read_for_use(Archive& archive) {
-  Document document = archive.document();
+FoundCheckpoint read_for_use(Archive& archive, bool take_modules) {
+  Document document = archive.document(take_modules);
   StorageRecords records = archive.found_records(storage_requests(document));
   Content::require_inflatable(records.encoded());
   return {std::move(document), std::move(records)};
@@ -137,7 +138,9 @@ py::object load_over(Archive& archive, const py::object& allow, const py::object
 std::unique_ptr<Lazy> read_lazily(py::object archive, const py::object& allow, const py::object& destination,
                                   const std::string& encoding, const py::object& construction,
                                   const FileName& name) {
-  auto [parsed, globals] = read_allowed(archive.cast<Archive&>(), allow, &read_for_use);
+  const bool take_modules = construction.attr("takes_modules").cast<bool>();
+  auto [parsed, globals] = read_allowed(archive.cast<Archive&>(), allow,
+                                        [&](Archive& opened) { return read_for_use(opened, take_modules); });
   return std::make_unique<Lazy>(std::move(archive), std::move(parsed), std::move(globals), encoding,
                                 destination_of(destination), construction, name);
 }
@@ -193,7 +196,7 @@ py::list explain(Archive& archive) {
   std::optional<ParsedCheckpoint> parsed;
   {
     const GilReleased released;
-    parsed = read_for_load(archive);
+    parsed = read_for_load(archive, /*take_modules=*/true);
   }
   py::list explained;
   for (const Storage* storage : parsed->document.storages) {
@@ -214,6 +217,13 @@ py::bytes pickle_of(const Archive& archive) {
     pickle = archive.pickle();
   }
   return {pickle.bytes().text().data(), pickle.size()};
+}
+
+// Throws FormatError if the pickle is damaged, or does not end.
+void require_whole_pickle(const Archive& archive) {
+  const GilReleased released;
+  archive.require_undamaged_pickle();
+  pickle_size(archive.pickle().bytes());
 }
 
 void require_unchanged(const Archive& archive) {
@@ -296,7 +306,7 @@ PYBIND11_MODULE(_C, module) {
       .def("record_names", &record_names)
       .def("record", &record_content, py::arg("name"))
       .def("pickle_with_storages", &pickle_with_storages, py::arg("name"), py::arg("folder"))
-      .def("require_undamaged_pickle", &Archive::require_undamaged_pickle)
+      .def("require_whole_pickle", &require_whole_pickle)
       .def("require_unchanged", &require_unchanged)
       .def("require_there", [](const Archive& self) { self.content().require_in_place(); });
 

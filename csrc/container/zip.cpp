@@ -215,6 +215,15 @@ void Zip::expect_local_headers() const {
 }
 
 Record Zip::record(std::size_t i) const {
+  try {
+    return described(i);
+  } catch (const FormatError&) {
+    source_->require_unchanged();  // else the directory is that of an earlier file
+    throw;
+  }
+}
+
+Record Zip::described(std::size_t i) const {
   const Entry& entry = entries_[i];
   // Reads header and name together. The array suffices for every name that torch writes.
   std::array<std::byte, 256> near;  // NOLINT(*-member-init): read() fills what is used

@@ -58,6 +58,8 @@ class Zip {
   Record record(std::size_t i) const;
 
  private:
+  Record described(std::size_t i) const;
+
   struct Entry {
     std::string_view name;
     std::uint64_t header = 0;  // offset of the local header

@@ -300,7 +300,7 @@ py::dict contents(int descriptor, const FileName& name, const py::object& listin
     const GilReleased released;
     auto source = std::make_shared<const FileSource>(File::duplicate(descriptor, name.bytes), 0);
     archive = open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
-    ParsedCheckpoint parsed = read_checkpoint(*archive, archive->is_torchscript());
+    ParsedCheckpoint parsed = read_checkpoint(*archive, /*take_modules=*/true);
     document = std::move(parsed.document);
     records = std::move(parsed.records);
     name_index.emplace(*document);

@@ -189,7 +189,7 @@ py::list storages_of(const Document& document, const std::vector<Record>& record
 // Reads a checkpoint as a safe load does, without asking the allow-lists, and returns the questions
 // for them. Throws the errors of a load up to that point.
 py::dict examine(int descriptor, const FileName& name, std::size_t limit, const py::object& listing,
-                 const Part& part) {
+                 const Part& part, bool take_modules) {
   std::optional<Hdf5Listing> listed = listing_of(listing);
   std::unique_ptr<Archive> archive;
   std::optional<Document> document;
@@ -200,7 +200,7 @@ py::dict examine(int descriptor, const FileName& name, std::size_t limit, const 
     const GilReleased released;
     archive = open_listed(source_of(descriptor, name, part), nullptr, Mode::copy_on_write, std::move(listed));
     if (!archive->is_torchscript()) {
-      ParsedCheckpoint parsed = read_checkpoint(*archive);
+      ParsedCheckpoint parsed = read_checkpoint(*archive, take_modules);
       Content::require_readable(parsed.records);
       document = std::move(parsed.document);
       records = std::move(parsed.records);
@@ -247,5 +247,5 @@ PYBIND11_MODULE(_core, module) {
              py::arg("part") = py::none());
   module.def("hdf5_listing", &hdf5_listing, py::arg("descriptor"), py::arg("name"));
   module.def("examine", &examine, py::arg("descriptor"), py::arg("name"), py::arg("limit"),
-             py::arg("listing") = py::none(), py::arg("part") = py::none());
+             py::arg("listing") = py::none(), py::arg("part") = py::none(), py::arg("take_modules") = false);
 }

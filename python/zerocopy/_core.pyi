@@ -104,7 +104,12 @@ def compare_elements(a: object, b: object, dtype: str) -> tuple[int, int, float 
 def zip_records(descriptor: int, name: str, part: tuple[int, int] | None = None) -> list[ZipRecord]: ...
 def hdf5_listing(descriptor: int, name: str) -> Listing: ...
 def examine(
-    descriptor: int, name: str, limit: int, listing: Listing = None, part: tuple[int, int] | None = None
+    descriptor: int,
+    name: str,
+    limit: int,
+    listing: Listing = None,
+    part: tuple[int, int] | None = None,
+    take_modules: bool = False,
 ) -> dict[str, Any]: ...
 
 class Budget:

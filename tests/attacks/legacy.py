@@ -235,9 +235,7 @@ def _over(storages: Mapping[str, Code]) -> dict[str, bytes]:
 
 
 def _wrong() -> Iterable[Attack]:
-    cuts = dict(_cuts())
-    yield from each({"cut in the object": cuts.pop("cut in the object")}, FORMAT, REFUSED)
-    yield from each(cuts)
+    yield from each(dict(_cuts()))
     yield from each({title: checkpoint(**fields) for title, fields in WRONG.items()})
     yield from each(_over(STORAGES))
     yield from each(_over(IDS), FORMAT, REFUSED)

@@ -39,6 +39,19 @@ def test_verify(save: Saver, tmp_path: Path, name: str) -> None:
     assert cli.main(["convert", "--verify", *more, str(source), str(tmp_path / name)]) == 0
 
 
+@pytest.mark.parametrize("zip", [True, False])
+@pytest.mark.parametrize("name", ["m.pt", "m.h5"])
+def test_verify_of_tensors_without_data(
+    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, zip: bool
+) -> None:
+    pytest.importorskip("h5py")
+    state = {"meta": torch.empty(3, 4, device="meta"), "weight": torch.ones(2)}
+    source = save(state, _use_new_zipfile_serialization=zip)
+    assert cli.main(["convert", "--verify", str(source), str(tmp_path / name)]) == 0
+    assert "equal to its source" in capsys.readouterr().out
+    assert zerocopy.load(tmp_path / name)["meta"].shape == (3, 4)
+
+
 def test_a_difference_is_found(
     save: Saver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,6 +139,38 @@ def test_it_finds_a_file_that_has_lost_its_name(cold: Path) -> None:
     assert share_in_memory(cold.with_name("other.pt")) > 0.98
 
 
+@pytest.mark.parametrize("kind", ["placeholders", "checkpoint"])
+def test_an_open_file_that_is_gone_or_replaced(
+    save: Saver, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another file of the same name is not what was opened; where the program stands does not matter."""
+    path = save(STATE)
+    monkeypatch.chdir(path.parent)
+    opened = IN_FILES[kind](path.name)
+    monkeypatch.chdir("/")
+    assert zerocopy.prefetch(opened, block=True).bytes_total == path.stat().st_size
+    path.rename(path.with_name("moved.pt"))
+    with pytest.raises(FileNotFoundError):
+        zerocopy.prefetch(opened)
+    torch.save({"another": 1}, path)
+    with pytest.raises(OSError, match="another file") as caught:
+        zerocopy.prefetch(opened)
+    assert caught.value.errno == errno.ESTALE
+
+
+def test_a_closed_checkpoint(save: Saver) -> None:
+    with zerocopy.open(save(STATE)) as checkpoint:
+        pass
+    with pytest.raises(zerocopy.ClosedError):
+        zerocopy.prefetch(checkpoint)
+
+
+def test_tensors_that_are_laid_over_a_checkpoint(cold: Path, save: Saver) -> None:
+    changed = zerocopy.load(save({"first": torch.ones(5000)}))
+    with zerocopy.open(cold) as checkpoint, zerocopy.overlay(checkpoint, changed) as both:
+        assert zerocopy.prefetch(both, block=True).bytes_total == cold.stat().st_size + 20_000
+
+
 def test_nothing_to_read() -> None:
     started = zerocopy.prefetch([torch.ones(3), torch.ones(2).to_sparse(), 5], block=True)
     assert started.done and started.bytes_total == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from conftest import Saver
 
 import zerocopy
+from zerocopy import cli
 
 
 @pytest.fixture
@@ -33,6 +35,30 @@ def test_lazy_load_with_stubs_gives_the_object_that_load_gives(path: Path) -> No
     lazy, loaded = zerocopy.lazy_load(path, unknown="stub"), zerocopy.load(path, unknown="stub")
     assert repr(lazy["args"]) == repr(loaded["args"]) and lazy["step"] == 7
     assert torch.equal(lazy["model"]["weight"] + 0, loaded["model"]["weight"])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("zip", [True, False])
+def test_a_module_among_the_values(save: Saver, tmp_path: Path, zip: bool) -> None:
+    """A file of before PyTorch 1.6 has the source of its class, which is not read."""
+    net = torch.nn.Linear(3, 2)
+    state = {"net": torch.nn.Sequential(net), "weight": torch.arange(4.0), "again": net.weight}
+    path = save(state, _use_new_zipfile_serialization=zip)
+    loaded = zerocopy.load(path, unknown="stub")
+    for lazy in (zerocopy.lazy_load(path, unknown="stub"), dict(zerocopy.open(path, unknown="stub"))):
+        assert torch.equal(lazy["weight"] + 0, torch.arange(4.0))
+        assert torch.equal(lazy["again"] + 0, loaded["again"])
+    zerocopy.convert(path, tmp_path / "out.safetensors", unknown="stub")
+    assert sorted(zerocopy.load(tmp_path / "out.safetensors")) == ["again", "weight"]
+    assert sum(extent.size for extent in zerocopy.storage_offsets(path).values()) == 6 * 4 + 2 * 4 + 4 * 4
+    assert len(zerocopy.explain(path).storages) == 3
+    for command in (["ls"], ["map"], ["verify"], ["report", "-o", str(tmp_path / "page.html")]):
+        assert cli.main([*command, str(path)]) == 0
+    assert cli.main(["show", str(path), "net.0.bias"]) == 0
+    for refused in (zerocopy.load, zerocopy.lazy_load, zerocopy.open):
+        with pytest.raises(pickle.UnpicklingError):
+            refused(path)
+    assert cli.main(["scan", str(path)]) == 1
 
 
 @pytest.mark.parametrize("name", ["out.pt", "out.safetensors"])

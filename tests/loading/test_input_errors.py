@@ -158,10 +158,25 @@ def test_device_file() -> None:
         zerocopy.load("/dev/null")
 
 
-def test_nul_in_path() -> None:
+WAYS_IN = [zerocopy.load, zerocopy.open, zerocopy.lazy_load, zerocopy.prefetch, zerocopy.explain]
+
+
+@pytest.mark.parametrize("call", WAYS_IN)
+def test_nul_in_path(save: Saver, call: Callable[[str], Any]) -> None:
     """Not the file before the NUL, which the C library would open."""
-    with pytest.raises((ValueError, OSError)):
-        zerocopy.load("/dev/null\0.pt")
+    with pytest.raises(ValueError, match="null byte"):
+        call(f"{save(STATE)}\0.pt")
+
+
+@pytest.mark.parametrize("call", WAYS_IN)
+def test_slash_behind_a_file(
+    save: Saver, call: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(STATE)
+    monkeypatch.chdir(path.parent)
+    for name in (f"{path}/", f"{path.name}/"):
+        with pytest.raises(NotADirectoryError):
+            call(name)
 
 
 BY = pytest.mark.parametrize("by", ["path", "file", "buffer"])

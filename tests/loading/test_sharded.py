@@ -362,11 +362,21 @@ def test_no_index(folder: Path, way: Way, title: str) -> None:
 
 @each_way
 def test_an_index_that_is_a_pipe(folder: Path, way: Way) -> None:
-    """Nobody writes into it, and nobody waits for that."""
+    """Whoever writes into it goes on waiting for a reader: nothing is taken out of it."""
     (folder / INDEX).unlink()
     os.mkfifo(folder / INDEX)
-    with pytest.raises(zerocopy.FormatError, match="not an index"):
+    for path in (folder, folder / INDEX):
+        with pytest.raises(OSError, match="plain file") as caught:
+            way(path)
+        assert caught.value.filename == str(folder / INDEX)
+    reader = os.open(folder / INDEX, os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(folder / INDEX, os.O_WRONLY)
+    os.write(writer, b"{}")
+    with pytest.raises(OSError, match="plain file"):
         way(folder)
+    assert os.read(reader, 10) == b"{}"
+    os.close(reader)
+    os.close(writer)
 
 
 @each_way

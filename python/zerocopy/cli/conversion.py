@@ -54,7 +54,8 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_dense(tensor: Any) -> bool:
-    return tensor.layout is torch.strided and not (tensor.is_quantized or getattr(tensor, "is_nested", False))
+    special = tensor.is_quantized or tensor.is_meta or getattr(tensor, "is_nested", False)
+    return tensor.layout is torch.strided and not special
 
 
 def _contiguous(tensor: torch.Tensor) -> torch.Tensor:

@@ -132,7 +132,7 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
 
             tar_contents.facts_of(file)
         if container in _EXAMINED:
-            facts = _core.examine(file.descriptor, file.path, 0, listing)
+            facts = _core.examine(file.descriptor, file.path, 0, listing, take_modules=True)
     except FormatError as error:
         reasons.append(Reason("structure", escaped(str(error), _MAX_REASON_LENGTH)))
         if container == "hdf5":

@@ -64,6 +64,12 @@ class LazyFile:
         """Whether stubs stand for objects whose globals are on no allow-list."""
         return self.options.load.unknown == "stub"
 
+    def current_path(self) -> str:
+        """Return its path. Raise ``OSError`` if that does not lead any more to the file as it was opened."""
+        with error_context.naming(self.name):
+            self.native.require_there()
+        return self.source or self.name
+
     def _with_stubs(self, objects: Deferred) -> Any:
         return StubBuilder(objects) if self.has_stubs else objects
 
@@ -144,11 +150,16 @@ def open_archive(f: Any, options: LoadOptions) -> Opened:
     """Open an archive, of which windows are mapped when they are needed."""
     begin, name = inputs.position_of(f), inputs.name_of(f)
     if isinstance(f, (str, os.PathLike)) and os.fspath(f):
-        f = Path(os.fsdecode(f)).absolute()  # placeholders find it when the program has gone elsewhere
+        f = _absolute(os.fsdecode(f))  # placeholders find it when the program has gone elsewhere
     archive = inputs.open_archive(f, options.mode, options.backend, windows=True)
     if archive.is_torchscript:
         raise diagnosis.TorchScriptError(loader.TORCHSCRIPT_REFUSED)
     return Opened(archive, name, f, begin)
+
+
+def _absolute(path: str) -> str:
+    # A Path drops a slash at the end, which the system refuses of a file.
+    return path if path.startswith("/") else f"{Path.cwd()}/{path}"
 
 
 def read_archive(opened: Opened, options: LazyOptions) -> LazyFile:
@@ -159,8 +170,8 @@ def read_archive(opened: Opened, options: LazyOptions) -> LazyFile:
     destination = staging.Destination(*restored, staging.transfer_to(options.device))
     native = _C.Lazy(opened.archive, allow, destination, load.encoding, objects, opened.name)
     opened.finish()
-    is_plain = isinstance(opened.file, Path) and not opened.archive.big_endian
-    return LazyFile(native, opened.name, options, str(opened.file) if is_plain else None)
+    is_plain = isinstance(opened.file, str) and not opened.archive.big_endian
+    return LazyFile(native, opened.name, options, opened.file if is_plain else None)
 
 
 def read_folder(folder: dcp_metadata.Folder, options: LazyOptions) -> LazyFile:

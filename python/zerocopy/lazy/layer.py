@@ -69,8 +69,12 @@ class FileLayer:
 
     def require_there(self) -> None:
         """Raise ``OSError`` (ESTALE) if the path does not lead any more to the file as it was opened."""
-        with error_context.naming(self.path):
-            self._native.require_there()
+        self.current_path()
+
+    def current_path(self) -> str:
+        """Return the path of the file, after :meth:`require_there`."""
+        self._require_open()
+        return self._file.current_path()
 
     def build(
         self, chosen: Iterable[str] | None, *, read: bool = False, charge: Callable[[], None] | None = None
@@ -147,7 +151,8 @@ class FileLayer:
     def extents(self, name: str, box: Box | None = None) -> TensorExtents | None:
         """Return where a tensor's bytes lie; None if they lie in no file as they are (deflated, sparse, ...)."""
         self._require_open()
-        return extents_in(self._file, name, box)
+        with error_context.naming(self.path):
+            return extents_in(self._file, name, box)
 
     def wanted(self, dtype: torch.dtype) -> tuple[torch.dtype, torch.device]:
         """Return the dtype and device that tensors of a dtype get when they are read."""

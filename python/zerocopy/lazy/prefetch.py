@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import torch
 from zerocopy import _torch, environment
 from zerocopy._native import _C
 from zerocopy.lazy.checkpoint import Checkpoint
+from zerocopy.lazy.file import LazyFile
+from zerocopy.lazy.layer import FileLayer
 from zerocopy.lazy.placeholder import NotYetLoadedTensor
 from zerocopy.loading import backends, inputs
 from zerocopy.loading.formats import dcp_metadata, shard_index
@@ -177,7 +179,10 @@ def prefetch(
     Raises
     ------
     OSError
-        No such file, no permission, ...; of what goes wrong later, here if `block` is true, else from ``wait()``.
+        No such file, no permission, ...; an open file was removed or has changed. What goes wrong later is raised here
+        if `block` is true, else by ``wait()``.
+    zerocopy.ClosedError
+        A checkpoint was closed.
     TypeError
         The argument can neither be a file nor hold tensors.
 
@@ -208,13 +213,14 @@ def prefetch(
 
 def _readings_of(path_or_obj: Any, lock: bool) -> Iterator[_C.BackgroundReading]:
     if (path := _path_of(path_or_obj)) is not None:
-        paths, tensors = dict.fromkeys(_files_of(path)), []
+        paths, tensors = _files_of(path), []
     else:
         leaves = list(_leaves_of(path_or_obj, set()))
-        paths = dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, str))
+        opened = dict.fromkeys(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
+        paths = [path for each in opened for path in _files_read_by(each)]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    for path in paths:
-        encoded = os.fsencode(path)
+    for path in dict.fromkeys(paths):
+        encoded = inputs.encoded(path)
         yield _C.read_path_ahead(encoded, backends.threads_for(encoded), lock)
     if tensors:
         # The file system is unknown here. The larger number suits both kinds.
@@ -238,10 +244,10 @@ def _path_of(path_or_obj: Any) -> str | os.PathLike[str] | None:
     )
 
 
-def _leaves_of(obj: Any, seen: set[int]) -> Iterator[str | torch.Tensor]:
-    """Yield the tensors in an object that lie in memory, and the paths of files of which nothing does yet."""
+def _leaves_of(obj: Any, seen: set[int]) -> Iterator[LazyFile | FileLayer | torch.Tensor]:
+    """Yield the tensors in an object that lie in memory, and the open files of which nothing does yet."""
     if isinstance(obj, NotYetLoadedTensor) and not obj.is_loaded:
-        yield from _paths([obj._recipe[0].name])
+        yield obj._recipe[0]
     elif isinstance(obj, NotYetLoadedTensor):
         yield from _leaves_of(obj.materialize(), seen)
     elif isinstance(obj, torch.Tensor):
@@ -253,20 +259,20 @@ def _leaves_of(obj: Any, seen: set[int]) -> Iterator[str | torch.Tensor]:
         yield from (leaf for tensor in obj.parameters() for leaf in _leaves_of(tensor, seen))
         yield from (leaf for tensor in obj.buffers() for leaf in _leaves_of(tensor, seen))
     elif isinstance(obj, Checkpoint):
-        yield from _paths(layer.path for layer in obj._layers)
+        for layer in obj.layers:
+            yield from [layer] if isinstance(layer, FileLayer) else map(layer.tensor, layer.names())
     elif isinstance(obj, _CONTAINERS):
         seen.add(id(obj))
         for item in obj.values() if isinstance(obj, Mapping) else obj:
             yield from _leaves_of(item, seen)
 
 
-def _paths(names: Iterable[str]) -> Iterator[str]:
-    """Yield those that are files: what was opened may have been a buffer, or gone since."""
-    for name in names:
-        if Path(name).is_file():
-            yield name
-        elif Path(name).is_dir():
-            yield from _files_of(name)
+def _files_read_by(opened: LazyFile | FileLayer) -> list[str]:
+    """Return the files that tensors will be read from; none if a buffer was opened."""
+    path = opened.current_path()
+    if Path(path).is_file():
+        return [path]
+    return _files_of(path) if Path(path).is_dir() else []
 
 
 def _files_of(path: str | os.PathLike[str]) -> list[str]:

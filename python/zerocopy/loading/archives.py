@@ -59,7 +59,7 @@ def _load_trusting(archive: _C.Archive, options: LoadOptions) -> Any:
         try:
             result = unpickling.load()
         except Exception:
-            archive.require_undamaged_pickle()  # else what is missing may be one flipped bit
+            archive.require_whole_pickle()  # else what is missing may be one flipped bit, or the end
             raise
         unpickling.read_storages()
     _torch.validate_sparse_tensors()

@@ -61,9 +61,7 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
     if mode not in _MODES:
         raise ValueError(f"mode must be 'c', 'r' or 'r+', not {mode!r}")
     if isinstance(f, (str, os.PathLike)):
-        path = os.fsencode(f)
-        if b"\0" in path:
-            raise ValueError("embedded null byte")
+        path = encoded(f)
         sys.audit("open", name_of(f), "rb", os.O_RDONLY)  # as Python's own open() says it
         name, strategy = name_of(f), backends.strategy_for(path, backend, windows=windows)
         try:
@@ -109,6 +107,14 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
         )
     # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
     return _open_buffer(rest_of(f), "c", name)
+
+
+def encoded(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a path; the system would end it at a null byte."""
+    found = os.fsencode(path)
+    if b"\0" in found:
+        raise ValueError("embedded null byte")
+    return found
 
 
 def open_parts(path: str, mode: str, backend: Backend, *, windows: bool, total: int) -> _C.MultiArchiveFile:

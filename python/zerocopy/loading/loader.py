@@ -54,7 +54,8 @@ def load(
     weights_only : bool
         True (and None), on every release: the file is read by a machine that has no way to call what it names, other
         than the running release's allow-list and the user's (``zerocopy.safe_globals``,
-        ``torch.serialization.add_safe_globals``). False: the file may run any code.
+        ``torch.serialization.add_safe_globals``). False: the file may run any code. The source that a legacy file
+        has of its modules' classes is not compared with today's; the patched ``torch.load`` leaves that to torch.
     mmap : bool, optional
         True for ``backend="mmap"``, False for ``backend="pread"``.
     backend : {"auto", "mmap", "pread", "direct"}

@@ -6,8 +6,10 @@ diffusers and accelerate write it, beside the shards.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,7 +129,7 @@ def _in_folder(folder: Path) -> Path | None:
 
 def _read(path: Path) -> Index:
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=_plain) as file:
             # Python allocates the number of bytes that it is asked for, however short the file is.
             text = file.read(min(_MAX_LENGTH, os.fstat(file.fileno()).st_size) + 1)
         if len(text) > _MAX_LENGTH:
@@ -149,8 +151,10 @@ def _read(path: Path) -> Index:
         raise FormatError(f"{path}: not an index of shards: {shown(str(error))}") from None
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    # For somebody to write: a folder may have a pipe there.
+def _plain(path: str, flags: int) -> int:
+    mode = os.stat(path).st_mode  # noqa: PTH116  an opener has a string
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # whoever writes to a pipe would lose it
+        raise OSError(errno.EINVAL, "an index of shards is a plain file", path)
     return os.open(path, flags | os.O_NONBLOCK)
 
 
