@@ -149,7 +149,7 @@ void RegisteredFile::read_plainly(const Piece& piece) const {
   while (done < piece.memory.size) {
     const std::uint64_t size = std::min<std::uint64_t>(piece.memory.size - done, host.size());
     const std::size_t got = plain_.read_some(piece.offset + done, std::span(host).first(size));
-    if (got == 0) throw FormatError(path() + ": file ends at " + hex(piece.offset + done));
+    if (got == 0) throw FormatError(path() + ": the file ends before byte " + hex(piece.offset + done));
     driver_->copy(piece.memory.from(done).first(got), ByteSpan(host.data(), got));
     done += got;
   }

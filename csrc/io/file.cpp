@@ -142,7 +142,7 @@ void File::read(std::uint64_t offset, std::span<std::byte> into) const {
     const std::size_t got = read_some(offset, into);
     if (got == 0) {
       require_unchanged();
-      throw FormatError("file ends at " + hex(offset));
+      throw FormatError("the file ends before byte " + hex(offset));
     }
     into = into.subspan(got);
     offset += got;

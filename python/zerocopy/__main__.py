@@ -7,6 +7,7 @@ import gc
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 _INTERRUPTED = 130  # as a shell reports SIGINT
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[:1] != ["run"]:
             _open_closed_streams()
             _buffer_output()
+            # torch warns of tensors of old kinds whenever it takes one apart. A command that shows them need not.
+            warnings.filterwarnings("ignore", module=r"torch\._utils$")
             gc.set_threshold(100_000)  # by default, a seventh of the import of torch is collections
         return command(arguments)
     except (KeyboardInterrupt, Exception) as error:

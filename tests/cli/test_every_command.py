@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import terminals
 import torch
 
+import zerocopy
 from zerocopy import cli
 from zerocopy.__main__ import main as entry
 
@@ -187,6 +189,19 @@ def test_closed_stdout_leaves_the_exit_code(
     assert entry([command, *(["names.pt"] * len(READING[command]))]) == 0
     monkeypatch.undo()
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torch_does_not_warn_of_what_a_file_has(here: Path) -> None:
+    try:
+        torch.save(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "quantized.pt")
+        zerocopy.load("quantized.pt")
+    except (RuntimeError, pickle.UnpicklingError):
+        pytest.skip("this release of torch has no such tensors, or loads them with trust only")
+    for words in (["diff", "quantized.pt"], ["report", "--statistics", "-o", "page.html"], ["show"]):
+        done = subprocess.run([*ZEROCOPY, *words, "quantized.pt"], capture_output=True, text=True)
+        assert "Warning" not in done.stderr
+    assert (here / "page.html").stat().st_size > 1000
 
 
 def test_ctrl_c_that_torch_reports_as_runtime_error_ends_the_command_with_130(

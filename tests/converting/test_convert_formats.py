@@ -332,6 +332,9 @@ def test_values_that_are_not_tensors_are_logged(
         zerocopy.convert(source, tmp_path / "m.safetensors")
     (said,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
     assert "step" in said and "arch" not in said
+    with caplog.at_level(logging.INFO, "zerocopy"):
+        zerocopy.convert(save(5), tmp_path / "five.safetensors")
+    assert caplog.messages[-1].endswith("not tensors: ''")
     assert header_of(tmp_path / "m.safetensors")["__metadata__"] == {"format": "pt", "arch": "tiny"}
     zerocopy.convert(source, tmp_path / "again.pt")
     assert_same(stock_load(tmp_path / "again.pt"), stock_load(source))

@@ -213,11 +213,11 @@ def test_faults_of_files(library: cufile.FakeCufile, tmp_path: Path, with_fake: 
                 (1, 5 * BLOCK),
                 (8 * BLOCK, 1 << 40),
             ):
-                with pytest.raises(zerocopy.FormatError, match="file ends at 0x"):
+                with pytest.raises(zerocopy.FormatError, match="file ends before byte 0x"):
                     file.load_storage(torch.UntypedStorage(size), offset)
-                with pytest.raises(zerocopy.FormatError, match="file ends at 0x"):
+                with pytest.raises(zerocopy.FormatError, match="file ends before byte 0x"):
                     file.load_storages([(torch.UntypedStorage(size), offset), (torch.UntypedStorage(1), 0)])
-                with pytest.raises(zerocopy.FormatError, match="file ends at 0x"):
+                with pytest.raises(zerocopy.FormatError, match="file ends before byte 0x"):
                     file.load_storage_async(torch.UntypedStorage(size), offset).wait()
             with pytest.raises(OSError) as caught:
                 file.save_storage(filled(3 * BLOCK), 0)
@@ -491,7 +491,7 @@ def test_a_file_that_is_cut_meanwhile(
         return read(*args)
 
     monkeypatch.setattr(Image, "_read", cut)
-    with pytest.raises(zerocopy.FormatError, match="file ends at"):
+    with pytest.raises(zerocopy.FormatError, match="file ends before byte"):
         zerocopy.gds.load(path, "cpu")
 
 

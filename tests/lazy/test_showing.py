@@ -46,10 +46,13 @@ def test_repr(save: Saver) -> None:
 
 
 def test_table(save: Saver) -> None:
-    page = Cells(zerocopy.open(save(STATE))._repr_html_())
+    checkpoint = zerocopy.open(save(STATE))
+    page = Cells(checkpoint._repr_html_())
     row = page.cells[page.cells.index("model.weight") :][:4]
     assert row == ["model.weight", "float32", "100 x 10", "4.0 kB"]
     assert page.tags.count("tr") == 4
+    checkpoint.close()
+    assert checkpoint._repr_html_() is None and checkpoint._ipython_key_completions_() == []
 
 
 def test_bars_are_in_proportion(save: Saver) -> None:

@@ -30,7 +30,7 @@ def read(
         while memory:
             got = os.preadv(descriptor, [memory], offset + done)
             if not got:
-                raise FormatError(f"{name}: expected more bytes; the file ends at {offset + done:#x}")
+                raise FormatError(f"{name}: the file ends before byte {offset + done:#x}")
             memory, done = memory[got:], done + got
 
     with naming(name):

@@ -263,12 +263,14 @@ class Checkpoint(Mapping[str, torch.Tensor]):
             return f"<closed Checkpoint {display.shown(self.path)}>"
         return f"<Checkpoint {display.shown(self.path)}, {display.count(len(self), 'tensor')}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
+        if self.closed:
+            return None  # a notebook shows repr()
         infos = self.tensors()
         return notebook.table_of_tensors(self._title(infos), infos)
 
     def _ipython_key_completions_(self) -> list[str]:
-        return list(self)
+        return [] if self.closed else list(self)
 
     def close(self) -> None:
         """Close the file. A ``with`` block does it at its end.
