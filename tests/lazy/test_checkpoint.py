@@ -593,7 +593,6 @@ def test_closing(path: Path) -> None:
         checkpoint.tensors,
         checkpoint.metadata,
         checkpoint.tree,
-        checkpoint._repr_html_,
         checkpoint.__enter__,
     ):
         with pytest.raises(zerocopy.ClosedError, match=r"checkpoint\.pt"):
