@@ -72,7 +72,7 @@ class DocumentPruner {
       : path_(document), builder_(builder), keep_(keep), construction_(std::move(construction)) {}
 
   py::object root(const Value& root) {
-    if (py::object made = value(root)) return made;
+    if (py::object made = keep_.empty() ? py::object() : value(root)) return made;
     if (root.is_mapping()) return new_dict(root.as<Mapping>());
     return root.is(Kind::list)    ? py::object(py::list())
            : root.is(Kind::tuple) ? py::object(py::tuple())

@@ -84,19 +84,25 @@ const Node* object_of(const Value& leaf) {
   return leaf.is(Kind::storage) || leaf.is(Kind::object) ? &leaf.node() : nullptr;
 }
 
-}  // namespace
-
-bool BranchPath::is_branch(const Value& value) {
+// Returns nothing for what is no dict, list or tuple.
+std::optional<bool> is_empty(const Value& value) {
   switch (value.kind()) {
     case Kind::tuple:
     case Kind::list:
+      return value.as<Sequence>().items.empty();
     case Kind::dict:
     case Kind::ordered_dict:
-      return true;
+      return value.as<Mapping>().items.empty();
     default:
-      return false;
+      return std::nullopt;
   }
 }
+
+}  // namespace
+
+bool BranchPath::is_branch(const Value& value) { return is_empty(value) == false; }
+
+bool BranchPath::is_empty_branch(const Value& value) { return is_empty(value) == true; }
 
 bool BranchPath::enter(const Node& branch) {
   if (entered_[branch.slot]) return false;
@@ -118,7 +124,7 @@ NameIndex::NameIndex(const Document& document)
       branch_path_(document),
       by_name_(document.tensors.size()) {  // other leaves are usually few
   leaves_.reserve(document.tensors.size());
-  add("", document.root);
+  if (!BranchPath::is_empty_branch(document.root)) add("", document.root);
 }
 
 std::optional<std::size_t> NameIndex::find(std::string_view name) const {

@@ -2,10 +2,11 @@
 //
 //   {"model": {"weight": T}, "steps": [1, 2]}      model.weight   steps.0   steps.1
 //
-// Dicts, lists and tuples are branches, and all other values are leaves. If the document itself
-// is a leaf, its name is "". Keys other than strings are converted as by str(), long or nested
-// tuples by their position. If two leaves have the same name, the later name gets "~2" appended.
-// If keys of a dict are equal, the last value takes the place of the first, as in Python.
+// Dicts, lists and tuples are branches, and all other values are leaves, as are empty dicts, lists
+// and tuples in a branch. If the document itself is a leaf, its name is ""; if it is empty, it has
+// no leaves. Keys other than strings are converted as by str(), long or nested tuples by their
+// position. If two leaves have the same name, the later name gets "~2" appended. If keys of a dict
+// are equal, the last value takes the place of the first, as in Python.
 #pragma once
 
 #include <deque>
@@ -30,6 +31,8 @@ class BranchPath {
   explicit BranchPath(const Document& document) : entered_(document.slots()) {}
 
   static bool is_branch(const Value& value);
+  // Whether a value would be a branch if it had items.
+  static bool is_empty_branch(const Value& value);
 
   // Returns false if the branch is on the path already. Throws FormatError if branches nest too
   // deep.

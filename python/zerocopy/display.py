@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 _MAX_LENGTH = 200  # characters of a name in a message
-_WIDEST = 60  # of the column of names in an outline
+_WIDEST, _NARROWEST = 60, 12  # of the column of names in an outline
 _DEEPEST = 12  # levels of an outline; the rest of a name is one label
 _UNITS = {1000: ("B", "kB", "MB", "GB", "TB"), 1024: ("B", "KiB", "MiB", "GiB", "TiB")}
 
@@ -87,7 +87,15 @@ class _Branch:
         return found
 
 
-def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most `width` characters, with ``...`` in place of its middle."""
+    if len(text) <= width:
+        return text
+    tail = (width - 3) * 2 // 3  # The end of a dotted name says more than the beginning.
+    return f"{text[: width - 3 - tail]}...{text[-tail:]}"
+
+
+def outline(title: str, infos: Iterable[Any], depth: int | None = None, width: int | None = None) -> str:
     """Return tensors nested by the dots in their names, with sums for each branch.
 
     Parameters
@@ -98,6 +106,8 @@ def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
         The tensors to list. An info that stands for several has their ``number``.
     depth : int, optional
         How many levels; branches below are only summed up.
+    width : int, optional
+        How long lines may be, as far as shorter labels help.
     """
     root = _Branch()
     for info in infos:
@@ -109,6 +119,9 @@ def outline(title: str, infos: Iterable[Any], depth: int | None = None) -> str:
         branch.tensors += (info,)
     rows = list(_rows(root, 1, _DEEPEST if depth is None else depth))
     widths = [max((len(cell) for cell in column), default=0) for column in zip(*rows, strict=True)]
+    if width is not None and rows:
+        widths[0] = min(widths[0], max(_NARROWEST, width - sum(widths[1:]) - 2 * len(widths[1:])))
+        rows = [(shortened(row[0], widths[0]), *row[1:]) for row in rows]
     lines = ("  ".join(map(str.ljust, row[:-1], widths)) + "  " + row[-1].rjust(widths[-1]) for row in rows)
     return "\n".join([title, *lines])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -193,6 +194,16 @@ def test_progress_by_the_environment(
     monkeypatch.setenv("TQDM_DISABLE", of_tqdm)
     output.Progress("zerocopy convert:", 2).add(1)
     assert ("50 %" in capsys.readouterr().err) == is_shown
+
+
+def test_progress_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stderr, "fileno", lambda: 2, raising=False)
+    monkeypatch.setattr(os, "get_terminal_size", lambda descriptor: os.terminal_size((20, 24)))
+    output.Progress("zerocopy convert:", 100).add(50)
+    assert capsys.readouterr().err == "\rzero...onvert: 50 %"
 
 
 def test_progress_shows_bytes_rate_and_time_left(

@@ -269,6 +269,15 @@ def test_ls_on_a_terminal_fits_its_width(columns: int, save: Saver) -> None:
     assert "\x1b" not in run_on_terminal([*ZEROCOPY, "ls", str(path)], columns, NO_COLOR="1")[1]
 
 
+@pytest.mark.parametrize("columns", [50, 80, 200])
+def test_tree_on_a_terminal_fits_its_width(columns: int, save: Saver) -> None:
+    path = save({f"model.{i}.{'b' * 58}.weight": torch.ones(2, i + 1) for i in range(5)})
+    code, printed = run_on_terminal([*ZEROCOPY, "ls", "--tree", "--all", str(path)], columns)
+    lines = printed.splitlines()
+    assert code == 0 and max(len(line) for line in lines[1:]) <= columns
+    assert sum("bbb" in line for line in lines[1:]) == 5
+
+
 def test_ls_whose_reader_leaves_says_nothing(save: Saver) -> None:
     path = save({f"tensor.{i}.{'x' * 100}": torch.ones(1) for i in range(3000)})
     for form in ("", "--table", "--json"):

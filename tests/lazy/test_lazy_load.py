@@ -18,7 +18,7 @@ import pytest
 import saved_kinds
 import torch
 from archives import big_endian, rezip
-from conftest import Saver, maps_of, outcome, saved_bytes
+from conftest import Saver, maps_of, outcome, saved_bytes, stock_load
 from equality import assert_same
 from kinds import Kind
 from lazily import compared, is_placeholder, placeholders_in
@@ -321,6 +321,10 @@ def model(*names: str) -> dict[str, Any]:
     return {"model": collections.OrderedDict((name, LAYERS[name]) for name in names)}
 
 
+EMPTY = {
+    "sgd": {"state": {}, "groups": [{"lr": 0.1, "params": ()}]},
+    "rest": [[], torch.ones(2), collections.OrderedDict()],
+}
 FILTERS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "a leaf that is no tensor": (NESTED, {"keys": ["epoch"]}, {"epoch": 3}),
     "a leaf": (NESTED, {"keys": ["model.layers.0.bias"]}, model("layers.0.bias")),
@@ -359,6 +363,10 @@ FILTERS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "one of a list": (NESTED, {"keys": ["rest.0"]}, {"rest": [torch.ones(1), None, None]}),
     "nothing of a dict": (NESTED, {"predicate": lambda name: False}, {}),
     "no keys": (NESTED, {"keys": []}, {}),
+    "what is empty": (EMPTY, {"keys": ["sgd", "rest"]}, {"sgd": EMPTY["sgd"], "rest": EMPTY["rest"]}),
+    "what is empty, by its name": (EMPTY, {"keys": ["sgd.state"]}, {"sgd": {"state": {}}}),
+    "what is empty, by a predicate": (EMPTY, {"predicate": lambda name: True}, EMPTY),
+    "nothing": ({}, {"prefix": ""}, {}),
     "an empty prefix": (NESTED, {"prefix": ""}, NESTED),
     "of a list": ([torch.ones(2), 5, torch.zeros(2)], {"keys": ["2"]}, [None, None, torch.zeros(2)]),
     "of a tuple": ((torch.ones(2), 5), {"keys": ["1"]}, (None, 5)),
@@ -374,6 +382,74 @@ def test_filter(save: Saver, case: str, zip_format: bool) -> None:
     path = save(made, _use_new_zipfile_serialization=zip_format)
     lazy = zerocopy.lazy_load(path, **chosen)
     compared(lazy, zerocopy.load(io.BytesIO(saved_bytes(expected))))
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+class Words(list[Any]):
+    """A list that tells how it was filled."""
+
+    def append(self, item: Any) -> None:
+        super().append(("append", item))
+
+    def extend(self, items: Any) -> None:
+        super().extend(("extend", item) for item in items)
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_a_named_tuple_has_lazy_tensors(save: Saver, weights_only: bool) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    path = save([Pair(weight, 1), weight, (weight,)])
+    with zerocopy.safe_globals([Pair]):
+        lazy = zerocopy.lazy_load(path, weights_only=weights_only)
+    assert isinstance(lazy[0], Pair) and is_placeholder(lazy[1])
+    assert lazy[0].first is lazy[1] is lazy[2][0]
+    zerocopy.save(lazy, path)
+    again = stock_load(path)
+    assert again[0].first is again[1] is again[2][0]
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
+def test_items_are_appended_as_by_pickle(save: Saver, weights_only: bool, count: int) -> None:
+    words = Words()
+    for number in range(count):
+        list.append(words, number)
+    path = save([words, torch.ones(2)])
+    expected = stock_load(path)[0]
+    with zerocopy.safe_globals([Words]):
+        for load in (zerocopy.load, zerocopy.lazy_load):
+            assert (
+                load(path, weights_only=weights_only)[0] == expected == [("extend", i) for i in range(count)]
+            )
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("layout", ["dense", "coo", "csr", "quantized"])
+def test_real_tensors_where_fake_ones_are_made(save: Saver, weights_only: bool, layout: str) -> None:
+    try:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+    except ImportError:
+        pytest.skip("this release cannot import its fake tensors")
+    make: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "dense": torch.clone,
+        "coo": torch.Tensor.to_sparse,
+        "csr": torch.Tensor.to_sparse_csr,
+        "quantized": lambda tensor: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8),
+    }
+    path = save({"a": make[layout](torch.eye(2))})
+    try:
+        expected = zerocopy.load(path, weights_only=weights_only)["a"]
+    except pickle.UnpicklingError:
+        pytest.skip("this release loads such tensors with trust only")
+    with FakeTensorMode():
+        loaded = zerocopy.load(path, weights_only=weights_only)["a"]
+        lazy = zerocopy.lazy_load(path, weights_only=weights_only)["a"].materialize()
+    assert_same(loaded, expected)
+    assert_same(lazy, expected)
 
 
 def test_filters_keep_ties(save: Saver) -> None:
@@ -658,16 +734,21 @@ class Whatever:
     """Has the file take trust."""
 
 
-class Pair(NamedTuple):
-    one: Any
-    two: Any
+class Made:
+    """An object that a call makes, of two tensors."""
+
+    def __init__(self, one: Any, two: Any) -> None:
+        self.one, self.two = one, two
+
+    def __reduce__(self) -> Any:
+        return Made, (self.one, self.two)
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_objects_of_code_get_one_tensor_for_one_tensor(save: Saver, weights_only: bool) -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
-    path = save([Pair(parameter, parameter), parameter])
-    with zerocopy.safe_globals([Pair]):
+    path = save([Made(parameter, parameter), parameter])
+    with zerocopy.safe_globals([Made]):
         pair, lazy = zerocopy.lazy_load(path, weights_only=weights_only)
     assert pair.one is pair.two and lazy.materialize() is pair.one
     pair.one.sum().backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -78,6 +79,61 @@ def test_folder_with_a_safetensors_file_and_a_pickle_prefers_safetensors(tmp_pat
     zerocopy.save({"b": torch.ones(1)}, tmp_path / "m.pt")
     zerocopy.convert(tmp_path / "m.pt", tmp_path / "model.safetensors")
     assert list(zerocopy.load(tmp_path)) == ["b"]
+
+
+LOOKED_FOR = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "other.index.json",
+)
+
+
+def test_of_several_checkpoints_the_one_that_transformers_takes(tmp_path: Path) -> None:
+    for number, name in enumerate(LOOKED_FOR):
+        content = tmp_path / f"{number}.safetensors"
+        torch.save({name: torch.ones(1)}, tmp_path / "m.pt")
+        zerocopy.convert(tmp_path / "m.pt", content)
+        if name.endswith(".json"):
+            (tmp_path / name).write_text(json.dumps({"weight_map": {name: content.name}}))
+        else:
+            content.rename(tmp_path / name)
+    for name in LOOKED_FOR:
+        assert list(zerocopy.load(tmp_path)) == list(zerocopy.open(tmp_path)) == [name]
+        (tmp_path / name).unlink()
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.index.json").write_text(json.dumps({"weight_map": {}}))
+    with pytest.raises(zerocopy.UnsupportedError, match="several"):
+        zerocopy.load(tmp_path)
+
+
+def test_transformers_takes_the_same(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=20
+    )
+    name = "embeddings.word_embeddings.weight"
+    made = transformers.BertModel(config)
+    made.save_pretrained(tmp_path)
+    other = {key: torch.zeros_like(value) for key, value in made.state_dict().items()}
+    torch.save(other, tmp_path / "zeros.pt")
+    for target, more in (("model.safetensors", {}), ("", {"max_shard_size": "1kB"})):
+        zerocopy.convert(tmp_path / "zeros.pt", tmp_path / target, **more)
+        theirs = transformers.BertModel.from_pretrained(tmp_path).state_dict()[name]
+        assert torch.equal(zerocopy.load(tmp_path)[name], theirs)
+        made.save_pretrained(tmp_path)  # in the place of the zeros
+
+
+def test_shards_beside_a_file_that_loaders_prefer_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.save({"a": torch.ones(3), "b": torch.ones(3)}, tmp_path / "m.pt")
+    zerocopy.convert(tmp_path / "m.pt", tmp_path, max_shard_size="12B")
+    assert not caplog.records
+    zerocopy.convert(tmp_path / "m.pt", tmp_path / "model.safetensors")
+    zerocopy.convert(tmp_path / "m.pt", tmp_path, max_shard_size="12B")
+    assert str(tmp_path / "model.safetensors") in caplog.text and "remove one" in caplog.text
 
 
 def test_folder_without_a_checkpoint_is_a_directory(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
 import zipfile
@@ -53,6 +54,38 @@ def test_archives_of_all_kinds(path: Path, kind: str) -> None:
         sources = {"str": str(path), "Path": path, "file": file}
         content = {"BytesIO": io.BytesIO(path.read_bytes()), "bytes": path.read_bytes()}
         assert_same(zerocopy.Unpickler(pickle_of(path), {**sources, **content}[kind]).load(), STATE)
+
+
+def test_sparse_tensors_are_checked_and_not_kept(save: Saver) -> None:
+    path = save({"sparse": torch.eye(3).to_sparse(), "code": Failing()})
+    noted = torch._utils._sparse_tensors_to_validate
+    for load in (
+        lambda: zerocopy.Unpickler(pickle_of(path), path).load(),
+        lambda: zerocopy.load(path, weights_only=False),
+    ):
+        assert torch.equal(load()["sparse"].to_dense(), torch.eye(3))
+        Failing.fails = True
+        with pytest.raises(ZeroDivisionError):
+            load()
+        Failing.fails = False
+        assert not noted
+    lazy = zerocopy.lazy_load(path, weights_only=False)["sparse"]
+    assert torch.equal(lazy.to_dense(), torch.eye(3)) and not noted
+    del lazy
+    gc.collect()
+    assert maps_of(path) == []
+
+
+class Failing:
+    """An object whose state cannot be set, if that is wanted."""
+
+    fails = False
+
+    def __init__(self) -> None:
+        self.number = 1
+
+    def __setstate__(self, state: Any) -> None:
+        vars(self).update(state, again=1 // (not self.fails))
 
 
 def test_find_class_can_refuse(save: Saver) -> None:

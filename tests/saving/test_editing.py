@@ -486,6 +486,24 @@ def test_name_of_one_entry_that_open_gives_another_is_refused(save: Saver, state
     assert digest(path) == before
 
 
+@pytest.mark.parametrize(
+    ("state", "names"),
+    [
+        ({"a": torch.zeros(1), "b": {"c": torch.ones(1)}}, {"a": "b.c"}),
+        ({"a": torch.zeros(1), "b": {"c": torch.ones(1)}}, {"a": "b.other"}),
+        ({"b.c": torch.zeros(1), "a": {"c": torch.ones(1)}}, {"a": "b"}),
+        ({"a": torch.zeros(1), "x": {"c": torch.ones(1)}}, {"a": "b.c", "x": "b"}),
+        ({"in": {"a": torch.zeros(1), "b": {}}}, {"in.a": "in.b.c"}),
+    ],
+)
+def test_name_of_an_entry_in_another_dict_is_refused(save: Saver, state: Any, names: dict[str, str]) -> None:
+    path = save(state)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="would look like an entry of"):
+        zerocopy.rename_keys(path, names)
+    assert path.read_bytes() == before
+
+
 def test_two_entries_of_one_new_name_are_refused(save: Saver) -> None:
     with pytest.raises(ValueError, match="'z' would be the name of two entries"):
         zerocopy.rename_keys(save({"a": W, "b": W + 1}), {"a": "z", "b": "z"})

@@ -23,7 +23,7 @@ def leaves(obj: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def walk(value: Any, name: str, inside: list[Any]) -> None:
-        if not isinstance(value, (dict, list, tuple)):
+        if not isinstance(value, (dict, list, tuple)) or (inside and not value):
             found[_free(name, found)] = value
         elif not any(value is outer for outer in inside):
             items = value.items() if isinstance(value, dict) else enumerate(value)

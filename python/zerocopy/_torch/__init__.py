@@ -313,8 +313,16 @@ def registered_packages() -> list[Any]:
     return found
 
 
-def validate_sparse_tensors() -> None:
-    """Check the sparse tensors that torch's own rebuild functions have noted for checking."""
+@contextlib.contextmanager
+def checking_sparse_tensors() -> Iterator[None]:
+    """Check the sparse tensors that torch's own rebuild functions note in a block; forget those of one that fails."""
+    noted = torch._utils._sparse_tensors_to_validate
+    before = len(noted)
+    try:
+        yield
+    except BaseException:
+        del noted[before:]
+        raise
     torch._utils._validate_loaded_sparse_tensors()
 
 

@@ -109,6 +109,19 @@ def outside_inference_mode(function: Callable[Parameters, Result]) -> Callable[P
     return outside
 
 
+def outside_dispatch_modes(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Return a function that runs outside of fake tensors, and of other modes of ``__torch_dispatch__``."""
+
+    @functools.wraps(function)
+    def outside(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        if not _dispatch_modes():
+            return function(*args, **kwargs)
+        with without_dispatch_modes():
+            return function(*args, **kwargs)
+
+    return outside
+
+
 @outside_inference_mode
 def ordinarily(function: Callable[[Argument], Result], argument: Argument) -> Result:
     """Return what a function returns where no mode and no transform of ``torch.func`` is active."""

@@ -172,7 +172,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         name += f" {'~' if row.is_view else '='} {tables.cell(row.tie)}"
     offset = "-" if first.offset is None else str(first.offset)
     times = f"{len(row.entries)} of " if len(row.entries) > 1 else ""
-    shape = times + tables.shortened(_shape(first, " x "), 40)
+    shape = times + display.shortened(_shape(first, " x "), 40)
     return name, first.dtype or "?", shape, display.size(row.nbytes), offset
 
 
@@ -180,17 +180,17 @@ def _shortened(text: str, width: int) -> str:
     """Return a name with its tie: each gets its share of the width, so that neither is lost."""
     found = _TIE.search(text)
     if found is None or len(text) <= width:
-        return tables.shortened(text, width)
+        return display.shortened(text, width)
     name, sign, tie = text[: found.start()], found.group(), text[found.end() :]
     spare = width - len(sign)
-    name = tables.shortened(name, max(spare // 2, spare - len(tie)))
-    return name + sign + tables.shortened(tie, spare - len(name))
+    name = display.shortened(name, max(spare // 2, spare - len(tie)))
+    return name + sign + display.shortened(tie, spare - len(name))
 
 
 def _file_of(row: Row) -> str:
     files = list(dict.fromkeys(entry.file for entry in row.entries))
     most = max(12, output.width() // 5)
-    return tables.shortened(escaped(Path(files[0]).name), most) if len(files) == 1 else f"{len(files)} files"
+    return display.shortened(escaped(Path(files[0]).name), most) if len(files) == 1 else f"{len(files)} files"
 
 
 def _values(contents: Contents) -> Iterator[str]:
@@ -276,7 +276,7 @@ def _tree(contents: Contents, options: argparse.Namespace) -> Iterator[str]:
         )
         for row in _rows(contents, options)
     ]
-    text = display.outline(_title(contents), rows)
+    text = display.outline(_title(contents), rows, width=output.width() if output.is_terminal() else None)
     yield text.encode("ascii", "backslashreplace").decode("ascii")
     yield from _values(contents)
     yield from _totals(contents)

@@ -55,9 +55,13 @@ def width() -> int:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
         return max(_NARROWEST, int(columns))
+    return max(_NARROWEST, _columns_of(sys.stdout))
+
+
+def _columns_of(stream: Any) -> int:
     try:
-        return max(_NARROWEST, os.get_terminal_size(sys.stdout.fileno()).columns or _USUAL)
-    except (OSError, ValueError):  # Standard output is not a terminal, or is closed.
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL
+    except (OSError, ValueError):  # it is not a terminal, or is closed
         return _USUAL
 
 
@@ -132,7 +136,7 @@ class Progress:
         percent = 100 * self._done // max(self._whole, 1)
         if self._wanted and percent != self._shown:
             self._shown = percent
-            self._draw(f"{self._what} {percent} %{self._speed()}")
+            self._draw(f" {percent} %{self._speed()}")
 
     def _speed(self) -> str:
         """Return bytes, rate and time left, after a second and for amounts that are bytes."""
@@ -146,7 +150,9 @@ class Progress:
             f"{left:.0f} s left"
         )
 
-    def _draw(self, line: str) -> None:
+    def _draw(self, numbers: str) -> None:
+        most = _columns_of(sys.stderr) - 1  # a longer line would scroll
+        line = (display.shortened(self._what, max(12, most - len(numbers))) + numbers)[:most]
         print(f"\r{line:<{self._width}}", end="", file=sys.stderr, flush=True)
         self._width = len(line)
 

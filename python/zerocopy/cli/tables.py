@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from zerocopy import display
 from zerocopy.cli import output
 
 _GAP = "  "
@@ -15,19 +16,11 @@ def cell(text: str) -> str:
     return output.escaped(text).replace(" ", "\\x20")
 
 
-def shortened(text: str, width: int) -> str:
-    """Return a text of at most `width` characters, with ``...`` in place of its middle."""
-    if len(text) <= width:
-        return text
-    tail = (width - 3) * 2 // 3  # The end of a dotted name says more than the beginning.
-    return f"{text[: width - 3 - tail]}...{text[-tail:]}"
-
-
 def lines(
     heading: Sequence[str],
     rows: Sequence[Sequence[str]],
     numbers: Collection[int],
-    shorten: Callable[[str, int], str] = shortened,
+    shorten: Callable[[str, int], str] = display.shortened,
 ) -> Iterator[str]:
     """Yield a table whose first column is shortened until the lines fit the terminal.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from zerocopy.loading import error_context, inputs
 from zerocopy.loading.formats import hdf5
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving.atomic_file import path_of_file, replacing
+
+_logger = logging.getLogger("zerocopy")
 
 
 def convert(
@@ -116,6 +119,10 @@ def convert(
         if layout.suffix in hdf5.SUFFIXES:
             raise UnsupportedError(f"{os.fspath(dst)}: expected shards of .safetensors or .pt, got .h5")
         outputs.write_shards(job, layout, most)
+        if (other := layout.preferred()) is not None:
+            _logger.warning(
+                "%s is there too, and loaders of the folder take it: remove one of the two", other
+            )
         return
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(dst))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -10,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zerocopy.errors import FormatError
-from zerocopy.loading.formats import shard_index
+from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.loading.formats import model_folder, shard_index
 
 _ENDING = ".index.json"
 _UNITS = {
@@ -59,6 +60,14 @@ class Layout(NamedTuple):
             if not any(os.path.lexists(layout.shard(number, count)) for number in range(1, count + 1)):
                 break
         return layout
+
+    def preferred(self) -> Path | None:
+        """Return the file or index that loaders of the folder take in place of this index; None if they take this."""
+        with contextlib.suppress(OSError, FormatError, UnsupportedError):
+            found = model_folder.located(self.folder)
+            path = Path(found.name if isinstance(found, shard_index.Index) else found)
+            return None if path.name == self.index_path.name else path
+        return None
 
     def present(self) -> list[Path]:
         """Return the shards that the index in the folder names and no other index does, in order."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from zerocopy._torch import context
 from zerocopy._typing import Backend, File, Mode, Unknown
 from zerocopy.errors import Error
 from zerocopy.lazy import file as lazy_file
@@ -101,6 +102,7 @@ def _built(file: lazy_file.LazyFile, selection: Selection) -> Any:
     return file.native.build(file.objects, selection.chosen(file.native))
 
 
+@context.outside_dispatch_modes
 def _load_file(f: Any, options: LazyOptions, selection: Selection) -> Any:
     # To choose by names takes the safe machine: pickle's own knows of none.
     trusting = not options.load.weights_only and selection.is_of_all

@@ -46,7 +46,8 @@ class Call:
                 self._maker = None
 
     def _made(self) -> torch.Tensor:
-        tensor: torch.Tensor = self.function(*loaded(self.arguments))
+        with _torch.checking_sparse_tensors():
+            tensor: torch.Tensor = self.function(*loaded(self.arguments))
         for state in self.attributes:
             builder.set_attributes(tensor, state)
         return tensor
@@ -117,7 +118,7 @@ class Deferred:
 
     def create(self, cls: Any, arguments: tuple[Any, ...]) -> Any:
         """Return ``cls.__new__(cls, *arguments)``."""
-        return builder.create(cls, loaded(arguments))
+        return builder.create(cls, arguments if only_keeps(cls) else loaded(arguments))
 
     def set_state(self, target: Any, state: Any) -> None:
         """Give an object of one of the user's classes its state."""
@@ -181,6 +182,12 @@ class Read(Deferred):
 def loaded(value: Any) -> Any:
     """Return a value with real tensors in it: for functions that may be written in C++ and keep what they get."""
     return replaced(value, NotYetLoadedTensor, handed_out)
+
+
+def only_keeps(cls: Any) -> bool:
+    """Whether making an object of a class only keeps what it is made of: tuples and named tuples."""
+    makers = [each for each in getattr(cls, "__mro__", ()) if "__new__" in vars(each)]
+    return makers[:1] == [tuple] or (makers[1:2] == [tuple] and hasattr(makers[0], "_fields"))
 
 
 def plain_state(state: Any) -> Any:

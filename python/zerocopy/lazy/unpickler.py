@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 from zerocopy._native import _C
-from zerocopy.lazy.placeholder_builder import Deferred, loaded, plain_state
+from zerocopy.lazy.placeholder_builder import Deferred, loaded, only_keeps, plain_state
 from zerocopy.loading.readers.unpickler import StorageUnpicklerMixin
 
 _PythonUnpickler: Any = pickle._Unpickler
@@ -34,12 +34,17 @@ class LazyUnpickler(StorageUnpicklerMixin, _PythonUnpickler):  # type: ignore[mi
         super().load_reduce()
 
     def _load_newobj(self) -> None:
-        self.stack[-1] = loaded(self.stack[-1])
+        if not only_keeps(self.stack[-2]):
+            self.stack[-1] = loaded(self.stack[-1])
         super().load_newobj()
 
     def _load_newobj_ex(self) -> None:
         self.stack[-2:] = loaded(self.stack[-2:])
         super().load_newobj_ex()
+
+    def _load_append(self) -> None:
+        value = self.stack.pop()
+        self.stack[-1].extend([value])  # as pickle in C, which is what others load with
 
     def _load_build(self) -> None:
         self.stack[-1] = plain_state(self.stack[-1])
@@ -49,5 +54,6 @@ class LazyUnpickler(StorageUnpicklerMixin, _PythonUnpickler):  # type: ignore[mi
         pickle.REDUCE[0]: _load_reduce,
         pickle.NEWOBJ[0]: _load_newobj,
         pickle.NEWOBJ_EX[0]: _load_newobj_ex,
+        pickle.APPEND[0]: _load_append,
         pickle.BUILD[0]: _load_build,
     }

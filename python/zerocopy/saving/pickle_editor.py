@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import itertools
 import pickletools
-import re
 import struct
 from array import array
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zerocopy.display import listed, shown
 from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.saving.pickle_entries import PLAIN, Entry, EntryNames, Place, Value, require_different
 
 _IN_PLACE = frozenset(["APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD"])
 _PUTS = frozenset(["PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"])
@@ -29,47 +26,8 @@ _NUMBERS = frozenset(["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "L
 _MAKERS = frozenset(
     ["EMPTY_DICT", "DICT", "REDUCE", "NEWOBJ", "NEWOBJ_EX", "OBJ", "INST", "PERSID", "BINPERSID"]
 )
-# How zerocopy.open calls the second entry of a name, and one whose key has no text.
-_COUNTED = re.compile(r"(.*)~\d+", re.DOTALL)
-_NUMBERED = re.compile(r"(^|\.)#\d+$")
 # What an opcode is when the pickle is written again.
 _COPIED, _GET, _PUT, _LEFT_OUT = range(4)
-
-
-@dataclass(slots=True)
-class _Value:
-    """An object of the pickle, with the properties that editing needs."""
-
-    key: str | None = None  # what it is called as the key of a dict
-    is_text: bool = False
-    entries: list[_Entry] | None = None  # None: it cannot have any
-
-
-_PLAIN = _Value()  # most objects of a pickle have no such properties
-
-
-@dataclass(slots=True)
-class _Place:
-    """Where an object is put on the stack, by the numbers of opcodes."""
-
-    begin: int
-    end: int
-    value: _Value
-
-
-class _Entry(NamedTuple):
-    """A key and a value that go into a dict."""
-
-    key: _Place
-    value: _Place
-    setter: int | None  # the opcode that is for this entry alone
-
-
-class _Keys(NamedTuple):
-    """The entries of a dict by their keys, and whether it has keys that are not called anything."""
-
-    entries: dict[str, list[_Entry]]
-    has_others: bool
 
 
 class PickleEditor:
@@ -85,9 +43,9 @@ class PickleEditor:
         self._pickle = pickle
         # Of each opcode: where it begins, what it is, and the memo entry that it is about.
         self._begins, self._kinds, self._slots = array("Q"), bytearray(), array("q")
-        self._memo: dict[int, _Place] = {}
+        self._memo: dict[int, Place] = {}
         self._root = self._read()
-        self._keys: dict[int, _Keys] = {}  # by the identities of dicts
+        self._entries = EntryNames(self._root.value)
         # From an opcode: up to which, and what is there instead.
         self._changes: dict[int, tuple[int, bytes]] = {}
         # From the first opcode of an object that was written before: up to which, and where it is in the memo.
@@ -95,10 +53,10 @@ class PickleEditor:
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Give entries other keys, all at once: they may swap them. Names are keys joined by dots."""
-        keys: dict[int, tuple[_Entry, str]] = {}
-        holders: dict[int, _Value] = {}
+        keys: dict[int, tuple[Entry, str]] = {}
+        holders: dict[int, Value] = {}
         for old, new in names.items():
-            found, prefix, holder = self._find(old)
+            found, prefix, holder = self._entries.find(old)
             if not isinstance(new, str):
                 raise TypeError(f"the new name of {old!r} is {new!r}, not a str")
             if not new.startswith(prefix) or new == prefix:
@@ -111,31 +69,18 @@ class PickleEditor:
                 raise ValueError(f"{old!r} is another entry too, with another new name than {new!r}")
             holders[id(holder)] = holder
         for holder in holders.values():
-            self._require_different(holder, {place: key for place, (_, key) in keys.items()})
+            require_different(holder, {place: key for place, (_, key) in keys.items()})
         for found, key in keys.values():
             if key != found.key.value.key:
                 encoded = key.encode("utf-8", "surrogatepass")
                 code = b"X" + struct.pack("<I", len(encoded)) + encoded
                 self._changes[found.key.begin] = found.key.end, code
-                found.key.value = _Value(key, is_text=True)  # other places may have the same key
-
-    @staticmethod
-    def _require_different(holder: _Value, keys: Mapping[int, str]) -> None:
-        """Refuse new keys of the entries of a dict, by the places of the old ones, that another has."""
-        entries = holder.entries or []
-        there = {entry.key.value.key for entry in entries if id(entry.key) not in keys}
-        new = set[str]()
-        for key in [keys[id(entry.key)] for entry in entries if id(entry.key) in keys]:
-            if key in there:
-                raise ValueError(f"{key!r} exists already")
-            if key in new:
-                raise ValueError(f"{key!r} would be the name of two entries")
-            new.add(key)
+                found.key.value = Value(key, is_text=True)  # other places may have the same key
 
     def drop(self, names: Iterable[str]) -> None:
         """Take entries out of their dicts, all at once: one may lie in another."""
         # Two names may lead to one entry, of a dict that is in two places.
-        for entry in {id(entry): entry for entry, _, _ in map(self._find, names)}.values():
+        for entry in {id(entry): entry for entry, _, _ in map(self._entries.find, names)}.values():
             self._changes[entry.key.begin] = entry.value.end, b""
             if entry.setter is not None:
                 self._changes[entry.setter] = entry.setter + 1, b""
@@ -154,54 +99,8 @@ class PickleEditor:
             raise UnsupportedError("the pickle is nested too deeply to be edited") from None
         return bytes(written)
 
-    def _find(self, name: str) -> tuple[_Entry, str, _Value]:
-        """Return the entry of that name, what names in its dict begin with, and the dict."""
-        if not isinstance(name, str):
-            raise TypeError(f"expected a str as name, got {name!r}")
-        matches = list(self._matches(self._root.value, name, ""))
-        if not self._root.value.entries:
-            raise KeyError(f"no entry is named {shown(name)}: only entries of dicts have names to edit by")
-        if not matches:
-            known = listed(map(shown, self._keys_of(self._root.value).entries), 5)
-            raise KeyError(f"no entry is named {shown(name)}; on the first level are {known}")
-        if len(matches) > 1:
-            raise ValueError(f"{name!r} is the name of several entries")
-        self._require_one_meaning(name, matches[0][2])
-        return matches[0]
-
-    def _require_one_meaning(self, name: str, holder: _Value) -> None:
-        """Refuse the name of an entry that is also what ``zerocopy.open`` calls another one."""
-        several = _COUNTED.fullmatch(name)
-        is_counted = several is not None and len(list(self._matches(self._root.value, several[1], ""))) > 1
-        if is_counted or (_NUMBERED.search(name) and self._keys_of(holder).has_others):
-            raise ValueError(f"{name!r} is a key, and zerocopy.open calls another entry so")
-
-    def _matches(self, holder: _Value, name: str, prefix: str) -> Iterator[tuple[_Entry, str, _Value]]:
-        """Yield the entries of that name in a dict and in dicts in it, what names there begin with, and the dicts."""
-        keys = self._keys_of(holder).entries
-        for entry in keys.get(name, ()):
-            yield entry, prefix, holder
-        dot = name.find(".")
-        while dot >= 0:
-            for entry in keys.get(name[:dot], ()):
-                yield from self._matches(entry.value.value, name[dot + 1 :], prefix + name[: dot + 1])
-            dot = name.find(".", dot + 1)
-
-    def _keys_of(self, holder: _Value) -> _Keys:
-        found = self._keys.get(id(holder))
-        if found is None:
-            entries = defaultdict[str, list[_Entry]](list)
-            has_others = False
-            for entry in holder.entries or ():
-                if (key := entry.key.value.key) is None:
-                    has_others = True
-                else:
-                    entries[key].append(entry)
-            found = self._keys[id(holder)] = _Keys(dict(entries), has_others)
-        return found
-
-    def _read(self) -> _Place:
-        stack: list[_Place | int] = []  # numbers: of opcodes that put a mark there
+    def _read(self) -> Place:
+        stack: list[Place | int] = []  # numbers: of opcodes that put a mark there
         for i, op in enumerate(_ops_of(self._pickle)):
             kind, slot = _COPIED, -1
             if op.name in _PUTS:
@@ -215,7 +114,7 @@ class PickleEditor:
                 kind, slot = _GET, int(op.argument)
                 if slot not in self._memo:
                     raise FormatError("the pickle reads a memo entry that it did not write")
-                stack.append(_Place(i, i + 1, self._memo[slot].value))
+                stack.append(Place(i, i + 1, self._memo[slot].value))
             elif op.name == "MARK":
                 stack.append(i)
             elif op.name == "FRAME":  # a hint about lengths, which are going to be others
@@ -230,10 +129,10 @@ class PickleEditor:
             raise FormatError("expected one object at the end of the pickle")
         return stack[0]
 
-    def _apply(self, i: int, op: _Op, stack: list[_Place | int]) -> None:
+    def _apply(self, i: int, op: _Op, stack: list[Place | int]) -> None:
         """Take from the stack what an opcode takes, and put there what it makes."""
         info = op.info
-        before, begin, items = info.stack_before, i, list[_Place]()
+        before, begin, items = info.stack_before, i, list[Place]()
         if pickletools.markobject in before:
             items, begin = _to_mark(stack)
             before = before[: before.index(pickletools.markobject)]
@@ -246,18 +145,18 @@ class PickleEditor:
                     raise UnsupportedError("the pickle sets items of an object that is not a dict")
                 setter = i if op.name == "SETITEM" else None
                 items = items or below[1:]
-                target.value.entries += map(_Entry, items[::2], items[1::2], itertools.repeat(setter))
+                target.value.entries += map(Entry, items[::2], items[1::2], itertools.repeat(setter))
             stack.append(target)
         elif len(info.stack_after) > 1:
             raise UnsupportedError(f"the pickle has {op.name}, which no pickler writes")
         elif info.stack_after:
-            value = _PLAIN
+            value = PLAIN
             if op.name in _TEXTS or op.name in _NUMBERS:
-                value = _Value(_spelled(op.argument), is_text=op.name in _TEXTS)
+                value = Value(_spelled(op.argument), is_text=op.name in _TEXTS)
             elif op.name in _MAKERS:
                 pairs = items if op.name == "DICT" else []
-                value = _Value(entries=[*map(_Entry, pairs[::2], pairs[1::2], itertools.repeat(None))])
-            stack.append(_Place(below[0].begin if below else begin, i + 1, value))
+                value = Value(entries=[*map(Entry, pairs[::2], pairs[1::2], itertools.repeat(None))])
+            stack.append(Place(below[0].begin if below else begin, i + 1, value))
 
     def _write(
         self, begin: int, end: int, written: bytearray, defined: dict[int, int], at_all: int = -1
@@ -291,7 +190,7 @@ class PickleEditor:
                 written += self._pickle[self._begins[i] : self._begins[i + 1]]
             i += 1
 
-    def _note_moved(self, place: _Place, defined: Mapping[int, int]) -> None:
+    def _note_moved(self, place: Place, defined: Mapping[int, int]) -> None:
         """Note that an object, and what is in it and has places in the memo, is written already."""
         for i in range(place.begin, place.end):
             slot = self._slots[i]
@@ -329,8 +228,8 @@ def _ops_of(pickle: bytes) -> Iterator[_Op]:
         raise FormatError(f"the pickle is damaged: {error}") from None
 
 
-def _to_mark(stack: list[_Place | int]) -> tuple[list[_Place], int]:
-    items: list[_Place] = []
+def _to_mark(stack: list[Place | int]) -> tuple[list[Place], int]:
+    items: list[Place] = []
     while stack:
         top = stack.pop()
         if isinstance(top, int):
@@ -339,7 +238,7 @@ def _to_mark(stack: list[_Place | int]) -> tuple[list[_Place], int]:
     raise FormatError("the pickle lacks a mark where an opcode needs one")
 
 
-def _taken(stack: list[_Place | int], count: int) -> list[_Place]:
+def _taken(stack: list[Place | int], count: int) -> list[Place]:
     taken = [item for item in stack[len(stack) - count :] if not isinstance(item, int)]
     if count > len(stack) or len(taken) < count:
         raise FormatError("an opcode of the pickle takes more values than its stack has")

@@ -19,8 +19,9 @@ _COST = 64  # bytes of a leaf or branch, beside its name
 def leaves_of(whole: Any, budget: _core.Budget) -> dict[str, Any]:
     """Return the leaves of a loaded object by the names that ``open`` gives them.
 
-    Dicts, lists and tuples are branches. Their keys and positions are joined by dots. Keys other than texts, integers,
-    booleans and None get their position. If two leaves have the same name, the later one gets "~2" appended.
+    Dicts, lists and tuples are branches, and empty ones within them are leaves. Their keys and positions are joined by
+    dots. Keys other than texts, integers, booleans and None get their position. If two leaves have the same name, the
+    later one gets "~2" appended.
 
     Raises
     ------
@@ -39,7 +40,7 @@ def leaves_of(whole: Any, budget: _core.Budget) -> dict[str, Any]:
             path.pop()
             continue
         budget.charge(_COST + len(name))
-        if type(value) not in _BRANCHES:
+        if type(value) not in _BRANCHES or (path[1:] and not value):
             numbered = (f"{name}~{i}" for i in itertools.count(2))
             leaves[next(each for each in itertools.chain([name], numbered) if each not in leaves)] = value
         elif id(value) not in entered:  # A branch that contains itself is not entered again.

@@ -11,7 +11,10 @@ from zerocopy.loading.formats import shard_index
 #: In the order in which transformers, diffusers and peft look.
 NAMES = (
     "model.safetensors",
+    "model.safetensors.index.json",
     "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "diffusion_pytorch_model.safetensors.index.json",
     "diffusion_pytorch_model.safetensors",
     "diffusion_pytorch_model.bin",
     "adapter_model.safetensors",
@@ -54,8 +57,10 @@ def located(f: Any) -> Any:
     if not is_folder(f):
         return shard_index.index_named(f) or f
     folder = Path(os.fsdecode(f))
-    if index := shard_index.index_in(folder):
-        return index
-    if is_distributed(folder):  # the metadata list what is in such a folder
-        return f
-    return next((str(folder / name) for name in NAMES if (folder / name).is_file()), f)
+    if not is_distributed(folder):
+        for name in NAMES:
+            if (folder / name).is_file():
+                return shard_index.index_named(folder / name) or str(folder / name)
+    return (
+        shard_index.index_in(folder) or f
+    )  # an index of another name, or the metadata of a distributed folder

@@ -20,8 +20,6 @@ from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading.formats import dotted_names
 
 _ENDING = ".index.json"
-#: In a folder with several indices the first of these is used, as in transformers.
-_PREFERRED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MAX_LENGTH = 100_000_000  # bytes, as a safetensors header
 _MAX_NAME = 255  # bytes of a file's name on Linux
 
@@ -77,7 +75,7 @@ def index_in(folder: Path) -> Index | None:
     Raises
     ------
     zerocopy.UnsupportedError
-        The folder holds several indices, and transformers would choose none of them.
+        The folder holds several indices.
     """
     found = _in_folder(folder)
     return None if found is None else _read(found)
@@ -120,9 +118,6 @@ def _in_folder(folder: Path) -> Path | None:
     found = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDING))
     if len(found) <= 1:
         return found[0] if found else None
-    for name in _PREFERRED:
-        if folder / name in found:
-            return folder / name
     names = ", ".join(shown(path.name) for path in found[:10])
     raise UnsupportedError(f"{folder}: expected one index, found several; name one of them: {names}")
 

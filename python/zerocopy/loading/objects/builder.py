@@ -85,9 +85,9 @@ def set_state(target: Any, state: Any) -> None:
 
 
 def append(target: Any, item: Any) -> None:
-    """Append to an object of one of the user's classes (APPEND): a subclass of list."""
+    """Append to an object of one of the user's classes (APPEND): a subclass of list. Pickle in C calls `extend`."""
     _require_own(target, "items appended to", list)
-    target.append(item)
+    target.extend([item])
 
 
 def set_item(target: Any, key: Any, value: Any) -> None:

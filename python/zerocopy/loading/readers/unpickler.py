@@ -52,6 +52,11 @@ class StorageUnpicklerMixin(FindClassMixin):
         self._pickle_args = pickle_args
         self._storages: dict[tuple[str, str], Any] = {}
 
+    def load(self) -> Any:
+        """Return the object. Its sparse tensors are checked, as by ``torch.load``."""
+        with _torch.checking_sparse_tensors():
+            return super().load()  # type: ignore[misc]
+
     def persistent_load(self, pid: Any) -> Any:
         """Return the ``TypedStorage`` that a persistent id ``('storage', type, key, location, numel)`` names.
 

@@ -175,9 +175,8 @@ def _built(
         lambda pid: buffers[pid] if isinstance(pid, int) else resolve(pid)
     )
     try:
-        result = unpickler.load()
-        _torch.validate_sparse_tensors()  # torch's rebuild functions note them in a list
-        return result
+        with _torch.checking_sparse_tensors():
+            return unpickler.load()
     except _FAILURES as error:
         raise UnsupportedError(f"it cannot be built here: {type(error).__name__}: {error}") from error
 
