@@ -350,6 +350,21 @@ def test_dtype(save: Saver, tmp_path: Path, ending: str) -> None:
     same_tensors(zerocopy.load(tmp_path / f"m.{ending}"), wanted)
 
 
+@pytest.mark.parametrize("ending", ["pt", "h5"])
+def test_dtype_keeps_attributes(save: Saver, tmp_path: Path, ending: str) -> None:
+    tensors = {"plain": torch.ones(4), "parameter": torch.nn.Parameter(torch.ones(2)), "ids": torch.arange(3)}
+    for name, tensor in tensors.items():
+        tensor.note = name  # type: ignore[attr-defined]
+    source = save(tensors)
+    zerocopy.convert(source, tmp_path / f"m.{ending}", dtype=torch.float16)
+    zerocopy.save(zerocopy.lazy_load(source, dtype=torch.float16), tmp_path / "saved.pt")
+    for target in (tmp_path / f"m.{ending}", tmp_path / "saved.pt"):
+        found = zerocopy.load(target)
+        assert [t.dtype for t in found.values()] == [torch.float16, torch.float16, torch.int64]
+        for name, stored in stock_load(source).items():  # some releases save none
+            assert vars(found[name]) == vars(stored) and type(found[name]) is type(stored)
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("keep", [["model"], "model.", lambda name: not name.startswith("optimizer")])
 def test_without_the_optimizer(save: Saver, tmp_path: Path, ending: str, keep: Any) -> None:
@@ -491,6 +506,40 @@ def test_a_text_that_is_the_name_of_a_tensor_does_not_become_a_tie(
     back = torch.load(tmp_path / "back.pt")
     assert "best" not in back and torch.equal(back["weight"], torch.ones(3))
     assert any("best" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("size", [None, "1MB", 8])  # 8: a shard for each tensor
+def test_metadata_whose_key_and_value_are_stored_tensors_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, size: Any
+) -> None:
+    """The key of a tie is the name of a tensor that is not stored: so this is no tie."""
+    path, metadata = tmp_path / "source.safetensors", {"bias": "weight", "format": "pt"}
+    state = {"bias": torch.ones(1), "weight": torch.arange(2.0)}
+    path.write_bytes(safetensors_files.saved(state, metadata))
+    target = tmp_path / ("made" if size else "made.safetensors")
+    zerocopy.convert(path, target, max_shard_size=size)
+    assert not caplog.records
+    with zerocopy.open(target) as made:
+        assert made.metadata() == metadata
+        same_tensors({name: made.get_tensor(name) for name in made}, state)
+    for file in tmp_path.glob("made*/*.safetensors" if size else "made*"):
+        zerocopy.convert(file, tmp_path / "part.pt")
+        assert set(zerocopy.load(tmp_path / "part.pt")) == header_of(file).keys() - {"__metadata__"}
+    zerocopy.convert(target, tmp_path / "back.pt")
+    same_tensors(zerocopy.load(tmp_path / "back.pt"), state)
+
+
+def test_safetensors_reads_metadata_whose_key_and_value_are_stored_tensors(tmp_path: Path) -> None:
+    reader = pytest.importorskip("safetensors.torch")
+    module = torch.nn.Linear(2, 3)
+    metadata = {"bias": "weight"}
+    reader.save_file(module.state_dict(), tmp_path / "a.safetensors", metadata)
+    zerocopy.convert(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    with reader.safe_open(tmp_path / "b.safetensors", "pt") as file:
+        assert file.metadata() == metadata
+    loaded = torch.nn.Linear(2, 3)
+    assert reader.load_model(loaded, tmp_path / "b.safetensors") == (set(), [])
+    same_tensors(loaded.state_dict(), module.state_dict())
 
 
 @pytest.mark.parametrize("target", ["m.safetensors", "folder", "m.bin"])

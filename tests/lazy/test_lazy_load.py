@@ -300,6 +300,32 @@ def test_dtype_of_other_layouts(save: Saver) -> None:
     assert torch.equal(lazy["sparse"].to_dense(), torch.eye(3, dtype=torch.float64))
 
 
+class OwnCode:
+    """A class on no allow-list."""
+
+
+@pytest.mark.parametrize("trusting", [False, True], ids=["safe", "trusting"])
+@pytest.mark.parametrize("device", [None, "cpu", "meta"])
+def test_dtype_of_tensors_without_data(save: Saver, tmp_path: Path, device: Any, trusting: bool) -> None:
+    """They stay without data, as with ``torch.load(map_location=...)``."""
+    meta = torch.ones(2, 3, device="meta").t()
+    eager = {"plain": meta, "trained": torch.nn.Parameter(meta), "index": meta.long(), "data": torch.ones(2)}
+    path = save({**eager, "own": OwnCode()} if trusting else eager)
+    lazy = zerocopy.lazy_load(path, dtype=torch.float16, device=device, weights_only=not trusting)
+    for name, tensor in eager.items():
+        wanted = converted(tensor, torch.float16, device if name == "data" else None)
+        assert (lazy[name].dtype, lazy[name].device) == (wanted.dtype, wanted.device), name
+        assert (lazy[name].shape, lazy[name].stride()) == (wanted.shape, wanted.stride()), name
+        assert isinstance(lazy[name], torch.nn.Parameter) == (name == "trained")
+        assert lazy[name].requires_grad == tensor.requires_grad
+    if not trusting:
+        with zerocopy.open(path, dtype=torch.float16, device=device) as checkpoint:
+            assert checkpoint["plain"].dtype == checkpoint.info("trained").dtype == torch.float16
+        zerocopy.convert(path, tmp_path / "made.pt", dtype=torch.float16)
+        dtypes = {name: tensor.dtype for name, tensor in zerocopy.load(tmp_path / "made.pt").items()}
+        assert dtypes == {name: torch.int64 if name == "index" else torch.float16 for name in eager}
+
+
 # ----------------------------------------------------------------------------- filters
 
 LAYERS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pickle
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from conftest import Saver
 
 import zerocopy
 from zerocopy import cli
+
+TRUSTING: dict[str, Any] = {"weights_only": False}
 
 
 @pytest.fixture
@@ -87,3 +90,90 @@ def test_file_that_is_one_unknown_object_is_not_converted_to_nothing(tmp_path: P
     with pytest.raises(zerocopy.UnsupportedError, match=r"Sequential.*state_dict"):
         zerocopy.convert(tmp_path / "module.pt", made, unknown="stub")
     assert not made.exists()
+
+
+class Foreign:
+    """A class on no allow-list."""
+
+
+def made_of(source: Path, target: Path, **options: Any) -> Any:
+    """Convert to a target with ``unknown="stub"``, and load that without trust."""
+    zerocopy.convert(source, target, unknown="stub", **options)
+    return zerocopy.load(target)
+
+
+def test_convert_with_stubs_copies_hdf5_records_only_if_nothing_is_unknown(
+    save: Saver, path: Path, tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("h5py")
+    assert set(made_of(path, tmp_path / "a.h5")) == {"model", "step"}
+    assert "args" in caplog.text
+    monkeypatch.setattr("zerocopy.converting.outputs.write_hdf5", None)
+    assert made_of(save({"weight": torch.ones(2), "step": 7}), tmp_path / "b.h5")["step"] == 7
+
+
+UNKNOWN = {
+    "class": ({"held": Foreign}, "held"),
+    "set": ({"held": {Foreign(), 2}}, "held"),
+    "frozenset": ({"held": frozenset([Foreign()])}, "held"),
+    "key": ({Foreign(): 2}, "Foreign"),
+    "key of a tensor": ({Foreign(): torch.ones(2)}, "Foreign"),
+    "key of a dict": ({"inner": {Foreign(): {"a": torch.ones(2), "b": {}}}}, "inner.<stub"),
+    "key of nothing": ({Foreign(): {}}, "Foreign"),
+    "tuple as a key": ({(1, Foreign()): 2}, "Foreign"),
+    "key in a list": ({"list": [{"a": 1, Foreign(): 2}]}, "list.0.<stub"),
+}
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+@pytest.mark.parametrize(("name", "options"), [("a.pt", {}), ("a.h5", {"dtype": torch.float16})])
+def test_convert_with_stubs_leaves_out_what_holds_an_unknown_object(
+    kind: str, name: str, options: dict[str, Any], save: Saver, tmp_path: Path, caplog: Any
+) -> None:
+    if name == "a.h5":
+        pytest.importorskip("h5py")
+    state, told = UNKNOWN[kind]
+    made = made_of(save({"weight": torch.ones(1), **state}), tmp_path / name, **options)
+    assert torch.equal(made["weight"], torch.ones(1))
+    left = {"list": [{"a": 1}]} if kind == "key in a list" else {"inner": {}} if "of a dict" in kind else {}
+    assert {key: value for key, value in made.items() if key != "weight"} == left
+    assert [record.levelname for record in caplog.records] == ["WARNING"] and told in caplog.text
+
+
+def test_convert_with_stubs_leaves_out_objects_that_hold_an_unknown_object(
+    save: Saver, tmp_path: Path, caplog: Any
+) -> None:
+    """An object of an allowed class is a value that is left out whole."""
+    path = save({"weight": torch.ones(1), "args": argparse.Namespace(inner=[{"deep": Foreign()}])})
+    with zerocopy.safe_globals([argparse.Namespace]):
+        made = made_of(path, tmp_path / "a.pt")
+    assert list(made) == ["weight"] and "args" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.float16}])
+def test_convert_with_stubs_leaves_out_unknown_attributes(
+    options: dict[str, Any], save: Saver, tmp_path: Path, caplog: Any
+) -> None:
+    state = OrderedDict(weight=torch.ones(1), trained=torch.nn.Parameter(torch.ones(2)))
+    for holder in (state, *state.values()):
+        holder.note, holder.foreign = "hi", {"a": Foreign()}  # type: ignore[union-attr]
+    made = made_of(save(state), tmp_path / "a.pt", **options)
+    kept = torch.load(save(state), **TRUSTING)
+    for before, after in zip((kept, *kept.values()), (made, *made.values()), strict=True):
+        assert vars(after) == {key: value for key, value in vars(before).items() if key == "note"}
+    assert "attribute 'foreign'" in caplog.text
+
+
+def test_convert_with_stubs_leaves_out_unknown_metadata(save: Saver, tmp_path: Path, caplog: Any) -> None:
+    state = OrderedDict({"model.weight": torch.ones(1)})
+    state.safetensors_metadata = {"author": "A", "foreign": Foreign()}  # type: ignore[attr-defined]
+    made = made_of(save(state), tmp_path / "a.pt", strip_prefix="model.")
+    assert list(made) == ["weight"] and made.safetensors_metadata == {"author": "A"}
+    assert "safetensors_metadata.foreign" in caplog.text
+
+
+def test_convert_with_stubs_of_shared_dicts_keeps_them_shared(save: Saver, tmp_path: Path) -> None:
+    shared: dict[Any, Any] = {"a": torch.ones(2), Foreign(): 1}
+    shared["self"] = shared
+    made = made_of(save([shared, shared, torch.ones(1)]), tmp_path / "a.pt")
+    assert list(made[0]) == ["a", "self"] and made[0] is made[1] is made[0]["self"]

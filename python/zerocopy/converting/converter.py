@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy._typing import FilePath, Unknown
 from zerocopy.converting import outputs, shard_plan
 from zerocopy.converting.hdf5_writer import Hdf5Writer
@@ -22,6 +23,7 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.options import checked
 from zerocopy.loading import error_context, inputs
 from zerocopy.loading.formats import hdf5
+from zerocopy.loading.objects import allowlist
 from zerocopy.progress import Counted, Progress, require_progress
 from zerocopy.saving.atomic_file import path_of_file, replacing
 
@@ -68,7 +70,7 @@ def convert(
         Called with the bytes that are written and those that there are.
     unknown : {"refuse", "stub"}
         How to treat objects whose globals are not on an allow-list. "refuse": raise an error. "stub": leave
-        the objects out, and name them in a warning.
+        out the values that are or hold such objects, and name them in a warning.
 
     Raises
     ------
@@ -87,8 +89,9 @@ def convert(
 
     Notes
     -----
-    ``.pt`` as ``.h5`` without `dtype` and `keep` is a copy, record by record: nothing is unpickled, so whole modules
-    come along too. docs/converting.md describes ties, metadata and values that are not tensors.
+    ``.pt`` as ``.h5`` without `dtype`, `keep` and `strip_prefix` is a copy, record by record: nothing is unpickled, so
+    whole modules come along too. With ``unknown="stub"`` this holds for sources without unknown classes.
+    docs/converting.md describes ties, metadata and values that are not tensors.
 
     Examples
     --------
@@ -137,18 +140,23 @@ def convert(
         )
     else:
         changes = dtype is not None or keep is not None or bool(strip_prefix)
-        if not changes and len(paths) == 1 and _is_zip(source := inputs.located(paths[0])):
+        if not changes and len(paths) == 1 and _can_be_copied(source := inputs.located(paths[0]), unknown):
             _copy_archive(Path(os.fsdecode(source)).absolute(), target, progress)
         else:
             outputs.write_hdf5(job, target)
 
 
-def _is_zip(source: Any) -> bool:
+def _can_be_copied(source: Any, unknown: Unknown) -> bool:
+    """Return whether the source is a zip archive of which nothing is left out, so that its records can be copied."""
     if not isinstance(source, (str, os.PathLike)):
         return False
     with error_context.public(source):
         # It checks the file, and says what it is instead.
-        return inputs.open_archive(source, windows=True).container == "zip"
+        archive = inputs.open_archive(source, windows=True)
+        if archive.container != "zip" or unknown == "refuse":
+            return archive.container == "zip"
+        _, refused = allowlist.look_up(_C.foreign_globals(archive.pickle()))
+        return not refused
 
 
 def _copy_archive(source: Path, target: Path, progress: Progress | None) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from zerocopy import _core, _torch, display
 from zerocopy._native import _C
+from zerocopy.converting.unknown import UnknownSearch, remove_unknown
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy import opening
@@ -22,7 +23,6 @@ from zerocopy.lazy.layer import FileLayer
 from zerocopy.lazy.selection import Selection
 from zerocopy.lazy.tensor_info import TensorInfo, device_of
 from zerocopy.loading import error_context
-from zerocopy.loading.objects.stubs import Stub
 from zerocopy.saving.mapped_files import FileExtent
 
 Keep = str | Sequence[str] | Callable[[str], bool]
@@ -124,7 +124,8 @@ class Sources:
     others : dict of str to object
         Leaves that are not tensors.
     stubs : list of str
-        Leaves that are left out because their classes are unknown (``unknown="stub"``).
+        Names of values, keys and attributes that are left out because they are or hold objects of unknown classes
+        (``unknown="stub"``).
     is_filtered : bool
         Whether leaves are left out.
     is_renamed : bool
@@ -140,7 +141,9 @@ class Sources:
     def __init__(self, paths: Sequence[Any], keep: Keep | None, strip_prefix: str = "", **how: Any) -> None:
         self._block = contextlib.ExitStack()
         self.others: dict[str, Any] = {}
+        self.stubs: list[str] = []
         self.is_filtered, self.is_renamed, self.is_mapped = keep is not None, bool(strip_prefix), False
+        self._has_stubs = how.get("unknown") == "stub"
         try:
             self._buffers = [path for path in paths if not isinstance(path, (str, os.PathLike))]
             self.opened = [self._block.enter_context(opening.open(path, **how)) for path in paths]
@@ -157,15 +160,8 @@ class Sources:
                 layer.container in _PICKLED for each in self.opened for layer in _file_layers(each)
             )
             self._merge()
-            self.stubs = [name for name, value in self.others.items() if isinstance(value, Stub)]
-            if self.stubs == [""] and len(self.others) == 1 and not self.tensors:
-                raise UnsupportedError(
-                    f"{self.name}: the whole file is one object of an unknown class, {self.others[''].callable}, whose "
-                    "tensors cannot be named: convert its state_dict instead"
-                )
-            for name in self.stubs:
-                del self.others[name]
-            self.is_filtered = self.is_filtered or bool(self.stubs)
+            if self._has_stubs:
+                self._leave_out_unknown()
             self._choose(keep)
             if strip_prefix:
                 self._strip(strip_prefix)
@@ -215,6 +211,12 @@ class Sources:
             return None
         return layers[0] if layers[0].path == self.name else None  # not the one shard of an index
 
+    def without_unknown(self, made: Any) -> Any:
+        """Return an object that was made of the sources, without unknown keys and attributes, whose names are noted."""
+        if self._has_stubs:
+            self.stubs += remove_unknown(made)
+        return made
+
     def require_unchanged(self) -> None:
         """Raise ``OSError`` (ESTALE) if one of the files is not what it was when it was opened."""
         for layer, _ in self._files.values():
@@ -248,6 +250,23 @@ class Sources:
             raise UnsupportedError(
                 f"{self.name}: expected each name in one source, found these in two: {listed(doubles)}"
             )
+
+    def _leave_out_unknown(self) -> None:
+        search = UnknownSearch()
+        unknown = {name: found for name, value in self.others.items() if (found := search.first_in(value))}
+        if list(unknown) == list(self.others) == [""] and not self.tensors:
+            found = getattr(unknown[""], "callable", unknown[""])
+            raise UnsupportedError(
+                f"{self.name}: the whole file is one object of an unknown class, {found}, whose "
+                "tensors cannot be named: convert its state_dict instead"
+            )
+        for name in unknown:
+            del self.others[name]
+        self.stubs += unknown
+        for name in [name for name, value in self.metadata.items() if search.first_in((name, value))]:
+            del self.metadata[name]
+            self.stubs.append(f"{METADATA}.{name}")
+        self.is_filtered = self.is_filtered or bool(unknown)
 
     def _strip(self, prefix: str) -> None:
         renamed = {name: name.removeprefix(prefix) for name in (*self.tensors, *self.others)}

@@ -77,8 +77,8 @@ def write_safetensors(job: Job, target: Path) -> None:
 def write_pickled(job: Job, target: Path) -> None:
     """Write what ``torch.load`` loads: of one file the object that it held, else a dict of all tensors by name."""
     with _sources_of_objects(job) as sources:
-        _say_unknown(target, sources)
         parts = _pickled(job, sources)
+        _say_unknown(target, sources)
         with replacing(target) as new:
             sink = FileSink(new.descriptor, os.fspath(target))
             parts.write(sink, _ALIGNMENT, True, Counted(job.progress, parts.total))
@@ -89,8 +89,8 @@ def write_hdf5(job: Job, target: Path) -> None:
     """Write the same as HDF5."""
     h5py = hdf5.import_h5py(target)
     with _sources_of_objects(job) as sources:
-        _say_unknown(target, sources)
         parts = _pickled(job, sources)
+        _say_unknown(target, sources)
         records: list[Record] = [
             _Content("data.pkl", parts.pickle),
             _Content("version", b"3\n"),
@@ -162,11 +162,11 @@ def write_shards(job: Job, layout: shard_plan.Layout, most: int) -> None:
     else:
         with _sources_of_objects(job) as sources:
             _say_left_out(layout.index_path, sources.others)
-            _say_unknown(layout.index_path, sources)
             units = _units(sources, job.dtype)
             shards = shard_plan.spread(units, most)
             total = sum(size for _, size in units)
             contents = [_pickled_flat(job, sources, names) for names in shards]
+            _say_unknown(layout.index_path, sources)
             written = Counted(job.progress, sum(parts.total for parts in contents))
             with _shard_files(layout, shards, total) as files:
                 for (path, new), parts in zip(files, contents, strict=True):
@@ -303,7 +303,8 @@ def _pickled(job: Job, sources: Sources) -> PickleWithStorages:
             return _pickled_flat(job, sources, list(sources.tensors), sources.others)
         chosen = [*sources.tensors, *sources.others] if sources.is_filtered else None
         charge = charges.of_pickled(sources)
-        return PickledObject(whole.build(chosen, read=sources.is_mapped, charge=charge))
+        made = whole.build(chosen, read=sources.is_mapped, charge=charge)
+        return PickledObject(sources.without_unknown(made))
     except RecursionError:
         raise UnsupportedError(
             f"{inputs.name_of(job.paths[0])}: expected values that pickle can write, found some that are nested "
@@ -324,7 +325,7 @@ def _pickled_flat(
     if FlatPickle.can_write(sources):
         return FlatPickle(sources, names, job.dtype)
     charges.require(sources, charges.of_pickled(sources))
-    return PickledObject(_flat(sources, names, others))
+    return PickledObject(sources.without_unknown(_flat(sources, names, others)))
 
 
 def _flat(
@@ -345,4 +346,4 @@ def _say_left_out(target: Path, names: Iterable[str]) -> None:
 
 def _say_unknown(target: Path, sources: Sources) -> None:
     if sources.stubs:
-        _logger.warning("%s: left out, since their classes are unknown: %s", target, listed(sources.stubs))
+        _logger.warning("%s: left out because of unknown classes: %s", target, listed(sources.stubs))

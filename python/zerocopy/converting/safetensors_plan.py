@@ -30,8 +30,8 @@ class Plan(NamedTuple):
     ties : dict of str to str
         Names that are left out, and the name that is kept of each tensor.
     left_out : list of str
-        Names of values that are neither tensors nor strings, and of strings that are the name of a tensor:
-        readers would take them for ties.
+        Names of values that are neither tensors nor strings, and of strings that readers would take for ties: the
+        name of a tensor under a key that is not the name of one.
     """
 
     tensors: list[Described]
@@ -42,7 +42,13 @@ class Plan(NamedTuple):
     def metadata_of(self, names: set[str]) -> dict[str, str]:
         """Return the metadata of a file that has these tensors, as ``safetensors.torch.save_model`` records ties."""
         ties = {dropped: kept for dropped, kept in self.ties.items() if kept in names}
-        return dict(sorted((ties | self.metadata).items()))
+        # Without the tensor that is its key, an entry would be read as a tie: the shard with that tensor has the entry.
+        metadata = {
+            key: value
+            for key, value in self.metadata.items()
+            if value not in names or key in names or key in FORMAT
+        }
+        return dict(sorted((ties | metadata).items()))
 
 
 def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
@@ -52,7 +58,9 @@ def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
     metadata = {
         name: value
         for name, value in said.items()
-        if isinstance(value, str) and is_text(name) and is_text(value) and value not in sources.tensors
+        if isinstance(value, str) and is_text(name) and is_text(value)
+        # Readers would take the name of a tensor for a tie, unless the key is the name of a stored tensor.
+        if value not in sources.tensors or name in sources.tensors
     }
     # A name that is left out becomes a key of the metadata, and there is one value for each key.
     ties = tied_names(sources, metadata.keys() | FORMAT.keys())

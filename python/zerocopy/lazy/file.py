@@ -88,10 +88,8 @@ class LazyFile:
     def _load(self, recipe: int | Call) -> torch.Tensor:
         if isinstance(recipe, Call):
             self.native.require_there()
-            real = recipe.made()
-        else:
-            real = self.native.tensor_at(recipe)
-        return self._as_wanted(real, recipe) if self.options.converts else real
+            return self.as_wanted(recipe.made())
+        return self.as_wanted(self.native.tensor_at(recipe), recipe)
 
     def identity(self, number: int) -> Any:
         """Return what tensors have in common that are over one storage, even if each is made anew.
@@ -113,22 +111,32 @@ class LazyFile:
                 offset = int(tensor.storage_offset())
                 _C.advise(storage, tensor.dtype, offset, tensor.size(), tensor.stride(), advice)
 
-    def _as_wanted(self, real: torch.Tensor, recipe: int | Call) -> torch.Tensor:
+    def as_wanted(self, real: torch.Tensor, number: int | None = None) -> torch.Tensor:
+        """Return a tensor with the dtype and on the device that were asked for. It keeps its attributes.
+
+        `number` is that of a dense tensor on the native side. A tensor without data stays on the device "meta".
+        """
+        if not self.options.converts:
+            return real
         dtype, device = self.options.converted(real.dtype, str(real.device))
+        device = real.device if real.is_meta else device
         if (dtype, device) == (real.dtype, real.device):
             return real
         if self.options.load.mode == "r+":
             raise UnsupportedError(
                 f"mode 'r+' cannot write to what has to be converted from {real.dtype} on {real.device}"
             )
-        if isinstance(recipe, Call):
+        if number is None:
             moved = converted(real.detach(), dtype, device)
         else:
-            identity = self.identity(recipe)
+            identity = self.identity(number)
             moved = self._converted.of(identity, lambda: converted(real.detach(), dtype, device))
         if isinstance(real, torch.nn.Parameter):
-            return torch.nn.Parameter(moved, real.requires_grad)
-        return moved.requires_grad_(real.requires_grad)
+            made: torch.Tensor = torch.nn.Parameter(moved, real.requires_grad)
+        else:
+            made = moved.requires_grad_(real.requires_grad)
+        vars(made).update(vars(real) | vars(made))  # a subclass may have set some itself
+        return made
 
 
 class Opened(NamedTuple):

@@ -114,7 +114,7 @@ class Deferred:
         if described is not None:
             self._charged()
             return self._made(Call(callee, arguments), described, "cpu")
-        return callee(*loaded(arguments))
+        return self._made_at_once(callee, arguments)
 
     def create(self, cls: Any, arguments: tuple[Any, ...]) -> Any:
         """Return ``cls.__new__(cls, *arguments)``."""
@@ -143,16 +143,21 @@ class Deferred:
                 data, requires_grad = arguments[:2]
                 if isinstance(data, NotYetLoadedTensor):
                     return self._parameter(Call(function, arguments), data, requires_grad)
-                return function(*loaded(arguments))
+                return self._made_at_once(function, arguments)
             described = describe(checked, arguments)
             return (
-                function(*loaded(arguments))
+                self._made_at_once(function, arguments)
                 if described is None
                 else self._made(Call(function, arguments), described, "cpu")
             )
 
         rebuilt.checked = checked  # type: ignore[attr-defined]
         return rebuilt
+
+    def _made_at_once(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Return what a function makes: a tensor with the dtype and on the device that were asked for."""
+        made = function(*loaded(arguments))
+        return self.source.as_wanted(made) if isinstance(made, torch.Tensor) else made
 
     def _made(self, recipe: Any, described: Described, location: str) -> Any:
         size, dtype, requires_grad, stride = described
