@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import tempfile
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ import safetensors_files
 import torch
 from archives import deflated
 from assembler import Code, checkpoint, pickle, tensor
-from conftest import Child, Saver
+from conftest import Child, Saver, stock_load
 from equality import assert_same
 
 import zerocopy
@@ -415,3 +416,38 @@ def test_interrupt_while_shards_get_their_names_leaves_none_that_no_index_names(
     there = {path.name for path in folder.iterdir()} - {"model.safetensors.index.json"}
     assert there == set(index["weight_map"].values())
     assert {int(tensor[0]) for tensor in zerocopy.load(folder).values()} == {2}
+
+
+def test_other_threads_that_map_files_meanwhile(tmp_path: Path) -> None:
+    """Their mappings come and go at addresses where the source is mapped a moment later."""
+    state = {"small": torch.full((64, 64), 7.0), "large": torch.arange(1, (1 << 20) + 1).float()}
+    source, other = tmp_path / "m.safetensors", tmp_path / "m.pt"
+    torch.save(state, other)
+    zerocopy.convert(other, source)
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.is_set():
+            zerocopy.load(other)
+
+    def write(target: Path) -> None:
+        with zerocopy.Writer(target) as writer:
+            writer.save(zerocopy.lazy_load(source))
+
+    ways: list[Callable[[Path], Any]] = [
+        lambda target: zerocopy.convert(source, target),
+        lambda target: zerocopy.save(zerocopy.lazy_load(source), target),
+        lambda target: zerocopy.save(zerocopy.lazy_load(source), target, wait=False).wait(),
+        write,
+    ]
+    threads = [threading.Thread(target=load) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for number in range(60):
+            ways[number % 4](tmp_path / "target.pt")
+            assert torch.equal(stock_load(tmp_path / "target.pt")["large"], state["large"]), number
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

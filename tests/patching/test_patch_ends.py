@@ -189,3 +189,38 @@ for patch, unpatch in ((zerocopy.patch, zerocopy.unpatch), (share.patch_all, sha
 def test_unpatch_restores_all_functions_after_an_interrupt(child: Child) -> None:
     ended = child(INTERRUPTS)
     assert ended.returncode == 0, ended.stderr
+
+
+INTERRUPTED_BLOCKS = """
+    import random, signal, sys, time, torch, zerocopy
+    class Boom(BaseException):
+        pass
+    def handler(number, frame):
+        raise Boom
+    original, path, thread_local = torch.load, sys.argv[1], sys.argv[2] == "True"
+    def load():
+        with zerocopy.patched(thread_local=thread_local):
+            torch.load(path)
+    signal.signal(signal.SIGALRM, handler)
+    load()
+    begin = time.perf_counter()
+    load()
+    usual, interrupted = time.perf_counter() - begin, 0
+    for _ in range(2000):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, max(1e-6, random.random() * usual * 1.2))
+            load()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except Boom:
+            interrupted += 1
+        assert not zerocopy.is_patched()
+        zerocopy.unpatch()
+        assert torch.load is original
+    print(interrupted > 20)
+"""
+
+
+@pytest.mark.parametrize("thread_local", [False, True])
+def test_block_that_a_signal_handler_interrupts_ends(save: Saver, child: Child, thread_local: bool) -> None:
+    done = child(INTERRUPTED_BLOCKS, save({"a": torch.ones(3)}), thread_local)
+    assert done.stdout == "True\n", done.stderr

@@ -178,6 +178,31 @@ def test_memory_that_ends_anywhere(tmp_path: Path, forked: Child, kind: str) -> 
     assert loaded == "loaded" and refused and set(refused) <= {"ENOMEM", "MemoryError"}
 
 
+READ_SWEEP = """
+    names = list(zerocopy.open(path))
+    outcomes = set()
+    for room in range(0, 64 << 20, 1 << 20):
+        limit(resource.RLIMIT_AS, in_use() + room)
+        try:
+            with zerocopy.open(path) as checkpoint:
+                found = checkpoint.read({name: slice(0, 400) for name in names})
+            outcome = "read"
+        except (OSError, MemoryError, RuntimeError) as error:
+            outcome = "refused"
+        limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)
+        outcomes.add(outcome)
+    print("read" in outcomes)
+"""
+
+
+def test_memory_that_ends_while_threads_start(tmp_path: Path, forked: Child) -> None:
+    """A thread that has no memory for its first line is not waited for."""
+    path = tmp_path / "a.pt"
+    torch.save({str(i): torch.full((500, 20), float(i)) for i in range(200)}, path)
+    done = forked(BEGIN + textwrap.dedent(READ_SWEEP), path)  # Python prints that a thread has ended so
+    assert (done.returncode, done.stdout.split()) == (0, ["True"])
+
+
 def test_memory_that_ends_in_a_filter(tmp_path: Path, forked: Child) -> None:
     """libhdf5 reports only that the filter failed."""
     h5py = pytest.importorskip("h5py")

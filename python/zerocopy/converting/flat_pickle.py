@@ -74,6 +74,10 @@ class FlatPickle(PickleWithStorages):
         self._heap.used(self.sizes[number])
         return _torch.untyped_of(self._tensors[number].read())
 
+    def is_kept(self, number: int) -> bool:
+        """Return False: each is made when it is wanted."""
+        return False
+
 
 class _Memo:
     """What a pickle says once, and afterwards by a number."""

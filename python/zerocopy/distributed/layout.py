@@ -132,6 +132,7 @@ class _Pickled:
                 identity = storage.storage.data_ptr(), storage.storage.nbytes()
                 if identity not in keys:
                     keys[identity] = str(len(self._tensors) + len(keys))
+                    mapped.look_again()  # the value's own code may have made it
                     records.storage(keys[identity], storage.storage, mapped)
                 return keys[identity]
 

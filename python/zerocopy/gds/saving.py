@@ -97,7 +97,7 @@ def _reserve(parts: PickledObject, sink: FileSink) -> list[int]:
                 writer.reserve(str(number), size)
                 later.append(number)
             else:
-                writer.storage(str(number), storage, mapped)
+                writer.storage(str(number), storage, mapped if parts.is_kept(number) else None)
         writer.finish()
     return [] if _torch.skips_data() else later
 

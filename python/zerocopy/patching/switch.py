@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections import Counter, defaultdict
+import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,19 @@ Function = Callable[..., Any]
 # others on request. `rebind` also replaces references that other modules took before.
 _LOAD, _SAVE, _JIT, _SAFETENSORS = "load", "save", "jit", "safetensors"
 _JITS = torch.jit, script.serialization
+
+
+class _Block:
+    """A block that wants parts to be patched, for all threads or for one.
+
+    It counts as long as the generator of its ``with`` statement has it. An exception of a signal handler may keep that
+    from coming to its end.
+    """
+
+    def __init__(self, scope: int, parts: list[str]) -> None:
+        self.scope, self.parts = scope, frozenset(parts)
+
+
 _Target = tuple[ModuleType, str, Callable[[Function], Function]]
 _TARGETS: dict[str, tuple[_Target, ...]] = {
     _LOAD: tuple((module, "load", torch_load.load_for) for module in (torch, torch.serialization)),
@@ -39,7 +53,7 @@ _TARGETS: dict[str, tuple[_Target, ...]] = {
 _replaced: defaultdict[str, Replacements] = defaultdict(Replacements)  # by part
 _for_good: set[str] = set()  # parts
 _EVERYWHERE = 0  # which no thread has as its identifier
-_blocks: Counter[tuple[int, str]] = Counter()  # open blocks, by thread and part
+_blocks: list[weakref.ref[_Block]] = []
 
 
 def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False) -> None:
@@ -134,16 +148,20 @@ def patched(
 
 @contextlib.contextmanager
 def _block(scope: int, parts: list[str], rebind: bool = False) -> Iterator[None]:
-    with interrupts.deferred(), lock.held():
-        _blocks.update((scope, part) for part in parts)
+    block = _Block(scope, parts)
     try:
         with interrupts.deferred(), lock.held():
+            _blocks.append(weakref.ref(block))
             _install(parts, rebind)
         yield
     finally:
+        del block
         with interrupts.deferred(), lock.held():
-            _blocks.subtract((scope, part) for part in parts)
             _remove_unwanted()
+
+
+def _open_blocks() -> list[_Block]:
+    return [block for reference in _blocks if (block := reference()) is not None]
 
 
 def is_patched() -> bool:
@@ -153,7 +171,7 @@ def is_patched() -> bool:
 
 def _is_wanted(part: str) -> bool:
     scopes = (_EVERYWHERE, threading.get_ident())
-    wanted = part in _for_good or any(_blocks[scope, part] > 0 for scope in scopes)
+    wanted = part in _for_good or any(part in each.parts and each.scope in scopes for each in _open_blocks())
     return wanted and not environment.is_disabled()
 
 
@@ -220,8 +238,7 @@ def _class_for(original: type, choose: Function) -> type:
 
 
 def _remove_unwanted() -> None:
-    for key in [key for key, count in _blocks.items() if count <= 0]:
-        del _blocks[key]
-    wanted = _for_good.union(part for _, part in _blocks)
+    _blocks[:] = [reference for reference in _blocks if reference() is not None]
+    wanted = _for_good.union(*(block.parts for block in _open_blocks()))
     for part in _replaced.keys() - wanted:
         _replaced.pop(part).restore()

@@ -74,10 +74,10 @@ class CheckpointWriter:
         self._zip.write(".storage_alignment", str(self._alignment).encode())
         self._zip.write("byteorder", sys.byteorder.encode())
 
-    def storage(self, key: str, storage: torch.UntypedStorage, mapped: MappedFiles) -> int | None:
+    def storage(self, key: str, storage: torch.UntypedStorage, mapped: MappedFiles | None) -> int | None:
         """Write a storage and return its checksum; None where only room is made for it, in a block of ``skip_data``.
 
-        One on another device comes to the CPU for that time.
+        One on another device comes to the CPU for that time. `mapped` knows the file that it may lie in.
         """
         if _torch.skips_data():
             self.reserve(key, storage.nbytes())
@@ -87,8 +87,8 @@ class CheckpointWriter:
 
         def put(sink: Sink) -> int:
             content = _torch.bytes_of(on_cpu)
-            place = mapped.place_of(on_cpu.data_ptr(), size) if size >= LARGE else None
-            if place is None:
+            place = mapped.place_of(on_cpu.data_ptr(), size) if mapped and size >= LARGE else None
+            if mapped is None or place is None:
                 return self._from_memory(sink, content)
             if sink.share(place.descriptor, place.offset, size, self._written):
                 return self._inherited(mapped, place, size) if self._checksum else 0

@@ -29,6 +29,9 @@ class FileExtent(NamedTuple):
 class MappedFiles:
     """The files that are mapped when it is made, opened as they are needed and closed at the end of its block.
 
+    It may be asked about memory only that was there already when it was made, or last told to :meth:`look_again`, and
+    has been there since: another file may have been mapped before where memory is now.
+
     Parameters
     ----------
     known : mapping, optional
@@ -36,20 +39,24 @@ class MappedFiles:
     """
 
     def __init__(self, known: Mapping[str, int] = _NOTHING) -> None:
-        self._mappings = _core.file_mappings()
-        self._written = {
-            mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable
-        }
         self._opened: dict[str, int | None] = {**known}
         self._checksums: dict[int, dict[tuple[int, int], int]] = {}
-        self._shared: list[_core.FileMapping] | None = None
         self._stack = contextlib.ExitStack()
+        self.look_again()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def look_again(self) -> None:
+        """Take what is mapped now: memory was mapped since."""
+        self._mappings = _core.file_mappings()
+        self._written = {
+            mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable
+        }
+        self._shared: list[_core.FileMapping] | None = None
 
     def identities(self) -> set[str]:
         """Return what the kernel calls them."""

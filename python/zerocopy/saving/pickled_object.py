@@ -34,6 +34,10 @@ class PickleWithStorages(ABC):
     def storage(self, number: int) -> torch.UntypedStorage:
         """Return a storage, which may be made now."""
 
+    @abstractmethod
+    def is_kept(self, number: int) -> bool:
+        """Whether :meth:`storage` returns a storage that is there already."""
+
     @property
     def total(self) -> int:
         """The bytes of all storages."""
@@ -47,7 +51,7 @@ class PickleWithStorages(ABC):
         ):
             writer.pickle(self.pickle)
             for number in range(len(self.sizes)):
-                writer.storage(str(number), self.storage(number), mapped)
+                writer.storage(str(number), self.storage(number), mapped if self.is_kept(number) else None)
             writer.finish()
 
 
@@ -70,6 +74,10 @@ class PickledObject(PickleWithStorages):
             return source
         self._heap.used(self.sizes[number])
         return source.storage()
+
+    def is_kept(self, number: int) -> bool:
+        """Whether :meth:`storage` returns a storage that is there already."""
+        return not isinstance(self._sources[number], Remake)
 
     def _store(self, storage: _torch.PickledStorage, remake: Remake | None) -> str:
         """Return a storage's key, which is the same for the same storage."""

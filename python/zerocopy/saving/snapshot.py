@@ -74,8 +74,9 @@ def sorted_storages(parts: PickledObject, mapped: MappedFiles) -> Storages:
     if _torch.skips_data():
         return found
     arrivals: list[Callable[[], object]] = []
-    for number, size in enumerate(parts.sizes):
-        storage = parts.storage(number)
+    storages = [parts.storage(number) for number in range(len(parts.sizes))]
+    mapped.look_again()  # some were made just now
+    for number, (storage, size) in enumerate(zip(storages, parts.sizes, strict=True)):
         if storage.device.type != "cpu":
             found.devices.add(storage.device.type)
             storage, arrived = _torch.begin_copy_to_cpu(storage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import os
@@ -96,37 +97,54 @@ def _tasks(files: list[FileReads], descriptors: list[int], threads: int) -> Iter
 
 
 class _Crew:
-    """Threads that share tasks. The first error ends the work of all."""
+    """Threads that share tasks. The first error ends the work of all.
+
+    Nobody waits for a thread to begin: where memory runs out, a thread may end before its first line. One that begins
+    when the work is over finds nothing to do.
+    """
 
     def __init__(self, tasks: list[_Task], targets: Sequence[Target]) -> None:
         self._targets = targets
-        self._next, self._lock = iter(tasks), threading.Lock()
+        self._next, self._changed = iter(tasks), threading.Condition()
+        self._helpers = 0  # that are at work
         self._error: BaseException | None = None
         self._stop = False
 
     def work(self, threads: int) -> None:
-        others = []
         try:
-            for number in range(threads - 1):
-                thread = threading.Thread(target=self._work, name=f"zerocopy-read-{number}", daemon=True)
-                with contextlib.suppress(RuntimeError):  # no more threads: fewer do the work
-                    thread.start()
-                    others.append(thread)
+            with contextlib.suppress(RuntimeError, MemoryError):  # no more threads: fewer do the work
+                for _ in range(threads - 1):
+                    _thread.start_new_thread(self._help, ())
             self._work()
-            for thread in others:
-                thread.join()
+            self._wait_for_helpers()
         except BaseException:  # interrupted: the targets must not be written to any more
             self._stop = True
-            for thread in others:
-                thread.join()
+            self._wait_for_helpers()
             raise
         if self._error is not None:
             raise self._error
 
+    def _wait_for_helpers(self) -> None:
+        with self._changed:
+            while self._helpers:
+                self._changed.wait()
+
+    def _help(self) -> None:
+        with self._changed:
+            if self._stop:
+                return
+            self._helpers += 1
+        try:
+            self._work()
+        finally:
+            with self._changed:
+                self._helpers -= 1
+                self._changed.notify()
+
     def _work(self) -> None:
         try:
             while not self._is_over():
-                with self._lock:
+                with self._changed:
                     task = next(self._next, None)
                 if task is None:
                     return
