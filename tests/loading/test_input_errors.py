@@ -267,9 +267,14 @@ def test_name_that_is_no_text(tmp_path: Path, child: Child, locale: dict[str, st
 def test_a_program_of_torch_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "program.pt2"
     torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), path)
+    with zipfile.ZipFile(path) as archive:
+        has_folder = "/" in archive.namelist()[0]  # in releases before 2.7 not: it is like no checkpoint then
+    refusal = zerocopy.UnsupportedError if has_folder else zerocopy.FormatError
     for way in (zerocopy.load, zerocopy.lazy_load, zerocopy.open, zerocopy.explain):
-        with pytest.raises(zerocopy.UnsupportedError, match=f"{path}.*torch.export.load reads it"):
+        with pytest.raises(refusal, match=f"{path}.*torch.export.load reads it"):
             way(path)
+    if not has_folder:
+        return
     assert cli.main(["verify", str(path)]) == 0
     assert "fine" in capsys.readouterr().out
     assert cli.main(["scan", str(path)]) == 1  # a program, as TorchScript is

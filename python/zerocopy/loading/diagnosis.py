@@ -129,9 +129,13 @@ def is_torchs_zip(content: bytes) -> bool:
 
 def other_zip(content: bytes, error: Error) -> str | None:
     """Return what a zip archive is that no checkpoint could be."""
-    if not (content[:4] == _ZIP and _NO_CHECKPOINT.search(str(error))) or is_torchs_zip(content):
+    if not (content[:4] == _ZIP and _NO_CHECKPOINT.search(str(error))):
         return None
     first = content[30 : 30 + int.from_bytes(content[26:28], "little")]
+    if first == b"serialized_exported_program.json":  # of torch 2.6 and before, with checkpoints in it
+        return "this is a program saved by torch.export; torch.export.load reads it"
+    if is_torchs_zip(content):
+        return None
     if first.endswith(b".npy"):
         return "this is a NumPy archive (.npz), not a checkpoint: numpy.load reads it"
     return "this is a zip archive, not a checkpoint: extract it, and load the file in it"
