@@ -84,7 +84,7 @@ const Node* object_of(const Value& leaf) {
   return leaf.is(Kind::storage) || leaf.is(Kind::object) ? &leaf.node() : nullptr;
 }
 
-// Returns nothing for what is no dict, list or tuple.
+// Returns whether a dict, list or tuple has no items, and nullopt for any other value.
 std::optional<bool> is_empty(const Value& value) {
   switch (value.kind()) {
     case Kind::tuple:

@@ -31,7 +31,7 @@ class BranchPath {
   explicit BranchPath(const Document& document) : entered_(document.slots()) {}
 
   static bool is_branch(const Value& value);
-  // Whether a value would be a branch if it had items.
+  // Returns whether a value is an empty dict, list or tuple.
   static bool is_empty_branch(const Value& value);
 
   // Returns false if the branch is on the path already. Throws FormatError if branches nest too

@@ -218,7 +218,7 @@ Record Zip::record(std::size_t i) const {
   try {
     return described(i);
   } catch (const FormatError&) {
-    source_->require_unchanged();  // else the directory is that of an earlier file
+    source_->require_unchanged();  // the directory may describe earlier content of the file
     throw;
   }
 }

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[:1] != ["run"]:
             _open_closed_streams()
             _buffer_output()
-            # torch warns of tensors of old kinds whenever it takes one apart. A command that shows them need not.
+            # torch warns when it pickles quantized tensors. Commands that only show a file need not repeat that.
             warnings.filterwarnings("ignore", module=r"torch\._utils$")
             gc.set_threshold(100_000)  # by default, a seventh of the import of torch is collections
         return command(arguments)

@@ -44,7 +44,7 @@ def size(nbytes: int, base: int = 1000) -> str:
 
 
 def listed(items: Iterable[str], most: int = 20) -> str:
-    """Return items joined by commas, at most so many of them; an empty one as two quotes, so that it can be seen."""
+    """Return at most `most` items joined by commas. An empty item is shown as two quotes."""
     items = [item or "''" for item in items]
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more

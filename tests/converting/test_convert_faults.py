@@ -419,7 +419,7 @@ def test_interrupt_while_shards_get_their_names_leaves_none_that_no_index_names(
 
 
 def test_other_threads_that_map_files_meanwhile(tmp_path: Path) -> None:
-    """Their mappings come and go at addresses where the source is mapped a moment later."""
+    """Other threads map files at addresses where the source is mapped later."""
     state = {"small": torch.full((64, 64), 7.0), "large": torch.arange(1, (1 << 20) + 1).float()}
     source, other = tmp_path / "m.safetensors", tmp_path / "m.pt"
     torch.save(state, other)

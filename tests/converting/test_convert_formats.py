@@ -516,7 +516,7 @@ def test_a_text_that_is_the_name_of_a_tensor_does_not_become_a_tie(
 def test_metadata_whose_key_and_value_are_stored_tensors_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, size: Any
 ) -> None:
-    """The key of a tie is the name of a tensor that is not stored: so this is no tie."""
+    """A tie's key names a tensor that is not stored, so readers take this entry for metadata."""
     path, metadata = tmp_path / "source.safetensors", {"bias": "weight", "format": "pt"}
     state = {"bias": torch.ones(1), "weight": torch.arange(2.0)}
     path.write_bytes(safetensors_files.saved(state, metadata))

@@ -143,7 +143,7 @@ def test_it_finds_a_file_that_has_lost_its_name(cold: Path) -> None:
 def test_an_open_file_that_is_gone_or_replaced(
     save: Saver, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another file of the same name is not what was opened; where the program stands does not matter."""
+    """A file that took the name is refused. The current folder does not matter."""
     path = save(STATE)
     monkeypatch.chdir(path.parent)
     opened = IN_FILES[kind](path.name)
@@ -159,8 +159,8 @@ def test_an_open_file_that_is_gone_or_replaced(
 
 
 def test_a_closed_checkpoint(save: Saver) -> None:
-    with zerocopy.open(save(STATE)) as checkpoint:
-        pass
+    checkpoint = zerocopy.open(save(STATE))
+    checkpoint.close()
     with pytest.raises(zerocopy.ClosedError):
         zerocopy.prefetch(checkpoint)
 

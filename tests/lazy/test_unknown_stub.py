@@ -43,7 +43,7 @@ def test_lazy_load_with_stubs_gives_the_object_that_load_gives(path: Path) -> No
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("zip", [True, False])
 def test_a_module_among_the_values(save: Saver, tmp_path: Path, zip: bool) -> None:
-    """A file of before PyTorch 1.6 has the source of its class, which is not read."""
+    """Legacy files also contain the source of the class, which is not read."""
     net = torch.nn.Linear(3, 2)
     state = {"net": torch.nn.Sequential(net), "weight": torch.arange(4.0), "again": net.weight}
     path = save(state, _use_new_zipfile_serialization=zip)

@@ -362,7 +362,7 @@ def test_no_index(folder: Path, way: Way, title: str) -> None:
 
 @each_way
 def test_an_index_that_is_a_pipe(folder: Path, way: Way) -> None:
-    """Whoever writes into it goes on waiting for a reader: nothing is taken out of it."""
+    """The pipe is not opened, so its content stays for another reader."""
     (folder / INDEX).unlink()
     os.mkfifo(folder / INDEX)
     for path in (folder, folder / INDEX):

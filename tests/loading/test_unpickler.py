@@ -77,7 +77,7 @@ def test_sparse_tensors_are_checked_and_not_kept(save: Saver) -> None:
 
 
 class Failing:
-    """An object whose state cannot be set, if that is wanted."""
+    """An object whose ``__setstate__`` raises on request."""
 
     fails = False
 

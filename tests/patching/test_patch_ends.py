@@ -193,8 +193,7 @@ def test_unpatch_restores_all_functions_after_an_interrupt(child: Child) -> None
 
 INTERRUPTED_BLOCKS = """
     import random, signal, sys, time, torch, zerocopy
-    class Boom(BaseException):
-        pass
+    class Boom(BaseException): ...
     def handler(number, frame):
         raise Boom
     original, path, thread_local = torch.load, sys.argv[1], sys.argv[2] == "True"

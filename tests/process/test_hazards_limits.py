@@ -196,10 +196,10 @@ READ_SWEEP = """
 
 
 def test_memory_that_ends_while_threads_start(tmp_path: Path, forked: Child) -> None:
-    """A thread that has no memory for its first line is not waited for."""
+    """The read does not wait for a thread that ends before its first line."""
     path = tmp_path / "a.pt"
     torch.save({str(i): torch.full((500, 20), float(i)) for i in range(200)}, path)
-    done = forked(BEGIN + textwrap.dedent(READ_SWEEP), path)  # Python prints that a thread has ended so
+    done = forked(BEGIN + textwrap.dedent(READ_SWEEP), path)  # Python reports such a thread on stderr.
     assert (done.returncode, done.stdout.split()) == (0, ["True"])
 
 

@@ -315,7 +315,7 @@ def registered_packages() -> list[Any]:
 
 @contextlib.contextmanager
 def checking_sparse_tensors() -> Iterator[None]:
-    """Check the sparse tensors that torch's own rebuild functions note in a block; forget those of one that fails."""
+    """Check the sparse tensors that torch queues in a block. If the block fails, take them out of the queue."""
     noted = torch._utils._sparse_tensors_to_validate
     before = len(noted)
     try:

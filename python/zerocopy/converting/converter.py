@@ -147,7 +147,7 @@ def convert(
 
 
 def _can_be_copied(source: Any, unknown: Unknown) -> bool:
-    """Return whether the source is a zip archive of which nothing is left out, so that its records can be copied."""
+    """Return whether the source is a zip archive whose records can all be copied."""
     if not isinstance(source, (str, os.PathLike)):
         return False
     with error_context.public(source):

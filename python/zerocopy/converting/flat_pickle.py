@@ -75,7 +75,7 @@ class FlatPickle(PickleWithStorages):
         return _torch.untyped_of(self._tensors[number].read())
 
     def is_kept(self, number: int) -> bool:
-        """Return False: each is made when it is wanted."""
+        """Return False: :meth:`storage` makes a temporary storage."""
         return False
 
 

@@ -212,7 +212,7 @@ class Sources:
         return layers[0] if layers[0].path == self.name else None  # not the one shard of an index
 
     def without_unknown(self, made: Any) -> Any:
-        """Return an object that was made of the sources, without unknown keys and attributes, whose names are noted."""
+        """Remove unknown keys and attributes from an object built of the sources, and add their names to `stubs`."""
         if self._has_stubs:
             self.stubs += remove_unknown(made)
         return made

@@ -42,7 +42,7 @@ class Plan(NamedTuple):
     def metadata_of(self, names: set[str]) -> dict[str, str]:
         """Return the metadata of a file that has these tensors, as ``safetensors.torch.save_model`` records ties."""
         ties = {dropped: kept for dropped, kept in self.ties.items() if kept in names}
-        # Without the tensor that is its key, an entry would be read as a tie: the shard with that tensor has the entry.
+        # Readers take an entry for a tie if its key is not a stored tensor. Only the shard with that tensor gets it.
         metadata = {
             key: value
             for key, value in self.metadata.items()

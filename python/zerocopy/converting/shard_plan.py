@@ -62,7 +62,7 @@ class Layout(NamedTuple):
         return layout
 
     def preferred(self) -> Path | None:
-        """Return the file or index that loaders of the folder take in place of this index; None if they take this."""
+        """Return the file or index that loaders of the folder prefer to this index, or None."""
         with contextlib.suppress(OSError, FormatError, UnsupportedError):
             found = model_folder.located(self.folder)
             path = Path(found.name if isinstance(found, shard_index.Index) else found)

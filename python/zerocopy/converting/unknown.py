@@ -20,8 +20,8 @@ _STORAGES = (torch.storage.TypedStorage, torch.UntypedStorage)
 class UnknownSearch:
     """Searches values for a :class:`~zerocopy.loading.objects.stubs.Stub` or ``UnknownGlobal`` anywhere in them.
 
-    A target holds what the pickle of a value holds. So the search pickles the value, and drops the bytes. An object
-    that occurs in several values is searched once.
+    A target contains the pickle of each value. So the search pickles the value and drops the bytes. An object that
+    occurs in several values is searched once.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class UnknownSearch:
             self._pickler.dump(value)
         except _FoundUnknown as stop:
             found = stop.value
-        except Exception:  # not to be pickled, or nested too deep: refused when the target is written
+        except Exception:  # Writing the target will raise the same error.
             found = None
         else:
             return None
@@ -46,7 +46,7 @@ class UnknownSearch:
 
 
 class _FoundUnknown(BaseException):
-    """Ends a search. No ``except Exception`` of a class in the value catches it."""
+    """Ends a search. It derives from ``BaseException`` so that code of the value does not catch it."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -54,7 +54,7 @@ class _FoundUnknown(BaseException):
 
 
 class _Nowhere:
-    """A file that keeps nothing."""
+    """A file object that drops the bytes written to it."""
 
     def write(self, content: Any) -> int:
         return len(content)

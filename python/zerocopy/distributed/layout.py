@@ -15,6 +15,7 @@ from zerocopy._torch import distributed
 from zerocopy.converting import outputs, safetensors_writer
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
+from zerocopy.saving.checkpoint_writer import LARGE
 from zerocopy.saving.checkpoint_writer import CheckpointWriter as RecordWriter
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickler import pickled, stored_tensor
@@ -132,7 +133,8 @@ class _Pickled:
                 identity = storage.storage.data_ptr(), storage.storage.nbytes()
                 if identity not in keys:
                     keys[identity] = str(len(self._tensors) + len(keys))
-                    mapped.look_again()  # the value's own code may have made it
+                    if storage.storage.nbytes() >= LARGE:
+                        mapped.look_again()  # pickling may have mapped the storage just now
                     records.storage(keys[identity], storage.storage, mapped)
                 return keys[identity]
 

@@ -65,7 +65,7 @@ class LazyFile:
         return self.options.load.unknown == "stub"
 
     def current_path(self) -> str:
-        """Return its path. Raise ``OSError`` if that does not lead any more to the file as it was opened."""
+        """Return the path of the file. Raise ``OSError`` if the file was moved, replaced or changed."""
         with error_context.naming(self.name):
             self.native.require_there()
         return self.source or self.name
@@ -112,7 +112,7 @@ class LazyFile:
                 _C.advise(storage, tensor.dtype, offset, tensor.size(), tensor.stride(), advice)
 
     def as_wanted(self, real: torch.Tensor, number: int | None = None) -> torch.Tensor:
-        """Return a tensor with the dtype and on the device that were asked for. It keeps its attributes.
+        """Convert a tensor to the dtype and device of the options, and keep its attributes.
 
         `number` is that of a dense tensor on the native side. A tensor without data stays on the device "meta".
         """
@@ -166,7 +166,7 @@ def open_archive(f: Any, options: LoadOptions) -> Opened:
 
 
 def _absolute(path: str) -> str:
-    # A Path drops a slash at the end, which the system refuses of a file.
+    # pathlib would drop a trailing slash, and the system would not refuse the file.
     return path if path.startswith("/") else f"{Path.cwd()}/{path}"
 
 

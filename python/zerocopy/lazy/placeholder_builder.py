@@ -155,7 +155,7 @@ class Deferred:
         return rebuilt
 
     def _made_at_once(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Return what a function makes: a tensor with the dtype and on the device that were asked for."""
+        """Call a function now, and convert a resulting tensor to the dtype and device of the options."""
         made = function(*loaded(arguments))
         return self.source.as_wanted(made) if isinstance(made, torch.Tensor) else made
 
@@ -190,7 +190,7 @@ def loaded(value: Any) -> Any:
 
 
 def only_keeps(cls: Any) -> bool:
-    """Whether making an object of a class only keeps what it is made of: tuples and named tuples."""
+    """Return whether a class is a tuple or named tuple, whose constructor only keeps its arguments."""
     makers = [each for each in getattr(cls, "__mro__", ()) if "__new__" in vars(each)]
     return makers[:1] == [tuple] or (makers[1:2] == [tuple] and hasattr(makers[0], "_fields"))
 

@@ -179,8 +179,8 @@ def prefetch(
     Raises
     ------
     OSError
-        No such file, no permission, ...; an open file was removed or has changed. What goes wrong later is raised here
-        if `block` is true, else by ``wait()``.
+        The file does not exist or cannot be read, or an open file was removed or changed. Errors of the reading itself
+        are raised here if `block` is true, and by ``wait()`` otherwise.
     zerocopy.ClosedError
         A checkpoint was closed.
     TypeError
@@ -245,7 +245,7 @@ def _path_of(path_or_obj: Any) -> str | os.PathLike[str] | None:
 
 
 def _leaves_of(obj: Any, seen: set[int]) -> Iterator[LazyFile | FileLayer | torch.Tensor]:
-    """Yield the tensors in an object that lie in memory, and the open files of which nothing does yet."""
+    """Yield the tensors of an object that are in memory, and the open files of its lazy tensors."""
     if isinstance(obj, NotYetLoadedTensor) and not obj.is_loaded:
         yield obj._recipe[0]
     elif isinstance(obj, NotYetLoadedTensor):
@@ -268,7 +268,7 @@ def _leaves_of(obj: Any, seen: set[int]) -> Iterator[LazyFile | FileLayer | torc
 
 
 def _files_read_by(opened: LazyFile | FileLayer) -> list[str]:
-    """Return the files that tensors will be read from; none if a buffer was opened."""
+    """Return the files that tensors will be read from. Return none for an opened buffer."""
     path = opened.current_path()
     if Path(path).is_file():
         return [path]

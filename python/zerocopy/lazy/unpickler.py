@@ -44,7 +44,7 @@ class LazyUnpickler(StorageUnpicklerMixin, _PythonUnpickler):  # type: ignore[mi
 
     def _load_append(self) -> None:
         value = self.stack.pop()
-        self.stack[-1].extend([value])  # as pickle in C, which is what others load with
+        self.stack[-1].extend([value])  # pickle's C implementation calls extend() too
 
     def _load_build(self) -> None:
         self.stack[-1] = plain_state(self.stack[-1])

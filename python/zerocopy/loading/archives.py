@@ -61,7 +61,7 @@ def _load_trusting(archive: _C.Archive, options: LoadOptions) -> Any:
         try:
             result = unpickling.load()
         except Exception:
-            archive.require_whole_pickle()  # else what is missing may be one flipped bit, or the end
+            archive.require_whole_pickle()  # A damaged or cut pickle is a FormatError.
             raise
         unpickling.read_storages()
     return result

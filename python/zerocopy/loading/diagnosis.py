@@ -132,7 +132,7 @@ def other_zip(content: bytes, error: Error) -> str | None:
     if not (content[:4] == _ZIP and _NO_CHECKPOINT.search(str(error))):
         return None
     first = content[30 : 30 + int.from_bytes(content[26:28], "little")]
-    if first == b"serialized_exported_program.json":  # of torch 2.6 and before, with checkpoints in it
+    if first == b"serialized_exported_program.json":  # as torch 2.6 and earlier releases write it
         return "this is a program saved by torch.export; torch.export.load reads it"
     if is_torchs_zip(content):
         return None

@@ -110,7 +110,7 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
 
 
 def encoded(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a path; the system would end it at a null byte."""
+    """Return the bytes of a path. Raise ``ValueError`` for a null byte, where the system would cut the path."""
     found = os.fsencode(path)
     if b"\0" in found:
         raise ValueError("embedded null byte")

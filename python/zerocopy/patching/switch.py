@@ -35,8 +35,8 @@ _JITS = torch.jit, script.serialization
 class _Block:
     """A block that wants parts to be patched, for all threads or for one.
 
-    It counts as long as the generator of its ``with`` statement has it. An exception of a signal handler may keep that
-    from coming to its end.
+    The block is open as long as the generator of its ``with`` statement refers to it. So it ends even if an exception
+    of a signal handler skips the generator's last lines.
     """
 
     def __init__(self, scope: int, parts: list[str]) -> None:

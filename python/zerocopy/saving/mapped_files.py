@@ -29,8 +29,8 @@ class FileExtent(NamedTuple):
 class MappedFiles:
     """The files that are mapped when it is made, opened as they are needed and closed at the end of its block.
 
-    It may be asked about memory only that was there already when it was made, or last told to :meth:`look_again`, and
-    has been there since: another file may have been mapped before where memory is now.
+    A lookup is valid only for memory that was mapped before :meth:`look_again` was last called, and has stayed mapped.
+    Addresses are reused: a stale list may name another file for newer memory.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class MappedFiles:
         self._stack.close()
 
     def look_again(self) -> None:
-        """Take what is mapped now: memory was mapped since."""
+        """Read the list of mappings again, so that lookups of newer memory are valid."""
         self._mappings = _core.file_mappings()
         self._written = {
             mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable

@@ -60,7 +60,7 @@ class EntryNames:
         self._keys: dict[int, Keys] = {}  # by the identities of dicts
 
     def find(self, name: str) -> tuple[Entry, str, Value]:
-        """Return the entry of that name, what names in its dict begin with, and the dict."""
+        """Return the entry of that name, the prefix of names in its dict, and the dict."""
         if not isinstance(name, str):
             raise TypeError(f"expected a str as name, got {name!r}")
         matches = list(self._matches(self._root, name, ""))
@@ -107,7 +107,7 @@ class EntryNames:
 
 
 def require_different(holder: Value, keys: Mapping[int, str]) -> None:
-    """Refuse new keys of the entries of a dict, by the places of the old ones, that another has."""
+    """Raise ``ValueError`` if a new key would be the name of another entry. `keys` are by the ids of the old keys."""
     entries = holder.entries or []
     there = {entry.key.value.key for entry in entries if id(entry.key) not in keys}
     dicts = {keys.get(id(at.key), at.key.value.key) for at in entries if at.value.value.entries is not None}

@@ -36,7 +36,7 @@ class PickleWithStorages(ABC):
 
     @abstractmethod
     def is_kept(self, number: int) -> bool:
-        """Whether :meth:`storage` returns a storage that is there already."""
+        """Return whether this object holds the storage. If not, :meth:`storage` makes a temporary storage."""
 
     @property
     def total(self) -> int:
@@ -76,7 +76,7 @@ class PickledObject(PickleWithStorages):
         return source.storage()
 
     def is_kept(self, number: int) -> bool:
-        """Whether :meth:`storage` returns a storage that is there already."""
+        """Return whether this object holds the storage. If not, :meth:`storage` makes a temporary storage."""
         return not isinstance(self._sources[number], Remake)
 
     def _store(self, storage: _torch.PickledStorage, remake: Remake | None) -> str:

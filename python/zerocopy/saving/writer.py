@@ -162,7 +162,7 @@ class Writer:
             key = str(self._count)
             self._count += 1
             if untyped.nbytes() >= LARGE:
-                mapped.look_again()  # the object's own code may have made it
+                mapped.look_again()  # pickling may have mapped the storage just now
             crc = records.storage(key, untyped, mapped)
         else:
             key, crc = known.key, known.crc

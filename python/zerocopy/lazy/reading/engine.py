@@ -99,14 +99,14 @@ def _tasks(files: list[FileReads], descriptors: list[int], threads: int) -> Iter
 class _Crew:
     """Threads that share tasks. The first error ends the work of all.
 
-    Nobody waits for a thread to begin: where memory runs out, a thread may end before its first line. One that begins
-    when the work is over finds nothing to do.
+    :meth:`work` does not wait for a thread to begin: without memory, a thread may end before its first line. A thread
+    that begins late finds no tasks.
     """
 
     def __init__(self, tasks: list[_Task], targets: Sequence[Target]) -> None:
         self._targets = targets
         self._next, self._changed = iter(tasks), threading.Condition()
-        self._helpers = 0  # that are at work
+        self._helpers = 0  # threads that are working
         self._error: BaseException | None = None
         self._stop = False
 

@@ -148,7 +148,7 @@ def _read(path: Path) -> Index:
 
 def _plain(path: str, flags: int) -> int:
     mode = os.stat(path).st_mode  # noqa: PTH116  an opener has a string
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # whoever writes to a pipe would lose it
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # Opening a pipe would take its data.
         raise OSError(errno.EINVAL, "an index of shards is a plain file", path)
     return os.open(path, flags | os.O_NONBLOCK)
 
