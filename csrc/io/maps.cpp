@@ -64,6 +64,18 @@ std::vector<FileMapping> file_mappings() {
   return mappings;
 }
 
+std::optional<FileMapping> file_mapping_at(std::uint64_t address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::string_view rest = line;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    if (!take(rest, 16, '-', begin) || !take(rest, 16, ' ', end) || end <= address) continue;
+    return begin <= address ? mapping_in_line(line) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
 const FileMapping* mapping_of(const std::vector<FileMapping>& mappings, ByteSpan bytes) {
   // NOLINTNEXTLINE(*-reinterpret-cast): the address to look up
   const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data());

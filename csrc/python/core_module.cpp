@@ -113,13 +113,20 @@ const RecordType& file_mapping() {
   return type;
 }
 
+py::object record_of(const FileMapping& mapping) {
+  return file_mapping().make(mapping.begin, mapping.end, mapping.shared, mapping.writable, mapping.offset,
+                             mapping.identity, bytes_of(mapping.path));
+}
+
 py::list list_file_mappings() {
   py::list listed;
-  for (const FileMapping& mapping : file_mappings()) {
-    listed.append(file_mapping().make(mapping.begin, mapping.end, mapping.shared, mapping.writable,
-                                      mapping.offset, mapping.identity, bytes_of(mapping.path)));
-  }
+  for (const FileMapping& mapping : file_mappings()) listed.append(record_of(mapping));
   return listed;
+}
+
+py::object find_file_mapping(std::uint64_t address) {
+  const std::optional<FileMapping> mapping = file_mapping_at(address);
+  return mapping ? record_of(*mapping) : py::none();
 }
 
 const RecordType& zip_record() {
@@ -241,6 +248,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("scan", &scan, py::arg("pickle"), py::arg("limit"));
   module.def("container", &container, py::arg("descriptor"), py::arg("name"), py::arg("part") = py::none());
   module.def("file_mappings", &list_file_mappings);
+  module.def("file_mapping_at", &find_file_mapping, py::arg("address"));
   module.def("is_unwritten", &unwritten, py::arg("pagemap"), py::arg("address"), py::arg("size"));
   module.def("crc32", &checksum, py::arg("content"), py::arg("crc") = 0);
   module.def("zip_records", &zip_records, py::arg("descriptor"), py::arg("name"),

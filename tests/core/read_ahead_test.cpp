@@ -215,8 +215,16 @@ TEST_F(AheadTest, FindsTheMappedFile) {
   EXPECT_EQ(found->path, path_);
   EXPECT_EQ(found->inode, file.inode());
   EXPECT_TRUE(file_of(*found));
+  const auto last = file_mapping_at(found->end - 1);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->begin, found->begin);
+  EXPECT_EQ(last->path, path_);
   const Region other = Region::allocate(100);
   EXPECT_EQ(mapping_of(mappings, other.bytes()), nullptr);
+  // NOLINTNEXTLINE(*-reinterpret-cast): the address to look up
+  EXPECT_FALSE(file_mapping_at(reinterpret_cast<std::uintptr_t>(other.bytes().data())));
+  EXPECT_FALSE(file_mapping_at(0));
+  EXPECT_FALSE(file_mapping_at(~std::uint64_t{0}));
   std::remove(path_.c_str());
   EXPECT_FALSE(file_of(*found));
 }

@@ -15,7 +15,6 @@ from zerocopy._torch import distributed
 from zerocopy.converting import outputs, safetensors_writer
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
-from zerocopy.saving.checkpoint_writer import LARGE
 from zerocopy.saving.checkpoint_writer import CheckpointWriter as RecordWriter
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickler import pickled, stored_tensor
@@ -126,15 +125,13 @@ class _Pickled:
             value = torch.load(io.BytesIO(content), weights_only=False)
             distributed.set_element(state, paths.get(name, (name,)), value)
         keys: dict[Any, str] = {}
-        with MappedFiles() as mapped:
+        with MappedFiles(takes_newer=True) as mapped:
 
             def store(storage: Any, _: Any) -> str:
                 # Of a tensor within a value.
                 identity = storage.storage.data_ptr(), storage.storage.nbytes()
                 if identity not in keys:
                     keys[identity] = str(len(self._tensors) + len(keys))
-                    if storage.storage.nbytes() >= LARGE:
-                        mapped.look_again()  # pickling may have mapped the storage just now
                     records.storage(keys[identity], storage.storage, mapped)
                 return keys[identity]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 import stat
@@ -23,26 +24,28 @@ class FileExtent(NamedTuple):
 
     descriptor: int
     offset: int
-    is_settled: bool = False  # nothing is mapped here that writes to them
+    is_settled: bool = False  # it is known that no mapping of this process writes to them
 
 
 class MappedFiles:
-    """The files that are mapped when it is made, opened as they are needed and closed at the end of its block.
+    """The files that are mapped into this process, opened as they are needed and closed at the end of its block.
 
-    A lookup is valid only for memory that was mapped before :meth:`look_again` was last called, and has stayed mapped.
-    Addresses are reused: a stale list may name another file for newer memory.
+    The kernel's list of mappings is read once, at the first lookup. Addresses are reused, so that list may name another
+    file for memory that was mapped later.
 
     Parameters
     ----------
     known : mapping, optional
         Descriptors, or numbers that stand for them, by :func:`identity_of` what has no path to be opened by.
+    takes_newer : bool, optional
+        Ask the kernel at each :meth:`place_of`, for memory that the caller has not held since before the first one.
     """
 
-    def __init__(self, known: Mapping[str, int] = _NOTHING) -> None:
+    def __init__(self, known: Mapping[str, int] = _NOTHING, *, takes_newer: bool = False) -> None:
+        self._takes_newer = takes_newer
         self._opened: dict[str, int | None] = {**known}
         self._checksums: dict[int, dict[tuple[int, int], int]] = {}
         self._stack = contextlib.ExitStack()
-        self.look_again()
 
     def __enter__(self) -> Self:
         return self
@@ -50,13 +53,19 @@ class MappedFiles:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def look_again(self) -> None:
-        """Read the list of mappings again, so that lookups of newer memory are valid."""
-        self._mappings = _core.file_mappings()
-        self._written = {
-            mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable
-        }
-        self._shared: list[_core.FileMapping] | None = None
+    @functools.cached_property
+    def _mappings(self) -> list[_core.FileMapping]:
+        return _core.file_mappings()
+
+    @functools.cached_property
+    def _written(self) -> set[str]:
+        """The identities of files that a mapping of this process can write to."""
+        return {mapping.identity for mapping in self._mappings if mapping.shared and mapping.writable}
+
+    @functools.cached_property
+    def _shared(self) -> list[_core.FileMapping]:
+        """The mappings of memory that a copy of this process shares with it."""
+        return [mapping for mapping in self._mappings if mapping.shared or mapping.identity in self._written]
 
     def identities(self) -> set[str]:
         """Return what the kernel calls them."""
@@ -67,27 +76,20 @@ class MappedFiles:
 
         They lie in a shared mapping, or in a private one of a file that is mapped for writing too.
         """
-        if self._shared is None:
-            self._shared = [
-                mapping for mapping in self._mappings if mapping.shared or mapping.identity in self._written
-            ]
         index = bisect.bisect_left(self._shared, address + size, key=lambda mapping: mapping.begin) - 1
         return size > 0 and index >= 0 and self._shared[index].end > address
 
     def place_of(self, address: int, size: int) -> FileExtent | None:
         """Return where the file has these bytes; None unless it is certain that it has the same."""
-        index = bisect.bisect_right(self._mappings, address, key=lambda mapping: mapping.begin) - 1
-        if index < 0 or size == 0:
-            return None
-        mapping = self._mappings[index]
-        if address + size > mapping.end:
+        mapping = _core.file_mapping_at(address) if self._takes_newer else self._listed_before(address)
+        if mapping is None or size == 0 or address + size > mapping.end:
             return None
         if not (mapping.shared or self._is_unwritten(address, size)):
             return None
         descriptor = self._descriptor_of(mapping)
         if descriptor is None:
             return None
-        is_settled = mapping.identity not in self._written
+        is_settled = not self._takes_newer and mapping.identity not in self._written
         return FileExtent(descriptor, mapping.offset + address - mapping.begin, is_settled)
 
     def checksum_of(self, place: FileExtent, size: int) -> int | None:
@@ -102,6 +104,11 @@ class MappedFiles:
             found = self._checksums[place.descriptor] = _checksums_in(place.descriptor)
         return found.get((place.offset, size))
 
+    def _listed_before(self, address: int) -> _core.FileMapping | None:
+        """Return the last mapping in the list that begins at this address or before it."""
+        index = bisect.bisect_right(self._mappings, address, key=lambda mapping: mapping.begin) - 1
+        return self._mappings[index] if index >= 0 else None
+
     def _descriptor_of(self, mapping: _core.FileMapping) -> int | None:
         if mapping.identity not in self._opened:
             self._opened[mapping.identity] = self._open(mapping)
@@ -115,7 +122,7 @@ class MappedFiles:
         except OSError:  # it has no name any more, or may not be opened
             return None
         self._stack.callback(os.close, descriptor)
-        return descriptor if identity_of(descriptor) == mapping.identity else None
+        return descriptor if _has_identity(descriptor, mapping.identity) else None
 
     def _is_unwritten(self, address: int, size: int) -> bool:
         """Whether no page was written to. The first write to a page makes a private copy of it."""
@@ -145,6 +152,13 @@ def _checksums_in(descriptor: int) -> dict[tuple[int, int], int]:
     }
 
 
+def _has_identity(descriptor: int, identity: str) -> bool:
+    """Whether the kernel calls a file this in /proc/self/maps."""
+    status = os.fstat(descriptor)
+    named = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x} {status.st_ino}"
+    return named == identity or identity_of(descriptor) == identity
+
+
 def identity_of(descriptor: int) -> str | None:
     """Return what the kernel calls a file in /proc/self/maps: on btrfs and overlay file systems fstat says otherwise.
 
@@ -158,9 +172,8 @@ def identity_of(descriptor: int) -> str | None:
         byte = ctypes.c_char.from_buffer(page)
         address = ctypes.addressof(byte)
         del byte  # which would keep the page from being unmapped
-        return next(
-            (found.identity for found in _core.file_mappings() if found.begin <= address < found.end), None
-        )
+        mapping = _core.file_mapping_at(address)
+        return None if mapping is None else mapping.identity
     finally:
         with contextlib.suppress(BufferError):  # after Ctrl-C a traceback may have it
             page.close()

@@ -75,7 +75,6 @@ def sorted_storages(parts: PickledObject, mapped: MappedFiles) -> Storages:
         return found
     arrivals: list[Callable[[], object]] = []
     storages = [parts.storage(number) for number in range(len(parts.sizes))]
-    mapped.look_again()  # parts.storage() may have mapped files
     for number, (storage, size) in enumerate(zip(storages, parts.sizes, strict=True)):
         if storage.device.type != "cpu":
             found.devices.add(storage.device.type)

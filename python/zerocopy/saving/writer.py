@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from zerocopy import _torch
 from zerocopy._core import crc32
 from zerocopy.saving.atomic_file import path_of_file
-from zerocopy.saving.checkpoint_writer import LARGE, CheckpointWriter, checked_alignment
+from zerocopy.saving.checkpoint_writer import CheckpointWriter, checked_alignment
 from zerocopy.saving.mapped_files import MappedFiles
 from zerocopy.saving.pickled_object import require_one_dtype
 from zerocopy.saving.pickler import Remake, Store, StoredTensorReplacer, identities, pickled
@@ -138,7 +138,7 @@ class Writer:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Store]:
         """Give what writes a storage and returns its key."""
-        with self._lock, MappedFiles() as mapped:
+        with self._lock, MappedFiles(takes_newer=True) as mapped:
             records = self._open_records()
             yield lambda storage, remake: self._key_of(records, storage, remake, mapped)
 
@@ -161,8 +161,6 @@ class Writer:
         if known is None:
             key = str(self._count)
             self._count += 1
-            if untyped.nbytes() >= LARGE:
-                mapped.look_again()  # pickling may have mapped the storage just now
             crc = records.storage(key, untyped, mapped)
         else:
             key, crc = known.key, known.crc
