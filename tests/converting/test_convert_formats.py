@@ -588,6 +588,18 @@ def test_tied_name_that_is_a_key_of_the_metadata_is_kept(
     assert found["a"].data_ptr() == found["format"].data_ptr()
 
 
+def test_the_format_is_no_tie_to_a_tensor_of_that_name(
+    save: Saver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    zerocopy.convert(save({"pt": torch.ones(3), "w": torch.zeros(3)}), tmp_path / "m.safetensors")
+    zerocopy.convert(tmp_path / "m.safetensors", tmp_path / "back.pt")
+    back = torch.load(tmp_path / "back.pt")
+    assert list(back) == ["pt", "w"]
+    zerocopy.convert(tmp_path / "back.pt", tmp_path / "again.safetensors")
+    assert zerocopy.open(tmp_path / "again.safetensors").metadata() == {"format": "pt"}
+    assert not caplog.records
+
+
 def test_tied_name_that_is_a_key_of_a_sources_metadata_is_kept(save: Saver, tmp_path: Path) -> None:
     tied = torch.arange(4.0)
     state = OrderedDict(a=tied, b=tied)

@@ -30,6 +30,9 @@ Keep = str | Sequence[str] | Callable[[str], bool]
 #: The attribute of an ``OrderedDict`` that holds the metadata of a .safetensors file.
 METADATA = "safetensors_metadata"
 
+#: The framework, in the metadata of a .safetensors file: transformers and accelerate refuse some files without it.
+FORMAT = {"format": "pt"}
+
 _PICKLED = ("zip", "legacy", "hdf5")
 _CPU = torch.device("cpu")
 _TIE = 512  # bytes that a name more for a tensor takes
@@ -329,7 +332,7 @@ def _recorded_ties(path: str, tensors: dict[str, SourceTensor], metadata: dict[s
     ties = {
         name: kept
         for name, kept in metadata.items()
-        if isinstance(kept, str) and kept in tensors and name not in tensors
+        if isinstance(kept, str) and kept in tensors and name not in tensors and name not in FORMAT
     }
     spelled = sum(len(name) + len(kept) + _AROUND_TIE for name, kept in ties.items())
     complaint = f"expected fewer tied names for the size of its metadata, found {len(ties)}"

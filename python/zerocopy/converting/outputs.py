@@ -20,8 +20,8 @@ from zerocopy import _torch
 from zerocopy.converting import charges, safetensors_writer, shard_plan
 from zerocopy.converting.flat_pickle import FlatPickle
 from zerocopy.converting.hdf5_writer import STORAGES, Hdf5Writer, Record
-from zerocopy.converting.inputs import METADATA, Keep, Sources, SourceTensor, listed
-from zerocopy.converting.safetensors_plan import FORMAT, Plan, planned
+from zerocopy.converting.inputs import FORMAT, METADATA, Keep, Sources, SourceTensor, listed
+from zerocopy.converting.safetensors_plan import Plan, planned
 from zerocopy.converting.ties import names_by_tensor, tied_names
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.lazy.conversion import cast_dtype

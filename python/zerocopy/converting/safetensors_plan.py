@@ -7,15 +7,12 @@ from typing import NamedTuple
 import torch
 
 from zerocopy.converting import charges
-from zerocopy.converting.inputs import Sources, listed
+from zerocopy.converting.inputs import FORMAT, Sources, listed
 from zerocopy.converting.safetensors_writer import Described, described, is_text, why_not_a_name
 from zerocopy.converting.ties import overlapping, tied_names
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import cast_dtype
-
-#: The framework: transformers and accelerate refuse some files without this entry of the metadata.
-FORMAT = {"format": "pt"}
 
 
 class Plan(NamedTuple):
@@ -60,7 +57,7 @@ def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
         for name, value in said.items()
         if isinstance(value, str) and is_text(name) and is_text(value)
         # Readers would take the name of a tensor for a tie, unless the key is the name of a stored tensor.
-        if value not in sources.tensors or name in sources.tensors
+        if value not in sources.tensors or name in sources.tensors or name in FORMAT
     }
     # A name that is left out becomes a key of the metadata, and there is one value for each key.
     ties = tied_names(sources, metadata.keys() | FORMAT.keys())
