@@ -37,7 +37,7 @@ class Placeholders final : public Tensors {
   py::object tensor(const Tensor& tensor) override {
     const Shape shape(tensor);
     if (!as_is_ || tensor.storage->location != "cpu") {
-      return construction().attr("placeholder")(tensor.index, tuple_of(shape.size()),
+      return construction().attr("placeholder")(tensor.index, tensor.offset, tuple_of(shape.size()),
                                                 tuple_of(shape.stride()), dtypes().object(*tensor.dtype),
                                                 text_of(tensor.storage->location), tensor.requires_grad);
     }

@@ -6,6 +6,7 @@
 #include "io/mapping.h"
 #include "pickle/geometry.h"
 #include "python/buffer.h"
+#include "python/python.h"
 
 namespace py = pybind11;
 
@@ -34,6 +35,22 @@ py::object view(const py::object& storage, const py::object& dtype, std::int64_t
                                                           .requires_grad = false,
                                                           .conjugate = false,
                                                           .negative = false}));
+}
+
+// Makes a tensor without a storage, of a Python class, with this geometry.
+py::object placeholder_of(const py::object& type, const py::object& dtype, std::int64_t offset,
+                          const std::vector<std::int64_t>& size, const std::vector<std::int64_t>& stride,
+                          bool requires_grad) {
+  if (PyType_Check(type.ptr()) == 0) throw py::type_error("expected a class");
+  if (size.size() != stride.size()) throw py::value_error("expected a stride for each dimension");
+  return steal(placeholder({.dtype = scalar_type_of(dtype.ptr()),
+                            .offset = offset,
+                            .size = size,
+                            .stride = stride,
+                            .requires_grad = requires_grad,
+                            .conjugate = false,
+                            .negative = false},
+                           reinterpret_cast<PyTypeObject*>(type.ptr())));
 }
 
 Advice advice_of(const std::string& name) {
@@ -66,6 +83,8 @@ void register_storages(py::module_& module) {
   module.def("untyped_storage", &untyped_storage, py::arg("buffer"), py::arg("allow_readonly"));
   module.def("advise", &advise_view, py::arg("storage"), py::arg("dtype"), py::arg("offset"), py::arg("size"),
              py::arg("stride"), py::arg("advice"));
+  module.def("placeholder", &placeholder_of, py::arg("cls"), py::arg("dtype"), py::arg("offset"),
+             py::arg("size"), py::arg("stride"), py::arg("requires_grad"));
   module.def("view", &view, py::arg("storage"), py::arg("dtype"), py::arg("offset"), py::arg("size"),
              py::arg("stride"));
 }

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -8,6 +8,8 @@ ListingEntry = tuple[
     bytes, str | None, tuple[int, ...], int | None, Callable[[], object] | None, str, str, int | None
 ]
 Listing = list[ListingEntry] | None
+
+_Placeholder = TypeVar("_Placeholder", bound=torch.Tensor)
 
 def bridge_abi() -> int: ...
 def load_bridge(path: bytes, stamp: str) -> None: ...
@@ -207,6 +209,14 @@ def file_system_of_path(path: bytes) -> tuple[str, bool]: ...
 def file_system_of_descriptor(descriptor: int) -> tuple[str, bool]: ...
 def foreign_globals(pickle: bytes) -> list[tuple[bytes, bytes]]: ...
 def untyped_storage(buffer: object, allow_readonly: bool) -> torch.UntypedStorage: ...
+def placeholder(
+    cls: type[_Placeholder],
+    dtype: torch.dtype,
+    offset: int,
+    size: Sequence[int],
+    stride: Sequence[int],
+    requires_grad: bool,
+) -> _Placeholder: ...
 def view(
     storage: torch.UntypedStorage,
     dtype: torch.dtype,

@@ -464,3 +464,76 @@ def test_threads_that_load_one_tensor_at_once(path: Path) -> None:
             found = {id(real) for real in pool.map(lambda _, t=tensor: t.materialize(), range(16))}
         assert len(found) == 1
         assert torch.equal(tensor[:16], torch.full((16,), -1.0))
+
+
+# --------------------------------------------------------------------------------- what bypasses the class
+
+LAZY_KINDS: dict[str, Callable[[], torch.Tensor]] = {
+    "tensor": lambda: torch.arange(4.0),
+    "parameter": lambda: torch.nn.Parameter(torch.arange(4.0)),
+    "parameter of integers": lambda: torch.nn.Parameter(torch.arange(4), requires_grad=False),
+    "window": lambda: torch.arange(9.0)[3:7],
+    "parameter over a window": lambda: torch.nn.Parameter(torch.arange(9.0)[1:8:2]),
+    "sparse": lambda: torch.tensor([0.0, 1.0, 2.0, 3.0]).to_sparse(),
+}
+DENSE_KINDS = [kind for kind in LAZY_KINDS if kind != "sparse"]
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.float16}, {"device": "cpu"}], ids=str)
+@pytest.mark.parametrize("kind", LAZY_KINDS)
+def test_data_of_an_unread_tensor_are_refused_and_do_not_crash(
+    save: Saver, kind: str, options: dict[str, Any]
+) -> None:
+    lazy = zerocopy.lazy_load(save({"x": LAZY_KINDS[kind]()}), weights_only=False, **options)["x"]
+    other = torch.zeros(4, dtype=lazy.dtype)
+    other.data = lazy
+    with pytest.raises(RuntimeError, match="storage"):
+        other.tolist()
+
+
+@pytest.mark.parametrize("kind", DENSE_KINDS)
+def test_data_of_a_tensor_that_was_used_are_shared(save: Saver, kind: str) -> None:
+    lazy = zerocopy.lazy_load(save({"x": LAZY_KINDS[kind]()}), weights_only=False)["x"]
+    other = torch.zeros(4, dtype=lazy.dtype)
+    _ = lazy + 0
+    other.data = lazy
+    other.add_(1)
+    assert torch.equal(lazy, LAZY_KINDS[kind]() + 1)
+
+
+@pytest.mark.parametrize("kind", DENSE_KINDS)
+def test_data_are_set_to_those_of_another_lazy_tensor(save: Saver, kind: str) -> None:
+    path = save({"x": LAZY_KINDS[kind]()})
+    one, other = (zerocopy.lazy_load(path, weights_only=False)["x"] for _ in range(2))
+    one.data = other
+    one.data = one
+    with torch.no_grad():
+        other.mul_(2)
+    assert torch.equal(one, LAZY_KINDS[kind]() * 2)
+
+
+@pytest.mark.parametrize("cast", ["half", "float", "double", "bfloat16"])
+def test_module_with_integer_and_complex_parameters_is_cast(save: Saver, cast: str) -> None:
+    module = torch.nn.Linear(2, 2)
+    module.count = torch.nn.Parameter(torch.arange(4), requires_grad=False)
+    module.phase = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    path = save(module)
+    lazy = zerocopy.lazy_load(path, weights_only=False)
+    for each in (module, lazy):
+        getattr(each, cast)()
+    for expected, found in zip(module.parameters(), lazy.parameters(), strict=True):
+        assert_same(expected.detach(), found.detach())
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": torch.float32}, {"dtype": torch.float16}, {"device": "cpu"}], ids=str
+)
+@pytest.mark.parametrize("kind", DENSE_KINDS)
+def test_place_in_the_storage_is_the_same_before_and_after_loading(
+    save: Saver, kind: str, options: dict[str, Any]
+) -> None:
+    lazy = zerocopy.lazy_load(save({"x": LAZY_KINDS[kind]()}), weights_only=False, **options)["x"]
+    before = lazy.storage_offset(), lazy.stride()
+    assert not lazy.is_loaded
+    real = lazy.materialize()
+    assert before == (real.storage_offset(), real.stride())

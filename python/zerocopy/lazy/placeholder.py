@@ -165,7 +165,8 @@ class NotYetLoadedTensor(torch.Tensor):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._recipe is not None:
-            setattr(_kept(self), name, value)
+            given = replaced(value, NotYetLoadedTensor, _kept) if name == "data" else value
+            setattr(_kept(self), name, given)
         elif name == "_is_param":
             _become_parameter(self)
         else:
@@ -269,11 +270,12 @@ def _kept(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.
         set_own(placeholder, "_real", real)
         set_own(placeholder, "_is_loaded", True)
         if placeholder._is_dense:
-            # torch.asarray sets the placeholder's flag, `x.data = placeholder` reads its data. Neither asks the class.
-            with _torch.without_torch_function():
+            with (
+                _torch.without_torch_function()
+            ):  # torch.asarray and `x.data = placeholder` do not ask the class
                 if placeholder.requires_grad != real.requires_grad:
                     real.requires_grad_(placeholder.requires_grad)
-                if type(real) is torch.Tensor and real.device.type != "meta":
+                if type(real) in (torch.Tensor, torch.nn.Parameter) and real.device.type != "meta":
                     _SET_DATA(placeholder, real)
     return real
 

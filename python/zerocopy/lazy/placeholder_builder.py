@@ -7,6 +7,7 @@ rest.
 from __future__ import annotations
 
 import contextvars
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.nested import replaced
 from zerocopy.lazy.placeholder import NotYetLoadedTensor, handed_out, set_own
@@ -60,6 +62,7 @@ class Described(NamedTuple):
     dtype: torch.dtype
     requires_grad: bool = False
     stride: Shape | None = None  # of dense ones
+    offset: int = 0  # in its storage
 
 
 class Deferred:
@@ -79,11 +82,18 @@ class Deferred:
         return getattr(builder, name)
 
     def placeholder(
-        self, index: int, size: Shape, stride: Shape, dtype: torch.dtype, location: str, requires_grad: bool
+        self,
+        index: int,
+        offset: int,
+        size: Shape,
+        stride: Shape,
+        dtype: torch.dtype,
+        location: str,
+        requires_grad: bool,
     ) -> Any:
         """Return the placeholder of a dense tensor that will not be as it lies in the file."""
         self._charged()
-        return self._made(index, Described(size, dtype, requires_grad, stride), location)
+        return self._made(index, Described(size, dtype, requires_grad, stride, offset), location)
 
     def parameter(self, data: Any, requires_grad: bool) -> Any:
         """Return the placeholder of a parameter."""
@@ -94,7 +104,8 @@ class Deferred:
     def _parameter(self, recipe: Call, data: NotYetLoadedTensor, requires_grad: bool) -> Any:
         is_dense = data._is_dense
         with _torch.without_torch_function():  # the placeholder itself knows them
-            described = Described(data.shape, data.dtype, requires_grad, data.stride() if is_dense else None)
+            geometry = (data.stride(), data.storage_offset()) if is_dense else ()
+            described = Described(data.shape, data.dtype, requires_grad, *geometry)
             location = str(data.device)
         made = self._made(recipe, described, location)
         set_own(made, "_is_parameter", True)
@@ -160,12 +171,17 @@ class Deferred:
         return self.source.as_wanted(made) if isinstance(made, torch.Tensor) else made
 
     def _made(self, recipe: Any, described: Described, location: str) -> Any:
-        size, dtype, requires_grad, stride = described
+        size, dtype, requires_grad, stride, offset = described
         dtype, device = self.source.options.converted(dtype, location)
         if stride is not None and dtype != described.dtype and device.type != "meta":
             as_saved = torch.empty_strided(size, stride, dtype=described.dtype, device="meta")
-            stride = as_saved.to(dtype).stride()
-        made = _torch.wrapper_subclass(NotYetLoadedTensor, size, stride, dtype, device, requires_grad)
+            stride, offset = as_saved.to(dtype).stride(), 0
+        made: torch.Tensor
+        if device.type == "cpu":
+            strides = torch.empty(size, device="meta").stride() if stride is None else stride
+            made = _C.placeholder(NotYetLoadedTensor, dtype, offset, size, strides, requires_grad)
+        else:
+            made = _torch.wrapper_subclass(NotYetLoadedTensor, size, stride, dtype, device, requires_grad)
         set_own(made, "_recipe", (self.source, recipe))
         set_own(made, "_is_dense", stride is not None)
         return made
@@ -215,7 +231,12 @@ def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
         described = described_by(*arguments)
         if described:  # torch warns of each quantized dtype that it is asked for
             dtype = torch.int64 if described.dtype in rebuild.QUANTIZED else described.dtype
-            torch.empty(described.size, dtype=dtype, device="meta")
+            if described.stride is None:
+                torch.empty(described.size, dtype=dtype, device="meta")
+            else:
+                torch.empty_strided(described.size, described.stride, dtype=dtype, device="meta")
+            if not 0 <= operator.index(described.offset) < 1 << 63:
+                return None
     except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
         return None
     return described
@@ -224,13 +245,13 @@ def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
 def _dense(
     storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any = False, *_: Any
 ) -> Described:
-    return Described(size, storage.dtype, requires_grad, stride)
+    return Described(size, storage.dtype, requires_grad, stride, offset)
 
 
 def _dense_v3(
     storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, dtype: Any, *_: Any
 ) -> Described:
-    return Described(size, dtype, requires_grad, stride)
+    return Described(size, dtype, requires_grad, stride, offset)
 
 
 def _sparse(layout: Any, data: Any) -> Described:

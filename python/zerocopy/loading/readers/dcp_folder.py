@@ -258,7 +258,7 @@ class Tensors:
         if isinstance(entry, dcp_metadata.ArchiveExtent):
             return self._opened.load(name)
         strides = torch.empty(entry.shape, device="meta").stride()
-        return objects.placeholder(self._places[name], entry.shape, strides, entry.dtype, "cpu", False)
+        return objects.placeholder(self._places[name], 0, entry.shape, strides, entry.dtype, "cpu", False)
 
     def leaves(self, names: list[str], objects: Any) -> list[Any]:
         """Return several of these."""
