@@ -287,25 +287,43 @@ def test_disabled_runs_plainly(place: Place) -> None:
     assert not place.was_warm
 
 
-def test_inherited_file_has_its_number(place: Place) -> None:
-    reading, writing = os.pipe()
-    os.write(writing, b"passed")
-    os.close(writing)
-    (place.folder / "program.py").write_text(
-        f"import os; print(os.read({reading}, 9), os.get_inheritable({reading}))"
-    )
+def test_inherited_files_have_their_numbers(place: Place) -> None:
+    numbers = range(3, 10)
+    redirections = " ".join(f"{number}>written{number}" for number in numbers)
+    shell = ["/bin/sh", "-c", f'exec {redirections}; exec "$@"', "sh"]
+    text = f"""
+    import os
+    for number in {list(numbers)}:
+        os.write(number, str(number).encode())
+        print(os.get_inheritable(number))
+    """
     place.wait()  # a program before may have been recorded anew
-    with place.counting():
+    done = place.run([*shell, *WARM], textwrap.dedent(text))
+    assert (done.stdout, done.stderr) == ("True\n" * len(numbers), "")
+    assert place.was_warm, place.reason
+    assert [(place.folder / f"written{number}").read_text() for number in numbers] == list(map(str, numbers))
+
+
+def test_timer_that_runs_when_the_program_is_started_is_seen_as_by_python(place: Place) -> None:
+    start = "import os, signal, sys; signal.alarm(100); os.execv(sys.argv[1], sys.argv[1:])"
+    text = "import signal; print(signal.getitimer(signal.ITIMER_REAL)[0] > 0)"
+    place.wait()
+    for command in (PYTHON, WARM):
+        assert place.run([*PYTHON, "-c", start, *command], text).stdout == "True\n"
+
+
+def test_script_in_a_pipe_is_run_each_time(place: Place) -> None:
+    for number in range(3):  # the second run has a record, the third may have a fork server
         done = subprocess.run(
-            [*WARM, "program.py"],
+            [*WARM, "/dev/stdin"],
             cwd=place.folder,
             env=place.environment,
-            pass_fds=[reading],
+            input=f"print({number})",
             capture_output=True,
+            text=True,
         )
-    os.close(reading)
-    assert done.stdout == b"b'passed' True\n"
-    assert place.was_warm, place.reason
+        assert (done.stdout, done.stderr) == (f"{number}\n", "")
+        place.wait()
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import io
 import os
 import sys
 import weakref
+from collections.abc import Sequence
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import Any
 
@@ -104,10 +105,14 @@ class _End:
         The exit code; None leaves the end to the interpreter.
     """
 
+    _streams: Sequence[Any] = ()  # if a signal ends the constructor
+    _code: int | None = None
+
     def __init__(self, code: int | None) -> None:
         streams = (getattr(sys, name, None) for name in ("stdout", "stderr"))  # a program may delete one
         self._streams = [stream for stream in streams if stream is not None]
-        self._code, self._exit = code, ctypes.PyDLL(None).exit
+        self._exit = ctypes.PyDLL(None).exit
+        self._code = code
 
     def __del__(self) -> None:
         for stream in self._streams:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import stat
 import sys
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ _READ_LATER = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
 # They replace parts of modules that are imported after them, or come with a debugger.
 _UNFIT = frozenset({"coverage", "debugpy", "eventlet", "gevent", "pydevd", "trio_debug"})
 _MAX_SCRIPT_LENGTH = 1 << 22
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)  # exec keeps them, fork does not
 
 #: Spellings of ``-v``, and how many they count for.
 VERBOSE = {"-v": 1, "-vv": 2, "--verbose": 1}
@@ -111,6 +114,8 @@ def doubt_of_process() -> str:
         return "Python is to report each import"
     if sys.gettrace() is not None or sys.getprofile() is not None:
         return "a debugger or profiler is at work"
+    if any(signal.getitimer(timer) != (0, 0) for timer in _TIMERS):
+        return "an interval timer runs, which the program would not have"
     if os.getsid(0) == os.getpid():
         return "this process leads its session, which ends with it"
     if os.getpgrp() == 0:
@@ -147,6 +152,8 @@ def doubt_of_script(request: Request, record: Record) -> str:
     if request.is_module or os.path.isdir(request.words[0]):  # noqa: PTH112
         return ""
     try:
+        if not stat.S_ISREG(os.stat(request.words[0]).st_mode):  # noqa: PTH116
+            return f"{request.words[0]} is not a regular file, and a pipe can be read once only"
         with open(request.words[0], "rb") as file:  # noqa: PTH123
             text = file.read(_MAX_SCRIPT_LENGTH)
     except OSError as error:

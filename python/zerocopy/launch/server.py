@@ -83,14 +83,14 @@ def _serve() -> Program | None:
         request["share"],
     )
     place = Path(records.socket_of(described))
-    with sockets.lock(place) as is_ours:
-        if not is_ours:
+    with contextlib.ExitStack() as held:
+        if not held.enter_context(sockets.lock(place)):
             return None
         _make_room(place)
         ending.note_what_is_loaded()
         preload.settle()
         with sockets.listen(place) as listener:
-            server = _Server(listener, place, described, record, asked)
+            server = _Server(listener, held, place, described, record, asked)
             try:
                 return server.run()
             finally:
@@ -140,9 +140,16 @@ class _Client:
 
 class _Server:
     def __init__(
-        self, listener: socket.socket, place: Path, described: str, record: records.Record, asked: Queries
+        self,
+        listener: socket.socket,
+        held: contextlib.ExitStack,
+        place: Path,
+        described: str,
+        record: records.Record,
+        asked: Queries,
     ) -> None:
-        self._listener, self._place, self._described, self._record = listener, place, described, record
+        self._listener, self._held, self._place = listener, held, place
+        self._described, self._record = described, record
         self._clients: dict[int, _Client] = {}
         self._files = preload.Files(asked)
         self._absent = asked.absent
@@ -305,6 +312,8 @@ class _Server:
             signal.set_wakeup_fd(-1)
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
+            # All that this process would close later: by then its numbers may be those of the client's files.
+            self._held.close()
             self._selector.close()
             for source in (self._listener, self._woken, self._waker):
                 source.close()
