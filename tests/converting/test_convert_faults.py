@@ -451,3 +451,27 @@ def test_other_threads_that_map_files_meanwhile(tmp_path: Path) -> None:
         stop.set()
         for thread in threads:
             thread.join()
+
+
+def test_shards_stay_if_a_handler_raises_after_the_index_has_its_name(
+    save: Saver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, state = tmp_path / "out/model.safetensors", {"a": torch.ones(300), "b": torch.zeros(300)}
+    zerocopy.convert(save(state), target, max_shard_size=1300)
+    replace = Path.replace
+
+    def interrupted(path: Path, place: Path) -> None:
+        replace(path, place)
+        if place.name.endswith(".index.json"):
+            raise OddError
+
+    path = save({name: value + 1 for name, value in state.items()})
+    with monkeypatch.context() as patch, pytest.raises(OddError):
+        patch.setattr(Path, "replace", interrupted)
+        zerocopy.convert(path, target, max_shard_size=1300)
+    found = zerocopy.load(target.parent)
+    assert set(found) == set(state) and torch.equal(found["b"], torch.ones(300))
+
+
+class OddError(Exception):
+    """What the handler of a signal raises."""

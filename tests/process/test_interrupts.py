@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Child
@@ -78,3 +80,36 @@ def test_handler_that_saves_while_save_is_imported(tmp_path: Path, child: Child)
     """
     done = child(code, tmp_path)
     assert (done.stdout, done.stderr) == ("[2] [1]\n", "")
+
+
+class _OddError(Exception):
+    """What a handler raises in this test."""
+
+
+@pytest.mark.parametrize("call", range(5))
+def test_handlers_are_put_back_although_one_raises_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    calls = itertools.count()
+
+    def set_handler(number: int, handler: Any) -> Any:
+        if next(calls) == call:  # a signal that is not deferred arrives here
+            raise _OddError
+        return signal.signal(number, handler)
+
+    ours = signal.default_int_handler
+    before = [signal.signal(number, ours) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        with monkeypatch.context() as patch, contextlib.suppress(_OddError):
+            patch.setattr(interrupts, "set_handler", set_handler)
+            with interrupts.deferred():
+                pass
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+            assert signal.getsignal(number) is ours
+        with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import logging
 import os
 import sys
@@ -30,7 +29,7 @@ from zerocopy.loading import inputs
 from zerocopy.loading.formats import hdf5
 from zerocopy.process import interrupts
 from zerocopy.progress import Counted, Progress
-from zerocopy.saving.atomic_file import NewFile, replacing
+from zerocopy.saving.atomic_file import NewFile, is_at, replacing
 from zerocopy.saving.pickled_object import PickledObject, PickleWithStorages
 from zerocopy.saving.sink import PIECE, FileSink, Written
 
@@ -193,13 +192,12 @@ def _shard_files(
         is_new = not layout.folder.exists()
         if is_new:
             layout.folder.mkdir()
-        named: list[Path] = []
+        written: list[tuple[Path, os.stat_result]] = []
         try:
             with contextlib.ExitStack() as block:
                 index = block.enter_context(replacing(layout.index_path))  # first in, last out
                 files = []
                 for number, path in enumerate(paths):
-                    block.push(functools.partial(_note_if_named, named, path))
                     like = before[min(number, len(before) - 1)] if before else layout.index_path
                     files.append((path, block.enter_context(replacing(path, is_new=True, like=like))))
                 with interrupts.allowed():
@@ -208,11 +206,18 @@ def _shard_files(
                     FileSink(index.descriptor, os.fspath(layout.index_path)).write(memoryview(text))
                     for _, new in files:  # a disk that is full says so before the first has its name
                         os.fsync(new.descriptor)
+                    written = [
+                        (path, os.fstat(new.descriptor)) for path, new in [(layout.index_path, index), *files]
+                    ]
                 with interrupts.deferred():  # although the block of each file allows it
                     block.close()
         except BaseException:
-            for path in named:
-                path.unlink(missing_ok=True)
+            if not any(
+                is_at(*index) for index in written[:1]
+            ):  # else the folder is loaded by what is there now
+                for path, status in written:
+                    if is_at(path, status):
+                        path.unlink(missing_ok=True)
             if is_new:
                 with contextlib.suppress(OSError):  # somebody else has put something there
                     layout.folder.rmdir()
@@ -224,11 +229,6 @@ def _shard_files(
                 _logger.warning(
                     "%s: not deleted, though no index names it any more: %s", path, error.strerror
                 )
-
-
-def _note_if_named(named: list[Path], path: Path, kind: type[BaseException] | None, *_: object) -> None:
-    if kind is None:
-        named.append(path)
 
 
 def _units(sources: Sources, dtype: torch.dtype | None) -> list[tuple[list[str], int]]:

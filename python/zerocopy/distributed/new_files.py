@@ -13,7 +13,7 @@ from zerocopy.display import shown
 from zerocopy.distributed.layout import SUFFIXES, Content, NewTensor, StatePath, content_of
 from zerocopy.errors import UnsupportedError
 from zerocopy.process import interrupts
-from zerocopy.saving.atomic_file import NewFile, created_for, path_of_file, replacing
+from zerocopy.saving.atomic_file import NewFile, created_for, is_at, path_of_file, replacing
 from zerocopy.saving.sink import FileSink
 
 
@@ -126,18 +126,21 @@ class _Shards:
             os.fsync(file.descriptor)
         layout, old = self._layout.free(count), self._layout.present()
         given: list[Path] = []
+        written = None
         with interrupts.deferred():  # while files have names that no index names
             try:
                 with replacing(self._layout.index_path) as index, interrupts.deferred():
                     text = shard_plan.index_text(layout, self._names, self._total)
                     sink = FileSink(index.descriptor, os.fspath(self._layout.index_path))
                     sink.write(memoryview(text), lambda _: None)
+                    written = os.fstat(index.descriptor)
                     for number, file in enumerate(self._files, 1):
                         file.path.rename(layout.shard(number, count))
                         given.append(layout.shard(number, count))
             except BaseException:
-                for path in given:
-                    path.unlink(missing_ok=True)
+                if not is_at(self._layout.index_path, written):
+                    for path in given:
+                        path.unlink(missing_ok=True)
                 raise
             self._close()
             for path in old:

@@ -15,11 +15,18 @@ import threading
 from _signal import getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any
 
 # Each costs a call some microseconds. Handlers of other signals seldom raise.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGALRM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 _Handler = Callable[[int, FrameType | None], Any]
 
 
@@ -31,13 +38,25 @@ class _Part:
 
 
 class _Deferral:
+    """The handlers that wait until a block ends, and what came for them meanwhile."""
+
     def __init__(self) -> None:
         self.handlers: dict[int, _Handler] = {}
         self.pending: list[int] = []
         self.parts = [_Part(may_raise=False)]  # the last one decides; others may end before it
+        self.manager = _deferring(self)
+        self._block: GeneratorType[None, None, None] = vars(self.manager)["gen"]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the block has ended. A handler may have raised before all handlers were put back."""
+        return self._block.gi_frame is None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.parts[-1].may_raise:
+        if self.is_over:
+            self.remove()
+            self.handlers[number](number, frame)
+        elif self.parts[-1].may_raise:
             self.handlers[number](number, frame)
         else:
             self.pending.append(number)
@@ -61,15 +80,19 @@ _active: _Deferral | None = None  # the main thread's
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
     """Have no signal handler of Python raise within a block. Handlers of what came meanwhile are called at its end."""
-    global _active
     if threading.current_thread() is not threading.main_thread():
         yield
-        return
-    if _active is not None:
+    elif _active is not None and not _active.is_over:
         with _part(_active, may_raise=False):
             yield
-        return
-    deferral = _Deferral()
+    else:
+        with _Deferral().manager:
+            yield
+
+
+@contextlib.contextmanager
+def _deferring(deferral: _Deferral) -> Iterator[None]:
+    global _active
     try:
         deferral.install()
         _active = deferral  # not before, and no longer: a handler that raises in between would leave it
@@ -86,7 +109,7 @@ def deferred() -> Iterator[None]:
 def allowed() -> Iterator[None]:
     """Have signal handlers raise within a part of a deferred block, as they do outside of it."""
     deferral = _active if threading.current_thread() is threading.main_thread() else None
-    if deferral is None:
+    if deferral is None or deferral.is_over:
         yield
         return
     with _part(deferral, may_raise=True):
