@@ -20,6 +20,7 @@ from conftest import Saver
 import zerocopy
 from zerocopy import cli, share
 from zerocopy.cli import ps, unload, warm
+from zerocopy.share.wire import sockets, versions
 
 
 @pytest.fixture
@@ -248,3 +249,26 @@ def test_unload_of_unknown_text_removes_nothing(text: str, socket: Path) -> None
     share.load(int, "5")
     assert cli.main(["unload", text]) == 1
     assert len(share.status()["entries"]) == 1
+
+
+def test_server_that_has_other_groups_is_told_of_and_can_be_stopped(
+    socket: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share.load(int, "5")
+    other = {**versions.own(), "groups": "1 2 3"}
+    monkeypatch.setattr(versions, "own", lambda: other)
+    with pytest.raises(share.ServerError, match="groups"):
+        share.load(int, "5")
+    code, out, err = run(capsys, "ps")
+    assert (code, out) == (2, "") and "groups" in err and "zerocopy stop" in err
+    assert run(capsys, "stop") == (0, "the model server has ended\n", "")
+    assert not socket.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a folder to another user")
+def test_runtime_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ZEROCOPY_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert sockets.path().is_relative_to(tmp_path)
+    os.chown(tmp_path, 12345, 12345)
+    assert not sockets.path().is_relative_to(tmp_path)

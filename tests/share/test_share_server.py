@@ -389,7 +389,7 @@ def test_more_connections_than_it_takes(server: Path) -> None:
 
 
 def test_another_release_is_refused(server: Path) -> None:
-    for name in ("zerocopy", "torch", "python"):
+    for name in ("zerocopy", "torch", "python", "groups"):
         with sharing.connected(server) as connection:
             body = sharing.load_request("k")
             body["versions"][name] = "0.0"

@@ -11,7 +11,7 @@ from typing import Any
 from zerocopy.cli import output, reading, serving
 from zerocopy.cli.output import escaped, listed, say
 from zerocopy.launch import control
-from zerocopy.share import status
+from zerocopy.share import ServerError, status
 
 DESCRIPTION = """
 Lists the results that the model server keeps: their keys, functions and files, how many bytes lie in files and how many
@@ -48,16 +48,25 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _list(as_json: bool) -> int:
-    found = status()
     fork_servers = list(control.status())
+    try:
+        found = status()
+    except ServerError:
+        if not as_json:
+            say(_fork_servers(fork_servers))
+        raise
     if as_json:
         entries = None if found is None else found.pop("entries")
         serving.say_json("ps", server=found, entries=entries or [], warm=fork_servers)
     else:
         say(["no model server is running"] if found is None else _lines(found))
-        for fork_server in fork_servers:
-            say(_wrapped(_warm(fork_server)))
+        say(_fork_servers(fork_servers))
     return reading.BAD if found is None else reading.FINE
+
+
+def _fork_servers(found: list[dict[str, Any]]) -> Iterator[str]:
+    for each in found:
+        yield from _wrapped(_warm(each))
 
 
 def matching(entries: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:

@@ -39,11 +39,19 @@ def _folder() -> Path:
     from pathlib import Path
 
     for runtime in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.geteuid()}"):
-        if runtime and Path(runtime).is_absolute() and os.access(runtime, os.W_OK | os.X_OK):
+        if runtime and Path(runtime).is_absolute() and _is_own_folder(runtime):
             return Path(runtime) / "zerocopy"
     import tempfile  # which takes longer than all else that a client of warm starts imports from here
 
     return Path(tempfile.gettempdir()) / f"zerocopy-{os.geteuid()}"
+
+
+def _is_own_folder(path: str) -> bool:
+    """Whether it is this user's. With ``su`` and ``sudo -E`` the runtime folder may be that of another user."""
+    try:
+        return os.stat(path).st_uid == os.geteuid() and os.access(path, os.W_OK | os.X_OK)  # noqa: PTH116
+    except OSError:
+        return False
 
 
 def torch_version() -> str:

@@ -1,7 +1,8 @@
-"""Name the releases that a client and its server must have in common."""
+"""Name what a client and its server must have in common: releases, and the groups that decide on access to files."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -15,6 +16,7 @@ def own() -> dict[str, str]:
         "zerocopy": __version__,
         "torch": sockets.torch_version(),
         "python": ".".join(map(str, sys.version_info[:2])),
+        "groups": " ".join(map(str, [os.getegid(), *sorted(set(os.getgroups()))])),
     }
 
 
@@ -26,4 +28,4 @@ def why_not(body: dict[str, Any]) -> str:
         for name in here
         if theirs.get(name) != here[name]
     ]
-    return f"the model server has {', '.join(differing)}" if differing else ""
+    return f"the model server has {', '.join(differing)}; `zerocopy stop` ends it" if differing else ""
