@@ -155,8 +155,7 @@ class NotYetLoadedTensor(torch.Tensor):
     def __getattr__(self, name: str) -> Any:
         if self._real is None and name.startswith(_NOTEBOOK):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        # A dense tensor of a file has no attributes of its own; a parameter or a subclass may. This is called
-        # after an AttributeError of Tensor, and the real tensor raises it in its own words.
+        # A parameter or a subclass may have attributes of its own; its real tensor raises in its own words.
         plain = self._is_dense and not self._is_parameter and self._real is None
         own = plain or name.startswith("__")
         if self._recipe is None or (own and not hasattr(torch.Tensor, name)):
@@ -165,8 +164,8 @@ class NotYetLoadedTensor(torch.Tensor):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._recipe is not None:
-            given = replaced(value, NotYetLoadedTensor, _kept) if name == "data" else value
-            setattr(_kept(self), name, given)
+            value = replaced(value, NotYetLoadedTensor, _kept) if name == "data" else value
+            setattr(_kept(self), name, value)
         elif name == "_is_param":
             _become_parameter(self)
         else:
@@ -270,9 +269,8 @@ def _kept(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.
         set_own(placeholder, "_real", real)
         set_own(placeholder, "_is_loaded", True)
         if placeholder._is_dense:
-            with (
-                _torch.without_torch_function()
-            ):  # torch.asarray and `x.data = placeholder` do not ask the class
+            # torch.asarray sets the placeholder's flag, `x.data = placeholder` reads its data. Neither asks the class.
+            with _torch.without_torch_function():
                 if placeholder.requires_grad != real.requires_grad:
                     real.requires_grad_(placeholder.requires_grad)
                 if type(real) in (torch.Tensor, torch.nn.Parameter) and real.device.type != "meta":
