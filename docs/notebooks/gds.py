@@ -34,7 +34,8 @@ print("also by torch.load:", torch.equal(torch.load("model.pt")["weight"], state
 # %% [markdown]
 # ## Storages one by one
 #
-# `GdsFile` has the names of `torch.cuda.gds`, on every release of PyTorch.
+# `GdsFile` has the names of `torch.cuda.gds`, on every release of PyTorch. Before 2.0,
+# `tensor.storage()` takes the place of `tensor.untyped_storage()`.
 
 # %%
 with zerocopy.gds.GdsFile("plain.bin", os.O_CREAT | os.O_RDWR) as file:

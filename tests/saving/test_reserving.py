@@ -187,3 +187,9 @@ def test_storage_offsets_of_deflated_files_raises(tmp_path: Path) -> None:
     (tmp_path / "bad.pt").write_bytes(b"PK\3\4" + bytes(100))
     with pytest.raises(zerocopy.FormatError, match=r"bad\.pt"):
         zerocopy.storage_offsets(os.fsdecode(tmp_path / "bad.pt"))
+
+
+def test_storage_offsets_of_a_torchscript_archive_are_refused(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "program.pt")
+    with pytest.raises(zerocopy.UnsupportedError, match="TorchScript"):
+        zerocopy.storage_offsets(tmp_path / "program.pt")

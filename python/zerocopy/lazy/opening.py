@@ -66,7 +66,7 @@ def open(
     Raises
     ------
     OSError, zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError
-        As ``load``: a file is refused now, or not at all.
+        As ``load``. A tensor whose own bytes are damaged is refused when it is asked for.
     KeyError
         If one of `keys` is not there.
 

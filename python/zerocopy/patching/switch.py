@@ -63,7 +63,7 @@ def patch(*, rebind: bool = False, jit: bool = False, safetensors: bool = False)
     environment variables, exceptions and warnings. The original loads each file that zerocopy cannot, with
     one DEBUG line of the logger "zerocopy". ``weights_only`` is never lowered. A file that
     zerocopy refuses as malformed or unsafe is not tried again. ``torch.save`` and ``torch.jit.save`` to a path whose
-    file is mapped by this process write another file and rename it, so that live tensors keep their bytes.
+    file is mapped by any process write another file and rename it, so that live tensors keep their bytes.
 
     Calling it again changes nothing. With ``ZEROCOPY_DISABLE=1`` in the environment it does nothing. With
     ``ZEROCOPY_LOG_LEVEL=INFO`` one line on standard error, at the end of the program, says what was mapped and what was

@@ -88,7 +88,7 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     OSError, zerocopy.FormatError
         As ``zerocopy.load``.
     zerocopy.UnsupportedError
-        A storage is deflated, so its bytes do not have an offset in the file.
+        A storage is deflated, so its bytes do not have an offset in the file. The file is a TorchScript archive.
 
     Examples
     --------
@@ -100,13 +100,15 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     """
     with inputs.descriptor_of(path) as descriptor, error_context.public(path):
         try:
-            storages = _core.examine(descriptor, os.fsdecode(path), 0, take_modules=True)["storages"]
+            found = _core.examine(descriptor, os.fsdecode(path), 0, take_modules=True)
         except Error as error:  # the core says no more about a file that is not an archive
             sample = inputs.sample_of_descriptor(descriptor, 0)
             raise diagnosis.diagnose(sample, error) from None
-        for storage in storages:
+        if found["container"] == "torchscript":
+            raise UnsupportedError("a TorchScript archive: only torch.jit.load knows its storages")
+        for storage in found["storages"]:
             if storage.is_deflated:
                 raise UnsupportedError(
                     f"storage {storage.key!r} is deflated, so its bytes do not have an offset in the file"
                 )
-        return {storage.key: Extent(storage.offset, storage.stored_size) for storage in storages}
+        return {storage.key: Extent(storage.offset, storage.stored_size) for storage in found["storages"]}

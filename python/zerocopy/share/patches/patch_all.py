@@ -42,7 +42,7 @@ def patch_all(config: str | os.PathLike[str] | None = None) -> None:
     "zerocopy" says why in one line.
 
     Nothing is imported for it: a library is patched as soon as the program imports it. Calling it again
-    changes nothing, apart from what a configuration adds. ``torch.save`` to a path whose file is mapped by this process
+    changes nothing, apart from what a configuration adds. ``torch.save`` to a path whose file is mapped by any process
     writes another file and renames it, as under :func:`zerocopy.patch`. With ``ZEROCOPY_DISABLE=1`` in the environment
     it does nothing, and neither in a process in which the server has a model loaded.
 
