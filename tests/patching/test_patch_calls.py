@@ -419,6 +419,20 @@ def test_damaged_directory_is_told_in_the_words_of_torch(
         assert told() == plain
 
 
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("front", [b"HDR!", b"\n"])
+def test_bytes_before_an_archive_are_told_in_the_words_of_torch(
+    front: bytes, weights_only: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.pt"
+    path.write_bytes(front + saved_bytes(STATE))
+    with pytest.raises(Exception) as stock:
+        torch.load(path, weights_only=weights_only)
+    with zerocopy.patched(), pytest.raises(Exception) as patched:
+        torch.load(path, weights_only=weights_only)
+    assert (patched.type, str(patched.value)) == (stock.type, str(stock.value))
+
+
 @pytest.mark.parametrize("elements", [10, 1000, 40_000])
 def test_headers_that_disagree_are_named(elements: int, tmp_path: Path) -> None:
     """Torch loads such a file, so it has no words for it."""

@@ -116,6 +116,10 @@ def save(record: Record) -> None:
     fresh = f"{path}.{os.getpid()}"
     content = json.dumps(record._asdict())
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write(content)
-    os.replace(fresh, path)  # noqa: PTH105
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(content)
+        os.replace(fresh, path)  # noqa: PTH105
+    except BaseException:  # such as a full disk
+        os.unlink(fresh)  # noqa: PTH108
+        raise

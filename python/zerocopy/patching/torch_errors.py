@@ -39,18 +39,19 @@ def in_torch_words(original: Function, error: Exception, f: Any, weights_only: b
     """Return the exception that `original` raises for a fault like `error`; one of its types where it raises none."""
     if isinstance(error.__cause__, EOFError):  # pickle's own
         return error.__cause__
-    if "zip64 end record" in str(
-        error
-    ):  # where several archives lie in a file, it is not where the last one says
+    is_about_zip = ": zip" in str(error)
+    minimal = _first_of_other_bytes(f) if is_about_zip else None
+    # Where several archives lie in a file, the record is not where the last one says.
+    if minimal is None and "zip64 end record" in str(error):
         return RuntimeError(f"{error}{_SEVERAL}")
-    minimal = _minimal_file(error, f, weights_only)
+    minimal = minimal or _minimal_file(error, f, weights_only)
     words = None if minimal is None else _words(original, minimal, weights_only, _is_in_memory(f))
     if words is not None:
         return words
     if weights_only and (isinstance(error, pickle.UnpicklingError) or "pickle: " in str(error)):
         return _of_pickle(original, error)
     plain = RuntimeError(str(error))
-    is_about_zip = ": zip" in str(error)  # torch opens the archive before weights_only matters
+    # torch opens the archive before weights_only matters.
     return of_weights_only(original, plain) if weights_only and not is_about_zip else plain
 
 
@@ -130,6 +131,15 @@ def _minimal_file(error: Exception, f: Any, weights_only: bool) -> bytes | None:
         if found:
             return make(f, *found.groups())
     return None
+
+
+def _first_of_other_bytes(f: Any) -> bytes | None:
+    """Return the first byte of a file whose archive has other bytes before it: torch takes it for a pickle."""
+    with inputs.binary_file(f, inputs.position_of(f)) as file:
+        begin = file.tell()
+        head = file.read(4)
+        file.seek(begin)
+    return None if head == b"PK\3\4" else head[:1]
 
 
 def _beginning(f: Any) -> bytes:
