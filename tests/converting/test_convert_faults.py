@@ -474,4 +474,4 @@ def test_shards_stay_if_a_handler_raises_after_the_index_has_its_name(
 
 
 class OddError(Exception):
-    """What the handler of a signal raises."""
+    """Stands for the exception of a signal handler."""

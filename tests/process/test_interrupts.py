@@ -83,7 +83,7 @@ def test_handler_that_saves_while_save_is_imported(tmp_path: Path, child: Child)
 
 
 class _OddError(Exception):
-    """What a handler raises in this test."""
+    """Stands for the exception of a signal handler."""
 
 
 @pytest.mark.parametrize("call", range(5))
@@ -103,7 +103,7 @@ def test_handlers_are_put_back_although_one_raises_meanwhile(
         with monkeypatch.context() as patch, contextlib.suppress(_OddError):
             patch.setattr(interrupts, "set_handler", set_handler)
             with interrupts.deferred():
-                pass
+                assert signal.getsignal(signal.SIGINT) is not ours
         for number in (signal.SIGINT, signal.SIGTERM):
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(number)

@@ -37,7 +37,7 @@ def _stop() -> int:
         say([f"fork server {pid} of warm starts ends when its programs have ended" for pid in ended])
     try:
         found = status()
-    except ServerError:  # it does not answer processes of other releases or groups, and can be ended by them
+    except ServerError:  # the server answers its own release and groups only, but others can stop it
         shutdown()
         say(["the model server has ended"])
         return reading.FINE

@@ -212,9 +212,8 @@ def _shard_files(
                 with interrupts.deferred():  # although the block of each file allows it
                     block.close()
         except BaseException:
-            if not any(
-                is_at(*index) for index in written[:1]
-            ):  # else the folder is loaded by what is there now
+            has_index = bool(written) and is_at(*written[0])
+            if not has_index:  # an index that has its name needs the new shards
                 for path, status in written:
                     if is_at(path, status):
                         path.unlink(missing_ok=True)

@@ -105,7 +105,7 @@ class _End:
         The exit code; None leaves the end to the interpreter.
     """
 
-    _streams: Sequence[Any] = ()  # if a signal ends the constructor
+    _streams: Sequence[Any] = ()  # for __del__, if a signal interrupts the constructor
     _code: int | None = None
 
     def __init__(self, code: int | None) -> None:

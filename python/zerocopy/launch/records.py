@@ -120,6 +120,6 @@ def save(record: Record) -> None:
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(content)
         os.replace(fresh, path)  # noqa: PTH105
-    except BaseException:  # such as a full disk
+    except OSError:  # such as a full disk
         os.unlink(fresh)  # noqa: PTH108
         raise

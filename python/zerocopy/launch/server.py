@@ -312,7 +312,7 @@ class _Server:
             signal.set_wakeup_fd(-1)
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
-            # All that this process would close later: by then its numbers may be those of the client's files.
+            # Closed now: at the end of the blocks its number will belong to one of the client's files.
             self._held.close()
             self._selector.close()
             for source in (self._listener, self._woken, self._waker):

@@ -134,12 +134,18 @@ def _minimal_file(error: Exception, f: Any, weights_only: bool) -> bytes | None:
 
 
 def _first_of_other_bytes(f: Any) -> bytes | None:
-    """Return the first byte of a file whose archive has other bytes before it: torch takes it for a pickle."""
+    """Return the first byte of a file that torch takes for a pickle, since it does not begin as a zip archive."""
+    head = _head(f, 4)
+    return None if head == b"PK\3\4" else head[:1]
+
+
+def _head(f: Any, size: int) -> bytes:
+    """Return the first bytes of a file, and leave a file object where it stands."""
     with inputs.binary_file(f, inputs.position_of(f)) as file:
         begin = file.tell()
-        head = file.read(4)
+        head: bytes = file.read(size)
         file.seek(begin)
-    return None if head == b"PK\3\4" else head[:1]
+    return head
 
 
 def _beginning(f: Any) -> bytes:
@@ -159,11 +165,8 @@ def _with_damaged_directory(f: Any) -> bytes:
 
 def _first_name(f: Any) -> bytes | None:
     """Return an archive of one empty record, of the name by which torch takes the first of `f`."""
-    with inputs.binary_file(f, inputs.position_of(f)) as file:
-        begin = file.tell()
-        header = file.read(30)
-        name = file.read(int.from_bytes(header[26:28], "little"))
-        file.seek(begin)
+    header = 30
+    name = _head(f, header + int.from_bytes(_head(f, header)[26:28], "little"))[header:]
     try:
         return _zip({name.decode(): b""})
     except UnicodeDecodeError:

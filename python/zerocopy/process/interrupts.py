@@ -92,6 +92,7 @@ def deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deferring(deferral: _Deferral) -> Iterator[None]:
+    """Put the handlers of a deferral in place for a block."""
     global _active
     try:
         deferral.install()

@@ -87,7 +87,11 @@ class CheckpointWriter:
 
         def put(sink: Sink) -> int:
             content = _torch.bytes_of(on_cpu)
-            place = mapped.place_of(on_cpu.data_ptr(), size) if mapped and size >= LARGE else None
+            place = None
+            if (
+                mapped is not None and size >= LARGE and on_cpu is storage
+            ):  # a copy is newer than what `mapped` knows
+                place = mapped.place_of(on_cpu.data_ptr(), size)
             if mapped is None or place is None:
                 return self._from_memory(sink, content)
             if sink.share(place.descriptor, place.offset, size, self._written):

@@ -153,7 +153,7 @@ def _checksums_in(descriptor: int) -> dict[tuple[int, int], int]:
 
 
 def _has_identity(descriptor: int, identity: str) -> bool:
-    """Whether the kernel calls a file this in /proc/self/maps."""
+    """Return whether /proc/self/maps shows an open file under this identity."""
     status = os.fstat(descriptor)
     named = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x} {status.st_ino}"
     return named == identity or identity_of(descriptor) == identity

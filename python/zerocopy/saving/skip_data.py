@@ -88,7 +88,7 @@ def storage_offsets(path: str | os.PathLike[str]) -> dict[str, Extent]:
     OSError, zerocopy.FormatError
         As ``zerocopy.load``.
     zerocopy.UnsupportedError
-        A storage is deflated, so its bytes do not have an offset in the file. The file is a TorchScript archive.
+        The file is a TorchScript archive, or has a deflated storage, whose bytes do not have an offset in the file.
 
     Examples
     --------

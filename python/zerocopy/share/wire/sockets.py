@@ -47,7 +47,7 @@ def _folder() -> Path:
 
 
 def _is_own_folder(path: str) -> bool:
-    """Whether it is this user's. With ``su`` and ``sudo -E`` the runtime folder may be that of another user."""
+    """Return whether this user owns a folder and can write to it. After ``su`` the variable may name another user's."""
     try:
         return os.stat(path).st_uid == os.geteuid() and os.access(path, os.W_OK | os.X_OK)  # noqa: PTH116
     except OSError:
