@@ -90,8 +90,25 @@ def started(terminal: Terminal, command: list[str]) -> int:
     return int(re.search(r"program (\d+) True True", terminal.expect(r"program .*\r\n"))[1])  # type: ignore[index]
 
 
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+def status(pid: int) -> tuple[str, int]:
+    """Return the state of a process, as one letter, and its parent."""
+    state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return state, int(parent)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def wait_until_it_waits(pid: int) -> None:
+    """Wait until a program waits in a call of the kernel, which a signal then ends.
+
+    Python notices a signal that comes just before such a call only after the call.
+    """
+    wait_for(lambda: status(pid)[0] == "S")
 
 
 @pytest.mark.parametrize("command", [PYTHON, WARM], ids=["python", "warm"])
@@ -100,9 +117,10 @@ def test_interrupt_and_end_of_input_reach_the_program(
 ) -> None:
     pid = started(terminal, command)
     if command is WARM:
-        assert parent(pid) in {found["pid"] for found in place.servers()}
+        assert status(pid)[1] in {found["pid"] for found in place.servers()}
     terminal.write("a line\n")
     terminal.expect("got a line\r\n")
+    wait_until_it_waits(pid)
     terminal.write("\x03")
     shown = terminal.expect(r"ended \d+\r\n")
     assert shown.count("interrupted") == 1
@@ -140,18 +158,10 @@ def test_quit_ends_the_job_by_its_signal(terminal: Terminal, command: list[str])
 
 def gone(pid: int) -> bool:
     try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z" and parent(pid) != os.getpid()
-        )
+        state, parent = status(pid)
     except OSError:
         return True
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    return state == "Z" and parent != os.getpid()
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +189,7 @@ def running(place: Place) -> Iterator[tuple[subprocess.Popen[str], int]]:
         assert client.stdout is not None
         pid = int(client.stdout.readline())
         assert pid != client.pid
+        wait_until_it_waits(pid)
         yield client, pid
         wait_for(lambda: gone(pid))
 
@@ -216,7 +227,7 @@ def test_stopped_program_stops_the_client_and_both_go_on(session: Place) -> None
         _, status = os.waitpid(client.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         client.send_signal(signal.SIGCONT)
-        wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "S")
+        wait_until_it_waits(pid)
         client.send_signal(signal.SIGTERM)
         assert client.wait(PATIENCE) == -signal.SIGTERM
 

@@ -9,6 +9,7 @@ import mmap
 import os
 import pickle
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,28 @@ def test_damaged_pickle_is_refused_in_the_words_of_torch(tmp_path: Path, damage:
     with zerocopy.patched(), pytest.raises(Exception) as patched:
         torch.load(path, weights_only=True)
     assert (patched.type, str(patched.value)) == (stock.type, str(stock.value))
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_cut_pickle_is_refused_in_the_words_of_torch(tmp_path: Path, weights_only: bool) -> None:
+    """Programs catch EOFError or UnpicklingError: which one it is depends on where in an opcode the bytes end."""
+    path, content = tmp_path / "cut.pt", saved_bytes(STATE)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        pickled = archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))
+    for size in range(len(pickled)):
+        path.write_bytes(rezip(content, **{"data.pkl": pickled[:size]}))
+        check(lambda: torch.load(path, weights_only=weights_only))
+
+
+def test_cut_pickle_is_not_executed(tmp_path: Path) -> None:
+    """Code before a number that is none, and a cut at the end: the words come from the cut opcode alone."""
+    path, called = tmp_path / "cut.pt", tmp_path / "called"
+    evil = b"cos\nmkdir\n(X" + len(bytes(called)).to_bytes(4, "little") + bytes(called) + b"tR"
+    for pickled in (evil, b"Inumber\n" + evil):
+        path.write_bytes(rezip(saved_bytes(STATE), **{"data.pkl": b"\x80\x02" + pickled + b"X\5"}))
+        with zerocopy.patched(), pytest.raises((pickle.UnpicklingError, RuntimeError, ValueError)):
+            torch.load(path, weights_only=True)
+        assert not called.exists()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ and the original says its words about that.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import os
 import pickle
+import pickletools
 import re
 import sys
 import tarfile
@@ -159,6 +161,19 @@ def _cut(f: Any) -> bytes:
     return b"PK\x03\x04".ljust(min(_size(f), _MAX_SIZE), b"\0")
 
 
+def _cut_pickle(f: Any) -> bytes | None:
+    """Return an archive whose pickle is the opcode that was cut: what torch says depends on where the bytes end."""
+    content = inputs.open_archive(f, windows=True).pickle()
+    file, begin = io.BytesIO(content), 0
+    with contextlib.suppress(ValueError):
+        for _ in pickletools.genops(file):
+            begin = file.tell()
+    rest = content[begin:]
+    # An opcode that has read all the rest is the only one in it, so nothing in the minimal file is executed.
+    is_one = file.tell() == len(content)
+    return _archive(b"\x80\x02" + rest) if is_one and len(rest) <= _MAX_SIZE else None
+
+
 def _with_damaged_directory(f: Any) -> bytes:
     return _archive(_pickle(b"N")).replace(b"PK\1\2", b"PK\0\0", 1)
 
@@ -220,7 +235,7 @@ _FAULTS: tuple[tuple[str, Callable[..., bytes | None]], ...] = (
     (r"the file is truncated", _cut),
     (_DAMAGED_DIRECTORY, _with_damaged_directory),  # torch loads most archives with other faults
     (r"element \d+ of a storage of|needs element \d+ of", _outside_of_storage),
-    (r"pickle: truncated", lambda f: _archive(b"\x80\x02")),
+    (r"pickle: truncated", _cut_pickle),
     (r"pickle: (?:no )?opcode 0x([0-9a-f]+)", lambda f, code: _archive(_pickle(bytes([int(code, 16)])))),
     (r"pickle: memo entry (\d+) is not set", lambda f, index: _archive(_pickle(b"j" + _bytes_of(index)))),
     (r"\(written by Python 2\?", lambda f: _archive(_pickle(b"U\1\xff"))),
