@@ -144,7 +144,7 @@ def child() -> Child:
     """Run Python code in a process of its own; the arguments are its ``sys.argv[1:]``."""
 
     def child(
-        code: str, *arguments: object, timeout: float = 60, **environment: str
+        code: str, *arguments: object, timeout: float = 180, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],

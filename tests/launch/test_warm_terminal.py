@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from warm_starts import PYTHON, WARM, Place
 
-PATIENCE = 60
+PATIENCE = 180
 
 
 class Terminal:

@@ -105,7 +105,7 @@ class ForkServer:
         self,
         code: str,
         *arguments: object,
-        timeout: float = 60,
+        timeout: float = 180,
         whole_end: bool = False,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:

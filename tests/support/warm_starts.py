@@ -19,7 +19,7 @@ from zerocopy.launch import control
 PYTHON = [sys.executable]
 # By the script, as users do: "python -m zerocopy" would search the program's folder for its own imports.
 WARM = [f"{sysconfig.get_path('scripts')}/zerocopy", "run", "--warm"]
-_PATIENCE = 60
+_PATIENCE = 180
 
 
 class Place:
@@ -87,7 +87,7 @@ class Place:
     def _await(self, condition: Any) -> None:
         deadline = time.monotonic() + _PATIENCE
         while not condition():
-            assert time.monotonic() < deadline, "no fork server after a minute"
+            assert time.monotonic() < deadline, "no fork server after three minutes"
             time.sleep(0.05)
 
     @contextlib.contextmanager
