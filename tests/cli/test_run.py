@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sysconfig
 import textwrap
 import zipfile
@@ -32,8 +33,10 @@ def at_exit():
 
 spec = __spec__ and (__spec__.name, __spec__.origin, __spec__.parent)
 print(sys.argv, sys.path, os.getcwd(), vars(__main__) is globals(), type(__builtins__), sep="\\n")
-print(__name__, __file__, __cached__, __package__, __doc__, type(__loader__), spec, sep="\\n")
-print(__loader__.get_source(__spec__.name if __spec__ else __name__)[:9])
+print(sorted(globals()), __name__, __package__, __doc__, type(__loader__), spec, sep="\\n")
+print(__file__, __cached__)
+if __file__ != "<stdin>":
+    print(__loader__.get_source(__spec__.name if __spec__ else __name__)[:9])
 '''
 
 # Whether loads of the program, and of a process that it starts, come from a mapping of the file.
@@ -100,6 +103,21 @@ def place(tmp_path: Path) -> Path:
 )
 def test_program_under_run_sees_the_same_as_under_python(place: Path, arguments: list[str]) -> None:
     assert assert_same_as_python(*arguments, cwd=place) == ""
+
+
+@pytest.mark.parametrize("end", ["print(input())", "raise SystemExit(3)", "x = (", "1 / 0"])
+@pytest.mark.parametrize("options", [[], ["--warm"]], ids=["plain", "warm"])
+def test_program_on_standard_input(place: Path, options: list[str], end: str) -> None:
+    text = textwrap.dedent(LOOK_AROUND) + end + "\n"
+    plain, patched = (
+        subprocess.run([*words, "-", "x"], input=text, capture_output=True, text=True, cwd=place)
+        for words in (PYTHON, [*RUN, *options])
+    )
+    assert (patched.returncode, patched.stdout, patched.stderr) == (
+        plain.returncode,
+        plain.stdout,
+        plain.stderr,
+    )
 
 
 def test_safe_path(place: Path) -> None:

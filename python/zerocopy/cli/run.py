@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "program",
         metavar="PROGRAM",
         nargs=argparse.PARSER,
-        help="a script, a folder or zip file with a __main__.py, or a command written in Python such as torchrun; "
-        "then the program's own arguments",
+        help='a script, a folder or zip file with a __main__.py, "-" for standard input, or a command written in '
+        "Python such as torchrun; then the program's own arguments",
     )
 
 
@@ -65,7 +65,8 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         set_log_level(options.verbose)
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    if options.warm and not environment.is_disabled() and not circumstances.reports_imports():
+    can_be_recorded = name != "-" and not environment.is_disabled() and not circumstances.reports_imports()
+    if options.warm and can_be_recorded:
         try:
             Recorder(Request(words, options.module, options.share), circumstances.own_path())
         except OSError as error:

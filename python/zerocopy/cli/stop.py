@@ -7,7 +7,7 @@ import argparse
 from zerocopy.cli import reading, serving
 from zerocopy.cli.output import say
 from zerocopy.launch import control
-from zerocopy.share import ServerError, shutdown, status
+from zerocopy.share.client import connection
 
 DESCRIPTION = """
 Stops the model server, and waits until it has ended. Processes keep the results that they use. The next call starts
@@ -35,17 +35,9 @@ def _stop() -> int:
     ended = control.stop_all()
     if ended:
         say([f"fork server {pid} of warm starts ends when its programs have ended" for pid in ended])
-    try:
-        found = status()
-    except ServerError:  # the server answers its own release and groups only, but others can stop it
-        shutdown()
+    if connection.end_server():
         say(["the model server has ended"])
-        return reading.FINE
-    if found is None and ended:
-        return reading.FINE
-    if found is None:
+    elif not ended:
         say(["no model server is running"])
         return reading.BAD
-    shutdown()
-    say([f"server {found['pid']} has ended"])
     return reading.FINE

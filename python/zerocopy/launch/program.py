@@ -15,9 +15,9 @@ import pkgutil
 import runpy
 import sys
 from collections.abc import Callable
-from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 import zerocopy
@@ -54,6 +54,10 @@ def prepared(program: str, arguments: list[str], is_module: bool) -> Callable[[]
         sys.argv = ["-m", *arguments]  # until the module is found
         _lead_path(Path.cwd())
         start = functools.partial(run_module, program)
+    elif program == "-":
+        sys.argv = [program, *arguments]
+        _lead_path("")
+        start = functools.partial(_run_input, main)
     elif pkgutil.get_importer(program) is not None:
         sys.argv = [program, *arguments]
         _lead_path(Path.cwd() / program, even_if_safe=True)
@@ -88,6 +92,16 @@ def _run_script(main: ModuleType, file: str, content: bytes) -> None:
     else:
         loader = SourceFileLoader("__main__", file)
         code = compile(content, file, "exec", dont_inherit=True)
+    _execute(code, main, file, loader)
+
+
+def _run_input(main: ModuleType) -> None:
+    """Run the text on standard input, all of it, as Python does for "-"."""
+    file = "<stdin>"
+    _execute(compile(sys.stdin.buffer.read(), file, "exec", dont_inherit=True), main, file, BuiltinImporter)
+
+
+def _execute(code: CodeType, main: ModuleType, file: str, loader: Any) -> None:
     vars(main).update(__file__=file, __cached__=None, __loader__=loader)
     try:
         exec(code, vars(main))

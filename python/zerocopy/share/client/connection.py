@@ -202,12 +202,12 @@ def require(answer: Any, state: str) -> None:
         raise ServerError(str(reason))
 
 
-def end_server() -> None:
-    """End the server, if there is one, and wait for it."""
+def end_server() -> bool:
+    """End the server and wait for it. Return whether there was one."""
     place = sockets.path()
     exchange = Exchange(place, starts=False)
     if not exchange.is_connected:
-        return
+        return False
     deadline = time.monotonic() + _PATIENCE
     process = exchange.process()
     with contextlib.suppress(ServerError):
@@ -216,12 +216,13 @@ def end_server() -> None:
     if process is not None:
         poll = select.poll()
         poll.register(process, select.POLLIN)
-        poll.poll(_PATIENCE * 1000)
+        poll.poll(max(deadline - time.monotonic(), 0) * 1000)
         os.close(process)
     while is_locked(place):
         if time.monotonic() > deadline:
             raise ServerError("the model server did not stop in time")
         time.sleep(0.005)
+    return True
 
 
 def is_locked(place: Path) -> bool:
