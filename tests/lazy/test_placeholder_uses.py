@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import io
 import operator
 import pickle
 import subprocess
@@ -562,6 +563,40 @@ def test_where_torch_asks_no_class(use: str, used_before: bool) -> None:
         assert not used_before or use in ("torch.Tensor", "_make_subclass"), found
     else:
         assert_same(found[1].detach() + 0, OUTSIDE[use](STATE["w"].clone()).detach() + 0)
+
+
+MADE: dict[str, Callable[[type], Any]] = {
+    "of a list": lambda cls: cls([1.0, 2.0]),
+    "of a shape": lambda cls: [t := cls(2), t.fill_(3.0)][0],
+    "as_subclass": lambda cls: torch.arange(2.0).as_subclass(cls),
+    "_make_subclass": lambda cls: torch.Tensor._make_subclass(cls, torch.arange(2.0)),
+}
+DONE: Uses = {
+    "repr": repr,
+    "operator": lambda t: torch.ones(2) * t + t,
+    "in place": lambda t: [t.add_(1), t.__setitem__(0, 5.0), t.tolist()],
+    "index": lambda t: t[1],
+    "NumPy": lambda t: t.numpy(),
+    "copy": copy.deepcopy,
+    "pickle": lambda t: pickle.loads(pickle.dumps(t)),
+    "save": lambda t: [file := io.BytesIO(), zerocopy.save(t, file), zerocopy.load(file.getbuffer())][-1],
+    "Parameter": torch.nn.Parameter,
+    "plain": lambda t: t.as_subclass(torch.Tensor),
+    "gradient": lambda t: [
+        x := torch.ones(2, requires_grad=True),
+        (x.as_subclass(type(t)) * t).sum().backward(),
+        x.grad,
+    ],
+}
+
+
+@pytest.mark.parametrize("way", MADE)
+@pytest.mark.parametrize("use", DONE)
+def test_new_tensor_of_the_class_of_a_placeholder(way: str, use: str) -> None:
+    """Libraries keep a class with ``type(x)(...)`` or ``as_subclass(type(x))``."""
+    cls = type(zerocopy.lazy_load(FILE)["w"])
+    assert_same(DONE[use](MADE[way](cls)), DONE[use](MADE[way](torch.Tensor)))
+    assert type(MADE[way](cls).materialize()) is torch.Tensor
 
 
 SHARED = """

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import outcome
 from dcp_folders import Writer
 from safetensors_files import saved as written
 
@@ -212,6 +213,39 @@ def test_read_with_wrong_arguments_says_what_was_expected(tmp_path: Path) -> Non
             checkpoint.read({"w": ...}, into={"w": torch.ones(3)})
         with pytest.raises(ValueError, match="not read; name it in the first argument"):
             checkpoint.read({"w": ...}, into={"v": torch.ones(3)})
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "a",
+        1.5,
+        {0},
+        b"x",
+        torch.tensor(1.0),
+        [True, False, True],
+        torch.tensor([9]),
+        (0, 9),
+        [0, 1],
+        torch.eye(4) > 0,
+    ],
+    ids=repr,
+)
+def test_plan_refuses_what_read_refuses(index: Any, tmp_path: Path) -> None:
+    torch.save({"square": torch.zeros(4, 4)}, tmp_path / "f.pt")
+    checkpoint = zerocopy.open(tmp_path / "f.pt")
+    read, planned = (
+        outcome(lambda call=call: call({"square": index})) for call in (checkpoint.read, checkpoint.plan)
+    )
+    assert read[:2] == planned[:2] if read[0] == "error" else planned[0] == "value"
+
+
+def test_slice_with_more_dimensions_than_a_file_may_have(tmp_path: Path) -> None:
+    torch.save({"w": torch.arange(6.0).view(2, 3)}, tmp_path / "f.pt")
+    index = (None,) * 63
+    found = zerocopy.open(tmp_path / "f.pt").get_slice("w")[index]
+    expected = torch.load(tmp_path / "f.pt")["w"][index]
+    assert found.shape == expected.shape and torch.equal(found.view(6), expected.view(6))
 
 
 def test_read_of_a_file_that_was_replaced_or_cut_is_an_error(tmp_path: Path) -> None:

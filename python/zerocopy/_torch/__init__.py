@@ -23,6 +23,17 @@ from zerocopy.errors import FormatError
 #: In a block of this, functions are called on subclasses of Tensor as on tensors.
 without_torch_function = torch._C.DisableTorchFunction
 
+
+def undispatched(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a plain tensor over the same elements, which no ``__torch_dispatch__`` is asked for."""
+    guard = torch._C._DisableTorchDispatch()  # in force until it is gone
+    try:
+        with without_torch_function():
+            return torch.Tensor.as_subclass(tensor, torch.Tensor)
+    finally:
+        del guard
+
+
 _set_excluded = getattr(torch._C, "_SetExcludeDispatchKeyGuard", None)  # 1.13 has none
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,44 +11,11 @@ import torch
 from zerocopy import _torch, notebook
 from zerocopy._torch import context, modules
 from zerocopy.display import dtype, shape, size
+from zerocopy.lazy import own_metadata
 from zerocopy.lazy.indexing import is_basic
 from zerocopy.lazy.lending import lent_argument
 from zerocopy.lazy.nested import replaced
 from zerocopy.process import spawning
-
-
-def _getter(name: str) -> Callable[..., Any]:
-    getter: Callable[..., Any] = getattr(torch.Tensor, name).__get__
-    return getter
-
-
-#: Attributes of a dense tensor that need no loading. All others ask the real tensor.
-_METADATA: frozenset[Any] = frozenset(
-    [_getter(name) for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf")]
-    + [_getter(name) for name in ("itemsize", "nbytes") if hasattr(torch.Tensor, name)]
-    + [
-        torch.Tensor.size,
-        torch.Tensor.stride,
-        torch.Tensor.dim,
-        torch.Tensor.ndimension,
-        torch.Tensor.numel,
-        torch.Tensor.nelement,
-        torch.Tensor.element_size,
-        torch.Tensor.storage_offset,
-        torch.Tensor.is_contiguous,
-        torch.Tensor.is_floating_point,
-        torch.Tensor.is_complex,
-        torch.Tensor.__len__,
-        torch.numel,
-        torch.is_floating_point,
-        torch.is_complex,
-    ]
-)
-#: The same for sparse, quantized and other tensors, whose strides and layout are known only after loading.
-_LITTLE_METADATA: frozenset[Any] = frozenset(
-    [_getter(name) for name in ("shape", "dtype", "device", "ndim", "requires_grad")]
-    + [torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.__len__]
-)
 
 #: A notebook asks every object for these names. To show a placeholder must not load it.
 _NOTEBOOK = ("_repr_", "_ipython_")
@@ -83,8 +49,9 @@ class NotYetLoadedTensor(torch.Tensor):
     True
     """
 
-    # (LazyFile, the file's name for the tensor), or None for a tensor that is about to become a Parameter.
+    # (LazyFile, the file's name for the tensor), or None for a tensor that a program has made of this class.
     _recipe: Any = None
+    _becomes: type | None = None  # the class of a tensor that is about to become a Parameter
     _real: torch.Tensor | None = None
     _handed_out: weakref.ref[torch.Tensor] | None = None
     _is_loaded: bool = False
@@ -134,7 +101,7 @@ class NotYetLoadedTensor(torch.Tensor):
         kwargs = kwargs or {}
         first = args[0] if args else None
         if isinstance(first, NotYetLoadedTensor):
-            if first._recipe is None or _knows(first, func):
+            if first._becomes or _knows(first, func):
                 with _torch.without_torch_function():
                     return func(*args, **kwargs)
             if func is torch.Tensor.__getitem__ and is_basic(args[1]):
@@ -187,10 +154,10 @@ class NotYetLoadedTensor(torch.Tensor):
         return id(self)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        if self._recipe is None:
+        if self._becomes:
             return super().__repr__()
-        if self._real is not None:
-            return repr(self._real)
+        if self._real is not None or self._recipe is None:
+            return repr(_kept(self))
         dtype, shape = self.dtype, tuple(self.shape)
         return f"NotYetLoadedTensor(shape={shape}, dtype={dtype}, file={self._recipe[0].name!r})"
 
@@ -209,7 +176,7 @@ class NotYetLoadedTensor(torch.Tensor):
 
 
 _PARAMETER_NEW = torch.nn.Parameter.__new__.__code__
-_GET_GRAD = _getter("grad")
+_GET_GRAD = own_metadata.getter("grad")
 _SET_GRAD = getattr(torch.Tensor, "grad").__set__  # noqa: B009  mypy takes the property for its value
 _SET_DATA = getattr(torch.Tensor, "data").__set__  # noqa: B009
 
@@ -221,20 +188,22 @@ def set_own(placeholder: torch.Tensor, name: str, value: Any) -> None:
 
 def _knows(placeholder: NotYetLoadedTensor, func: Any) -> bool:
     """Whether the placeholder itself can answer."""
-    known = _METADATA if placeholder._is_dense else _LITTLE_METADATA
+    known = own_metadata.METADATA if placeholder._is_dense else own_metadata.LITTLE_METADATA
     return placeholder._real is None and func in known
 
 
 def handed_out(placeholder: NotYetLoadedTensor) -> torch.Tensor:
     """Return the real tensor, which the placeholder knows as long as it lives."""
     real = real_of(placeholder)
-    if placeholder._real is None:
+    if placeholder._real is None and placeholder._recipe is not None:
         set_own(placeholder, "_handed_out", weakref.ref(real))
     return real
 
 
 def real_of(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.Tensor:
     """Return the real tensor, which the placeholder keeps only if it did before."""
+    if placeholder._recipe is None:
+        return placeholder if placeholder._becomes else _torch.undispatched(placeholder)
     real = placeholder._real
     if real is None and placeholder._handed_out is not None:
         real = placeholder._handed_out()
@@ -262,10 +231,8 @@ def materialized(value: Any) -> Any:
 
 def _kept(placeholder: NotYetLoadedTensor, *, scattered: bool = False) -> torch.Tensor:
     """Return the real tensor, which the placeholder keeps: what an operation changes has to stay changed."""
-    if placeholder._recipe is None:
-        return placeholder
     real = real_of(placeholder, scattered=scattered)
-    if placeholder._real is None:
+    if placeholder._real is None and placeholder._recipe is not None:
         set_own(placeholder, "_real", real)
         set_own(placeholder, "_is_loaded", True)
         if placeholder._is_dense:
@@ -283,7 +250,7 @@ def _applied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     lent = lent_argument(func, args, kwargs)
 
     def real(placeholder: NotYetLoadedTensor) -> torch.Tensor:
-        return _read_once(placeholder) if placeholder is lent else _kept(placeholder)
+        return real_of(placeholder) if placeholder is lent else _kept(placeholder)
 
     real_args = replaced(args, NotYetLoadedTensor, real)
     real_kwargs = replaced(kwargs, NotYetLoadedTensor, real)
@@ -291,10 +258,6 @@ def _applied(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(first, torch.Tensor) and type(first) is not torch.Tensor:
         func = _method_of(type(first), func)
     return func(*real_args, **real_kwargs)
-
-
-def _read_once(placeholder: NotYetLoadedTensor) -> torch.Tensor:
-    return placeholder if placeholder._recipe is None else real_of(placeholder)
 
 
 def _method_of(cls: type, func: Any) -> Any:
@@ -308,7 +271,7 @@ def _method_of(cls: type, func: Any) -> Any:
 
 def _item(placeholder: NotYetLoadedTensor, index: Any) -> torch.Tensor:
     """Return a view, of which no more is going to be read than what lies in it."""
-    is_new = placeholder._real is None or placeholder._is_scattered
+    is_new = placeholder._recipe is not None and (placeholder._real is None or placeholder._is_scattered)
     real = _kept(placeholder, scattered=is_new)
     part = real[index]
     if is_new:

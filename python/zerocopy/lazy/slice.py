@@ -10,6 +10,7 @@ import torch
 from zerocopy.lazy.indexing import Geometry, is_basic
 from zerocopy.lazy.placeholder import materialized
 from zerocopy.loading.formats.safetensors import DTYPES
+from zerocopy.loading.objects.rebuild import MAX_DIMENSIONS
 
 
 class Slice:
@@ -76,7 +77,9 @@ class Slice:
             whole = materialized(self._whole).detach()
             return whole if index is ... else whole[index]  # torch has no views of sparse tensors
         if is_basic(index):
-            return self._converted(self._part(self._geometry.at(index)))
+            geometry = self._geometry.at(index)
+            if len(geometry.size) <= MAX_DIMENSIONS:  # each None adds one
+                return self._converted(self._part(geometry))
         return self._converted(self._part(self._geometry)[index])
 
     def _converted(self, read: torch.Tensor) -> torch.Tensor:

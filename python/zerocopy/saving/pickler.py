@@ -254,7 +254,7 @@ class _Pickler(pickle.Pickler):
                 self._converted[obj._recipe] = replacer.of(obj).__reduce_ex__(PROTOCOL)
             return self._converted[obj._recipe]
         if isinstance(obj, torch.Tensor) and not _torch.pickles_bits():
-            real = real_of(obj) if isinstance(obj, NotYetLoadedTensor) and obj._recipe is not None else obj
+            real = real_of(obj) if isinstance(obj, NotYetLoadedTensor) else obj
             if (applied := _applied(real)) is not real:
                 return applied.__reduce_ex__(PROTOCOL)
         return NotImplemented

@@ -207,6 +207,9 @@ class Source(Protocol):
     def extents(self, name: str) -> TensorExtents | None:
         """Return where a tensor lies; None if it cannot be read by requests."""
 
+    def shape(self, name: str) -> Sequence[int]:
+        """Return the shape of a tensor."""
+
     def version(self, file: str) -> FileVersion | None:
         """Return the version that a file must have."""
 
@@ -222,6 +225,9 @@ def plan(source: Source, wanted: Mapping[str, Any]) -> ReadPlan:
     job, whole = Job(source.version), []
     for name, index in _checked(wanted).items():
         if (part := _part(source, name, index)) is None:
+            torch.zeros((), dtype=torch.bool, device="cpu").expand(source.shape(name))[
+                index
+            ]  # raises what torch raises
             whole.append(name)
         else:
             job.add(part, None)

@@ -38,6 +38,10 @@ class CheckpointSource:
             self._there.add(id(layer))
         return found
 
+    def shape(self, name: str) -> torch.Size:
+        """Return the shape of a tensor."""
+        return self._checkpoint[name].shape
+
     def version(self, file: str) -> FileVersion:
         """Return the version of a file."""
         if file not in self._versions:

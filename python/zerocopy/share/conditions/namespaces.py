@@ -7,14 +7,21 @@ when they were imported. The client compares those that it has imported itself.
 
 from __future__ import annotations
 
+import collections
+import functools
 import hashlib
+import itertools
 import operator
 import sys
 import types
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
+from zerocopy import _core, _torch
 from zerocopy._native import _C
+from zerocopy._torch import tensor_extras
 from zerocopy.process import replacements
 from zerocopy.share.conditions import program
 
@@ -22,9 +29,13 @@ from zerocopy.share.conditions import program
 #: ("module:"): a digest of each name, and of each attribute of its classes.
 Namespaces = dict[str, Any]
 
-_SIMPLE = (str, bytes, int, float, complex, bool, type(None))
-_CONTAINERS = (list, tuple, set, frozenset, dict)
-_MAX_ITEMS = 64
+_SIMPLE = (str, bytes, bytearray, int, float, complex, bool, type(None))
+_SEQUENCES = (list, tuple, collections.deque)
+_CONTAINERS = (*_SEQUENCES, set, frozenset, dict)
+_MAX_PARTS = 1000  # of the description of one value
+_MAX_DEPTH = 32
+_MAX_BYTES = 1 << 16  # of a tensor or an array whose elements are compared
+_CALLED = ("__init__", "__new__", "__call__")
 _BUILTIN = ("builtins", "abc", "typing", "collections.abc")
 
 
@@ -45,15 +56,18 @@ def of_classes(pickles: Iterable[bytes]) -> Namespaces:
 def of_module(module: types.ModuleType) -> Namespaces:
     """Return the digests of what a module has now."""
     found: Namespaces = {}
-    for name, value in list(vars(module).items()):
-        if name.startswith("__"):
-            continue
-        found[name] = _digest(_described(value))
-        if isinstance(value, type) and value.__module__ == module.__name__:
-            for attribute, member in list(vars(value).items()):
-                if not attribute.startswith("__") or attribute in ("__init__", "__new__", "__call__"):
-                    found[f"{name}.{attribute}"] = _digest(_described(member))
+    _add(found, "", module, module.__name__)
     return found
+
+
+def _add(found: Namespaces, prefix: str, namespace: Any, module: str) -> None:
+    """Add the digests of what a module, or a class of that module, has."""
+    for name, value in list(vars(namespace).items()):
+        if name.startswith("__") and (not prefix or name not in _CALLED):
+            continue
+        found[f"{prefix}{name}"] = _digest(value)
+        if isinstance(value, type) and (value.__module__, value.__qualname__) == (module, f"{prefix}{name}"):
+            _add(found, f"{prefix}{name}.", value, module)
 
 
 def changed(known: Namespaces) -> str:
@@ -117,7 +131,7 @@ def _values(cls: type) -> dict[str, str]:
     """Return the digests of the attributes of a class that are values."""
     kinds = (*_SIMPLE, *_CONTAINERS)
     return {
-        name: _digest(_plain(value))
+        name: _digest(value)
         for name, value in list(vars(cls).items())
         if type(value) in kinds and not name.startswith("__")
     }
@@ -127,37 +141,104 @@ def _is_programs(function: types.FunctionType) -> bool:
     return function.__module__ == "__main__" or program.is_own(function.__code__.co_filename)
 
 
-def _described(value: Any) -> Any:
-    """Return what can be told of a value in every process."""
-    value = _unpatched(value)
-    if isinstance(value, (classmethod, staticmethod)):
-        return _described(value.__func__)
-    if isinstance(value, property):
-        return [_described(function) for function in (value.fget, value.fset)]
-    if isinstance(value, types.FunctionType):
-        code = value.__code__
-        return value.__module__, value.__qualname__, code.co_firstlineno, len(code.co_code), code.co_names
-    if isinstance(value, type):
-        return value.__module__, value.__qualname__
-    if isinstance(value, types.ModuleType):
-        return value.__name__
-    return _plain(value)
-
-
 def _unpatched(value: Any) -> Any:
     return replacements.original(value) if isinstance(value, types.FunctionType) else value
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def _digest(value: Any) -> str:
+    return _hash(_text_of(value, _MAX_PARTS))
+
+
+def _text_of(value: Any, room: int) -> str:
+    description = _Description(room)
+    description.add(value)
+    return repr(description.parts)
+
+
+@functools.lru_cache(maxsize=1024)  # most values are simple: True, None, {}
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+
+
+class _Description:
+    """What can be told of a value in every process: what it is made of, as far as there is room.
+
+    Parameters
+    ----------
+    room : int
+        For so many parts.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.parts: list[object] = []
+        self._room = room
+
+    def add(self, value: Any, depth: int = 0) -> None:
+        """Add a value."""
+        value = _unpatched(value)
+        kind = type(value)
+        self.parts.append(f"{kind.__module__}.{kind.__qualname__}")
+        if kind in _SIMPLE:
+            self.parts.append(
+                hex(value) if kind is int else repr(value)
+            )  # Python prints no very long integers
+        elif isinstance(value, _CONTAINERS):
+            self._add_items(value, depth + 1)
+        elif isinstance(value, (classmethod, staticmethod)):
+            self.add(value.__func__, depth)
+        elif isinstance(value, property):
+            self._add_items((value.fget, value.fset), depth)
+        elif isinstance(value, types.FunctionType):
+            self._add_function(value)
+        elif isinstance(value, (type, types.BuiltinFunctionType)):
+            self.parts.append((value.__module__, value.__qualname__))
+        elif isinstance(value, types.ModuleType):
+            self.parts.append(value.__name__)
+        elif _is_of_settings(kind):
+            self._add_items(vars(value), depth + 1)
+        else:
+            self.parts.append(_elements(value))
+
+    def _add_items(self, values: Any, depth: int) -> None:
+        self.parts.append(len(values))
+        if depth > _MAX_DEPTH:
+            return
+        if isinstance(values, (set, frozenset)):  # whose order differs
+            room = self._room // len(values) if values else 0
+            self.parts.append(sorted(_text_of(value, room) for value in list(values)) if room else None)
+            return
+        items = (
+            itertools.chain.from_iterable(dict.items(values)) if isinstance(values, dict) else iter(values)
+        )
+        for item in items:
+            if len(self.parts) >= self._room:
+                return
+            self.add(item, depth)
+
+    def _add_function(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        where = function.__module__, function.__qualname__, code.co_firstlineno
+        defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
+        # Others than these change while a function is used: it keeps in them what it has found.
+        simple = [repr(value) for value in defaults if type(value) in _SIMPLE]
+        self.parts.append((*where, len(code.co_code), code.co_names, simple))
+
+
+def _is_of_settings(kind: type) -> bool:
+    """Return whether the instances of a class are made to hold values, and no more."""
+    is_namespace = issubclass(kind, types.SimpleNamespace) or kind.__qualname__ == "Namespace"
+    return is_namespace or (hasattr(kind, "__dataclass_fields__") and hasattr(kind, "__dict__"))
+
+
+def _elements(value: Any) -> object:
+    """Return what a small tensor or array has in it; of others nothing."""
     kind = type(value)
-    if kind in _SIMPLE:
-        return repr(value)
-    if kind in _CONTAINERS and len(value) <= _MAX_ITEMS and depth < 3:
-        items = value.items() if kind is dict else value
-        described = [repr(_plain(item, depth + 1)) for item in items]
-        return kind.__name__, sorted(described) if kind in (set, frozenset) else described
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _digest(content: Any) -> str:
-    return hashlib.blake2b(repr(content).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    if kind in tensor_extras.TENSORS and value.device.type == "cpu" and value.layout is torch.strided:
+        storage = _torch.untyped_of(value)
+        if storage.nbytes() <= _MAX_BYTES:
+            place = value.storage_offset(), tuple(value.shape), value.stride()
+            return str(value.dtype), *place, _core.crc32(_torch.bytes_of(storage))
+    is_array = (kind.__module__, kind.__qualname__) == ("numpy", "ndarray")
+    if is_array and not value.dtype.hasobject and value.nbytes <= _MAX_BYTES:
+        return value.dtype.str, value.shape, _core.crc32(value.tobytes())
+    return None

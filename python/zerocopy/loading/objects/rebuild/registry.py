@@ -30,7 +30,7 @@ _TORCH_RAISES = (
     AssertionError,  # for a device that it was built without
 )
 _MAX_ECHO = 200
-_OF_META = ("'Meta' backend", "meta tensor")
+_OF_META = ("Meta' backend", "meta tensor")
 MAX_DIMENSIONS = 64
 MANY = 2**59  # elements: of the widest dtype their bytes no longer fit 64 bits
 

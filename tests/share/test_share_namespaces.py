@@ -1,0 +1,157 @@
+"""What a program has changed in its own modules, which a worker imports anew."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Child
+
+from zerocopy.share.conditions import namespaces
+
+NAME = "zc_own_module"
+TEXT = """
+import argparse, collections, dataclasses, types
+import numpy, torch
+
+number, text, long = 1, "one", 10 ** 5000
+nested = {"model": {"scale": [1.0, {"depth": 2}]}}
+ordered = collections.OrderedDict(bias=0.0)
+default = collections.defaultdict(int)
+queue = collections.deque([1])
+data = bytearray(b"ab")
+names = {"a", "b", ("c", 1), frozenset("de")}
+functions = {"activation": max}
+settings = types.SimpleNamespace(scale=1.0)
+arguments = argparse.Namespace(scale=1.0)
+mean = torch.tensor([0.5, 0.25])
+array = numpy.ones(2)
+table = list(range(5000))
+endless = []
+endless.append(endless)
+
+@dataclasses.dataclass
+class Config:
+    scale: float = 1.0
+
+config = Config()
+
+def function(scale=1.0, *, depth=2, kept=[]):
+    return scale
+
+class Outer:
+    registry = {}
+    class Inner:
+        depth = 1
+        def method(self): ...
+    @property
+    def width(self): return 1
+    @staticmethod
+    def build(): return 1
+"""
+
+Change = Callable[[Any], object]
+CHANGES: dict[str, Change] = {
+    "number": lambda m: setattr(m, "number", 2),
+    "long number": lambda m: setattr(m, "long", m.long + 1),
+    "nested dict": lambda m: m.nested["model"]["scale"][1].update(depth=3),
+    "ordered dict": lambda m: m.ordered.update(bias=5.0),
+    "default dict": lambda m: m.default["new"],
+    "queue": lambda m: m.queue.append(2),
+    "bytes": lambda m: m.data.append(1),
+    "set": lambda m: m.names.add("z"),
+    "function in a dict": lambda m: m.functions.update(activation=len),
+    "namespace": lambda m: setattr(m.settings, "scale", 2.0),
+    "arguments": lambda m: setattr(m.arguments, "scale", 2.0),
+    "dataclass": lambda m: setattr(m.config, "scale", 2.0),
+    "tensor in place": lambda m: m.mean.add_(1),
+    "tensor": lambda m: setattr(m, "mean", torch.zeros(2)),
+    "array": lambda m: m.array.__iadd__(1),
+    "default": lambda m: setattr(m.function, "__defaults__", (2.0,)),
+    "keyword default": lambda m: m.function.__kwdefaults__.update(depth=3),
+    "function": lambda m: setattr(m, "function", lambda: 3),
+    "class dict": lambda m: m.Outer.registry.update(k=1),
+    "nested class": lambda m: setattr(m.Outer.Inner, "depth", 3),
+    "method of a nested class": lambda m: setattr(m.Outer.Inner, "method", lambda self: 3),
+    "property": lambda m: setattr(m.Outer, "width", property(lambda self: 5)),
+    "static method": lambda m: setattr(m.Outer, "build", staticmethod(lambda: 5)),
+}
+#: docs/share.md: not detected, because a function, or a library, changes these while it is used.
+UNNOTICED: dict[str, Change] = {
+    "what a function keeps": lambda m: m.function.__kwdefaults__["kept"].append(1),
+    "new name": lambda m: setattr(m, "cache", {}),
+    "new attribute of a class": lambda m: setattr(m.Outer, "cache", {}),
+    "far in a long list": lambda m: m.table.__setitem__(4000, -1),
+}
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    (tmp_path / f"{NAME}.py").write_text(TEXT)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module(NAME)
+    del sys.modules[NAME]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_change_is_noticed(module: types.ModuleType, change: str) -> None:
+    known = {f"{NAME}:": namespaces.of_module(module)}
+    assert namespaces.changed(known) == ""
+    CHANGES[change](module)
+    assert namespaces.changed(known) == NAME
+
+
+@pytest.mark.parametrize("change", UNNOTICED)
+def test_change_is_not_noticed(module: types.ModuleType, change: str) -> None:
+    known = {f"{NAME}:": namespaces.of_module(module)}
+    UNNOTICED[change](module)
+    assert namespaces.changed(known) == ""
+
+
+def test_processes_agree_about_what_nobody_changed(module: types.ModuleType) -> None:
+    code = (
+        "import importlib, json, sys; from zerocopy.share.conditions import namespaces\n"
+        f"sys.path.insert(0, sys.argv[1]); module = importlib.import_module({NAME!r})\n"
+        "print(json.dumps(namespaces.of_module(module)))"
+    )
+    folder = Path(str(module.__file__)).parent
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, folder],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert json.loads(done.stdout) == namespaces.of_module(module)
+
+
+def test_program_with_changed_settings_gets_its_own_result(child: Child, tmp_path: Path) -> None:
+    (tmp_path / "settings.py").write_text("OPTIONS = {'model': {'scale': 1.0}}")
+    (tmp_path / "models.py").write_text(
+        "import settings, torch\ndef build(): return torch.ones(2) * settings.OPTIONS['model']['scale']"
+    )
+    (tmp_path / "served.cfg").write_text("models::build\n")
+    code = f"""
+        import sys; sys.path.insert(0, {str(tmp_path)!r})
+        import models, settings
+        from zerocopy import share
+        share.patch_all({str(tmp_path / "served.cfg")!r})
+        print(models.build().tolist(), len(share.status()["entries"]))
+        settings.OPTIONS["model"]["scale"] = 3.0
+        print(models.build().tolist(), models.build().tolist())
+        settings.OPTIONS["model"]["scale"] = 1.0
+        print(models.build().tolist(), share.status()["entries"][0]["hits"])
+        share.shutdown()
+    """
+    done = child(code, ZEROCOPY_SOCKET=str(tmp_path / "s"))
+    assert done.stdout.splitlines() == ["[1.0, 1.0] 1", "[3.0, 3.0] [3.0, 3.0]", "[1.0, 1.0] 3"], done.stderr
