@@ -75,7 +75,7 @@ class _OneFile:
 
     def begin(self) -> Reserved:
         # Other processes find it by its name.
-        new = self._block.enter_context(replacing(self._path, has_name=True))
+        new = self._block.enter_context(replacing(self._path, has_name=True, gives_way=False))
         self._block.callback(self._content.close)
         offsets = self._content.begin(new.descriptor)
         return Reserved([str(new.path)], {name: (0, offset) for name, offset in offsets.items()})
@@ -129,7 +129,7 @@ class _Shards:
         written = None
         with interrupts.deferred():  # while files have names that no index names
             try:
-                with replacing(self._layout.index_path) as index, interrupts.deferred():
+                with replacing(self._layout.index_path, gives_way=False) as index, interrupts.deferred():
                     text = shard_plan.index_text(layout, self._names, self._total)
                     sink = FileSink(index.descriptor, os.fspath(self._layout.index_path))
                     sink.write(memoryview(text), lambda _: None)

@@ -31,7 +31,11 @@ def save_for(original: Function) -> Function:
         for earlier in saves_under_way.to(target) if target is not None else ():
             earlier.join()
         if target is None or not os.access(target, os.W_OK, effective_ids=True) or not is_read(target):
-            return original(*args, **kwargs)
+            turn = saves_under_way.Turn()
+            result = original(*args, **kwargs)
+            if target is not None:
+                saves_under_way.note_content(target, turn)
+            return result
         with _replacing(target) as new:
             # For bytes, which releases of torch refuse, each in its own words, there is nothing else to write to.
             file: Any = os.fsencode(new.path) if isinstance(f, bytes) else _file_of(new, target)

@@ -93,13 +93,19 @@ def is_at(path: str | Path, file: os.stat_result | None) -> bool:
 
 @contextlib.contextmanager
 def replacing(
-    target: Path, *, has_name: bool = False, is_new: bool = False, like: Path | None = None
+    target: Path,
+    *,
+    has_name: bool = False,
+    is_new: bool = False,
+    like: Path | None = None,
+    gives_way: bool = True,
 ) -> Iterator[NewFile]:
     """Give a new file, which takes the name, mode, owner and attributes of `target` if all goes well.
 
     Then the file and its name are on the disk when this returns. If anything goes wrong nothing has changed.
     With `has_name` it has a name from the beginning, which libhdf5 wants. With `is_new` it takes no other file's
-    name, and the mode, owner and attributes of `like`. OSError for what cannot be replaced.
+    name, and the mode, owner and attributes of `like`. With `gives_way` a save to `target` that was called after this
+    one keeps the name, if it has it already. OSError for what cannot be replaced.
     """
     with interrupts.deferred():  # while a file or a name is made that nobody would delete
         if is_special(target):
@@ -108,19 +114,24 @@ def replacing(
         target = Path(os.path.realpath(target))
         new = _created_privately(target, like or target, has_name)
         try:
-            with interrupts.allowed():
-                yield new
-                with naming(target):
-                    os.fsync(new.descriptor)
-                for earlier in saves_under_way.to(target):
-                    earlier.join()
-            with naming(target):
-                _take_after_present(new, like or target)
-                if is_new:
-                    _link(new, target)
-                else:
-                    new = _named(new, target)
-                    new.path.replace(target)
+            with saves_under_way.taking_turn(target) as turn:
+                with interrupts.allowed():
+                    yield new
+                    with naming(target):
+                        os.fsync(new.descriptor)
+                    for other in saves_under_way.to(target):
+                        other.join()
+                with naming(target), saves_under_way.one_at_a_time():
+                    if is_new:
+                        _take_after_present(new, like or target)
+                        _link(new, target)
+                    elif not (gives_way and turn.is_superseded):
+                        _take_after_present(new, like or target)
+                        new = _named(new, target)
+                        new.path.replace(target)
+                        saves_under_way.note_content(target, turn)
+                    elif new.name is not None:
+                        new.name.unlink(missing_ok=True)
         except BaseException:
             if new.name is not None:
                 new.name.unlink(missing_ok=True)

@@ -43,7 +43,7 @@ class _Job:
     """
 
     def __init__(self, saving: Saving, target: Path, new: NewFile) -> None:
-        self.saving, self._target = saving, target
+        self.saving, self._target, self._turn = saving, target, saves_under_way.Turn()
         self.new, self.temporary = new, new.name or new_name(target)
         self.keeps = contextlib.ExitStack()  # what the writer reads
         self.keeps.callback(os.close, new.descriptor)
@@ -175,6 +175,8 @@ class _Job:
             if self._process_end is not None:
                 os.close(self._process_end)
                 self._process_end = None
+        if error is None:
+            saves_under_way.note_content(self._target, self._turn)
         self.saving.end(error)
         saves_under_way.remove(self._target, self)
 

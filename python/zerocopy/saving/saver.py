@@ -137,7 +137,7 @@ def save(
 
 
 @contextlib.contextmanager
-def sink_of(f: Any) -> Iterator[Sink]:
+def sink_of(f: Any, *, gives_way: bool = True) -> Iterator[Sink]:
     """Give where to write to: a new file that takes the name at the end, or what cannot be replaced itself."""
     if not isinstance(f, (str, os.PathLike)):
         yield StreamSink(f)
@@ -148,5 +148,5 @@ def sink_of(f: Any) -> Iterator[Sink]:
         with path.open("wb", buffering=0) as file:
             yield StreamSink(file, os.fspath(path))
     else:
-        with replacing(path) as new:
+        with replacing(path, gives_way=gives_way) as new:
             yield FileSink(new.descriptor, os.fspath(path))

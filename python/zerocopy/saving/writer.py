@@ -68,7 +68,7 @@ class Writer:
     def __enter__(self) -> Self:
         if self._records is not None:
             raise RuntimeError("a Writer writes one file, in one with block")
-        sink = self._block.enter_context(sink_of(self._path))
+        sink = self._block.enter_context(sink_of(self._path, gives_way=False))
         self._records = self._block.enter_context(
             CheckpointWriter(sink, self._alignment, checksum=True, regular=False)
         )
