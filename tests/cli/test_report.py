@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,20 @@ def test_report_into_a_pipe_leaves_the_pipe_in_place(save: Saver, tmp_path: Path
     finally:
         os.close(reader)
     assert pipe.is_fifo()
+
+
+def test_report_into_a_pipe_by_a_name_of_the_system(save: Saver, tmp_path: Path) -> None:
+    """Such a name leads to no path of the file system. A reader that has gone is 141, as with "-"."""
+    command = [sys.executable, "-m", "zerocopy", "report", str(save(STATE)), "-o"]
+    plain, named = (
+        subprocess.run([*command, target], capture_output=True, check=True).stdout
+        for target in ("-", "/dev/stdout")
+    )
+    assert named.strip() == plain.strip() and len(named) > 1000
+    read, write = os.pipe()
+    os.close(read)
+    assert subprocess.run([*command, "/dev/stdout"], stdout=write, check=False).returncode == 141
+    os.close(write)
 
 
 def test_report_through_a_link_keeps_the_link(save: Saver, tmp_path: Path) -> None:

@@ -90,6 +90,32 @@ def test_sparse_on_meta(save: Saver, layout: str, by: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.skipif(not hasattr(torch, "jagged"), reason="this release has no jagged tensors")
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_jagged_on_meta(save: Saver, weights_only: bool) -> None:
+    path = save(
+        {
+            "whole": torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)], layout=torch.jagged),
+            "holes": torch.nested.narrow(
+                torch.ones(2, 4), 1, torch.tensor([0, 1]), torch.tensor([2, 3]), torch.jagged
+            ),
+        }
+    )
+    stock, ours = (
+        load(path, map_location="meta", weights_only=weights_only) for load in (torch.load, zerocopy.load)
+    )
+    for name, tensor in stock.items():
+        found = ours[name]
+        assert (type(found), found.device, found.layout, found.dim()) == (
+            type(tensor),
+            tensor.device,
+            tensor.layout,
+            tensor.dim(),
+        )
+        assert found.values().shape == tensor.values().shape and found.offsets().is_meta
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("place", ["meta", {"cpu": "meta"}], ids=str)
 def test_quantized_on_meta(save: Saver, place: Any) -> None:
     """Newer releases of torch have none there. The file is good, so it is the original that says so."""

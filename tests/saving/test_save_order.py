@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +42,7 @@ LATER: Saves = {
 
 
 def left_over(folder: Path) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if name not in ("f.pt", "source.pt"))
+    return sorted(path.name for path in folder.iterdir() if path.name not in ("f.pt", "source.pt"))
 
 
 @pytest.fixture

@@ -218,13 +218,13 @@ def _write(text: str, target: str) -> None:
     if target == "-":
         say([text])
         return
-    path = Path(os.path.realpath(target))
     content = text.encode("utf-8", "backslashreplace")
-    if path.exists() and not path.is_file():
+    if Path(target).exists() and not Path(target).is_file():
         # A device or a pipe takes the page. A file in its place would take its name away from all programs.
-        with path.open("wb") as stream:
+        with Path(target).open("wb") as stream:
             stream.write(content)
         return
+    path = Path(os.path.realpath(target))
     # A page that is written halfway is not left in the place of an older one.
     with (
         naming(path),

@@ -195,7 +195,9 @@ def _shard_files(
         written: list[tuple[Path, os.stat_result]] = []
         try:
             with contextlib.ExitStack() as block:
-                index = block.enter_context(replacing(layout.index_path, gives_way=False))  # first in, last out
+                index = block.enter_context(
+                    replacing(layout.index_path, gives_way=False)
+                )  # first in, last out
                 files = []
                 for number, path in enumerate(paths):
                     like = before[min(number, len(before) - 1)] if before else layout.index_path

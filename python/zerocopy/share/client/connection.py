@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -125,6 +126,8 @@ class Exchange:
             raise ServerError(f"the model server has not answered for {timeout:g} s") from None
         except (FrameError, OSError) as error:
             self.close()
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise ServerError(f"this process cannot ask the model server: {error}") from error
             if not self._may_ask_again:
                 raise ServerError(f"the model server went away: {error}") from error
         # The server may have ended, for example because it was idle, and so may a kept connection. Asked again, once.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import array
 import collections
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -119,9 +120,14 @@ class Inbox:
                 came = array.array("i")
                 came.frombytes(content[: len(content) - len(content) % came.itemsize])
                 self._descriptors.extend(came)
-        if flags & _CUT or len(self._descriptors) > self._most:
+        is_too_many = len(self._descriptors) > self._most
+        if flags & _CUT or is_too_many:
             self.close()
-            raise FrameError("too many descriptors for one message or for this process")
+            if is_too_many:
+                raise FrameError("too many descriptors for one message")
+            raise OSError(
+                errno.EMFILE, os.strerror(errno.EMFILE)
+            )  # the kernel closes what has no number here
         return self.feed(data)
 
     def feed(self, data: bytes) -> bool:

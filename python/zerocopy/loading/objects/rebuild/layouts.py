@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -147,13 +148,15 @@ def rebuild_jagged_tensor(arguments: dict[str, Any]) -> torch.Tensor:
     )
     ragged = arguments.get("_ragged_idx", 1)
     require(type(ragged) is int and 1 <= ragged <= values.dim(), "a jagged tensor's ragged dimension")
-    starts, room = offsets.tolist(), values.shape[ragged - 1]
-    ends = starts[1:] if lengths is None else [a + n for a, n in zip(starts, lengths.tolist(), strict=False)]
-    require(len(starts) == len(ends) + 1, "a jagged tensor's rows")
-    rows = zip(starts, ends, strict=False)
-    require(
-        all(0 <= start <= end <= room for start, end in rows), "a jagged tensor's row outside of its values"
-    )
+    count = offsets.numel() - 1
+    require(count >= 0 and (lengths is None or lengths.numel() == count), "a jagged tensor's rows")
+    if not any(part.is_meta for part in plain):  # where rows have no places that could be checked
+        starts, room = offsets.tolist(), values.shape[ragged - 1]
+        ends = starts[1:] if lengths is None else map(operator.add, starts, lengths.tolist())
+        require(
+            all(0 <= start <= end <= room for start, end in zip(starts, ends, strict=False)),
+            "a jagged tensor's row outside of its values",
+        )
     cache = arguments.get("_metadata_cache") or {}
     require(
         isinstance(cache, dict) and cache.keys() <= {"min_seqlen", "max_seqlen"}, "a jagged tensor's lengths"
