@@ -136,7 +136,7 @@ def limited(server: int, limit: int) -> Iterator[None]:
 def test_a_control_group_whose_memory_ends(server: int) -> None:
     with limited(server, 200 << 20):
         # The kernel may also choose the fork server.
-        with pytest.raises(ServerError, match="killed by signal 9|has gone"):
+        with pytest.raises(ServerError, match=r"killed by signal 9|has gone"):
             share.load(sharing.filled, 400 << 20, 3)
         assert int(share.load(sharing.filled, 1 << 20, 3)[-1]) == 3
         assert sharing.pid_of_server() == server

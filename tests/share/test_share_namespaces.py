@@ -45,6 +45,12 @@ class Config:
 
 config = Config()
 
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    scale: float = 1.0
+
+slotted = Slotted()
+
 def function(scale=1.0, *, depth=2, kept=[]):
     return scale
 
@@ -73,6 +79,7 @@ CHANGES: dict[str, Change] = {
     "namespace": lambda m: setattr(m.settings, "scale", 2.0),
     "arguments": lambda m: setattr(m.arguments, "scale", 2.0),
     "dataclass": lambda m: setattr(m.config, "scale", 2.0),
+    "dataclass with slots": lambda m: setattr(m.slotted, "scale", 2.0),
     "tensor in place": lambda m: m.mean.add_(1),
     "tensor": lambda m: setattr(m, "mean", torch.zeros(2)),
     "array": lambda m: m.array.__iadd__(1),
@@ -88,6 +95,7 @@ CHANGES: dict[str, Change] = {
 #: docs/share.md: not detected, because a function, or a library, changes these while it is used.
 UNNOTICED: dict[str, Change] = {
     "what a function keeps": lambda m: m.function.__kwdefaults__["kept"].append(1),
+    "what an object keeps beside its fields": lambda m: m.config.__dict__.update(cached=1),
     "new name": lambda m: setattr(m, "cache", {}),
     "new attribute of a class": lambda m: setattr(m.Outer, "cache", {}),
     "far in a long list": lambda m: m.table.__setitem__(4000, -1),

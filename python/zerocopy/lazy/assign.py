@@ -89,8 +89,9 @@ def load_model(
     strict : bool
         Whether missing and unexpected keys are an error.
     assign : bool
-        True: the file's tensors become the module's, as in ``zerocopy.assign``. False: they are copied into the
-        module's tensors, as ``load_state_dict`` does; of private memory that takes the module's own and no more.
+        True: the file's tensors become the module's, as in ``zerocopy.assign``. An optimizer has to be made
+        afterwards. False: they are copied into the module's tensors, as ``load_state_dict`` does; of private memory
+        that takes the module's own and no more.
     device : optional
         Where the file's tensors go, in any form of `map_location`. Default: where the file says.
     **load_args

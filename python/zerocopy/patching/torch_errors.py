@@ -169,9 +169,9 @@ def _cut_pickle(f: Any) -> bytes | None:
         for _ in pickletools.genops(file):
             begin = file.tell()
     rest = content[begin:]
-    # An opcode that has read all the rest is the only one in it, so nothing in the minimal file is executed.
-    is_one = file.tell() == len(content)
-    return _archive(b"\x80\x02" + rest) if is_one and len(rest) <= _MAX_SIZE else None
+    # Only an opcode that reads to the end of the pickle is alone in the rest: then the minimal file calls nothing.
+    is_alone = file.tell() == len(content)
+    return _archive(b"\x80\x02" + rest) if is_alone and len(rest) <= _MAX_SIZE else None
 
 
 def _with_damaged_directory(f: Any) -> bytes:

@@ -123,13 +123,15 @@ def replacing(
                         other.join()
                 with naming(target), saves_under_way.one_at_a_time():
                     if is_new:
-                        _take_after_present(new, like or target)
+                        lost = _take_after_present(new, like or target)
                         _link(new, target)
+                        _warn_of(lost, target)
                     elif not (gives_way and turn.is_superseded):
-                        _take_after_present(new, like or target)
+                        lost = _take_after_present(new, like or target)
                         new = _named(new, target)
                         new.path.replace(target)
                         saves_under_way.note_content(target, turn)
+                        _warn_of(lost, target)
                     elif new.name is not None:
                         new.name.unlink(missing_ok=True)
         except BaseException:
@@ -150,7 +152,7 @@ def created_for(target: Path, *, has_name: bool = False) -> NewFile:
     new = _created_privately(target, target, has_name)
     try:
         with naming(target):
-            _take_after_present(new, target)
+            _warn_of(_take_after_present(new, target), target)
     except BaseException:
         if new.name is not None:
             new.name.unlink(missing_ok=True)
@@ -169,11 +171,18 @@ def _created_privately(target: Path, like: Path, has_name: bool) -> NewFile:
         return _created(target, 0o666 if old is None else 0o600, has_name)
 
 
-def _take_after_present(new: NewFile, target: Path) -> None:
-    """Take after the file that is there now: its mode may be another than when the new file was made."""
+def _take_after_present(new: NewFile, target: Path) -> list[str]:
+    """Take after the file that is there now: its mode may be another than when the new file was made.
+
+    Return what this user may not set.
+    """
     old = _status_of(target)
-    if old is not None:
-        _take_after(new.descriptor, target, old)
+    return [] if old is None else _take_after(new.descriptor, target, old)
+
+
+def _warn_of(lost: list[str], target: Path) -> None:
+    if lost:
+        _logger.warning("%s: not kept, as this user may not set it: %s", target, ", ".join(lost))
 
 
 def _status_of(target: Path) -> os.stat_result | None:
@@ -281,8 +290,8 @@ def _delete_unlocked(path: Path) -> None:
         os.close(descriptor)
 
 
-def _take_after(descriptor: int, target: Path, old: os.stat_result) -> None:
-    """Give a private file the owner, the attributes and, at last, the mode of the old one, or less."""
+def _take_after(descriptor: int, target: Path, old: os.stat_result) -> list[str]:
+    """Give a private file the owner, the attributes and, at last, the mode of the old one. Return what it lacks."""
     for owner in ((old.st_uid, -1), (-1, old.st_gid)):
         with contextlib.suppress(PermissionError):
             os.fchown(descriptor, *owner)
@@ -313,8 +322,7 @@ def _take_after(descriptor: int, target: Path, old: os.stat_result) -> None:
                 mode &= stat.S_IRWXU
                 lost.append("the access control list")
     os.fchmod(descriptor, mode)
-    if lost:
-        _logger.warning("%s: not kept, as this user may not set it: %s", target, ", ".join(lost))
+    return lost
 
 
 def _attributes(path: Path) -> dict[str, bytes]:

@@ -93,7 +93,7 @@ def taking_turn(target: Path) -> Iterator[Turn]:
 
 
 def one_at_a_time() -> contextlib.AbstractContextManager[object]:
-    """Return a block in which a call looks whether it is superseded, gives the file its content, and notes that."""
+    """Return the lock under which a call checks that it is not superseded, renames its file, and notes that."""
     return _naming.held()
 
 

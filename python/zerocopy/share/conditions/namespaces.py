@@ -194,8 +194,8 @@ class _Description:
             self.parts.append((value.__module__, value.__qualname__))
         elif isinstance(value, types.ModuleType):
             self.parts.append(value.__name__)
-        elif _is_of_settings(kind):
-            self._add_items(vars(value), depth + 1)
+        elif (settings := _settings_of(value)) is not None:
+            self._add_items(settings, depth + 1)
         else:
             self.parts.append(_elements(value))
 
@@ -219,15 +219,20 @@ class _Description:
         code = function.__code__
         where = function.__module__, function.__qualname__, code.co_firstlineno
         defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
-        # Others than these change while a function is used: it keeps in them what it has found.
+        # A function may use a list or a dict among its defaults as a cache.
         simple = [repr(value) for value in defaults if type(value) in _SIMPLE]
         self.parts.append((*where, len(code.co_code), code.co_names, simple))
 
 
-def _is_of_settings(kind: type) -> bool:
-    """Return whether the instances of a class are made to hold values, and no more."""
-    is_namespace = issubclass(kind, types.SimpleNamespace) or kind.__qualname__ == "Namespace"
-    return is_namespace or (hasattr(kind, "__dataclass_fields__") and hasattr(kind, "__dict__"))
+def _settings_of(value: Any) -> dict[str, Any] | None:
+    """Return what a namespace or a dataclass holds; None of other objects, which change while they are used."""
+    if isinstance(value, types.SimpleNamespace) or type(value).__qualname__ == "Namespace":
+        return getattr(value, "__dict__", None)
+    names = getattr(type(value), "__dataclass_fields__", None)
+    held = getattr(value, "__dict__", None)
+    if names is None or held is None:
+        return None if names is None else {name: getattr(value, name, None) for name in names}
+    return {name: held[name] for name in names if name in held}
 
 
 def _elements(value: Any) -> object:

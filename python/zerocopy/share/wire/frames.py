@@ -125,9 +125,8 @@ class Inbox:
             self.close()
             if is_too_many:
                 raise FrameError("too many descriptors for one message")
-            raise OSError(
-                errno.EMFILE, os.strerror(errno.EMFILE)
-            )  # the kernel closes what has no number here
+            # The kernel has closed those for which this process has no number left.
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return self.feed(data)
 
     def feed(self, data: bytes) -> bool:
