@@ -515,7 +515,7 @@ def test_any_bytes(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*ZEROCOPY, "scan", *map(str, arguments)], capture_output=True, text=True, timeout=60, **options
+        [*ZEROCOPY, "scan", *map(str, arguments)], capture_output=True, text=True, timeout=180, **options
     )
 
 
@@ -571,7 +571,7 @@ def test_interrupt_and_broken_pipe(tmp_path: Path) -> None:
     with subprocess.Popen(command, **pipes, preexec_fn=interruptible) as child:
         child.stdout.readline()
         child.send_signal(signal.SIGINT)
-        _, complaint = child.communicate(timeout=60)
+        _, complaint = child.communicate(timeout=180)
     assert (child.returncode, complaint) == (130, "")
     with subprocess.Popen(command, **pipes) as child:
         child.stdout.readline()

@@ -514,7 +514,7 @@ def test_memory_of_a_comparison(save: Saver, child) -> None:
 
 def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*ZEROCOPY, "verify", *map(str, arguments)], capture_output=True, text=True, timeout=60, **options
+        [*ZEROCOPY, "verify", *map(str, arguments)], capture_output=True, text=True, timeout=180, **options
     )
 
 

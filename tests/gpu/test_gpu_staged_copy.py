@@ -177,5 +177,5 @@ BROKEN = """
 
 
 def test_an_error_of_the_device_in_the_middle(save: Saver, child: Child) -> None:
-    done = child(BROKEN, save(large_state()), timeout=120)
+    done = child(BROKEN, save(large_state()), timeout=300)
     assert done.stdout.split() == ["True"] and done.returncode == 0, done.stderr

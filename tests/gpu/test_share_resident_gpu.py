@@ -66,7 +66,7 @@ tensor[5] = 200
 torch.cuda.synchronize()
 print(before - torch.cuda.mem_get_info()[0] < len(tensor) // 4)
 """
-    out, complaints = sharing.client(code, size).communicate(timeout=120)
+    out, complaints = sharing.client(code, size).communicate(timeout=300)
     assert (out, int(mine[5])) == ("True\n", 200), complaints
     pid = holder()["pid"]
     share.unload("*")

@@ -41,7 +41,7 @@ def start_often(place: Place, count: int) -> None:
             time.sleep(0.3)  # the last connections are closed after their programs have ended
             [server] = [found for found in place.servers() if found["starts"] or number == 0]
             print(f"{number} starts: {state(server)}", flush=True)
-        done = place.run(WARM, PROGRAM) if number % 100 == 0 else started(place).communicate(timeout=60)[0]
+        done = place.run(WARM, PROGRAM) if number % 100 == 0 else started(place).communicate(timeout=180)[0]
         text = done if isinstance(done, str) else done.stdout
         assert text.endswith(" 2.0\n"), text
 
@@ -72,7 +72,7 @@ def kill_parts(place: Place, count: int) -> None:
             os.kill(pids[victim][0], signal.SIGKILL)
         except (LookupError, ProcessLookupError):
             victim = "nobody"
-        output, errors = client.communicate(timeout=60)
+        output, errors = client.communicate(timeout=180)
         ended_well = client.returncode == 0 and output.endswith(" 2.0\n")
         expected = client.returncode == -signal.SIGKILL or ended_well
         assert expected, (victim, client.returncode, output, errors)

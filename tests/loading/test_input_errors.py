@@ -123,7 +123,7 @@ def test_fifo_is_refused_at_once(tmp_path: Path, forked: Child, call: str) -> No
         except OSError as error:
             print(error.filename)
     """
-    assert forked(code, fifo, timeout=30).stdout.strip() == str(fifo)
+    assert forked(code, fifo, timeout=180).stdout.strip() == str(fifo)
 
 
 @pytest.mark.parametrize("load", [zerocopy.load, lambda f: zerocopy.load_model(torch.nn.Linear(1, 1), f)])

@@ -85,7 +85,7 @@ CASES += [(ending, "trusting") for ending in ("module-globals", "in-a-cycle", "d
 @pytest.mark.parametrize(("ending", "trust"), CASES)
 def test_exit_with_tensors_alive(save: Saver, forked_whole: Child, ending: str, trust: str) -> None:
     path = save({"weight": torch.arange(1000.0), "parameter": torch.nn.Parameter(torch.ones(2))})
-    done = forked_whole(BEGIN + ENDINGS[ending], path, trust, timeout=30)
+    done = forked_whole(BEGIN + ENDINGS[ending], path, trust, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout in ("", "499500.0\n")
 
@@ -108,6 +108,6 @@ def test_saved_for_the_first_time_by_atexit(save: Saver, child: Child, call: str
 
 def test_exit_code_is_the_programs_own(save: Saver, child: Child) -> None:
     path = save({"weight": torch.arange(1000.0)})
-    assert child(BEGIN + "sys.exit(7)", path, "safe", timeout=30).returncode == 7
-    failed = child(BEGIN + "raise ValueError('mine')", path, "safe", timeout=30)
+    assert child(BEGIN + "sys.exit(7)", path, "safe", timeout=180).returncode == 7
+    failed = child(BEGIN + "raise ValueError('mine')", path, "safe", timeout=180)
     assert failed.returncode == 1 and failed.stderr.strip().endswith("ValueError: mine")

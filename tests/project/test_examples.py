@@ -22,7 +22,7 @@ def printed(name: str, *arguments: str) -> str:
         [sys.executable, EXAMPLES / name, *arguments],
         capture_output=True,
         text=True,
-        timeout=120 * (5 if SANITIZED else 1),
+        timeout=300 * (5 if SANITIZED else 1),
         # An arena is 64 MiB of address space, which a thread may take after that is limited.
         env={**os.environ, "MALLOC_ARENA_MAX": "1"},
     )

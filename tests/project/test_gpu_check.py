@@ -20,7 +20,7 @@ def check(*arguments: str, **environment: str) -> tuple[int, str]:
         [SCRIPT, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, **environment},
     )
     return done.returncode, done.stdout + done.stderr

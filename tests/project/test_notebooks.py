@@ -44,7 +44,7 @@ def test_cells_run_and_show_what_the_page_says(forked: Child, tmp_path: Path, na
     if name == "gds" and not hasattr(torch.Tensor, "untyped_storage"):
         pytest.skip("Tensor.untyped_storage came with PyTorch 2.0")
     tmp_path.chmod(0o700)
-    done = forked(RUN, NOTEBOOKS, name, tmp_path, timeout=120)
+    done = forked(RUN, NOTEBOOKS, name, tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     committed = (NOTEBOOKS / f"{name}.md").read_text()
     for page in (done.stdout, committed):

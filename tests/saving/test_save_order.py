@@ -59,11 +59,11 @@ def test_last_call_wins_in_another_thread(path: Path, first: str, later: str) ->
 
     def progress(*_: int) -> None:
         is_under_way.set()
-        may_go_on.wait(60)
+        may_go_on.wait(180)
 
     thread = threading.Thread(target=FIRST[first], args=(path, progress))
     thread.start()
-    assert is_under_way.wait(60)
+    assert is_under_way.wait(180)
     LATER[later](LAST, path)
     may_go_on.set()
     thread.join()

@@ -116,7 +116,7 @@ def test_write_to_a_result_is_private() -> None:
         "import sharing, sys, torch\nfrom zerocopy import share\nfrom test_share import _itself, BASE\n"
         "found = share.load(_itself, BASE)\nassert torch.equal(found, BASE)\nfound.zero_()"
     )
-    assert other.wait(60) == 0, other.communicate()[1]
+    assert other.wait(180) == 0, other.communicate()[1]
     assert torch.equal(first, BASE + 1) and torch.equal(second, BASE)
 
 
@@ -252,7 +252,7 @@ def test_functions_by_value() -> None:
         "def build(n): return Net(n)\n"
         "assert type(share.load(build, 3)) is Net and share.load(Net, 4).n == 4"
     )
-    assert program.wait(60) == 0, program.communicate()[1]
+    assert program.wait(180) == 0, program.communicate()[1]
 
 
 def test_without_dill_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +301,7 @@ def test_modules_of_one_name_are_two(tmp_path: Path) -> None:
             "print(share.load(functools.partial(module_of_two.told, 3)))",
             tmp_path / name,
         )
-        assert program.communicate(timeout=60)[0] == f"{name}\n"
+        assert program.communicate(timeout=180)[0] == f"{name}\n"
 
 
 def test_the_loader_gets_the_safetensors_of_the_clients_path(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_the_loader_gets_the_safetensors_of_the_clients_path(tmp_path: Path) -> 
         "print(share.load(loader_of_that.load, 'x'))",
         tmp_path,
     )
-    assert program.communicate(timeout=60)[0] == f"{package}/torch.py loads x\n"
+    assert program.communicate(timeout=180)[0] == f"{package}/torch.py loads x\n"
 
 
 def test_buffers_of_objects_that_need_dill_are_shared() -> None:

@@ -389,11 +389,11 @@ def test_a_lock_that_is_held_at_fork_does_not_stop_the_child(tmp_path: Path) -> 
     def hold() -> None:
         with lock.held():
             is_held.set()
-            ends.wait(60)
+            ends.wait(180)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    is_held.wait(60)
+    is_held.wait(180)
     pid = os.fork()
     if pid == 0:
         with lock.held(), lock.held():

@@ -87,7 +87,7 @@ def test_namespaces(server: int, apart: str) -> None:
         or subprocess.run([*command[:-3], "true"], capture_output=True).returncode
     ):
         pytest.skip("no such namespace can be had here")
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=90)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180)
     assert (done.returncode, done.stdout) == (0, "8\n"), done.stderr
     assert sharing.pid_of_server() == server
     assert [entry["hits"] for entry in share.status()["entries"] if entry["memory"] >= 20_000] == [0]

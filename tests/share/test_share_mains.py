@@ -139,7 +139,7 @@ def test_functions_and_classes_of_main_are_shared(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert ended.returncode == 0, ended.stderr
     assert sharing.calls_in(tmp_path / "log") == 1
@@ -203,7 +203,7 @@ def test_files_with_classes_of_the_program(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert ended.returncode == 0, ended.stderr
 

@@ -142,7 +142,7 @@ assert int(tensor.sum()) == 50_000
 tensor[3] = 200
 """
     done = sharing.client(code)
-    assert done.communicate(timeout=60)[1] == "" and mine[3] == 200
+    assert done.communicate(timeout=180)[1] == "" and mine[3] == 200
     (there,) = residents()
     assert main(["ps"]) == 0
     said = capsys.readouterr().out

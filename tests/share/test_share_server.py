@@ -78,7 +78,7 @@ TWENTY = """
 
 def test_twenty_that_start_at_once_have_one_server(own: Path) -> None:
     program = sharing.client(textwrap.dedent(TWENTY))
-    out, err = program.communicate(timeout=90)
+    out, err = program.communicate(timeout=180)
     assert out.split() == [str(sharing.pid_of_server())] * 20 and program.returncode == 0, err
 
 
@@ -746,7 +746,7 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
             "try: share.load(int, '5')\nexcept share.ServerError as error: print(error)",
             tmp_path / "gone",
         )
-        assert program.communicate(timeout=60)[0] == "the current folder has been removed\n"
+        assert program.communicate(timeout=180)[0] == "the current folder has been removed\n"
 
 
 def test_one_function_in_many_folders_at_once(tmp_path: Path) -> None:
@@ -775,7 +775,7 @@ def test_a_program_that_ignores_its_children(tmp_path: Path) -> None:
             "from zerocopy import share\n"
             "try: share.load(sharing.kill_own_process)\nexcept share.ServerError as error: print(error)",
         )
-        assert "killed by signal 9" in program.communicate(timeout=60)[0]
+        assert "killed by signal 9" in program.communicate(timeout=180)[0]
         os.kill(sharing.pid_of_server(), signal.SIGTERM)
         sharing.wait_until(lambda: share.status() is None)
 

@@ -74,5 +74,5 @@ def build(folder: Path) -> FakeCufile:
     path = folder / "libfake_cufile.so"
     source = ROOT / "tests" / "gds" / "fake_cufile.cpp"
     command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-I", ROOT / "csrc", source, "-o", path]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=300)
     return FakeCufile(path)

@@ -130,4 +130,4 @@ class ForkServer:
 
     def close(self) -> None:
         """End the process."""
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=180)

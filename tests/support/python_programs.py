@@ -15,7 +15,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def process(
-    command: list[str], *arguments: object, cwd: Path, timeout: float = 60, **environment: str
+    command: list[str], *arguments: object, cwd: Path, timeout: float = 180, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*command, *map(str, arguments)],

@@ -91,7 +91,7 @@ class Ranks:
         folder = self._folder / f"run-{self._runs}"
         folder.mkdir()
         code = PRELUDE + textwrap.dedent(program) + LAUNCH
-        done = self._fork_server.run(code, folder, ranks, timeout, *map(json.dumps, arguments), timeout=120)
+        done = self._fork_server.run(code, folder, ranks, timeout, *map(json.dumps, arguments), timeout=300)
         assert done.returncode == 0, done.stderr
         for rank, status in enumerate(json.loads(done.stdout.splitlines()[-1])):
             assert (status != 0) == (rank in killed), done.stderr

@@ -111,7 +111,7 @@ class Place:
                 capture_output=True,
                 text=True,
                 errors="surrogateescape",
-                timeout=120,
+                timeout=300,
                 env={**self.environment, **variables},
             )
 
