@@ -253,7 +253,7 @@ def maps_of(path: Path) -> list[str]:
 
 
 def lies_in_mapping(address: int, path: Path) -> bool:
-    """Whether an address lies in a mapping of a file."""
+    """Return whether an address lies in a mapping of a file."""
     ranges = ([int(part, 16) for part in line.split()[0].split("-")] for line in maps_of(path))
     return any(start <= address < end for start, end in ranges)
 

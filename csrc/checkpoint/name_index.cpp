@@ -29,7 +29,7 @@ std::string spelled(double number) {
   return {digits.begin(), end};
 }
 
-// Whether Python's repr() puts the text between quotes as it is.
+// Returns whether Python's repr() puts the text between quotes as it is.
 bool is_plain(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= ' ' && c < 0x7f && c != '\'' && c != '\\'; });
 }

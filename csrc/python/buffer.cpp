@@ -29,7 +29,7 @@ class PythonBuffer final : public Owner {
   Py_buffer view_{};
 };
 
-// Whether a format of the struct module has Python objects among its items. Between colons are names.
+// Returns whether a format of the struct module has Python objects among its items. Between colons are names.
 bool has_objects(std::string_view format) {
   bool is_name = false;
   return std::ranges::any_of(format, [&is_name](char code) {

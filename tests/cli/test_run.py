@@ -39,7 +39,7 @@ if __file__ != "<stdin>":
     print(__loader__.get_source(__spec__.name if __spec__ else __name__)[:9])
 '''
 
-# Whether loads of the program, and of a process that it starts, come from a mapping of the file.
+# Prints whether loads of the program, and of a process that it starts, come from a mapping of the file.
 LOAD = """
 import multiprocessing, sys
 from torch import load

@@ -481,7 +481,7 @@ def named(reasons: tuple[Reason, ...], says: str) -> str:
 
 
 def is_unneeded(bench: Bench, program: Program) -> bool:
-    """Whether zerocopy refuses the program too once its result holds all that was left on the stack."""
+    """Return whether zerocopy refuses the program too once its result holds all that was left on the stack."""
     try:
         end = next(at for opcode, _, at in pickletools.genops(program.pickle) if opcode.name == "STOP")
     except (ValueError, StopIteration):
@@ -615,7 +615,7 @@ def measured(bench: Bench, peer: str, reason: Reason, path: Path) -> list[str]:
 
 
 def differ(one: Answer, other: Answer) -> bool:
-    """Whether two answers differ in more than the class of an error."""
+    """Return whether two answers differ in more than the class of an error."""
     return one[0] == "differs" or (one[0] == "value") != (other[0] == "value")
 
 

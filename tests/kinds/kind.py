@@ -55,7 +55,7 @@ class Kind:
         return self.name.replace(" ", "-")
 
     def is_there(self) -> bool:
-        """Whether the running release has what the object needs."""
+        """Return whether the running release has what the object needs."""
         return all(map(has, self.needs.split()))
 
 
@@ -68,7 +68,7 @@ class Group:
 
 
 def has(path: str) -> bool:
-    """Whether ``package.module.name`` is there, in a package that can be imported."""
+    """Return whether ``package.module.name`` is there, in a package that can be imported."""
     try:
         pkgutil.resolve_name(path)
     except (ImportError, AttributeError):

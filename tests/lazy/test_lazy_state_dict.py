@@ -366,7 +366,7 @@ def small() -> torch.nn.Module:
 
 
 def takes(cls: Any, options: Options) -> bool:
-    """Whether an optimizer of this release has the options, for tensors on the CPU."""
+    """Return whether an optimizer of this release has the options, for tensors on the CPU."""
     if not options.keys() <= inspect.signature(cls).parameters.keys():
         return False
     return outcome(lambda: optimized(seeded(small), cls, options))[0] == "value"

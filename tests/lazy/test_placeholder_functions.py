@@ -276,7 +276,7 @@ def apply(function: Callable[..., Any], make: Arguments, t: torch.Tensor) -> Any
 
 
 def succeeds(function: Callable[..., Any], subject: str, make: Arguments) -> bool:
-    """Whether a function takes the arguments that are made of a plain tensor."""
+    """Return whether a function takes the arguments that are made of a plain tensor."""
     return answer(lambda: apply(function, make, SUBJECTS[subject].clone()))[0] == "value"
 
 

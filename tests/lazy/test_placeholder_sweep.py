@@ -277,7 +277,7 @@ def plain(subject: str) -> torch.Tensor:
 
 
 def uses_other(make: Arguments) -> bool:
-    """Whether arguments are made of another tensor."""
+    """Return whether arguments are made of another tensor."""
     return any(instruction.argval == "o" for instruction in dis.get_instructions(make))
 
 
@@ -292,7 +292,7 @@ def tried(name: str, subject: str, make: Arguments) -> bool:
 
 
 def needs_arguments(name: str, subject: str) -> bool:
-    """Whether a call without arguments fails."""
+    """Return whether a call without arguments fails."""
     return answer(lambda: use(name, plain(subject), nothing, None))[0] == "error"
 
 

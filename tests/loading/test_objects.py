@@ -129,7 +129,7 @@ def names_in(path: Path) -> set[tuple[str, str]]:
 
 
 def may_be_loaded(kind: Kind, path: Path) -> bool:
-    """Whether all that a file names is native, on torch's list, or allowed by the entry."""
+    """Return whether all that a file names is native, on torch's list, or allowed by the entry."""
     torchs = torch._weights_only_unpickler._get_allowed_globals()
     given = {(entry.__module__, entry.__qualname__) for entry in (kind.allow() if kind.allow else [])}
     return all(
@@ -164,7 +164,7 @@ def measured(kind: Kind, path: Path, weights_only: bool) -> str:
 
 
 def names_exceptions(path: Path) -> bool:
-    """Whether a file names exceptions that torch 2.14 and later register, to send them between ranks."""
+    """Return whether a file names exceptions that torch 2.14 and later register, to send them between ranks."""
     registered = getattr(torch.serialization, "get_safe_globals", list)()
     exceptions = {
         (each.__module__, each.__qualname__)

@@ -39,7 +39,7 @@ def untouched() -> bool:
 
 
 def is_served(path: Path) -> bool:
-    """Whether torch.load maps."""
+    """Return whether torch.load maps."""
     return maps(torch.load, path)
 
 

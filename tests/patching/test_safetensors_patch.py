@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def is_served(path: Path) -> bool:
-    """Whether zerocopy loads: nobody else says of a tensor that it lies in a window of the file, copied on write."""
+    """Return whether zerocopy loads a file: its tensors lie in a window of the file, copied on write."""
     tensor = package.load_file(path)["b"]
     return zerocopy_serves(path) and torch.equal(tensor, STATE["b"])
 

@@ -22,7 +22,7 @@ sys.path.insert(0, notebooks)
 import run
 print(run.page(pathlib.Path(notebooks, f"{name}.py")))
 """
-# What a notebook says of its own results. The rest of its output has times and sizes.
+# The lines that a notebook prints about its own results. The rest of its output has times and sizes.
 CLAIMS = {
     "gds": ["'0': 0, '1': 0", "the same values: True", "also by torch.load: True", "require"],
     "hdf5": ["{0}", "all mapped", "the same values: True", "<table>"],

@@ -1,4 +1,4 @@
-"""What a program has changed in its own modules, which a worker imports anew."""
+"""Changes of a program in its own modules, which a worker imports anew."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def serves(place: Path) -> bool:
-    """Whether the server answers another client, soon."""
+    """Return whether the server answers another client, soon."""
     with sharing.connected(place) as connection:
         connection.settimeout(10)
         return sharing.asked(connection, "status", entries=False)["state"] == "status"

@@ -1,4 +1,4 @@
-"""What a loader of the model server does before its call comes: it succeeds, and changes nothing that the call sees."""
+"""The warm-up of a loader of the model server: it succeeds, and changes nothing that a call sees."""
 
 from __future__ import annotations
 

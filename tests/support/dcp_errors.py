@@ -1,4 +1,4 @@
-"""Whether ``torch.distributed.checkpoint`` can tell other ranks why a load or a save has failed."""
+"""Return whether ``torch.distributed.checkpoint`` can tell other ranks why a load or a save has failed."""
 
 from __future__ import annotations
 

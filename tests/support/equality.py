@@ -51,7 +51,7 @@ _ATOMS = (int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, 
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the attributes of an object are all there is to it."""
+    """Return whether the attributes of an object are all there is to it."""
     return hasattr(value, "__dict__") and type(value).__reduce__ is object.__reduce__
 
 
@@ -67,7 +67,7 @@ def _pickled(value: Any) -> Any:
 
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a shape and no memory of its own."""
+    """Return whether a tensor has a shape and no memory of its own."""
     return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 

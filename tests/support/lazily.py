@@ -21,12 +21,12 @@ CLASSES = re.compile(r"\b(NotYetLoadedTensor|Parameter)\b")
 
 
 def is_placeholder(value: Any) -> bool:
-    """Whether a value is a placeholder by its very type."""
+    """Return whether a value is a placeholder by its very type."""
     return type(value) is NotYetLoadedTensor
 
 
 def is_dense(value: Any) -> bool:
-    """Whether a value is a tensor or parameter of torch's own with numbers in memory."""
+    """Return whether a value is a tensor or parameter of torch's own with numbers in memory."""
     return (
         type(value) in (torch.Tensor, torch.nn.Parameter)
         and value.layout is torch.strided

@@ -89,5 +89,5 @@ def order() -> list[str]:
 
 
 def is_well_formed(name: str) -> bool:
-    """Whether a name can be a cell of the table."""
+    """Return whether a name can be a cell of the table."""
     return re.fullmatch(r"[^|\n]+", name) is not None and name == name.strip()

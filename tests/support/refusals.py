@@ -13,5 +13,5 @@ MAX_MESSAGE_LENGTH = 10_000
 
 
 def is_of_a_location(error: RuntimeError) -> bool:
-    """Whether it is torch's about a device: where a storage goes is judged by torch, in its words."""
+    """Return whether it is torch's about a device: where a storage goes is judged by torch, in its words."""
     return any(said in str(error) for said in ("deserialize", "restore data location", "device"))

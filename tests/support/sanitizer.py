@@ -1,4 +1,4 @@
-"""Whether these tests run under a sanitizer: what scripts/sanitized tells them."""
+"""Return whether these tests run under a sanitizer: what scripts/sanitized tells them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 
 def _survives(tensor: torch.Tensor) -> bool:
-    """Whether stock torch of this release writes and reads a tensor."""
+    """Return whether stock torch of this release writes and reads a tensor."""
     return outcome(lambda: stock_load(io.BytesIO(saved_bytes(tensor))))[0] == "value"
 
 
@@ -27,7 +27,7 @@ def _all_dtypes() -> list[torch.dtype]:
 
 
 def keeps_conj() -> bool:
-    """Whether torch.save of this release writes that a tensor is a conjugate view."""
+    """Return whether torch.save of this release writes that a tensor is a conjugate view."""
     view = torch.ones(2, dtype=torch.complex64).conj()
     return torch.load(io.BytesIO(saved_bytes(view))).is_conj()
 

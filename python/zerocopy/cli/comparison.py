@@ -1,4 +1,4 @@
-"""Whether ``zerocopy.load`` and stock ``torch.load`` make the same of a file, bit for bit.
+"""Return whether ``zerocopy.load`` and stock ``torch.load`` make the same of a file, bit for bit.
 
 zerocopy's object lies in its mapping of the file. torch reads every storage into memory of its own; as soon as it
 has one, and the bytes are those of the file, it is handed those instead (torch calls ``map_location`` for each

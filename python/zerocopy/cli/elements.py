@@ -31,14 +31,14 @@ FORMATS = {
 
 
 class Place(NamedTuple):
-    """Where the elements of a tensor lie in row-major order."""
+    """The positions of a tensor's elements in row-major order."""
 
     descriptor: int
     offset: int
 
 
 class Tolerance(NamedTuple):
-    """How far apart values may be: ``|a - b| <= atol + rtol * |b|``. Without a tolerance, bits are compared."""
+    """The largest difference of values: ``|a - b| <= atol + rtol * |b|``. Without a tolerance, bits are compared."""
 
     rtol: float
     atol: float
@@ -58,7 +58,7 @@ class Tolerance(NamedTuple):
 
 
 class ValueDifference(NamedTuple):
-    """How the elements of two tensors differ."""
+    """The differences of the elements of two tensors."""
 
     unequal: int  # elements that differ
     total: int

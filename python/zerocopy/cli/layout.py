@@ -1,4 +1,4 @@
-"""Where things are in a file: its container, the records of a zip archive, the datasets of an HDF5 file."""
+"""Finds the parts of a file: its container, the records of a zip archive, the datasets of an HDF5 file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Record(NamedTuple):
 
     @property
     def place(self) -> int | None:
-        """Where its content begins in the file; None where it does not lie there as it is."""
+        """The offset of its content in the file; None for a content that is compressed or in pieces."""
         return None if self.deflated or self.foreign is not None else self.offset
 
     def pieces(self, file: OpenFile) -> Iterator[bytes]:
@@ -104,7 +104,7 @@ def container_of(file: OpenFile) -> str:
 
 
 def _occurs(file: OpenFile, is_there: Callable[[bytes], bool]) -> bool:
-    """Whether something short is anywhere in a file."""
+    """Return whether something short is anywhere in a file."""
     before = b""
     for piece in file.pieces(0, file.size):
         if is_there(before + piece):

@@ -40,7 +40,7 @@ def printable(text: str, longest: int = _MAX_LENGTH) -> str:
 
 
 def is_terminal() -> bool:
-    """Whether standard output is a terminal."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 

@@ -71,7 +71,7 @@ class Pickle(NamedTuple):
 
     @property
     def after_stop(self) -> int:
-        """How many bytes of what holds the pickle come behind it."""
+        """The number of bytes that follow the pickle in its record or file."""
         return self.size - self.end if self.stopped else 0
 
 

@@ -110,7 +110,7 @@ class Policy(NamedTuple):
     allowed: frozenset[str]
 
     def allows(self, name: Name) -> bool:
-        """Whether a file may name a global that zerocopy does not build itself."""
+        """Return whether a file may name a global that zerocopy does not build itself."""
         pair = modern(name)
         # The lists hold joined paths; a dot in the name would let another pair join to the same.
         return (
@@ -122,13 +122,13 @@ class Policy(NamedTuple):
 
 
 def may_be_called(name: Name) -> bool:
-    """Whether a file may call a global that it may name."""
+    """Return whether a file may call a global that it may name."""
     pair = modern(name)
     return pair is not None and ".".join(pair) in FUNCTIONS
 
 
 def may_be_set(target: Name, attribute: bytes) -> bool:
-    """Whether a file may give an object of a class an attribute. The class is one that the file may name."""
+    """Return whether a file may give an object of a class an attribute. The class is one that the file may name."""
     name = attribute.decode("utf-8", "surrogatepass")
     if target == (b"collections", b"OrderedDict"):  # state_dict's _metadata: nearly every file has it
         return not name.startswith("__") and not hasattr(OrderedDict, name)
@@ -150,7 +150,7 @@ def may_be_set(target: Name, attribute: bytes) -> bool:
 
 
 def runs_code(name: Name) -> bool:
-    """Whether a global is known to run code or commands, or to lead to what does."""
+    """Return whether a global is known to run code or commands, or to lead to what does."""
     pair = modern(name)
     if pair is None:
         return False

@@ -65,7 +65,7 @@ class FlatPickle(PickleWithStorages):
 
     @staticmethod
     def can_write(sources: Sources) -> bool:
-        """Whether all sources are of that kind."""
+        """Return whether all sources are of that kind."""
         tensors = set(sources.tensors.values())  # one may have a hundred thousand names
         return not sources.others and all(tensor.layer.container == "safetensors" for tensor in tensors)
 
@@ -80,7 +80,7 @@ class FlatPickle(PickleWithStorages):
 
 
 class _Memo:
-    """What a pickle says once, and afterwards by a number."""
+    """Objects that a pickle has once, and afterwards by their memo numbers."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -103,7 +103,7 @@ class _Memo:
 
 
 class _Template:
-    """How this release of torch pickles a dense tensor of a dtype: what is the same for all is taken from one."""
+    """The opcodes by which this release of torch pickles dense tensors of one dtype, taken from one such tensor."""
 
     def __init__(self, dtype: torch.dtype, memo: _Memo) -> None:
         rebuild, (storage, _, _, _, *rest) = torch.empty(1, dtype=dtype, device="cpu").__reduce_ex__(PROTOCOL)

@@ -30,7 +30,7 @@ class Record(Protocol):
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """The number of bytes of the record."""
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """Yield its bytes, a few megabytes at once."""

@@ -93,7 +93,7 @@ class SourceTensor:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether its bytes are used where they lie in the file: they are a CPU tensor's, and as memory has them."""
+        """Return whether its bytes are used from the file: a CPU tensor's, stored as memory has them."""
         entry = self.layer.entry(self._name)
         return entry.is_mapped and device_of(entry.location) == _CPU
 

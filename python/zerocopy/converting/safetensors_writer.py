@@ -99,7 +99,7 @@ def _write_tensor(sink: Sink, tensor: Described, sources: Sources, written: Writ
 
 
 def _is_as_stored(tensor: torch.Tensor) -> bool:
-    """Whether the elements are the bytes of the storage, one behind the other."""
+    """Return whether the elements are the bytes of the storage, one behind the other."""
     return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
@@ -171,7 +171,7 @@ def why_not_a_name(name: str) -> str:
 
 
 def is_text(value: str) -> bool:
-    """Whether a header, which is UTF-8, can hold a string."""
+    """Return whether a header, which is UTF-8, can hold a string."""
     try:
         value.encode()
     except UnicodeEncodeError:  # half of a surrogate pair

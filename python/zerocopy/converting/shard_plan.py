@@ -1,4 +1,4 @@
-"""How tensors are spread over shards, and what the index says."""
+"""Spreads tensors over shards, and makes the index."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]I?|)B", re.IGNORECASE)
 
 
 class Layout(NamedTuple):
-    """Where shards go: a folder, and what their names begin and end with.
+    """The folder of shards, and the beginning and end of their names.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Layout(NamedTuple):
 
     @property
     def index_path(self) -> Path:
-        """Where the index goes."""
+        """The path of the index."""
         return self.folder / f"{self.stem}{self.suffix}{_ENDING}"
 
     def shard(self, number: int, count: int) -> Path:

@@ -79,7 +79,7 @@ def overlapping(sources: Sources, names: Iterable[str]) -> list[str]:
 
 
 def _may_meet(one: _Span, other: _Span) -> bool:
-    """Whether some byte may be of both, whose spans overlap; exact for parts of one tensor, as chunk() makes them.
+    """Return whether two tensors, whose spans overlap, may share a byte; exact for parts of one tensor, as of chunk().
 
     Those have the same strides. An element of both is where, in each dimension, so many steps more in the one than in
     the other come together to what lies between their first elements.
@@ -116,7 +116,7 @@ def _reach(info: TensorInfo) -> int:
 
 
 def _shows_one_twice(info: TensorInfo) -> bool:
-    """Whether it may: a step along one dimension does not lead past all that those of smaller steps show."""
+    """Return whether it may: a step along one dimension does not lead past all that those of smaller steps show."""
     reach = 0
     for stride, size in sorted(zip(info.stride, info.shape, strict=True)):
         if size > 1:

@@ -14,7 +14,7 @@ from zerocopy.gds.topology import site_of
 
 
 class Availability(NamedTuple):
-    """Whether GPUDirect Storage works, and why.
+    """Return whether GPUDirect Storage works, and why.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ _MAX_GAP = 1 << 16
 
 
 class Record(NamedTuple):
-    """Where a storage's bytes are in the file, and the size of its elements."""
+    """The place of a storage's bytes in the file, and the size of its elements."""
 
     offset: int
     size: int

@@ -1,4 +1,4 @@
-"""Where a file lies, as far as GPUDirect Storage asks: its file system, and the disks beneath."""
+"""Finds the file system of a file and the disks beneath, for GPUDirect Storage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOCAL = ("ext4", "XFS")
 
 
 class Site(NamedTuple):
-    """Where a file lies.
+    """The file system and the disks of a file.
 
     Attributes
     ----------

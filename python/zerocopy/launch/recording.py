@@ -73,7 +73,7 @@ class Recorder:
             if self._preloaded is not None and record.modules == before.modules and not doubt:
                 return  # the fork server that this process came from will do
             records.save(record)
-            # Whether an import has set a variable, only a fork server can tell: it is asked once for each variable.
+            # Only a fork server can tell that an import has set a variable. It is asked once for each variable.
             known = [name for name in record.set_by_program if name in before.set_by_program]
             if doubt_of_record(record._replace(set_by_program=known)):
                 return

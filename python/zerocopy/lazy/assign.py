@@ -142,7 +142,7 @@ def _require_module(module: Any) -> None:
 
 
 def _is_safetensors(f: Any, begin: int | None) -> bool:
-    """Whether a file that begins at `begin`, or the shards of an index, are in the format that has no ties."""
+    """Return whether a file that begins at `begin`, or the shards of an index, are in the format that has no ties."""
     match inputs.located(f):
         case shard_index.Index() as index:
             return any(shard.suffix == ".safetensors" for shard in index.shards)

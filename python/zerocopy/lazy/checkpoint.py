@@ -284,7 +284,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     @property
     def closed(self) -> bool:
-        """Whether it, or one of the files of an overlay, was closed."""
+        """Return whether it, or one of the files of an overlay, was closed."""
         return self._closed or any(layer.closed for layer in self._layers)
 
     def __enter__(self) -> Checkpoint:

@@ -56,12 +56,12 @@ class LazyFile:
 
     @property
     def converts(self) -> bool:
-        """Whether tensors get another dtype or device than they have in the file."""
+        """Return whether tensors get another dtype or device than they have in the file."""
         return self.options.converts
 
     @property
     def has_stubs(self) -> bool:
-        """Whether stubs stand for objects whose globals are on no allow-list."""
+        """Return whether stubs stand for objects whose globals are on no allow-list."""
         return self.options.load.unknown == "stub"
 
     def current_path(self) -> str:

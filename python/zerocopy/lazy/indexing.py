@@ -9,7 +9,7 @@ import torch
 
 
 class Geometry(NamedTuple):
-    """Where the elements of a dense tensor lie in its storage, all in elements."""
+    """The places of a dense tensor's elements in its storage, all in elements."""
 
     offset: int
     size: tuple[int, ...]
@@ -23,7 +23,7 @@ class Geometry(NamedTuple):
 
 
 def is_basic(index: Any) -> bool:
-    """Whether torch makes a view of an index: no copy, so that where its elements lie is known beforehand."""
+    """Return whether torch makes a view of an index: no copy, so that where its elements lie is known beforehand."""
     parts = index if isinstance(index, tuple) else (index,)
     if sum(part is ... for part in parts) > 1:  # not alike for tensors with memory and without
         return False

@@ -48,7 +48,7 @@ class FileLayer:
 
     @property
     def is_nested(self) -> bool:
-        """Whether the file holds a pickled object. Others hold tensors by name and nothing else."""
+        """Return whether the file holds a pickled object. Others hold tensors by name and nothing else."""
         return self.container in ("zip", "legacy")
 
     def folder(self) -> dcp_metadata.Folder:
@@ -60,7 +60,7 @@ class FileLayer:
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
+        """Return whether :meth:`close` was called."""
         return self._file.native.closed
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ class LazyOptions:
 
     @property
     def converts(self) -> bool:
-        """Whether tensors get another dtype or device than they have in the file."""
+        """Return whether tensors get another dtype or device than they have in the file."""
         return self.dtype is not None or self.device is not None
 
     def converted(self, dtype: torch.dtype, location: str) -> tuple[torch.dtype, torch.device]:

@@ -62,7 +62,7 @@ class NotYetLoadedTensor(torch.Tensor):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the data were asked for."""
+        """Return whether the data were asked for."""
         return self._is_loaded
 
     if not hasattr(torch.Tensor, "nbytes"):  # before 2.0
@@ -187,7 +187,7 @@ def set_own(placeholder: torch.Tensor, name: str, value: Any) -> None:
 
 
 def _knows(placeholder: NotYetLoadedTensor, func: Any) -> bool:
-    """Whether the placeholder itself can answer."""
+    """Return whether the placeholder itself can answer."""
     known = own_metadata.METADATA if placeholder._is_dense else own_metadata.LITTLE_METADATA
     return placeholder._real is None and func in known
 

@@ -52,7 +52,7 @@ class Prefetch:
 
     @property
     def done(self) -> bool:
-        """Whether the reading has ended: it is complete, was cancelled, or failed."""
+        """Return whether the reading has ended: it is complete, was cancelled, or failed."""
         return self._is_elsewhere() or all(reading.wait(0) for reading in self._readings)
 
     @property
@@ -105,7 +105,7 @@ class Prefetch:
         return f"<zerocopy.Prefetch: {state}, {self.bytes_done} of {self.bytes_total} bytes>"
 
     def _is_elsewhere(self) -> bool:
-        """Whether this is a copy in a forked process, which has none of the threads."""
+        """Return whether this is a copy in a forked process, which has none of the threads."""
         return os.getpid() != self._process
 
     def _look(self) -> bool:

@@ -33,7 +33,7 @@ class Selection(NamedTuple):
 
     @property
     def is_of_all(self) -> bool:
-        """Whether every tensor is selected."""
+        """Return whether every tensor is selected."""
         return all(each is None for each in self)
 
     def chosen(self, native: Named) -> list[str] | None:

@@ -25,7 +25,7 @@ log = logging.getLogger("zerocopy")
 
 
 class ReadStrategy(NamedTuple):
-    """How a file is opened.
+    """The way in which a file is opened.
 
     Attributes
     ----------

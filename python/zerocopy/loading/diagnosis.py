@@ -108,7 +108,7 @@ def diagnose(sample: FileSample, error: Error) -> Exception:
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether a file that begins so is a tar archive."""
+    """Return whether a file that begins so is a tar archive."""
     # By its checksum: the oldest tars have no magic, and torch.load opens them as well.
     try:
         tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
@@ -118,12 +118,12 @@ def is_tar(head: bytes) -> bool:
 
 
 def is_torchs_tar(content: bytes) -> bool:
-    """Whether a tar archive may be one that torch wrote before 0.1.10: it has a member of this name."""
+    """Return whether a tar archive may be one that torch wrote before 0.1.10: it has a member of this name."""
     return b"storages" in content
 
 
 def is_torchs_zip(content: bytes) -> bool:
-    """Whether a zip archive may be a checkpoint: it has a record of this name, in capitals or not."""
+    """Return whether a zip archive may be a checkpoint: it has a record of this name, in capitals or not."""
     return _RECORD.search(content) is not None
 
 

@@ -288,6 +288,6 @@ def _unwrapped(f: Any) -> Any:
 
 
 def _is_plain_file(f: Any) -> bool:
-    """Whether the bytes of a file object are those of its descriptor: not so for gzip files and other wrappers."""
+    """Return whether the bytes of a file object are those of its descriptor. Those of a gzip file are not."""
     raw = f.raw if type(f) in (io.BufferedReader, io.BufferedRandom) else f
     return type(raw) is io.FileIO and f.seekable() and stat.S_ISREG(os.fstat(raw.fileno()).st_mode)

@@ -37,7 +37,7 @@ class LoadOptions:
 
     @property
     def encoding(self) -> str:
-        """How Python 2's strings are decoded."""
+        """The encoding of Python 2's strings."""
         return str(self.pickle_args["encoding"])
 
 

@@ -49,7 +49,7 @@ class _Deferral:
 
     @property
     def is_over(self) -> bool:
-        """Whether the block has ended. A handler may have raised before all handlers were put back."""
+        """Return whether the block has ended. A handler may have raised before all handlers were put back."""
         return self._block.gi_frame is None
 
     def handle(self, number: int, frame: FrameType | None) -> None:

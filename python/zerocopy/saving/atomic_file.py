@@ -65,7 +65,7 @@ def path_of_file(name: str | os.PathLike[str]) -> Path:
 
 @interrupts.deferred()
 def is_special(path: Path) -> bool:
-    """Whether it is a pipe, a terminal, a file without a name (/dev/fd/3), ...: what cannot be replaced."""
+    """Return whether it is a pipe, a terminal, a file without a name (/dev/fd/3), ...: what cannot be replaced."""
     while True:
         try:
             held = os.open(path, os.O_PATH | os.O_CLOEXEC)  # so that no other file gets its number

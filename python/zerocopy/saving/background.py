@@ -58,7 +58,7 @@ class _Job:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Return whether it has ended, well or not."""
         return self.saving.done
 
     def process_end(self) -> int | None:

@@ -72,13 +72,13 @@ class Saving:
 
     @property
     def done(self) -> bool:
-        """Whether the save has ended, well or not."""
+        """Return whether the save has ended, well or not."""
         self._require_own()
         return self._ended.is_set()
 
     @property
     def tells_progress(self) -> bool:
-        """Whether the program passed a function `progress`."""
+        """Return whether the program passed a function `progress`."""
         return self._callback is not None
 
     @property

@@ -72,7 +72,7 @@ class MappedFiles:
         return {mapping.identity for mapping in self._mappings}
 
     def is_shared(self, address: int, size: int) -> bool:
-        """Whether a copy of this process would see writes of this one to some of these bytes.
+        """Return whether a copy of this process would see writes of this one to some of these bytes.
 
         They lie in a shared mapping, or in a private one of a file that is mapped for writing too.
         """
@@ -125,7 +125,7 @@ class MappedFiles:
         return descriptor if _has_identity(descriptor, mapping.identity) else None
 
     def _is_unwritten(self, address: int, size: int) -> bool:
-        """Whether no page was written to. The first write to a page makes a private copy of it."""
+        """Return whether no page was written to. The first write to a page makes a private copy of it."""
         try:
             return _core.is_unwritten(self._pagemap(), address, size)
         except OSError:

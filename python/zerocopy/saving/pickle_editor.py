@@ -26,7 +26,7 @@ _NUMBERS = frozenset(["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "L
 _MAKERS = frozenset(
     ["EMPTY_DICT", "DICT", "REDUCE", "NEWOBJ", "NEWOBJ_EX", "OBJ", "INST", "PERSID", "BINPERSID"]
 )
-# What an opcode is when the pickle is written again.
+# The kinds of opcodes for a pickle that is written again.
 _COPIED, _GET, _PUT, _LEFT_OUT = range(4)
 
 
@@ -87,7 +87,7 @@ class PickleEditor:
 
     @property
     def is_changed(self) -> bool:
-        """Whether anything was renamed or dropped."""
+        """Return whether anything was renamed or dropped."""
         return bool(self._changes)
 
     def edited(self) -> bytes:

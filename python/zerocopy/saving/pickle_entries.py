@@ -30,7 +30,7 @@ PLAIN = Value()
 
 @dataclass(slots=True)
 class Place:
-    """Where an object is put on the stack, by the numbers of opcodes."""
+    """The opcodes that put an object on the stack, by their numbers."""
 
     begin: int
     end: int

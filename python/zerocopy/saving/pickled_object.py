@@ -56,7 +56,7 @@ class PickleWithStorages(ABC):
 
 
 class PickledObject(PickleWithStorages):
-    """What ``pickle`` makes of an object."""
+    """The pickle of an object, and its storages."""
 
     def __init__(self, obj: Any) -> None:
         self.sizes = []

@@ -31,7 +31,7 @@ PersistentId = tuple[str, Any, str, str, int]
 
 
 class Remake(NamedTuple):
-    """How to have a storage again that is not kept.
+    """Makes a storage again that is not kept.
 
     Attributes
     ----------
@@ -284,7 +284,7 @@ def _identity(placeholder: NotYetLoadedTensor) -> Any:
 
 
 def _is_converted(placeholder: NotYetLoadedTensor) -> bool:
-    """Whether its tensor is made anew whenever it is wanted: such tensors are held one at a time.
+    """Return whether its tensor is made anew whenever it is wanted: such tensors are held one at a time.
 
     The others lie in the file's mapping, and their storages are known by who holds them.
     """

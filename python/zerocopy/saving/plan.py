@@ -96,7 +96,7 @@ class CheckpointPlanner(CheckpointWriter):
 
     @property
     def position(self) -> int:
-        """Where the next record begins, or its padding."""
+        """The offset at which the next record begins, or its padding."""
         return self._steps.position
 
     def memory(self, key: str, address: int, size: int) -> None:

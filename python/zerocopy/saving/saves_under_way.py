@@ -22,7 +22,7 @@ class UnderWay(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Return whether it has ended, well or not."""
 
     def process_end(self) -> int | None:
         """Return a descriptor, the caller's, that is readable when the process has ended that writes."""

@@ -1,4 +1,4 @@
-"""Where an archive is written to: a file of our own, or whatever has a ``write`` method. One byte behind the other."""
+"""Targets of an archive: a new file, or any object with a ``write`` method. Bytes are appended."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from zerocopy.loading import diagnosis, error_context, inputs
 
 
 class Extent(NamedTuple):
-    """Where bytes are in a file.
+    """The place of bytes in a file.
 
     Attributes
     ----------

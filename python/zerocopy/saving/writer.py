@@ -177,7 +177,7 @@ class _Known(NamedTuple):
     crc: int | None  # None: only the room for it
 
     def is_unchanged(self, storage: torch.UntypedStorage) -> bool:
-        """Whether it holds what it held: a program may use one buffer for all of its layers."""
+        """Return whether it holds what it held: a program may use one buffer for all of its layers."""
         if self.crc is None:
             return True
         on_cpu = storage.cpu()  # held while it is read: of a storage on a device it is a copy

@@ -49,7 +49,7 @@ class RawEntry(NamedTuple):
 
     @property
     def is_deflated(self) -> bool:
-        """Whether the record is compressed."""
+        """Return whether the record is compressed."""
         return self.content[10:12] != b"\0\0"
 
     def renamed(self, name: bytes) -> RawEntry:

@@ -1,4 +1,4 @@
-"""Whether this process is a worker of the model server."""
+"""Return whether this process is a worker of the model server."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def _spread(segment: Segment, scratch: torch.Tensor, target: Target) -> None:
 
 
 def is_direct(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether bytes of a file can be read straight into a tensor."""
+    """Return whether bytes of a file can be read straight into a tensor."""
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
@@ -235,7 +235,7 @@ def is_direct(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def _has_own_elements(tensor: torch.Tensor) -> bool:
-    """Whether no two elements of a tensor surely share memory; torch refuses to write to others."""
+    """Return whether no two elements of a tensor surely share memory; torch refuses to write to others."""
     if tensor.is_contiguous() or tensor.stride() == contiguous_strides(tuple(tensor.shape)):
         return True
     reach = 1

@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie in files, as plain values that another process can use too."""
+"""The places of a tensor's elements in files, as plain values that another process can use too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the tensors of a file, or of a DCP folder, lie."""
+"""Finds the bytes of the tensors of a file, or of a DCP folder."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many calls of the system it is."""
+        """The number of system calls that the request takes."""
         return self.segments[0].rows
 
     @property
@@ -107,7 +107,7 @@ class ReadPlan:
 
     @property
     def requests(self) -> int:
-        """How many requests there are."""
+        """The number of requests."""
         return sum(file.number for file in self.files)
 
     def describe(self) -> str:

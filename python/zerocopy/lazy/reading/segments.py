@@ -105,7 +105,7 @@ def segments_of(
 
 
 def _is_far(gap: int, span: int) -> bool:
-    """Whether runs are so far from each other that reading the gaps would cost more than requests of their own."""
+    """Return whether reading the gaps between runs would cost more than a request for each run."""
     return gap > span * MAX_WASTE and span <= MAX_REQUEST
 
 

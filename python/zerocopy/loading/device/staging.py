@@ -73,7 +73,7 @@ class DeviceTransfer:
 
 
 class Destination(NamedTuple):
-    """Where the storages of a load go.
+    """The targets of the storages of a load.
 
     Attributes
     ----------

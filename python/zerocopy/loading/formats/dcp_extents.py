@@ -24,7 +24,7 @@ OF_SAFETENSORS = (
 
 
 class ArchiveExtent(NamedTuple):
-    """Where an archive lies: in bytes of a file."""
+    """The bytes of a file that an archive takes."""
 
     file: str  # its path
     offset: int
@@ -62,7 +62,7 @@ def require_disjoint(places: Iterable[tuple[str, ArchiveExtent]]) -> None:
 
 
 def is_safetensors(file: str, offset: int) -> bool:
-    """Whether a place, which is said to be a tensor's, is where a whole .safetensors begins."""
+    """Return whether a place, which is said to be a tensor's, is where a whole .safetensors begins."""
     path = Path(file)
     if not path.is_file():  # To open a pipe would wait for its writer.
         return False

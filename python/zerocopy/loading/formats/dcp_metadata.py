@@ -76,7 +76,7 @@ class Folder(NamedTuple):
 
     @property
     def places(self) -> Iterator[ArchiveExtent]:
-        """Where all that is in it lies."""
+        """The extents of all of its archives."""
         for entry in self.entries.values():
             yield from _places_of(entry)
 
@@ -272,7 +272,7 @@ def _extent(value: Any) -> tuple[int, ...]:
 
 
 def _is_whole(name: str, tensor: Chunked, budget: _core.Budget) -> bool:
-    """Whether each element is in one chunk: in a grid along the borders of all chunks, each cell is."""
+    """Return whether each element is in one chunk: in a grid along the borders of all chunks, each cell is."""
     rank = len(tensor.shape)
     borders: list[dict[int, int]] = []
     for chunk in tensor.chunks:

@@ -50,7 +50,7 @@ SIZES = {name: int(kind[1:]) for kind, name in _TORCH.items()}
 
 
 def recognises(head: bytes, name: str) -> bool:
-    """Whether a file that begins so is HDF5. Only a name can tell that what comes first is a user block."""
+    """Return whether a file that begins so is HDF5. Only a name can tell that what comes first is a user block."""
     if head.startswith(SIGNATURE):
         return True
     named = name.endswith(SUFFIXES)

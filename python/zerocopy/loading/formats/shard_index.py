@@ -173,7 +173,7 @@ def _shard(folder: Path, name: Any) -> Path:
 
 
 def _has_bytes(name: str) -> bool:
-    """Whether the system has a form of a name: JSON lets half a character stand alone, and has no bound."""
+    """Return whether the system has a form of a name: JSON lets half a character stand alone, and has no bound."""
     try:
         return 0 < len(os.fsencode(name)) <= _MAX_NAME
     except UnicodeEncodeError:

@@ -159,11 +159,11 @@ BUILDER = StubBuilder(builder)
 
 
 def is_unknown(value: Any) -> bool:
-    """Whether a value stands for something that is on no allow-list."""
+    """Return whether a value stands for something that is on no allow-list."""
     return isinstance(value, (Stub, UnknownGlobal))
 
 
 def hold_unknown(arguments: tuple[Any, ...]) -> bool:
-    """Whether something unknown is among the arguments, or in a tuple among them."""
+    """Return whether something unknown is among the arguments, or in a tuple among them."""
     parts = [argument if isinstance(argument, tuple) else (argument,) for argument in arguments[:_MANY]]
     return any(is_unknown(part) for some in parts for part in some[:_MANY])

@@ -48,7 +48,7 @@ def given() -> tuple[Any, ...]:
 
 
 def may_be_set(cls: type, name: str) -> bool:
-    """Whether a file may give a tensor or an ``OrderedDict`` of class `cls` an attribute `name`.
+    """Return whether a file may give a tensor or an ``OrderedDict`` of class `cls` an attribute `name`.
 
     Not if the class gives the name a meaning. A slot is a place for an attribute as any other; and in a class that the
     user has allowed, attributes may hide methods and defaults, as jagged tensors do with ``_values``.
@@ -62,7 +62,7 @@ def may_be_set(cls: type, name: str) -> bool:
 
 
 def is_users(allowed: Any) -> bool:
-    """Whether the user, rather than torch, has put this class or function on a list."""
+    """Return whether the user, rather than torch, has put this class or function on a list."""
     return any(allowed is known for _, known in entries())
 
 

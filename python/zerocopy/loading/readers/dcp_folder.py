@@ -22,7 +22,7 @@ LoadArchive = Callable[[_C.Archive, LoadOptions], Any]
 
 
 class ChunkPlace(NamedTuple):
-    """Where the elements of a chunk lie: offset of the first in its file, in bytes; strides in elements."""
+    """The place of a chunk's elements: offset of the first in its file, in bytes; strides in elements."""
 
     file: str
     offset: int
@@ -200,7 +200,7 @@ class Tensors:
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
+        """Return whether :meth:`close` was called."""
         return self._files is None
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ class _StorageScanner(pickle.Unpickler):
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether a string has no lone surrogates."""
+    """Return whether a string has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -108,7 +108,7 @@ class Exchange:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a server."""
+        """Return whether there is a server."""
         return self._connection is not None
 
     def _connected(self) -> socket.socket | None:

@@ -80,7 +80,7 @@ KINDS: dict[str, type[Kind]] = {"cuda": Cuda}
 
 
 class Residence(NamedTuple):
-    """Where results are wanted."""
+    """The device on which results are wanted."""
 
     kind: type[Kind]
     device: torch.device

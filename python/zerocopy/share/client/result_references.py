@@ -37,7 +37,7 @@ class Source(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where mapped memory is from: a result, and which part of it."""
+    """The origin of mapped memory: a result, and the number of its part."""
 
     entry: str
     part: int

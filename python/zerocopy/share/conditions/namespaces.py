@@ -161,7 +161,7 @@ def _hash(text: str) -> str:
 
 
 class _Description:
-    """What can be told of a value in every process: what it is made of, as far as there is room.
+    """The parts of a value that are the same in every process, as far as there is room.
 
     Parameters
     ----------

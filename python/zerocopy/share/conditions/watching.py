@@ -102,7 +102,7 @@ class Watch:
 
     @property
     def is_full(self) -> bool:
-        """Whether more was asked than there was room to note."""
+        """Return whether more was asked than there was room to note."""
         return self.is_there and bool(self._library.zerocopy_watch_is_full())
 
     def records(self) -> list[Record]:

@@ -129,7 +129,7 @@ def _of_optimizer(optimizer: torch.optim.Optimizer) -> Any:
 
 
 def _is_compiled(obj: Any) -> bool:
-    """Whether ``torch.compile`` has made a module or function, or has been told to compile a module in place."""
+    """Return whether ``torch.compile`` has made a module or function, or has been told to compile a module in place."""
     names = getattr(obj, "__dict__", ())
     if isinstance(obj, types.FunctionType) and nested_functions.is_found(obj):
         return False  # by its name: torch wraps functions of its own, too

@@ -44,7 +44,7 @@ class Span(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """Where bytes lie: the number of a span or mapping, and bytes from its beginning."""
+    """The place of bytes: the number of a span or mapping, and the offset from its beginning."""
 
     number: int
     offset: int
@@ -76,7 +76,7 @@ Find = Callable[[list[Checksum]], list[FileExtent | None]]
 
 
 class Placed(NamedTuple):
-    """Where storages are, and their spans.
+    """The places of storages, and their spans.
 
     Attributes
     ----------

@@ -69,7 +69,7 @@ class OutOfBandBuffers:
 
     @property
     def is_call(self) -> bool:
-        """Whether a loader will build it, to which no function or class of ``__main__`` is known."""
+        """Return whether a loader will build it, to which no function or class of ``__main__`` is known."""
         return self._naming is not None
 
     def name_of(self, obj: Any) -> Any:

@@ -68,7 +68,7 @@ class Target(NamedTuple):
 
     @property
     def takes_files(self) -> bool:
-        """Whether the first argument may be a file object as well as a path."""
+        """Return whether the first argument may be a file object as well as a path."""
         return str(self) in _TAKE_FILES
 
     @property

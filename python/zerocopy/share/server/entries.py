@@ -37,7 +37,7 @@ class Holding:
 
     @property
     def is_memory(self) -> bool:
-        """Whether it is sealed memory, which costs something, or a file."""
+        """Return whether it is sealed memory, which costs something, or a file."""
         return self.identity is None
 
 
@@ -103,7 +103,7 @@ class Resident:
 
     @property
     def is_there(self) -> bool:
-        """Whether the device owner is there: only that process has the reading end."""
+        """Return whether the device owner is there: only that process has the reading end."""
         return not _hung_up(self._holdings[1].descriptor)
 
     def answer(self) -> tuple[messages.Answer, list[int]]:

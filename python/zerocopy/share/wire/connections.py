@@ -48,7 +48,7 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is half read or half sent."""
+        """Return whether nothing is half read or half sent."""
         return self._inbox.is_empty and not self._outbox
 
     def read(self) -> bool:

@@ -108,7 +108,7 @@ class Inbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no frame has begun."""
+        """Return whether no frame has begun."""
         return not self._bytes
 
     def read(self, connection: socket.socket) -> bool:

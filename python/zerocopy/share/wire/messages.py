@@ -265,7 +265,7 @@ class Unloaded:
 
 @dataclasses.dataclass
 class Process:
-    """Where a worker runs: as its client does."""
+    """The folder, paths and arguments of a client, with which its worker runs."""
 
     path: list[str]
     argv: list[str]

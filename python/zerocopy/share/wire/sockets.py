@@ -1,4 +1,4 @@
-"""Where the model server listens, and who may be at the other end.
+"""Finds the socket of the model server, and checks the user at the other end.
 
 The socket's folder is its user's alone, and so is the socket; both sides ask the kernel who the other is. A place that
 somebody else could have prepared is refused.

@@ -138,5 +138,5 @@ def require_inside(elements: int, offset: int, size: Sequence[int], stride: Sequ
 
 
 def are_integers(values: Any) -> bool:
-    """Whether this is a tuple of true integers."""
+    """Return whether this is a tuple of true integers."""
     return isinstance(values, tuple) and all(type(value) is int for value in values)
