@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -113,4 +115,23 @@ def test_saves_to_other_files_do_not_count(path: Path) -> None:
             others.append(zerocopy.save(LAST, path.with_name("source.pt")))
 
     zerocopy.save(LARGE, path, progress=progress)
+    assert torch.load(path)["who"] == "first"
+
+
+def test_child_of_a_fork_leaves_the_save_with_its_own_exception(path: Path) -> None:
+    """The child of a fork does not have the saves of its parent."""
+    pids: list[int] = []
+
+    def progress(*_: int) -> None:
+        if not pids:
+            pids.append(os.fork())
+        if pids == [0]:
+            raise ZeroDivisionError
+
+    try:
+        zerocopy.save(LARGE, path, progress=progress)
+    finally:
+        if pids == [0]:
+            os._exit(0 if sys.exc_info()[0] is ZeroDivisionError else 1)
+    assert os.waitpid(pids[0], 0)[1] == 0
     assert torch.load(path)["who"] == "first"

@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from zerocopy.process.fork_safe import ForkSafeLock
 
@@ -57,12 +57,17 @@ def add(target: Path, save: UnderWay) -> None:
 
 def remove(target: Path, save: UnderWay) -> None:
     """Note that it has ended."""
+    _take_out(_found, target, save)
+
+
+def _take_out(saves: dict[Path, list[Any]], target: Path, save: object) -> None:
+    """Remove a save, which a child of a fork does not have."""
     with _lock.held():
-        left = _found.get(target, [])
+        left = saves.get(target, [])
         if save in left:
             left.remove(save)
         if not left:
-            _found.pop(target, None)
+            saves.pop(target, None)
 
 
 def to(target: Path) -> list[UnderWay]:
@@ -86,10 +91,7 @@ def taking_turn(target: Path) -> Iterator[Turn]:
     try:
         yield turn
     finally:
-        with _lock.held():
-            _turns[target].remove(turn)
-            if not _turns[target]:
-                del _turns[target]
+        _take_out(_turns, target, turn)
 
 
 def one_at_a_time() -> contextlib.AbstractContextManager[object]:
