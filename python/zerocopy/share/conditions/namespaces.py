@@ -30,6 +30,7 @@ from zerocopy.share.conditions import program
 Namespaces = dict[str, Any]
 
 _SIMPLE = (str, bytes, bytearray, int, float, complex, bool, type(None))
+_CACHED = (str, int, bool, type(None))
 _SEQUENCES = (list, tuple, collections.deque)
 _CONTAINERS = (*_SEQUENCES, set, frozenset, dict)
 _MAX_PARTS = 1000  # of the description of one value
@@ -146,18 +147,22 @@ def _unpatched(value: Any) -> Any:
 
 
 def _digest(value: Any) -> str:
-    return _hash(_text_of(value, _MAX_PARTS))
+    return _digest_of_simple(value) if type(value) in _CACHED else _digest_of(value)
+
+
+def _digest_of(value: Any) -> str:
+    text = _text_of(value, _MAX_PARTS)
+    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+
+
+# Most attributes of classes are a few values again and again. Types are told apart, so True is not 1.
+_digest_of_simple = functools.lru_cache(maxsize=1024, typed=True)(_digest_of)
 
 
 def _text_of(value: Any, room: int) -> str:
     description = _Description(room)
     description.add(value)
     return repr(description.parts)
-
-
-@functools.lru_cache(maxsize=1024)  # most values are simple: True, None, {}
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
 class _Description:
