@@ -122,18 +122,18 @@ def replacing(
                     for other in saves_under_way.to(target):
                         other.join()
                 with naming(target), saves_under_way.one_at_a_time():
-                    if is_new:
+                    if turn.is_superseded and gives_way and not is_new:
+                        if new.name is not None:
+                            new.name.unlink(missing_ok=True)
+                    else:
                         lost = _take_after_present(new, like or target)
-                        _link(new, target)
+                        if is_new:
+                            _link(new, target)
+                        else:
+                            new = _named(new, target)
+                            new.path.replace(target)
+                            saves_under_way.note_content(target, turn)
                         _warn_of(lost, target)
-                    elif not (gives_way and turn.is_superseded):
-                        lost = _take_after_present(new, like or target)
-                        new = _named(new, target)
-                        new.path.replace(target)
-                        saves_under_way.note_content(target, turn)
-                        _warn_of(lost, target)
-                    elif new.name is not None:
-                        new.name.unlink(missing_ok=True)
         except BaseException:
             if new.name is not None:
                 new.name.unlink(missing_ok=True)
@@ -172,9 +172,9 @@ def _created_privately(target: Path, like: Path, has_name: bool) -> NewFile:
 
 
 def _take_after_present(new: NewFile, target: Path) -> list[str]:
-    """Take after the file that is there now: its mode may be another than when the new file was made.
+    """Copy the mode, owner and attributes of `target` as they are now. Return those that this user may not set.
 
-    Return what this user may not set.
+    The program may have changed them since the new file was created.
     """
     old = _status_of(target)
     return [] if old is None else _take_after(new.descriptor, target, old)

@@ -225,9 +225,8 @@ def plan(source: Source, wanted: Mapping[str, Any]) -> ReadPlan:
     job, whole = Job(source.version), []
     for name, index in _checked(wanted).items():
         if (part := _part(source, name, index)) is None:
-            torch.zeros((), dtype=torch.bool, device="cpu").expand(source.shape(name))[
-                index
-            ]  # raises what torch raises
+            stand_in = torch.zeros((), dtype=torch.bool, device="cpu").expand(source.shape(name))
+            stand_in[index]  # raises what torch raises
             whole.append(name)
         else:
             job.add(part, None)

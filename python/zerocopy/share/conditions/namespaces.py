@@ -184,9 +184,8 @@ class _Description:
         kind = type(value)
         self.parts.append(f"{kind.__module__}.{kind.__qualname__}")
         if kind in _SIMPLE:
-            self.parts.append(
-                hex(value) if kind is int else repr(value)
-            )  # Python prints no very long integers
+            # repr() refuses very long integers.
+            self.parts.append(hex(value) if kind is int else repr(value))
         elif isinstance(value, _CONTAINERS):
             self._add_items(value, depth + 1)
         elif isinstance(value, (classmethod, staticmethod)):
@@ -233,11 +232,8 @@ def _settings_of(value: Any) -> dict[str, Any] | None:
     """Return what a namespace or a dataclass holds; None of other objects, which change while they are used."""
     if isinstance(value, types.SimpleNamespace) or type(value).__qualname__ == "Namespace":
         return getattr(value, "__dict__", None)
-    names = getattr(type(value), "__dataclass_fields__", None)
-    held = getattr(value, "__dict__", None)
-    if names is None or held is None:
-        return None if names is None else {name: getattr(value, name, None) for name in names}
-    return {name: held[name] for name in names if name in held}
+    fields = getattr(type(value), "__dataclass_fields__", None)
+    return None if fields is None else {name: getattr(value, name, None) for name in fields}
 
 
 def _elements(value: Any) -> object:
