@@ -95,6 +95,10 @@ def _place_of(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest. Skip under a sanitizer what is marked ``plain_memory(reason)``."""
     items.sort(key=_place_of)
+    for item in items:
+        for mark in item.iter_markers("slow"):
+            if not (mark.args and isinstance(mark.args[0], str)):
+                raise pytest.UsageError(f"{item.nodeid}: the marker slow needs a reason")
     for item in items if SANITIZED else ():
         for mark in item.iter_markers("plain_memory"):
             item.add_marker(pytest.mark.skip(reason=f"under {SANITIZED}: {mark.args[0]}"))
