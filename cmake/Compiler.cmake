@@ -16,7 +16,9 @@ find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   # Paths are relative to the checkout, so other build folders and checkouts share cached objects.
   set(CMAKE_CXX_COMPILER_LAUNCHER
-    "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CCACHE_PROGRAM}")
+    "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros  # without it, no file that uses a precompiled header is cached
+    "${CCACHE_PROGRAM}")
 endif()
 
 add_library(zerocopy_warnings INTERFACE)
@@ -46,6 +48,6 @@ if(ZEROCOPY_SANITIZE)
 endif()
 
 # The standard library's range checks are cheap, and abort with a line number on an overrun.
-if(ZEROCOPY_SANITIZE OR ZEROCOPY_BUILD_TESTS)
+if(ZEROCOPY_SANITIZE)
   target_compile_definitions(zerocopy_options INTERFACE _GLIBCXX_ASSERTIONS)
 endif()
