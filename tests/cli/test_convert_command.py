@@ -170,30 +170,28 @@ def test_convert_prints_where_it_wrote(
 
 def test_convert_on_a_terminal_shows_progress_and_clears_the_line(save: Saver, tmp_path: Path) -> None:
     source, target = str(save({"w": torch.ones(1 << 20)})), str(tmp_path / "m.safetensors")
-    command = [sys.executable, "-m", "zerocopy", "convert", source, target]
-    code, shown = terminals.run_on_terminal(command, 80)
+    code, shown = terminals.run_on_terminal(["convert", source, target], 80)
     last = shown.rpartition("\r")[2]
     assert code == 0 and " 100 %" in shown and last.startswith(f"wrote {target}: 4.2 MB in ")
-    _, shown = terminals.run_on_terminal(command, 80, TQDM_DISABLE="1")
+    _, shown = terminals.run_on_terminal(["convert", source, target], 80, TQDM_DISABLE="1")
     assert "%" not in shown
 
 
-@pytest.mark.parametrize(
-    ("said", "of_tqdm", "is_shown"),
-    [("0", "", False), ("off", "", False), ("1", "1", True), ("", "1", False), ("", "", True)],
-)
 def test_progress_by_the_environment(
-    said: str,
-    of_tqdm: str,
-    is_shown: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("ZEROCOPY_PROGRESS", said)
-    monkeypatch.setenv("TQDM_DISABLE", of_tqdm)
-    output.Progress("zerocopy convert:", 2).add(1)
-    assert ("50 %" in capsys.readouterr().err) == is_shown
+    for said, of_tqdm, is_shown in (
+        ("0", "", False),
+        ("off", "", False),
+        ("1", "1", True),
+        ("", "1", False),
+        ("", "", True),
+    ):
+        monkeypatch.setenv("ZEROCOPY_PROGRESS", said)
+        monkeypatch.setenv("TQDM_DISABLE", of_tqdm)
+        output.Progress("zerocopy convert:", 2).add(1)
+        assert ("50 %" in capsys.readouterr().err) == is_shown, (said, of_tqdm)
 
 
 def test_progress_fits_the_terminal(
