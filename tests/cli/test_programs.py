@@ -34,6 +34,7 @@ def test_every_program_is_run() -> None:
     assert set(CASES) == {path.name for path in PROGRAMS.glob("*_*.py")}
 
 
+@pytest.mark.slow("real programs, of other packages, in two processes each")
 @pytest.mark.parametrize("program", CASES)
 def test_same_results(tmp_path: Path, program: str) -> None:
     package, loads = CASES[program]

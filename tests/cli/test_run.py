@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import sysconfig
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import Child
 from python_programs import PYTHON, RUN, process
 
 import zerocopy
@@ -105,19 +107,19 @@ def test_program_under_run_sees_the_same_as_under_python(place: Path, arguments:
     assert assert_same_as_python(*arguments, cwd=place) == ""
 
 
-@pytest.mark.parametrize("end", ["print(input())", "raise SystemExit(3)", "x = (", "1 / 0"])
-@pytest.mark.parametrize("options", [[], ["--warm"]], ids=["plain", "warm"])
-def test_program_on_standard_input(place: Path, options: list[str], end: str) -> None:
-    text = textwrap.dedent(LOOK_AROUND) + end + "\n"
-    plain, patched = (
-        subprocess.run([*words, "-", "x"], input=text, capture_output=True, text=True, cwd=place)
-        for words in (PYTHON, [*RUN, *options])
-    )
-    assert (patched.returncode, patched.stdout, patched.stderr) == (
-        plain.returncode,
-        plain.stdout,
-        plain.stderr,
-    )
+def test_program_on_standard_input_sees_the_same_as_under_python(place: Path) -> None:
+    for end in ("print(input())", "raise SystemExit(3)", "x = (", "1 / 0"):
+        text = textwrap.dedent(LOOK_AROUND) + end + "\n"
+        plain, run, warm = (
+            subprocess.run([*words, "-", "x"], input=text, capture_output=True, text=True, cwd=place)
+            for words in (PYTHON, RUN, [*RUN, "--warm"])
+        )
+        for done in (run, warm):
+            assert (done.returncode, done.stdout, done.stderr) == (
+                plain.returncode,
+                plain.stdout,
+                plain.stderr,
+            )
 
 
 def test_safe_path(place: Path) -> None:
@@ -203,39 +205,65 @@ def test_command_line(capsys: pytest.CaptureFixture[str], arguments: list[str], 
 
 
 @pytest.fixture
-def loading(tmp_path: Path) -> Path:
+def run(forked: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Child:
+    """Run "zerocopy run" with arguments in a process that has torch already."""
+    monkeypatch.chdir(tmp_path)
+    return functools.partial(
+        forked, "import sys; from zerocopy.__main__ import main; sys.exit(main())", "run"
+    )
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Path:
+    """Make programs and checkpoints."""
     (tmp_path / "program.py").write_text(LOAD)
-    torch.save({"weight": torch.arange(5000.0)}, tmp_path / "checkpoint.pt")
+    (tmp_path / "reported.py").write_text(REPORTED)
+    torch.save({"weight": torch.arange(1000.0)}, tmp_path / "model.pt")
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 3)), str(tmp_path / "script.pt"))
     return tmp_path
 
 
-METHODS = ["fork", "spawn", "forkserver"]
+def served(*places: str, answer: bool = True) -> list[str]:
+    return [word for place in ("here", *places) for word in (place, str(answer))]
 
 
+def test_loads_are_served_also_in_processes_that_a_program_forks(checkpoints: Path) -> None:
+    """The program imports torch itself: run does not do so for a program without torch."""
+    program = "import sys; print('torch' in sys.modules)\n" + LOAD
+    (checkpoints / "program.py").write_text(program)
+    done = process([*RUN, "-v"], "program.py", "model.pt", "fork", cwd=checkpoints)
+    assert done.stdout.split() == ["False", *served("fork")], done.stderr
+    assert zerocopy_lines(done.stderr)[-1] == "zerocopy: 1 torch.load: 4.0 kB mapped"
+
+
+@pytest.mark.slow("three methods of multiprocessing, whose processes import torch")
 @pytest.mark.parametrize("program", [["program.py"], ["-m", "program"]], ids=" ".join)
-def test_loads_are_served(loading: Path, program: list[str]) -> None:
-    """Also those by a name taken early, and those of processes that multiprocessing starts."""
-    done = process(RUN, *program, loading / "checkpoint.pt", *METHODS, cwd=loading)
-    assert done.stdout.split() == [word for place in ("here", *METHODS) for word in (place, "True")], (
-        done.stderr
-    )
+def test_loads_are_served_in_processes_of_every_method(checkpoints: Path, program: list[str]) -> None:
+    methods = ("fork", "spawn", "forkserver")
+    done = process(RUN, *program, "model.pt", *methods, cwd=checkpoints)
+    assert done.stdout.split() == served(*methods), done.stderr
 
 
-def test_switched_off(loading: Path) -> None:
-    path = loading / "checkpoint.pt"
-    done = process(RUN, "program.py", path, "spawn", cwd=loading, ZEROCOPY_DISABLE="1")
-    assert done.stdout.split() == ["here", "False", "spawn", "False"], done.stderr
+def test_module_is_served_and_disabled_is_not(checkpoints: Path, run: Child) -> None:
+    assert run("-m", "program", "model.pt").stdout.split() == served()
+    done = run("program.py", "model.pt", ZEROCOPY_DISABLE="1")
+    assert done.stdout.split() == served(answer=False), done.stderr
 
 
-def test_the_program_imports_torch_itself(tmp_path: Path) -> None:
-    """torch sees variables that the program sets before its import. A program without torch does not import
-    it."""
+@pytest.mark.slow("a process that spawn starts, which imports torch")
+def test_disabled_reaches_processes_that_are_spawned(checkpoints: Path) -> None:
+    done = process(RUN, "program.py", "model.pt", "spawn", cwd=checkpoints, ZEROCOPY_DISABLE="1")
+    assert done.stdout.split() == served("spawn", answer=False), done.stderr
+
+
+@pytest.mark.slow("imports torch under python and under run")
+def test_variable_that_the_program_sets_before_its_import_reaches_torch(tmp_path: Path) -> None:
     (tmp_path / "threads.py").write_text(
-        "import os, sys; print('torch' in sys.modules); os.environ['OMP_NUM_THREADS'] = '1'\n"
+        "import os; os.environ['OMP_NUM_THREADS'] = '1'\n"
         "import torch; print(torch.get_num_threads(), torch.__spec__.loader.exec_module.__func__.__name__)\n"
     )
     plain, run = (process(command, "threads.py", cwd=tmp_path) for command in (PYTHON, RUN))
-    assert run.stdout == plain.stdout == "False\n1 exec_module\n", run.stderr
+    assert run.stdout == plain.stdout == "1 exec_module\n", run.stderr
 
 
 def test_torch_that_cannot_be_imported(tmp_path: Path) -> None:
@@ -245,6 +273,13 @@ def test_torch_that_cannot_be_imported(tmp_path: Path) -> None:
     )
     plain, run = (process(command, "retry.py", cwd=tmp_path) for command in (PYTHON, RUN))
     assert run.stdout == plain.stdout == "broken on purpose\n" * 2, run.stderr
+
+
+def test_module_of_the_programs_own_that_is_called_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("VALUE = 3\n")
+    (tmp_path / "program.py").write_text("import torch\nprint(torch.VALUE)\n")
+    done = process(RUN, "program.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
 
 
 # ------------------------------------------------------------------------------------------- run -v
@@ -259,17 +294,7 @@ if os.fork() == 0:
     sys.exit()
 os.wait()
 """
-
-
-@pytest.fixture
-def checkpoints(tmp_path: Path) -> Path:
-    (tmp_path / "program.py").write_text(REPORTED)
-    torch.save({"weight": torch.ones(1000)}, tmp_path / "model.pt")
-    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 3)), str(tmp_path / "script.pt"))
-    return tmp_path
-
-
-LOADED = ["program.py", "model.pt", "model.pt", "script.pt", "missing.pt"]
+LOADED = ["reported.py", "model.pt", "model.pt", "script.pt", "missing.pt"]
 SUMMARY = "zerocopy: 4 torch.load: 8.0 kB mapped, 1 left to torch (TorchScript archive), 1 failed"
 
 
@@ -281,48 +306,48 @@ def zerocopy_lines(text: str) -> list[str]:
     ("options", "environment"), [(["-v"], {}), ([], {"ZEROCOPY_LOG_LEVEL": "info"})], ids=["-v", "variable"]
 )
 def test_run_verbose_prints_one_summary_at_the_end(
-    checkpoints: Path, options: list[str], environment: dict[str, str]
+    checkpoints: Path, run: Child, options: list[str], environment: dict[str, str]
 ) -> None:
-    done = process([*RUN, *options], *LOADED, cwd=checkpoints, **environment)
+    done = run(*options, *LOADED, **environment)
     lines = zerocopy_lines(done.stderr)
     assert done.returncode == 0 and lines[-1] == SUMMARY
     assert [line for line in lines if "torch.load" in line] == [SUMMARY]
 
 
-def test_run_very_verbose_says_why_a_file_goes_to_torch(checkpoints: Path) -> None:
-    done = process([*RUN, "-vv"], *LOADED, cwd=checkpoints)
-    assert any("script.pt goes to torch.load" in line for line in zerocopy_lines(done.stderr))
+def test_run_very_verbose_says_why_a_file_goes_to_torch(checkpoints: Path, run: Child) -> None:
+    lines = zerocopy_lines(run("-vv", *LOADED).stderr)
+    assert any("script.pt goes to torch.load" in line for line in lines)
 
 
-def test_run_without_a_wish_prints_nothing(checkpoints: Path) -> None:
-    assert zerocopy_lines(process(RUN, *LOADED, cwd=checkpoints).stderr) == []
+def test_run_without_a_wish_prints_nothing(checkpoints: Path, run: Child) -> None:
+    assert zerocopy_lines(run(*LOADED).stderr) == []
 
 
+@pytest.mark.slow("zerocopy reads the variable when it is imported, so torch is imported again")
 def test_log_level_of_a_patched_program_adds_the_summary(checkpoints: Path) -> None:
-    program = checkpoints / "patched.py"
-    program.write_text("import zerocopy\nzerocopy.patch()\n" + REPORTED)
+    (checkpoints / "patched.py").write_text("import zerocopy\nzerocopy.patch()\n" + REPORTED)
     arguments = ["patched.py", *LOADED[1:]]
     done = process(PYTHON, *arguments, cwd=checkpoints, ZEROCOPY_LOG_LEVEL="INFO")
     assert zerocopy_lines(done.stderr)[-1] == SUMMARY
-    assert zerocopy_lines(process(PYTHON, *arguments, cwd=checkpoints).stderr) == []
 
 
-def test_program_with_its_own_logging_gets_each_line_once(checkpoints: Path) -> None:
+def test_program_with_its_own_logging_gets_each_line_once(checkpoints: Path, run: Child) -> None:
     program = checkpoints / "logging_program.py"
     program.write_text("import logging\nlogging.basicConfig(format='mine: %(message)s')\n" + REPORTED)
-    done = process([*RUN, "-v"], "logging_program.py", *LOADED[1:], cwd=checkpoints)
+    done = run("-v", "logging_program.py", *LOADED[1:])
     assert done.stderr.count(SUMMARY.removeprefix("zerocopy: ")) == 1
     assert "mine: 4 torch.load" in done.stderr
 
 
-def test_log_level_that_is_none_exits_with_2_and_names_the_levels(checkpoints: Path) -> None:
-    done = process(RUN, *LOADED, cwd=checkpoints, ZEROCOPY_LOG_LEVEL="loud")
+def test_log_level_that_is_none_exits_with_2_and_names_the_levels(checkpoints: Path, run: Child) -> None:
+    done = run(*LOADED, ZEROCOPY_LOG_LEVEL="loud")
     assert done.returncode == 2
     assert done.stderr == (
         "zerocopy run: ZEROCOPY_LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, not 'loud'\n"
     )
 
 
+@pytest.mark.slow("imports torch in each process")
 @pytest.mark.parametrize(
     "first",
     [
@@ -339,10 +364,3 @@ def test_program_may_use_zerocopy_before_it_imports_torch(tmp_path: Path, first:
     (tmp_path / "program.py").write_text(f"{first}\nimport torch, zerocopy\nprint(zerocopy.is_patched())\n")
     done = process(RUN, "program.py", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
-
-
-def test_module_of_the_programs_own_that_is_called_torch(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("VALUE = 3\n")
-    (tmp_path / "program.py").write_text("import torch\nprint(torch.VALUE)\n")
-    done = process(RUN, "program.py", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
