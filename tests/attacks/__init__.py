@@ -1,4 +1,4 @@
-"""One crafted file for each attack, with what `zerocopy.load` answers: the rows of docs/reference/attacks.md."""
+"""One crafted file for each attack, with what `zerocopy.load` answers."""
 
 from attacks import (
     bombs,

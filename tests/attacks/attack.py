@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -20,7 +21,7 @@ MEBIBYTE = 2**20
 
 
 class Expected(Enum):
-    """Answers of `zerocopy.load` to an input; docs/reference/attacks.md has these words."""
+    """Answers of `zerocopy.load` to an input."""
 
     EQUAL = "loads, equal"
     LOADS = "loads"
@@ -85,6 +86,7 @@ class Attack:
         return self.name.replace(" ", "-")
 
 
+@functools.cache
 def _torchs_globals() -> set[str]:
     """Return what torch allows, by its list and by what it has registered itself."""
     registered = getattr(torch.serialization, "get_safe_globals", list)()
@@ -96,7 +98,7 @@ def _torchs_globals() -> set[str]:
 
 @dataclass(frozen=True)
 class Family:
-    """A section of docs/reference/attacks.md: attacks on one part of the reader."""
+    """Attacks on one part of the reader."""
 
     title: str
     attacks: tuple[Attack, ...]

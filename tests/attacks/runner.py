@@ -1,104 +1,73 @@
-"""Has the catalog's files loaded by zerocopy and by stock torch: :class:`Runner`."""
+"""Has files of the catalog loaded by zerocopy and by stock torch: :class:`Runner`."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
 from attacks import CATALOG
-from attacks.attack import Attack
-from attacks.server import Outcome
+from attacks.attack import Attack, Family
+from attacks.server import Outcome, file_of
 
 TESTS = Path(__file__).parent.parent
 
 
-class Process:
-    """One process that forks, asked by a thread of its own."""
+class Runner:
+    """Loads attacks in forks of one process.
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self.file = folder / "checkpoint.pt"
-        self.thread = ThreadPoolExecutor(1)
+    A loader is "zerocopy", "torch" or "trusting", which is stock torch.load with ``weights_only=False``.
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="attacks-"))
+        paths = [str(TESTS), str(TESTS / "support"), os.environ.get("PYTHONPATH")]
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [str(TESTS), str(TESTS / "support"), os.environ.get("PYTHONPATH")])
-            ),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONHASHSEED": "0",
-            "TMPDIR": str(folder),  # torch extracts tar archives, and leaves them where it is killed
+            "TMPDIR": str(self.folder),  # torch extracts tar archives, and leaves them where it is killed
             "OMP_NUM_THREADS": "1",
             "MALLOC_PERTURB_": "165",  # memory that nobody has written is not zero, nor what it was
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "attacks.server", str(folder)],
+            [sys.executable, "-m", "attacks.server", str(self.folder)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True,
         )  # fmt: skip
 
-    def ask(self, attack: Attack, data: bytes, loader: str) -> Outcome:
-        """Have a file of these bytes loaded."""
-        self.file.unlink(missing_ok=True)  # the process may still have the file before it mapped
-        self.file.write_bytes(data)
+    def path(self, attack: Attack, family: Family) -> Path:
+        """Return the file of an attack, which is there until the next call of :meth:`outcomes`."""
+        return file_of(self.folder, family.attacks.index(attack))
+
+    def outcomes(
+        self, family: Family, loader: str = "zerocopy", attacks: Sequence[Attack] | None = None
+    ) -> dict[Attack, Outcome]:
+        """Return what loading each of a family's files comes to, or each of some of them."""
+        attacks = family.attacks if attacks is None else attacks
+        files = file_of(self.folder, 0).parent
+        shutil.rmtree(files, ignore_errors=True)
+        files.mkdir()
+        for attack in attacks:
+            self.path(attack, family).write_bytes(attack.make())
+        numbers = [family.attacks.index(attack) for attack in attacks]
         assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps([*place(attack), loader]) + "\n")
+        self.process.stdin.write(json.dumps([CATALOG.index(family), numbers, loader]) + "\n")
         self.process.stdin.flush()
-        return Outcome(**json.loads(self.process.stdout.readline()))
-
-    def close(self) -> None:
-        self.thread.shutdown(cancel_futures=True)
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait()
-
-
-class Runner:
-    """Loads attacks by any of LOADERS, stock torch's beside zerocopy's."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="attacks-"))
-        self.ours, self.torchs = Process(self.folder / "zerocopy"), Process(self.folder / "torch")
-        self.file = self.ours.file
-        self.digests: dict[Attack, bytes] = {}
-        self.ordered: dict[tuple[Attack, str], Future[Outcome]] = {}
-
-    def data(self, attack: Attack) -> bytes:
-        """Return the file's bytes, which are the same ones each time."""
-        data = attack.make()
-        digest = hashlib.sha256(data).digest()
-        assert self.digests.setdefault(attack, digest) == digest, f"{attack.name}: made differently each time"
-        return data
-
-    def order(self, attack: Attack, loader: str) -> Future[Outcome]:
-        """Have a file loaded in the background, in a forked process."""
-        process = self.ours if loader == "zerocopy" else self.torchs
-
-        def ask() -> Outcome:
-            return process.ask(attack, self.data(attack), loader)
-
-        if (attack, loader) not in self.ordered:
-            self.ordered[attack, loader] = process.thread.submit(ask)
-        return self.ordered[attack, loader]
+        return {attack: Outcome(**json.loads(self.process.stdout.readline())) for attack in attacks}
 
     def load(self, attack: Attack, loader: str = "zerocopy") -> Outcome:
-        """Return what loading a file in a forked process comes to."""
-        return self.order(attack, loader).result()
+        """Return what loading one file comes to."""
+        family = next(family for family in CATALOG if attack in family.attacks)
+        return self.outcomes(family, loader, [attack])[attack]
 
     def close(self) -> None:
-        """End the processes and remove their files."""
-        for process in (self.ours, self.torchs):
-            process.close()
+        """End the process, and remove its files."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
         shutil.rmtree(self.folder)
-
-
-def place(attack: Attack) -> tuple[int, int]:
-    """Return where in CATALOG an attack is."""
-    for i, family in enumerate(CATALOG):
-        for j, other in enumerate(family.attacks):
-            if other is attack:
-                return i, j
-    raise LookupError(attack.name)

@@ -1,7 +1,7 @@
-"""Loads the catalog's files: a process that has imported everything, and forks to load, in bounds.
+"""Loads files of the catalog: a process that has imported everything, and forks to load, in bounds.
 
-Run as a program by :mod:`attacks.runner`, with a folder to work in. A line of standard input is a job, a line of
-standard output the answer.
+:mod:`attacks.runner` runs this as a program, with a folder to work in. A line of standard input names attacks and a
+loader. Each of the files is answered by a line of standard output.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import gc
 import json
 import os
 import resource
-import select
 import shutil
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import assembler
 import legacy_files
@@ -34,10 +32,6 @@ import zerocopy
 from attacks import CATALOG, hdf5
 from attacks.attack import CANARY, MEBIBYTE, TRAP, Attack, Expected
 
-TESTS = Path(__file__).parent.parent
-#: zerocopy.load, stock torch.load, and that with weights_only=False.
-LOADERS = ("zerocopy", "torch", "trusting")
-
 #: Limit of torch itself for any file: beyond it the answer is "out of memory" or "hangs".
 TORCH_MEMORY = 512 * MEBIBYTE
 TORCH_SECONDS = 1
@@ -45,8 +39,8 @@ TORCH_SECONDS = 1
 SLOWNESS = 5 if SANITIZED else 1
 #: How much more memory: around each allocation lies some that nobody may touch.
 GREED = 2 if SANITIZED else 1
-#: Seconds by the clock, of a process that takes no processor time.
-PATIENCE = 1
+#: Seconds by the clock. A process that waits for something takes no processor time.
+PATIENCE = 20 * SLOWNESS
 #: Of malloc.h.
 _ARENA_MAX = -8
 #: Parts of what is said where memory is not given.
@@ -70,10 +64,10 @@ class Outcome:
         "equal", "loads" or "differs"; an exception's class; "killed by SIGSEGV", "hangs", "out of memory".
     message : str
         The exception's, or how the value differs.
-    seconds, memory : float, int
-        Processor time, and bytes of memory at its peak beyond the start.
+    memory : int
+        Bytes at the peak, beyond the start.
     noted : list of str
-        Forbidden acts of the loader, from Python's audit events.
+        Forbidden acts of zerocopy, from Python's audit events.
     left : list of str
         The contents of the working folder, which was empty before.
     globals : list of str
@@ -82,45 +76,44 @@ class Outcome:
 
     word: str
     message: str = ""
-    seconds: float = 0
     memory: int = 0
     noted: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     globals: list[str] = field(default_factory=list)
+
+    @property
+    def is_refusal(self) -> bool:
+        """Return whether the loader has raised an exception other than for want of memory."""
+        return self.word.endswith("Error")
+
+
+def file_of(folder: Path, number: int) -> Path:
+    """Return where the file of a family's attack lies."""
+    return folder / "files" / f"{number}.pt"
 
 
 def serve(folder: Path) -> None:
     """Answer one line of standard input after the other."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    trap = folder / "trap"
+    trap, answers = folder / "trap", os.dup(1)
     trap.mkdir()
     (trap / f"{TRAP}.py").write_text(
         f"import pathlib\ndef spring(*_): pathlib.Path({CANARY!r}).touch()\nspring()\n"
     )
     sys.path.append(str(trap))
+    sys.addaudithook(hook)
     warm_up(folder / "warm.pt")
     gc.collect()
     gc.freeze()  # a child's collections would copy all of it
-    room = folder / "room"
-    room.mkdir()
-    child = Child(folder)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(1, 2)
     for line in sys.stdin:
-        outcome = child.load(line)
-        outcome.left = sorted(path.name for path in room.iterdir())
-        if not is_as_before(outcome, json.loads(line)[-1]):
-            child.end()
-            shutil.rmtree(room)
-            room.mkdir()
-            child = Child(folder)
-        print(json.dumps(asdict(outcome)), flush=True)
-    child.end()
-
-
-def is_as_before(outcome: Outcome, loader: str) -> bool:
-    """Return whether the process may load another file: it refused this one, or loaded the right value."""
-    is_answer = outcome.word == EQUAL or outcome.word.endswith("Error")
-    return is_answer and loader != "trusting" and not outcome.left and not outcome.noted
+        family, numbers, loader = json.loads(line)
+        while numbers:
+            for outcome in outcomes_in_child(folder, family, numbers, loader):
+                os.write(answers, json.dumps(asdict(outcome)).encode() + b"\n")
+                del numbers[0]
 
 
 def warm_up(path: Path) -> None:
@@ -139,82 +132,43 @@ def warm_up(path: Path) -> None:
                 load(path, weights_only=data not in trusted)
 
 
-class Child:
-    """A forked process that loads files until it has done anything but answer."""
-
-    def __init__(self, folder: Path) -> None:
-        orders, self.orders = os.pipe()
-        self.answers, answers = os.pipe()
-        self.id = os.fork()
-        if self.id == 0:
-            os.close(self.orders)
-            os.close(self.answers)
-            obey(orders, answers, folder)
-        os.close(orders)
-        os.close(answers)
-
-    def load(self, line: str) -> Outcome:
-        """Return the child's answer to a line of input, or how the child died."""
-        os.write(self.orders, line.encode())
-        said = self.answer()
-        return Outcome(**json.loads(said)) if said else death(self.wait())
-
-    def wait(self) -> int:
-        """Return the status of the ended child."""
-        status = os.waitpid(self.id, 0)[1]
-        self.id = 0
-        return status
-
-    def end(self) -> None:
-        """End the child if it still runs."""
-        os.close(self.orders)
-        os.close(self.answers)
-        if self.id:
-            self.wait()
-
-    def answer(self) -> str:
-        """Return a line, or nothing if the child dies. One that sleeps is ended: nothing will wake it."""
-        said, before = b"", ""
-        while not said.endswith(b"\n"):
-            if select.select([self.answers], [], [], PATIENCE)[0]:
-                part = os.read(self.answers, 1 << 16)
-                if not part:
-                    return ""
-                said += part
-                continue
-            status = Path(f"/proc/{self.id}/stat").read_text().rpartition(")")[2].split()
-            now = " ".join([status[0], *status[11:13]])  # the state, and processor time
-            if now == before and status[0] == "S":
-                os.kill(self.id, signal.SIGALRM)
-            before = now
-        return said.decode()
+def outcomes_in_child(folder: Path, family: int, numbers: list[int], loader: str) -> Iterator[Outcome]:
+    """Yield outcomes of a forked process, as many as one process may load: until one does more than answer."""
+    room = folder / "room"
+    shutil.rmtree(room, ignore_errors=True)
+    room.mkdir()
+    ours, childs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.chdir(room)
+            for number in list(numbers):
+                attack = CATALOG[family].attacks[number].here()
+                outcome = observed(attack, loader, file_of(folder, number))
+                outcome.left = [each.name for each in room.iterdir()]
+                os.write(childs, json.dumps(asdict(outcome)).encode() + b"\n")
+                is_clean = not (outcome.left or outcome.noted) and loader != "trusting"
+                if not (is_clean and (outcome.word == EQUAL or outcome.is_refusal)):
+                    break
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(childs)
+    with os.fdopen(ours) as lines:
+        for line in lines:
+            yield Outcome(**json.loads(line))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        yield Outcome(ended(status), left=[each.name for each in room.iterdir()])
 
 
-def death(status: int) -> Outcome:
-    """Return what ended a process that did not answer."""
-    if not os.WIFSIGNALED(status):
-        return Outcome(f"exits with {os.WEXITSTATUS(status)}")
-    name = signal.Signals(os.WTERMSIG(status)).name
-    return Outcome(HANGS if name in ("SIGPROF", "SIGALRM") else KILLED + name)
-
-
-# --------------------------------------------------------------------------------- the child
-
-
-def obey(orders: int, answers: int, folder: Path) -> NoReturn:
-    """Load the file that each line names, and answer, until the input ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    sys.addaudithook(hook)
-    try:
-        os.chdir(folder / "room")
-        for line in os.fdopen(orders):
-            i, j, loader = json.loads(line)
-            outcome = observed(CATALOG[i].attacks[j].here(), loader, folder / "checkpoint.pt")
-            os.write(answers, json.dumps(asdict(outcome)).encode() + b"\n")
-    finally:
-        os._exit(0)
+def ended(status: int) -> str:
+    """Return the word for a process that ended without an answer."""
+    if status > 0:
+        return f"exits with {status}"
+    name = signal.Signals(-status).name
+    return HANGS if name in ("SIGPROF", "SIGALRM") else KILLED + name
 
 
 def observed(attack: Attack, loader: str, path: Path) -> Outcome:
@@ -234,13 +188,11 @@ def observed(attack: Attack, loader: str, path: Path) -> Outcome:
     start = memory_of("VmHWM")
     seconds = SLOWNESS * (attack.seconds if ours else TORCH_SECONDS)
     with limited(memory + path.stat().st_size, seconds), noting(noted, path, attack.weights_only):
-        begin = time.process_time()
         try:
             value = load(path, **options)
         except BaseException as error:
             outcome = judged(error)
-        seconds = time.process_time() - begin
-    outcome.seconds, outcome.memory = seconds, memory_of("VmHWM") - start
+    outcome.memory = memory_of("VmHWM") - start
     outcome.noted = noted if ours else []  # stock torch imports what it wants
     if outcome.word == LOADS and attack.expected is Expected.EQUAL:
         try:
@@ -274,12 +226,14 @@ def limited(memory: int, seconds: float) -> Iterator[None]:
     limit = memory_of("VmSize") + memory + OVERHEAD
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, max(PATIENCE, 10 * seconds))
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
         signal.setitimer(signal.ITIMER_PROF, COMPARISON_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @contextlib.contextmanager
