@@ -7,7 +7,6 @@ import mmap
 import os
 import stat
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 import strategies
 import torch
 from conftest import Child, Saver, saved_bytes, stock_load
-from equality import assert_same, expected_of_save
+from equality import assert_same
 from hypothesis import HealthCheck, given, settings
-from kinds import CATALOG, Kind
 
 import zerocopy
 
@@ -31,7 +29,6 @@ STATE = {
     "empty": torch.empty(0),
     "step": 7,
 }
-KINDS = [kind for group in CATALOG for kind in group.kinds if kind.write is torch.save]
 
 
 def written(obj: Any, **options: Any) -> bytes:
@@ -40,6 +37,7 @@ def written(obj: Any, **options: Any) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.slow("sixty random objects")
 @relaxed
 @given(checkpoint=strategies.checkpoints())
 def test_stock_torch_reads_a_saved_file_as_its_own(checkpoint: Any) -> None:
@@ -49,20 +47,9 @@ def test_stock_torch_reads_a_saved_file_as_its_own(checkpoint: Any) -> None:
     assert content == written(checkpoint)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_every_kind_of_object(kind: Kind) -> None:
-    if not kind.is_there():
-        pytest.skip("this release does not have it")
-    made = kind.make()
-    try:
-        expected = expected_of_save(made, stock_load(io.BytesIO(saved_bytes(made))))
-    except Exception as error:
-        pytest.skip(f"stock torch of this release cannot: {error}")
-    (kind.same or assert_same)(stock_load(io.BytesIO(written(made))), expected)
-
-
-@pytest.mark.parametrize("alignment", [64, 256, 4096, 1 << 15, 1 << 16, 2 << 20])
-@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize(
+    ("alignment", "checksum"), [(64, True), (4096, False), (1 << 15, True), (1 << 16, True), (2 << 20, False)]
+)
 def test_alignment_and_checksums(tmp_path: Path, alignment: int, checksum: bool) -> None:
     path = tmp_path / "model.pt"
     zerocopy.save(STATE, path, alignment=alignment, checksum=checksum)
@@ -77,10 +64,10 @@ def test_alignment_and_checksums(tmp_path: Path, alignment: int, checksum: bool)
         assert (archive.testzip() is None) is checksum
 
 
-@pytest.mark.parametrize("alignment", [0, 1, 32, 100, -64, 4 << 20, 64.0, True, None])
-def test_no_such_alignment(tmp_path: Path, alignment: Any) -> None:
-    with pytest.raises(ValueError, match="a power of two from 64 to 2 MiB"):
-        zerocopy.save(STATE, tmp_path / "model.pt", alignment=alignment)
+def test_other_alignment_is_refused(tmp_path: Path) -> None:
+    for alignment in (0, 1, 32, 100, -64, 4 << 20, 64.0, True, None):
+        with pytest.raises(ValueError, match="a power of two from 64 to 2 MiB"):
+            zerocopy.save(STATE, tmp_path / "model.pt", alignment=alignment)  # type: ignore[arg-type]
     assert not any(tmp_path.iterdir())
 
 
@@ -138,13 +125,6 @@ def test_several_dtypes_over_one_storage(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_attributes_of_a_state_dict_stay(tmp_path: Path) -> None:
-    state = torch.nn.Linear(2, 3).state_dict()
-    zerocopy.save(state, tmp_path / "model.pt")
-    loaded = stock_load(tmp_path / "model.pt")
-    assert type(loaded) is OrderedDict and loaded._metadata == state._metadata  # type: ignore[attr-defined]
-
-
 def test_progress(tmp_path: Path) -> None:
     said: list[tuple[int, int]] = []
     zerocopy.save(STATE, tmp_path / "model.pt", progress=lambda *numbers: said.append(numbers))
@@ -185,11 +165,19 @@ def test_file_objects(tmp_path: Path) -> None:
         "with zerocopy.Writer('/dev/stdout') as w: w.save({'w': w.store_early(torch.arange(4.0))})",
     ],
 )
-def test_a_pipe(tmp_path: Path, forked: Child, write: str) -> None:
-    code = f"import torch, zerocopy\n{write}"
-    done = forked(f"import sys, subprocess\nsys.exit(len(subprocess.run([sys.executable, '-c', {code!r}], "
-                 "stdout=subprocess.PIPE, check=True).stdout) < 1000)")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def test_a_pipe(forked: Child, write: str) -> None:
+    code = """
+        import os, sys, torch, zerocopy
+        reading, writing = os.pipe()
+        os.dup2(writing, 1)
+        os.close(writing)
+        exec(sys.argv[1])
+        os.close(1)
+        os.write(2, b"small" if len(os.read(reading, 1 << 16)) < 1000 else b"")
+        os.dup2(2, 1)
+    """
+    done = forked(code, write)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_symbolic_link_stays(tmp_path: Path) -> None:
@@ -237,6 +225,7 @@ def test_converted_placeholders(save: Saver, tmp_path: Path) -> None:
     assert loaded["step"] == 7 and not lazy["weight"].is_loaded
 
 
+@pytest.mark.slow("it writes 240 MB")
 @pytest.mark.plain_memory("it measures memory")
 def test_converted_placeholders_one_at_a_time(save: Saver, tmp_path: Path, forked: Child) -> None:
     # Larger than what malloc keeps when it is freed.

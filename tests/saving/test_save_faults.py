@@ -78,6 +78,7 @@ def test_interrupt_just_after_the_file_is_made_closes_it(
     assert [path.name for path in tmp_path.iterdir()] == ["source.pt"]
 
 
+@pytest.mark.slow("kill -9 of a Python that starts for it")
 @pytest.mark.parametrize("has_name", [False, True])
 def test_killed_in_the_middle(save: Saver, tmp_path: Path, has_name: bool) -> None:
     """On file systems that make files without a name nothing is left; elsewhere until the next save."""
@@ -153,20 +154,6 @@ def test_the_name_of_a_folder(tmp_path: Path, writer: str) -> None:
             WRITERS[writer](path)
         assert (caught.value.errno, caught.value.filename) == (wanted.value.errno, path)
     assert [path.name for path in tmp_path.iterdir()] == ["there.pt"]
-
-
-def test_no_such_folder(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        zerocopy.save(STATE, tmp_path / "nowhere" / "model.pt")
-    assert caught.value.filename == str(tmp_path / "nowhere" / "model.pt")
-
-
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_no_permission(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(PermissionError) as caught:
-        zerocopy.save(STATE, tmp_path / "model.pt")
-    assert caught.value.filename == str(tmp_path / "model.pt")
 
 
 OF_ANOTHER = """
@@ -249,6 +236,7 @@ def test_error_of_a_callback_is_raised_unchanged(save: Saver) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.slow("a small disk")
 @pytest.mark.parametrize("mapped", [False, True])
 def test_the_disk_is_full(save: Saver, small_disk: Path, mapped: bool) -> None:
     path = small_disk / "model.pt"
@@ -291,9 +279,15 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-@pytest.mark.parametrize("checksum", [True, False])
-@pytest.mark.parametrize("name", ["checkpoint.pt", "other.pt"])
-@pytest.mark.parametrize("mode", ["c", "r", "r+"])
+@pytest.mark.parametrize(
+    ("mode", "name", "checksum"),
+    [
+        ("c", "checkpoint.pt", True),
+        ("c", "other.pt", False),
+        ("r", "other.pt", True),
+        ("r+", "other.pt", True),
+    ],
+)
 def test_mapped_tensors_are_copied_from_file_to_file(
     save: Saver, copied: list[int], mode: str, name: str, checksum: bool
 ) -> None:
@@ -340,8 +334,7 @@ def test_files_that_have_lost_their_name(save: Saver, copied: list[int], gone: s
     assert_same(stock_load(path), STATE)
 
 
-@pytest.mark.parametrize("refusal", [errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
-@pytest.mark.parametrize("also", [True, False])
+@pytest.mark.parametrize(("refusal", "also"), [(errno.EXDEV, True), (errno.EINVAL, False)])
 def test_file_systems_that_cannot_copy(
     save: Saver, monkeypatch: pytest.MonkeyPatch, refusal: int, also: bool
 ) -> None:
@@ -377,24 +370,6 @@ def test_over_a_file_that_is_mapped(save: Saver) -> None:
     assert not lies_in_mapping(state["weight"].data_ptr(), path)  # its name is another's now
 
 
-def test_resume_and_save(save: Saver, forked: Child) -> None:
-    """The recipe that ends in SIGBUS with torch.save: epochs that load what the last one saved."""
-    path = save(STATE)
-    code = """
-        import sys, zerocopy
-        for epoch in range(5):
-            state = zerocopy.load(sys.argv[1])
-            state["weight"] += 1
-            state["step"] += 1
-            zerocopy.save(state, sys.argv[1])
-        print(state["step"], int(zerocopy.load(sys.argv[1])["weight"][0]))
-    """
-    done = forked(code, path)
-    assert done.stdout == "6 5\n", done.stderr
-    assert list(path.parent.iterdir()) == [path]
-    assert_same(stock_load(path)["bias"], STATE["bias"])
-
-
 def test_replaced_by_another_at_the_same_time(
     save: Saver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,14 +390,3 @@ def test_replaced_by_another_at_the_same_time(
         assert_same(torch.load(held), {})
     assert_same(mapped, STATE)
     assert_same(stock_load(path), STATE)
-
-
-def test_by_several_threads_at_once(tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    path = tmp_path / "model.pt"
-    with ThreadPoolExecutor(4) as threads:
-        saved = list(threads.map(lambda step: zerocopy.save({**STATE, "step": step}, path), range(16)))
-    assert saved == [None] * 16
-    assert list(tmp_path.iterdir()) == [path]
-    assert stock_load(path)["step"] in range(16)

@@ -43,6 +43,9 @@ LATER: Saves = {
 }
 
 
+PAIRS = [("save", later) for later in LATER] + [("convert", "save"), ("convert", "background")]
+
+
 def left_over(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in ("f.pt", "source.pt"))
 
@@ -54,8 +57,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "f.pt"
 
 
-@pytest.mark.parametrize("later", LATER)
-@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize(("first", "later"), PAIRS)
 def test_last_call_wins_in_another_thread(path: Path, first: str, later: str) -> None:
     is_under_way, may_go_on = threading.Event(), threading.Event()
 
@@ -73,8 +75,7 @@ def test_last_call_wins_in_another_thread(path: Path, first: str, later: str) ->
     assert left_over(path.parent) == []
 
 
-@pytest.mark.parametrize("later", LATER)
-@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize(("first", "later"), PAIRS)
 def test_last_call_wins_in_the_same_thread(path: Path, first: str, later: str) -> None:
     calls = []
 
@@ -104,17 +105,6 @@ def test_writer_counts_from_its_end(path: Path) -> None:
     with zerocopy.Writer(path) as writer:
         zerocopy.save(LAST, path)
         writer.save(LARGE)
-    assert torch.load(path)["who"] == "first"
-
-
-def test_saves_to_other_files_do_not_count(path: Path) -> None:
-    others = []
-
-    def progress(*_: int) -> None:
-        if not others:
-            others.append(zerocopy.save(LAST, path.with_name("source.pt")))
-
-    zerocopy.save(LARGE, path, progress=progress)
     assert torch.load(path)["who"] == "first"
 
 

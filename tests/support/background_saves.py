@@ -7,12 +7,14 @@ import errno
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from zerocopy import Saving, _core
+from zerocopy import Saving, _core, _torch
 from zerocopy.saving import saves_under_way
+from zerocopy.saving.pickled_object import PickledObject
 
 LARGE = torch.ones(8 << 20, dtype=torch.uint8)
 LARGEST = torch.ones(64 << 20, dtype=torch.uint8)
@@ -74,3 +76,13 @@ def without_unnamed_files() -> object:
             return os.open(path, flags, mode)
 
     return Os()
+
+
+def scribble(obj: Any) -> None:
+    """Write to all storages of an object in place."""
+    parts = PickledObject(obj)
+    for number in range(len(parts.sizes)):
+        storage = parts.storage(number)
+        if storage.device.type == "cpu" and storage.nbytes():
+            content = _torch.bytes_of(storage)
+            content[:] = bytes(~byte & 0xFF for byte in content[:64].tolist())[:1] * content.nbytes
