@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 import sharing
-import torch
 from conftest import Child
 
-from zerocopy import share
-
 pytest.importorskip("dill")
+
+pytestmark = pytest.mark.slow("programs, and a server for each")
 
 PROGRAM = """
 import dataclasses
@@ -156,90 +155,3 @@ def test_order_of_a_set_is_that_of_a_fixed_hash_seed(child: Child, tmp_path: Pat
             PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]),
         )
         assert ended.returncode == 0, ended.stderr
-
-
-def test_names_within_a_function_are_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is a module of one's own sent, with whatever it has in it: it is imported."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "value").mkdir()
-    log = os.fsencode(tmp_path / "log")
-
-    def nested(value: int) -> int:
-        sharing.counted(log)
-        return value
-
-    for number in range(2):
-        (tmp_path / "value" / str(number)).touch()
-        assert share.load(nested, 3) == 3
-    assert sharing.calls_in(tmp_path / "log") == 1
-
-
-def test_functions_that_are_not_patched_stay(tmp_path: Path) -> None:
-    path = str(tmp_path / "model.pt")
-    torch.save(torch.ones(3), path)
-    share.patch_all()
-    try:
-        load = torch.load
-        for _ in range(2):
-            assert torch.load(path, map_location=lambda storage, _: storage).sum() == 3
-            assert share.load(lambda: load(path)).sum() == 3
-    finally:
-        share.unpatch_all()
-    assert [entry["hits"] for entry in sharing.entries()] == [1, 1]
-
-
-def test_files_with_classes_of_the_program(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import torch\n"
-        "class Own(dict): pass\n"
-        "torch.save(Own(a=torch.ones(2)), 'own.pt')\n"
-        "options = {} if torch.__version__ < '2' else {'weights_only': False}\n"
-        "assert type(torch.load('own.pt', **options)) is Own\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-m", "zerocopy", "run", "--share", str(program)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ended.returncode == 0, ended.stderr
-
-
-HOOKED = """
-import torch
-from zerocopy import share
-
-class Scaled(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = torch.nn.Linear(2, 2)
-        self.register_buffer("scale", torch.ones(2))
-        self.calls = []
-        def hook(module, arguments, result):
-            self.calls.append(1)
-            return result * self.scale
-        self.inner.register_forward_hook(hook)
-
-def pair():
-    module = Scaled()
-    return next(iter(module.inner._forward_hooks.values())), module
-
-for _ in range(2):
-    hook, module = share.load(pair)
-    assert type(module) is Scaled and hook.__closure__[0].cell_contents is module
-    module.scale.fill_(10)
-    assert torch.equal(module.inner(torch.zeros(1, 2)), 10 * module.inner.bias[None])
-    print(module.calls)
-"""
-
-
-def test_hook_of_main_refers_to_its_module(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(HOOKED)
-    with sharing.served(tmp_path):
-        done = subprocess.run(
-            [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=False
-        )
-    assert done.stdout == "[1]\n[1]\n", done.stderr

@@ -338,6 +338,7 @@ assert PreTrainedModel.from_pretrained("a") == transformers.pipeline("a") == vgg
 """
 
 
+@pytest.mark.slow("it starts a Python that has not imported torch")
 def test_the_known_libraries(tmp_path: Path, child: Child) -> None:
     """Those of the list, whether they are there or not, and none of them is imported for it."""
     for name, text in LIBRARIES.items():
@@ -350,21 +351,3 @@ def test_the_known_libraries(tmp_path: Path, child: Child) -> None:
     done = child(CHECK, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-
-
-def test_saving_over_a_loaded_file_keeps_the_tensors(tmp_path: Path, child: Child) -> None:
-    code = """
-    import sys, torch
-    from zerocopy import share
-    original, path = torch.save, sys.argv[1]
-    share.patch_all()
-    state = torch.load(path)
-    torch.save({"weight": torch.zeros(3)}, path)
-    assert bool((state["weight"] == 1).all()) and torch.load(path)["weight"].numel() == 3
-    share.unpatch_all()
-    assert torch.save is torch.serialization.save is original
-    share.shutdown()
-    """
-    torch.save({"weight": torch.ones(1 << 20)}, tmp_path / "a.pt")
-    done = child(code, tmp_path / "a.pt", ZEROCOPY_SOCKET=str(tmp_path / "s" / "socket"))
-    assert done.returncode == 0, done.stderr

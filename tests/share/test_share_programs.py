@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from python_programs import PYTHON, RUN, process
 
 from zerocopy import share
+
+pytestmark = pytest.mark.slow("programs, and a server for each")
 
 PROGRAMS = Path(__file__).parent.parent / "programs" / "shared"
 
@@ -96,15 +97,3 @@ def test_a_file_of_the_programs_own_class(tmp_path: Path, socket: Path) -> None:
     for _ in range(2):
         done = process([*RUN, "--share"], "program.py", cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (0, "True\nNone\n", "")
-
-
-def test_verbose_run_counts_results_of_the_model_server(tmp_path: Path, socket: Path) -> None:
-    (tmp_path / "program.py").write_text(
-        "import sys, torch\nfor path in sys.argv[1:]:\n    torch.load(path)\ntorch.load(open(sys.argv[1], 'rb'))\n"
-    )
-    for name in "ab":
-        torch.save({"w": torch.ones(5000)}, tmp_path / name)
-    done = process([*RUN, "-v", "--share"], "program.py", "a", "b", "a", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    summary = done.stderr.splitlines()[-1]
-    assert summary.startswith("zerocopy: 1 torch.load: 20.0 kB mapped; 3 from the model server: 6")

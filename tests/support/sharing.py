@@ -1,9 +1,11 @@
-"""Shared by the tests of the model server: a separate server, and functions that workers import."""
+"""Shared by the tests of the model server: a server of their own, and functions that workers import."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import random
 import resource
 import signal
 import socket
@@ -11,10 +13,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import traceback
+import types
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from zerocopy import share
@@ -55,6 +61,10 @@ def box(*things: Any, **named: Any) -> Box:
     return Box(*things, **named)
 
 
+def itself(thing: Any) -> Any:
+    return thing
+
+
 def changed_box(module: torch.nn.Module) -> Box:
     with torch.no_grad():
         module.frozen.add_(1)
@@ -93,7 +103,6 @@ def told(*args: Any, **kwargs: Any) -> Any:
 
 
 def read_here() -> str:
-    time.sleep(0.2)
     return Path("here").read_text()
 
 
@@ -168,12 +177,239 @@ def where_am_i() -> tuple[str, str | None]:
     return str(Path.cwd()), os.environ.get("ZEROCOPY_TEST_VARIABLE")
 
 
-def sum_of_file(name: str) -> torch.Tensor:
-    return torch.load(name)["weight"].sum()
-
-
 def nested(log: bytes) -> Any:
     return share.load(counted, log)
+
+
+def equal_tensors(count: int, size: int = 1 << 12, value: int = 0) -> list[torch.Tensor]:
+    return [filled(size, value) for _ in range(count)]
+
+
+def view_of(content: bytes, shape: tuple[int, int] | None, is_readonly: bool) -> memoryview:
+    view = memoryview(content if is_readonly else bytearray(content))
+    return view if shape is None else view.cast("I", shape)
+
+
+def mapped_arrays(path: str) -> Any:
+    changeable, values = numpy.load(path, mmap_mode="c"), numpy.arange(20_000.0)
+    masked = numpy.ma.masked_array(values, values > 5, fill_value=7)
+    records = numpy.rec.array([(1, 2.0), (3, 4.0)], dtype=[("a", int), ("b", float)])
+    return numpy.load(path, mmap_mode="r"), changeable, changeable[2:], values, masked, records, records["b"]
+
+
+class Scripted(torch.nn.Module):
+    """A module with a TorchScript module in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = torch.jit.script(torch.nn.Linear(64, 64).eval())
+        self.scale = torch.nn.Parameter(torch.full((), 3.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.scale
+
+
+class Quantized(torch.nn.Parameter):
+    """As those of bitsandbytes: a constructor that converts, and a state beside the data."""
+
+    def __new__(cls, data: Any, requires_grad: bool = False, scale: Any = None) -> Any:
+        self: Any = torch.Tensor._make_subclass(cls, (data / scale).to(torch.int8), requires_grad)
+        self.scale, self.state = scale, {"codes": torch.arange(16.0), "self": None}
+        return self
+
+    def __getstate__(self) -> Any:
+        raise AssertionError("it expects __setstate__")
+
+    def __setstate__(self, state: Any) -> None:
+        raise AssertionError("it expects what __getstate__ returns")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise AssertionError
+
+
+def quantized() -> Any:
+    layer: Any = torch.nn.Linear(64, 64)
+    layer.register_parameter("weight", Quantized(torch.full((64, 64), 4.0), scale=2))
+    layer.weight.module, layer.tied = layer, layer.weight
+    return torch.nn.Sequential(layer, torch.nn.ReLU()).eval()
+
+
+def with_bound_forward() -> Any:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return x + 100 + self.bias[0].item() * 0
+
+    layer: Any = torch.nn.Linear(2, 2)
+    layer.forward = types.MethodType(forward, layer)
+    return layer
+
+
+def with_wrapped_forward() -> Any:
+    layer: Any = torch.nn.Linear(2, 2)
+    before = layer.forward
+
+    @functools.wraps(before)
+    def forward(x: torch.Tensor) -> Any:
+        return before(x) * 0 + 3
+
+    layer.forward = forward
+    return layer
+
+
+class Scaled(torch.nn.Module):
+    """A hook that is a nested function, and refers to its module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+        self.register_buffer("scale", torch.ones(2))
+        self.calls: list[int] = []
+
+        def hook(module: Any, arguments: Any, result: torch.Tensor) -> torch.Tensor:
+            self.calls.append(1)
+            return result * self.scale
+
+        self.inner.register_forward_hook(hook)
+
+
+FACTOR = 2
+
+
+def nested_functions() -> tuple[Any, ...]:
+    tensor = torch.ones(2)
+
+    @functools.lru_cache(maxsize=7)
+    def cached() -> torch.Tensor:
+        return tensor
+
+    def factorial(n: int) -> int:
+        return n * factorial(n - 1) if n else 1
+
+    def scaled(x: int, *, by: Any = tensor) -> Any:
+        """Scale."""
+        return x * FACTOR * by
+
+    if tensor is None:
+        undefined = 0
+    return tensor, cached, factorial, scaled, lambda: undefined, threading.RLock()
+
+
+def of_a_nested_class() -> Any:
+    class Scaled(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(1, 1)
+
+        def forward(self, x: Any) -> Any:
+            return x * FACTOR
+
+        @functools.cached_property
+        def factor(self) -> int:
+            return FACTOR
+
+        @classmethod
+        def named(cls) -> tuple[Any, ...]:
+            return FACTOR, cls.__name__, __class__.__name__  # type: ignore[name-defined]
+
+    return Scaled()
+
+
+class Family(torch.nn.Module):
+    """Weak references to the module, and to what is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 1
+        self.child = torch.nn.Linear(2, 2)
+        vars(self.child).update(parent=weakref.proxy(self), reference=weakref.ref(self))
+        self.gone = weakref.ref(Family.__new__(Family))
+
+
+def lost_proxy() -> Any:
+    return weakref.proxy(Family())
+
+
+def computed() -> torch.Tensor:
+    return torch.ones(3, requires_grad=True) * 2
+
+
+def generator() -> Any:
+    return (n for n in range(3))
+
+
+def named() -> torch.Tensor:
+    return torch.ones(2, names=("a",))
+
+
+def of_dtype(name: str) -> torch.Tensor:
+    return torch.zeros(8, dtype=torch.uint8).view(getattr(torch, name))
+
+
+class Refusing:
+    """An object that cannot be pickled."""
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not this one")
+
+
+def a_module(_: int) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(40, 40))
+
+
+def summed(tensor: torch.Tensor) -> float:
+    return float(tensor.sum())
+
+
+DRAWS: dict[str, Callable[[], float]] = {
+    "Python": random.random,
+    "NumPy": lambda: float(numpy.random.rand()),
+    "torch": lambda: float(torch.rand(())),
+}
+
+
+def drawn(name: str) -> float:
+    return DRAWS[name]()
+
+
+def modes() -> dict[str, Any]:
+    return {
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "dtype": torch.get_default_dtype(),
+    }
+
+
+def trainable() -> torch.nn.Module:
+    """Return a module with ordinary parameters, also within inference mode."""
+    with torch.inference_mode(False):
+        return torch.nn.Linear(2, 2)
+
+
+def doubled(number: float) -> list[float]:
+    return torch.full((2,), number).mul(2.0).tolist()
+
+
+def appended(items: list[int]) -> int:
+    items.append(5)
+    return len(items)
+
+
+def wrapped(tensor: torch.Tensor, name: str) -> dict[str, Any]:
+    return {"tensor": tensor, "name": name}
+
+
+def in_another_process(work: Callable[[], object]) -> None:
+    """Run a function in a fork of this process, and fail if the function raises."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @contextlib.contextmanager
@@ -228,6 +464,44 @@ def load_request(key: str = "k" * 40, **body: Any) -> dict[str, Any]:
     """Return a request for a result as a client of this process's mount namespace sends it."""
     about = {"key": key, "files": [], "namespace": file_identity.namespace(), "is_strict": False, "skip": []}
     return request("load", **{**about, **body})
+
+
+GARBAGE: list[bytes] = [
+    b"",
+    b"\0",
+    b"\0\0\0\0",
+    b"\xff\xff\xff\xff",
+    b"\0\0\0\x02{}",
+    b"\0\0\0\x02[]",
+    b"\0\0\0\x05hello",
+    b"\0\x10\0\0" + b"[" * (1 << 20),
+    b"\0\0\0\x40" + b'{"op": "load"',
+    b"\x80\x04\x95" + b"cos\nsystem\n" * 20,
+    b"GET / HTTP/1.1\r\n\r\n",
+    *(
+        frames.encode(body)
+        for body in (
+            {"op": "load"},
+            request("nonsense"),
+            load_request(key=5, skip=7, files=[[1]]),
+            load_request("k", files="x"),
+            load_request("k", namespace=5, skip=[[]]),
+            request("compute", absent={}, namespace=[]),
+            *(
+                request("compute", absent=absent, namespace=[], name="n", python="/nowhere", timeout=1)
+                for absent in ({}, 5, {"op": "unload", "key": "k"}, load_request("k"))
+            ),
+            request("attach", id=[]),
+            request("unload", key=[]),
+            {"body": "memory"},
+            request("status") | {"descriptors": 3},
+            request("status") | {"descriptors": -1},
+            request("status") | {"descriptors": "x"},
+            request("status") | {"versions": 5},
+            request("status") | {"versions": {"torch": []}},
+        )
+    ),
+]
 
 
 def asked(connection: socket.socket, op: str, **body: Any) -> dict[str, Any]:

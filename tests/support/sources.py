@@ -6,9 +6,6 @@ Each is given a folder without its first slash: so no argument names a file.
 from __future__ import annotations
 
 import ctypes
-import glob
-import importlib.util
-import mmap
 import multiprocessing
 import os
 import shutil
@@ -20,36 +17,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 
 def text(folder: str) -> str:
     return Path(f"/{folder}/a").read_text()
 
 
-def text_of_two(folder: str) -> str:
-    return Path(f"/{folder}/a").read_text() + Path(f"/{folder}/b").read_text()
-
-
-def tensor(folder: str) -> float:
-    return float(torch.load(f"/{folder}/a")["a"].sum())
-
-
 def newest(folder: str) -> str:
     return max(Path("/", folder).glob("a*")).name
-
-
-def walked(folder: str) -> list[str]:
-    return sorted(name for _, folders, names in os.walk(f"/{folder}") for name in (*folders, *names))
-
-
-def listed_by_descriptor(folder: str) -> list[str]:
-    descriptor = os.open(f"/{folder}", os.O_RDONLY)
-    try:
-        return sorted(os.listdir(descriptor))  # noqa: PTH208
-    finally:
-        os.close(descriptor)
 
 
 def exists(folder: str) -> bool:
@@ -60,47 +34,8 @@ def may_read(folder: str) -> bool:
     return os.access(f"/{folder}/late", os.R_OK)
 
 
-def size(folder: str) -> int:
-    return Path(f"/{folder}/a").stat().st_size
-
-
 def is_link(folder: str) -> bool:
     return Path(f"/{folder}/a").is_symlink()
-
-
-def link(folder: str) -> str:
-    return Path(f"/{folder}/link").readlink().name
-
-
-def through_link(folder: str) -> str:
-    return Path(f"/{folder}/link").read_text()
-
-
-def real(folder: str) -> str:
-    return os.path.realpath(f"/{folder}/link")
-
-
-def within(folder: str) -> str:
-    descriptor = os.open(f"/{folder}", os.O_RDONLY)
-    file = os.open("a", os.O_RDONLY, dir_fd=descriptor)
-    try:
-        return os.read(file, 100).decode()
-    finally:
-        os.close(file)
-        os.close(descriptor)
-
-
-def for_update(folder: str) -> str:
-    with Path(f"/{folder}/a").open("r+") as file:
-        return file.read()
-
-
-def by_mapping(folder: str) -> bytes:
-    with (
-        Path(f"/{folder}/a").open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
-    ):
-        return memory[:]
 
 
 def by_libc(folder: str) -> bytes:
@@ -130,63 +65,15 @@ def database(folder: str) -> list[Any]:
         connection.close()
 
 
-def memmap(folder: str) -> int:
-    return int(np.memmap(f"/{folder}/a", dtype=np.uint8).sum())
-
-
-def hdf5(folder: str) -> int:
-    import h5py
-
-    with h5py.File(f"/{folder}/a", "r") as file:
-        return int(file["a"][()])
-
-
-def module_by_file(folder: str) -> str:
-    spec = importlib.util.spec_from_file_location("by_file", f"/{folder}/a.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: str = module.VALUE
-    return found
-
-
-def imported(folder: str) -> str:
-    sys.path.insert(0, f"/{folder}")
-    import imported_by_sources  # type: ignore[import-not-found]
-
-    found: str = imported_by_sources.VALUE
-    return found
-
-
 def in_child(folder: str) -> str:
     with multiprocessing.get_context("fork").Pool(1) as pool:
         return pool.apply(text, (folder,))
-
-
-def elsewhere(folder: str) -> str:
-    os.chdir(f"/{folder}")
-    return Path("a").read_text()
 
 
 def through_own_link(folder: str) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         Path(temporary, "x").symlink_to(f"/{folder}/a")
         return Path(temporary, "x").read_text()
-
-
-def through_own_link_to_the_folder(folder: str) -> str:
-    with tempfile.TemporaryDirectory() as temporary:
-        Path(temporary, "x").symlink_to(f"/{folder}")
-        return Path(temporary, "x", "a").read_text()
-
-
-def by_own_name(folder: str) -> str:
-    own = Path(f"/{folder}/own")
-    own.hardlink_to(f"/{folder}/a")
-    try:
-        return own.read_text()
-    finally:
-        own.unlink()
 
 
 def renamed_meanwhile(folder: str) -> str:
@@ -244,16 +131,6 @@ def network(_: str) -> str:
     return "spoke"
 
 
-def host(_: str) -> str:
-    import socket
-
-    try:
-        socket.getaddrinfo("zerocopy.invalid", 80)
-    except OSError:
-        return "none"
-    return "some"
-
-
 def machine(_: str) -> str:
     import ctypes.util
     import platform
@@ -268,39 +145,17 @@ def variable(_: str) -> str | None:
     return os.environ.get("ZC_TEST_VARIABLE")
 
 
-def variable_by_getenv(_: str) -> str | None:
-    return os.getenv("ZC_TEST_VARIABLE", "none")
-
-
 def variable_in_bytes(_: str) -> bytes | None:
     return os.environb.get(b"ZC_TEST_VARIABLE")
-
-
-def variable_there(_: str) -> bool:
-    return "ZC_TEST_VARIABLE" in os.environ
 
 
 def variables(_: str) -> str | None:
     return dict(os.environ).get("ZC_TEST_VARIABLE")
 
 
-def variables_of_copy(_: str) -> str | None:
-    return os.environ.copy().get("ZC_TEST_VARIABLE")
-
-
-def proxies(_: str) -> dict[str, str]:
-    import urllib.request
-
-    return urllib.request.getproxies()
-
-
 def own_variable(_: str) -> str:
     os.environ["ZC_TEST_VARIABLE"] = "own"
     return os.environ["ZC_TEST_VARIABLE"]
-
-
-def nothing(_: str) -> None:
-    return None
 
 
 def folder_itself(_: str) -> str:
@@ -319,18 +174,6 @@ def folder_scanned(_: str) -> list[str]:
     return [path.name for path in Path().iterdir()]
 
 
-def folder_matched(_: str) -> list[str]:
-    return glob.glob("*")  # noqa: PTH207
-
-
-def folder_opened(_: str) -> list[str]:
-    descriptor = os.open(".", os.O_RDONLY)
-    try:
-        return os.listdir(descriptor)  # noqa: PTH208
-    finally:
-        os.close(descriptor)
-
-
 def variables_shown(_: str) -> bool:
     return "ZC_TEST_VARIABLE" in str(os.environ)
 
@@ -339,13 +182,5 @@ def argument_found(_: str) -> int:
     return sys.argv.index(sys.argv.copy()[0])
 
 
-def arguments_added(_: str) -> list[str]:
-    return ["first", *[]] + sys.argv  # noqa: RUF005
-
-
 def arguments_reversed(_: str) -> list[str]:
     return list(reversed(sys.argv))
-
-
-def arguments_taken(_: str) -> str:
-    return sys.argv.pop()
