@@ -15,15 +15,9 @@ from conftest import Saver, saved_bytes
 from html_cells import Cells
 
 import zerocopy
-from zerocopy import _native
-from zerocopy.loading import explain
 
 STATE = {"weight": torch.arange(64.0), "half": torch.ones(3, dtype=torch.float16), "tied": None}
 STATE["tied"] = STATE["weight"]
-
-
-def test_storage_explanation_has_the_fields_of_a_placement_in_order() -> None:
-    assert explain.StorageExplanation._fields == (*_native._C.StoragePlacement.__match_args__, "names")
 
 
 def test_mapped(save: Saver) -> None:
@@ -68,22 +62,11 @@ def test_backend_and_buffers(save: Saver) -> None:
     assert {s.how for s in zerocopy.explain(io.BytesIO(path.read_bytes())).storages} == {"copied"}
 
 
-def test_legacy(save: Saver) -> None:
-    explanation = zerocopy.explain(save(STATE, _use_new_zipfile_serialization=False))
-    assert explanation.container == "legacy"
-    assert sorted(storage.nbytes for storage in explanation.storages) == [6, 256]
-
-
 def test_torchscript_and_tar(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 3)), str(path))
     explanation = zerocopy.explain(path)
     assert explanation.container == "torchscript" and "zerocopy.jit.load" in str(explanation)
-
-
-def test_what_weights_only_refuses_is_explained_and_not_run(save: Saver) -> None:
-    explanation = zerocopy.explain(save({"config": argparse.Namespace(x=1), "weight": torch.ones(2)}))
-    assert [storage.how for storage in explanation.storages] == ["mapped"]
 
 
 def test_many_storages_make_a_short_report(save: Saver) -> None:

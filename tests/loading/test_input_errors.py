@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 from conftest import Child, Saver, saved_bytes
-from equality import assert_same
 
 import zerocopy
 from zerocopy import cli
@@ -108,22 +107,22 @@ def test_no_permission(save: Saver, forked: Child) -> None:
     assert done.stdout.split() == [str(errno.EACCES), str(path)], done.stderr
 
 
-@pytest.mark.parametrize(
-    "call", ["load(fifo)", "load_model(torch.nn.Linear(1, 1), fifo)", "storage_offsets(fifo)"]
-)
-def test_fifo_is_refused_at_once(tmp_path: Path, forked: Child, call: str) -> None:
+def test_fifo_is_refused_at_once(tmp_path: Path, forked: Child) -> None:
     """Nobody will ever write to it, so opening it must not wait."""
     fifo = tmp_path / "fifo.pt"
     os.mkfifo(fifo)
-    code = f"""
+    code = """
         import sys, torch, zerocopy
-        fifo = sys.argv[1]
-        try:
-            zerocopy.{call}
-        except OSError as error:
-            print(error.filename)
+        model = torch.nn.Linear(1, 1)
+        for call in (zerocopy.load, lambda path: zerocopy.load_model(model, path), zerocopy.storage_offsets):
+            try:
+                call(sys.argv[1])
+            except OSError as error:
+                assert error.filename == sys.argv[1]
+            else:
+                raise AssertionError(call)
     """
-    assert forked(code, fifo, timeout=180).stdout.strip() == str(fifo)
+    assert forked(code, fifo).returncode == 0
 
 
 @pytest.mark.parametrize("load", [zerocopy.load, lambda f: zerocopy.load_model(torch.nn.Linear(1, 1), f)])
@@ -193,24 +192,23 @@ def load_by(by: str, content: bytes, tmp_path: Path) -> Any:
         return zerocopy.load(file)
 
 
+OTHER_KINDS = {
+    b"": "empty",
+    LFS: r"git-lfs pointer \(sha256:4d7a21, 437,951,328 bytes\).*git lfs pull",
+    HTML: "HTML page.*Sign in",
+    PNG: "not a checkpoint.*PNG",
+    pickle.dumps({"a": 1}): "plain pickle",
+    b"x": "not a checkpoint",
+}
+
+
 @BY
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "empty"),
-        (LFS, r"git-lfs pointer \(sha256:4d7a21, 437,951,328 bytes\).*git lfs pull"),
-        (HTML, "HTML page.*Sign in"),
-        (PNG, "not a checkpoint.*PNG"),
-        (pickle.dumps({"a": 1}), "plain pickle"),
-        (b"x", "not a checkpoint"),
-    ],
-    ids=["empty", "lfs", "html", "png", "pickle", "short"],
-)
-def test_files_of_other_kinds(tmp_path: Path, content: bytes, words: str, by: str) -> None:
-    with pytest.raises(zerocopy.FormatError, match=words) as error:
-        load_by(by, content, tmp_path)
-    assert "strange.pt" in str(error.value) or by == "buffer"
-    assert isinstance(error.value, ValueError) and isinstance(error.value, zerocopy.Error)
+def test_files_of_other_kinds(tmp_path: Path, by: str) -> None:
+    for content, words in OTHER_KINDS.items():
+        with pytest.raises(zerocopy.FormatError, match=words) as error:
+            load_by(by, content, tmp_path)
+        assert "strange.pt" in str(error.value) or by == "buffer"
+        assert isinstance(error.value, ValueError) and isinstance(error.value, zerocopy.Error)
 
 
 @BY
@@ -225,14 +223,6 @@ def test_truncated_archive(tmp_path: Path, by: str) -> None:
     for length in (4, 100, len(content) // 2, len(content) - 1):
         with pytest.raises(zerocopy.FormatError):
             load_by(by, content[:length], tmp_path)
-
-
-@pytest.mark.parametrize(
-    "name", ["two words.pt", "t\u00fcr.pt", "\u4e2d.pt", "line\nbreak.pt", "-.pt", " .pt"]
-)
-def test_any_file_name(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(saved_bytes(STATE))
-    assert_same(zerocopy.load(tmp_path / name), STATE)
 
 
 LOAD_AND_FAIL = """
@@ -250,17 +240,13 @@ LOAD_AND_FAIL = """
 """
 
 
-@pytest.mark.parametrize(
-    "locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}], ids=["utf-8", "C"]
-)
-def test_name_that_is_no_text(tmp_path: Path, child: Child, locale: dict[str, str]) -> None:
+@pytest.mark.slow("starts a Python in another locale")
+def test_name_that_is_no_text_in_a_locale_without_utf8(tmp_path: Path, child: Child) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe \xc3\xa9.pt")
     Path(path).write_bytes(saved_bytes(STATE))
     Path(path + "empty").touch()
-    done = child(LOAD_AND_FAIL, path, **locale)
-    assert done.stdout.startswith("fine"), done.stderr
-    if locale:
-        assert "utf" not in done.stdout, "the child was to run without UTF-8"
+    done = child(LOAD_AND_FAIL, path, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert done.stdout.startswith("fine") and "utf" not in done.stdout, done.stderr
 
 
 @pytest.mark.skipif(not hasattr(torch, "export"), reason="torch.export is new in 2.1")
@@ -305,10 +291,19 @@ def test_a_torch_package(tmp_path: Path) -> None:
         torch.load(path, weights_only=False)
 
 
+SLOW_SWEEP = pytest.mark.slow("flips bits of every byte")
+
+
 @pytest.mark.parametrize(
-    "load", [zerocopy.load, zerocopy.lazy_load, zerocopy.open], ids=lambda load: load.__name__
+    ("load", "step"),
+    [
+        (zerocopy.load, 5),
+        pytest.param(zerocopy.load, 1, marks=SLOW_SWEEP),
+        pytest.param(zerocopy.lazy_load, 1, marks=SLOW_SWEEP),
+        pytest.param(zerocopy.open, 1, marks=SLOW_SWEEP),
+    ],
 )
-def test_no_flipped_bit_of_a_pickle_is_taken_for_a_global_to_trust(save: Saver, load: Any) -> None:
+def test_no_flipped_bit_of_a_pickle_is_taken_for_a_global_to_trust(save: Saver, load: Any, step: int) -> None:
     state = OrderedDict(a=torch.ones(3), b=torch.nn.Parameter(torch.ones(2)))
     path = save(state)
     content = path.read_bytes()
@@ -317,7 +312,7 @@ def test_no_flipped_bit_of_a_pickle_is_taken_for_a_global_to_trust(save: Saver, 
         begin = content.index(archive.read(name))
         size = archive.getinfo(name).file_size
     damaged = 0
-    for place in range(begin, begin + size):
+    for place in range(begin, begin + size, step):
         for bit in (1, 32):
             changed = bytearray(content)
             changed[place] ^= bit
@@ -326,7 +321,7 @@ def test_no_flipped_bit_of_a_pickle_is_taken_for_a_global_to_trust(save: Saver, 
             except (zerocopy.Error, pickle.UnpicklingError, RuntimeError) as error:
                 assert "weights_only=False" not in str(error)
                 damaged += "data.pkl' is damaged" in str(error)
-    assert damaged > size
+    assert damaged > size / step
 
 
 def test_global_of_an_undamaged_pickle_is_refused_by_name(save: Saver) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import lies_in_mapping, name_of, saved_bytes
+from conftest import lies_in_mapping, saved_bytes
 from equality import assert_same
 
 import zerocopy
@@ -71,6 +71,9 @@ PATHS: dict[str, Callable[[Path], Any]] = {
     "PurePath": lambda path: pathlib.PurePosixPath(path),
     "PathLike": Fspath,
     "relative": lambda path: os.path.relpath(path),
+    "file": lambda path: path.open("rb"),
+    "unbuffered": lambda path: path.open("rb", buffering=0),
+    "writable": lambda path: path.open("rb+"),
 }
 
 
@@ -84,30 +87,10 @@ def test_paths(path: Path, kind: str, weights_only: bool) -> None:
 
 @BOTH
 @pytest.mark.parametrize("buffering", [-1, 0], ids=["buffered", "unbuffered"])
-@pytest.mark.parametrize("writable", [False, True], ids=["rb", "rb+"])
-def test_file_on_disk_is_mapped(path: Path, buffering: int, writable: bool, weights_only: bool) -> None:
-    with path.open("rb+" if writable else "rb", buffering=buffering) as file:
-        loaded = zerocopy.load(file, weights_only=weights_only)
-    assert_same(loaded, STATE)
-    assert lies_in_mapping(loaded["weight"].data_ptr(), path)
-
-
-@BOTH
-@pytest.mark.parametrize("buffering", [-1, 0], ids=["buffered", "unbuffered"])
 def test_file_on_disk_at_an_offset(shifted: Path, buffering: int, weights_only: bool) -> None:
     with shifted.open("rb", buffering=buffering) as file:
         assert file.read(len(BEFORE)) == BEFORE
         assert_same(zerocopy.load(file, weights_only=weights_only), STATE)
-
-
-def test_archive_behind_a_page_of_other_bytes(tmp_path: Path) -> None:
-    """A multiple of 64 keeps the records aligned, so they are mapped."""
-    path = tmp_path / "a.bin"
-    path.write_bytes(bytes(4096 + 64) + saved_bytes(STATE))
-    with path.open("rb") as file:
-        loaded = zerocopy.load(at(file, 4096 + 64))
-    assert_same(loaded, STATE)
-    assert lies_in_mapping(loaded["weight"].data_ptr(), path)
 
 
 STREAMS: dict[str, Callable[[bytes, Path], Any]] = {
@@ -205,11 +188,10 @@ def test_the_file_object_is_left_open_and_at_the_end(path: Path) -> None:
         assert not file.closed and file.read() == b""
 
 
-@pytest.mark.parametrize("binary", [True, False], ids=["file", "StringIO"])
-def test_text_mode_is_a_type_error(path: Path, binary: bool) -> None:
-    source = path.open(encoding="latin-1") if binary else io.StringIO("text")
-    with source, pytest.raises(TypeError, match="text mode"):
-        zerocopy.load(source)
+def test_text_mode_is_a_type_error(path: Path) -> None:
+    for source in (path.open(), path.open(errors="replace"), io.StringIO("text")):
+        with source, pytest.raises(TypeError, match="text mode"):
+            zerocopy.load(source)
 
 
 def test_a_pipe_that_has_no_bytes_yet_is_named() -> None:
@@ -221,12 +203,6 @@ def test_a_pipe_that_has_no_bytes_yet_is_named() -> None:
         pytest.raises(BlockingIOError, match="yet"),
     ):
         zerocopy.load(file)
-
-
-@pytest.mark.parametrize("source", [None, 5, 1.5, [], object()], ids=name_of)
-def test_other_objects_are_a_type_error(source: Any) -> None:
-    with pytest.raises(TypeError):
-        zerocopy.load(source)
 
 
 def test_wrappers_that_pass_on_to_a_file_are_mapped(tmp_path: Path) -> None:

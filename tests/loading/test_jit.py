@@ -20,7 +20,7 @@ import torch
 from archives import rezip
 from conftest import Child, digest, goes_to_stock, lies_in_mapping, maps_of, outcome
 from equality import assert_same, untyped
-from script_modules import IMAGE, PROGRAMS, Constants, TensorKeys, Tied, X, network
+from script_modules import PROGRAMS, Constants, TensorKeys, Tied, X
 
 import zerocopy
 
@@ -149,18 +149,6 @@ def test_methods_and_submodules(saved: Callable[..., Path]) -> None:
     assert module.name == "0" and module.pair.second == 9
 
 
-def test_train_and_eval(saved: Callable[..., Path]) -> None:
-    path = saved(torch.jit.script(network()))
-    ours, stock = zerocopy.jit.load(path), torch.jit.load(str(path))
-    for mode in (False, True, False):
-        ours.train(mode), stock.train(mode)
-        assert ours.training is mode
-        torch.manual_seed(1)
-        expected = stock(IMAGE)
-        torch.manual_seed(1)
-        assert_same(ours(IMAGE), expected)
-
-
 def test_training(saved: Callable[..., Path]) -> None:
     """Gradients and optimizers write in place; the file stays as it is."""
     path = saved(torch.jit.script(Tied()))
@@ -175,13 +163,6 @@ def test_training(saved: Callable[..., Path]) -> None:
     assert_same(*states)
     assert digest(path) == before
     assert_same(dict(zerocopy.jit.load(path).state_dict()), dict(torch.jit.load(str(path)).state_dict()))
-
-
-def test_load_state_dict_and_to(linear: Path) -> None:
-    module = zerocopy.jit.load(linear)
-    module.load_state_dict({"weight": torch.zeros(2, 3), "bias": torch.ones(2)})
-    assert_same(module(X).detach(), torch.ones(2, 2))
-    assert module.to(torch.float64).weight.dtype is torch.float64
 
 
 # ------------------------------------------------------------------------------ where from
@@ -377,16 +358,6 @@ def test_text_mode(linear: Path) -> None:
 def test_wrong_mode(linear: Path) -> None:
     with pytest.raises(ValueError, match="mode must be"):
         zerocopy.jit.load(linear, mode="w")
-
-
-def test_default_device_and_dtype_do_not_matter(linear: Path) -> None:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with torch.no_grad(), torch.inference_mode():
-            assert_same_program(zerocopy.jit.load(linear), torch.jit.load(str(linear)), (X,))
-    finally:
-        torch.set_default_dtype(before)
 
 
 # ------------------------------------------------------------------------------ as other tools leave them

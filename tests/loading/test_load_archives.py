@@ -13,13 +13,12 @@ import strategies
 import torch
 from archives import big_endian, payload_offset, rezip
 from attacks.zip_parts import ONES, offsets
-from conftest import lies_in_mapping, saved_bytes, stock_load
+from conftest import lies_in_mapping, saved_bytes
 from equality import assert_same
 
 import zerocopy
 
 BOTH = pytest.mark.parametrize("weights_only", [True, False])
-BY_BUFFER_OR_PATH = pytest.mark.parametrize("from_buffer", [True, False], ids=["buffer", "path"])
 
 STATE: dict[str, Any] = {
     "double": torch.arange(5, dtype=torch.float64),
@@ -31,37 +30,29 @@ STATE: dict[str, Any] = {
 }
 
 
-def written(content: bytes, path: Path, from_buffer: bool) -> Any:
-    path.write_bytes(content)
-    return content if from_buffer else path
-
-
 @BOTH
-@BY_BUFFER_OR_PATH
 @pytest.mark.parametrize(
     "compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"]
 )
-def test_zipped_anew(tmp_path: Path, compression: int, from_buffer: bool, weights_only: bool) -> None:
+def test_zipped_anew(tmp_path: Path, compression: int, weights_only: bool) -> None:
     content = rezip(saved_bytes(STATE), compression)
-    source = written(content, tmp_path / "a.pt", from_buffer)
-    loaded = zerocopy.load(source, weights_only=weights_only)
-    assert_same(loaded, stock_load(io.BytesIO(content)))
-    assert_same(loaded, STATE)
+    (tmp_path / "a.pt").write_bytes(content)
+    for source in (content, tmp_path / "a.pt"):
+        assert_same(zerocopy.load(source, weights_only=weights_only), STATE)
 
 
-@pytest.mark.parametrize("shift", range(1, 17))
-def test_any_alignment(tmp_path: Path, shift: int) -> None:
+def test_any_alignment(tmp_path: Path) -> None:
     """A record's name pushes the next record's data to any offset; torch's kernels want aligned pointers."""
     path = tmp_path / "a.pt"
-    path.write_bytes(rezip(saved_bytes(STATE), **{"x" * shift: b""}))
-    with zipfile.ZipFile(path) as source, zipfile.ZipFile(tmp_path / "b.pt", "w") as target:
-        names = sorted(source.namelist(), key=lambda name: not name.endswith("x"))  # the shift comes first
-        for name in names:
-            target.writestr(name, source.read(name))
-    loaded = zerocopy.load(tmp_path / "b.pt")
-    assert_same(loaded, STATE)
-    for tensor in (loaded["double"], loaded["half"], loaded["complex"], loaded["tied"][0]):
-        assert tensor.data_ptr() % min(tensor.element_size(), 8) == 0
+    for shift in range(1, 17):
+        with zipfile.ZipFile(io.BytesIO(saved_bytes(STATE))) as source, zipfile.ZipFile(path, "w") as target:
+            target.writestr("archive/" + "x" * shift, b"")
+            for name in source.namelist():
+                target.writestr(name, source.read(name))
+        loaded = zerocopy.load(path)
+        assert_same(loaded, STATE)
+        for tensor in (loaded["double"], loaded["half"], loaded["complex"], loaded["tied"][0]):
+            assert tensor.data_ptr() % min(tensor.element_size(), 8) == 0
 
 
 def test_what_is_aligned_is_mapped_and_the_rest_copied(tmp_path: Path) -> None:
@@ -72,26 +63,6 @@ def test_what_is_aligned_is_mapped_and_the_rest_copied(tmp_path: Path) -> None:
     wide, narrow = zerocopy.load(path)
     assert lies_in_mapping(narrow.data_ptr(), path)
     assert lies_in_mapping(wide.data_ptr(), path) == (payload_offset(path, "data/0") % 8 == 0)
-
-
-def test_stock_archives_are_mapped(tmp_path: Path) -> None:
-    path = tmp_path / "a.pt"
-    torch.save(STATE, path)
-    loaded = zerocopy.load(path)
-    for tensor in (loaded["double"], loaded["half"], loaded["bytes"], loaded["complex"], loaded["tied"][0]):
-        assert lies_in_mapping(tensor.data_ptr(), path)
-
-
-@BOTH
-@BY_BUFFER_OR_PATH
-@pytest.mark.parametrize(
-    "compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"]
-)
-def test_big_endian(tmp_path: Path, compression: int, from_buffer: bool, weights_only: bool) -> None:
-    tensors = [strategies.filled(dtype, 12, seed=i) for i, dtype in enumerate(strategies.DTYPES)]
-    typed = [tensor for tensor in tensors if not _written_as_bytes(tensor)]
-    source = written(big_endian(typed, compression), tmp_path / "big.pt", from_buffer)
-    assert_same(zerocopy.load(source, weights_only=weights_only), typed)
 
 
 def test_big_endian_of_newer_dtypes() -> None:
@@ -123,24 +94,21 @@ def test_big_endian_ties_are_swapped_once(weights_only: bool) -> None:
 
 
 def test_archive_of_any_root_name(tmp_path: Path) -> None:
-    for name in ("model.v1.2.pt", "no_suffix", "näme.pt", "two words.pt"):
+    for name in ("model.v1.2.pt", "no_suffix", "näme.pt", "two words.pt", "line\nbreak.pt", "-.pt", " .pt"):
         torch.save(STATE, tmp_path / name)
         assert_same(zerocopy.load(tmp_path / name), STATE)
+
+
+def test_deflated_archive_of_a_big_endian_machine() -> None:
+    tensors = [strategies.filled(dtype, 12, seed=i) for i, dtype in enumerate(strategies.DTYPES)]
+    typed = [tensor for tensor in tensors if not _written_as_bytes(tensor)]
+    for weights_only in (True, False):
+        assert_same(zerocopy.load(big_endian(typed, zipfile.ZIP_DEFLATED), weights_only=weights_only), typed)
 
 
 def test_records_that_nobody_asked_for(tmp_path: Path) -> None:
     content = rezip(saved_bytes(STATE), **{"extra/readme.txt": b"hello", "data/999": b"unused"})
     assert_same(zerocopy.load(content), STATE)
-
-
-def test_archive_without_byteorder_is_little_endian() -> None:
-    content = saved_bytes(STATE)
-    out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(out, "w") as target:
-        for name in source.namelist():
-            if not name.endswith("byteorder"):
-                target.writestr(name, source.read(name))
-    assert_same(zerocopy.load(out.getvalue()), STATE)
 
 
 def test_a_storage_of_a_tebibyte(tmp_path: Path) -> None:
