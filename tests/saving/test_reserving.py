@@ -133,24 +133,6 @@ def test_offsets(tmp_path: Path, write: Any) -> None:
         assert checkpoint.info("view").offset == offsets[checkpoint.info("view").storage].offset + 40
 
 
-@pytest.mark.slow("FakeTensorMode takes seconds to import")
-@pytest.mark.parametrize("write", [torch.save, zerocopy.save])
-def test_offsets_are_torchs(tmp_path: Path, write: Any) -> None:
-    path = tmp_path / "model.pt"
-    write(STATE, path)
-    if not hasattr(torch.serialization, "_serialization_tls"):
-        pytest.skip("this release has no _checkpoint_offset")
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        fake = torch.load(path)
-    if not hasattr(fake["weight"].untyped_storage(), "_checkpoint_offset"):
-        pytest.skip("this release has no _checkpoint_offset")
-    found = {name: fake[name].untyped_storage()._checkpoint_offset for name in ("weight", "view", "bias")}
-    offsets = zerocopy.storage_offsets(path)
-    assert found == {"weight": offsets["0"].offset, "view": offsets["0"].offset, "bias": offsets["1"].offset}
-
-
 def test_offsets_of_other_formats(tmp_path: Path) -> None:
     legacy = tmp_path / "legacy.pt"
     torch.save({"w": BASE}, legacy, _use_new_zipfile_serialization=False)

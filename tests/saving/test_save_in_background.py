@@ -20,13 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import strategies
 import torch
 from background_saves import LARGE, LARGEST, StoppedWriters, process_of, without_unnamed_files
 from conftest import Child, Saver, stock_load
 from equality import assert_same
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sharing import wait_until
 
 import zerocopy
@@ -34,7 +31,6 @@ from zerocopy import Saving
 from zerocopy.saving import atomic_file, snapshot
 from zerocopy.saving.pickled_object import PickledObject
 
-relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 BASE = torch.arange(2000.0)
 STATE = {
     "weight": BASE,
@@ -90,19 +86,6 @@ def test_background_save_writes_the_bytes_that_a_plain_save_writes(
     assert path.read_bytes() == written(STATE, **options)
     assert list(tmp_path.iterdir()) == [path]
     assert_same(stock_load(path), STATE)
-
-
-@pytest.mark.slow("forty random objects")
-@relaxed
-@given(checkpoint=strategies.checkpoints(), process=st.booleans())
-def test_background_save_of_any_checkpoint_is_a_plain_save(
-    tmp_path_factory: pytest.TempPathFactory, checkpoint: Any, process: bool
-) -> None:
-    path = tmp_path_factory.mktemp("background") / "model.pt"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot, "why_not_to_fork", lambda _: "" if process else "a thread")
-        zerocopy.save(checkpoint, path, wait=False).wait()
-    assert path.read_bytes() == written(checkpoint)
 
 
 def test_later_writes_never_reach_the_file(
@@ -293,18 +276,6 @@ def test_the_disk_is_full_in_the_background(small_disk: Path, writer: str) -> No
     assert saving.done and saving.progress[0] < saving.progress[1]
     assert [found.name for found in small_disk.iterdir() if found.name != "lost+found"] == ["model.pt"]
     assert stock_load(path) == {"small": 1}
-
-
-def test_a_folder_that_vanishes(tmp_path: Path, stopped: StoppedWriters) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    first, later = (zerocopy.save([LARGEST], folder / "model.pt", wait=False) for _ in range(2))
-    folder.rmdir()
-    stopped.go_on()
-    for saving in (first, later):
-        with pytest.raises(FileNotFoundError) as caught:
-            saving.wait()
-        assert caught.value.filename == str(folder / "model.pt")
 
 
 @pytest.mark.parametrize("has_name", [False, True])

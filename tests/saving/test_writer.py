@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import pickle
 import threading
-import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
-import strategies
 import torch
 from conftest import Child, Saver, stock_load
 from equality import assert_same, untyped
-from hypothesis import HealthCheck, given, settings
 
 import zerocopy
-from zerocopy._core import crc32
-from zerocopy.saving import writer as writing
 from zerocopy.saving.sink import FileSink
-
-relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def written(path: Path, make: Any, **options: Any) -> Any:
@@ -28,17 +21,6 @@ def written(path: Path, make: Any, **options: Any) -> Any:
     with zerocopy.Writer(path, **options) as writer:
         writer.save(make(writer))
     return stock_load(path)
-
-
-@pytest.mark.slow("forty random objects")
-@relaxed
-@given(checkpoint=strategies.checkpoints())
-def test_all_stored_early(tmp_path_factory: pytest.TempPathFactory, checkpoint: Any) -> None:
-    path = tmp_path_factory.mktemp("writer") / "model.pt"
-    early = written(path, lambda writer: writer.store_early(checkpoint))
-    torch.save(checkpoint, path.with_name("stock.pt"))
-    assert_same(early, stock_load(path.with_name("stock.pt")))
-    assert_same(zerocopy.load(path), early)
 
 
 def test_stored_tensor_repr_describes_the_tensor(tmp_path: Path) -> None:
@@ -156,16 +138,6 @@ def test_the_same_tensor_twice_is_one(tmp_path: Path) -> None:
     assert loaded[0] is loaded[1]["b"]
 
 
-def test_several_dtypes_over_one_storage(tmp_path: Path) -> None:
-    base = torch.arange(10.0)
-    with (
-        pytest.raises(RuntimeError, match="as different types"),
-        zerocopy.Writer(tmp_path / "m.pt") as writer,
-    ):
-        writer.store_early([base, base.view(torch.int32)])
-    assert not any(tmp_path.iterdir())
-
-
 # ----------------------------------------------------------------------------- structures
 
 
@@ -211,12 +183,6 @@ def test_the_disk_is_full(small_disk: Path) -> None:
     assert caught.value.filename == str(path) and not any(small_disk.iterdir())
 
 
-def test_a_folder_is_in_the_way(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
-        zerocopy.Writer(tmp_path).__enter__()
-    assert not any(tmp_path.iterdir())
-
-
 def test_used_in_another_way(tmp_path: Path) -> None:
     writer = zerocopy.Writer(tmp_path / "model.pt")
     with pytest.raises(RuntimeError, match="inside its with block"):
@@ -252,32 +218,6 @@ def test_one_tensor_in_memory(tmp_path: Path, forked: Child) -> None:
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 40 + 20  # megabytes: a tensor, of 320
     assert [layer[-1] for layer in zerocopy.load(tmp_path / "model.pt")["layers"]] == list(range(8))
-
-
-def test_copies_from_a_device_are_there_while_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A GPU storage is compared with its written bytes through a copy."""
-    copies: list[weakref.ref[torch.UntypedStorage]] = []
-
-    def copied(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        copy = storage.clone()
-        copies.append(weakref.ref(copy))
-        return copy
-
-    def checksum(content: Any) -> int:
-        assert not copies or copies[-1]() is not None
-        return int(crc32(content))
-
-    monkeypatch.setattr(torch.UntypedStorage, "cpu", copied)
-    monkeypatch.setattr(writing, "crc32", checksum)
-    base = torch.arange(1000.0)
-
-    def make(into: zerocopy.Writer) -> Any:
-        return [into.store_early(base), into.store_early(base[5:])]
-
-    whole, view = written(tmp_path / "model.pt", make)
-    assert copies and view.data_ptr() == whole.data_ptr() + 20
 
 
 def test_after_a_tensor_that_was_not_written_whole_nothing_can_be_saved(

@@ -21,13 +21,18 @@ def test_path_that_is_different_is_named(tmp_path: Path) -> None:
     Path(path).write_text("1")
     Path(folder).mkdir()
     Path(link).symlink_to(path)
+
+    def become_link() -> None:
+        Path(folder).rename(tmp_path / "other")
+        Path(folder).symlink_to("other")
+
     rows: list[tuple[list[Any], Callable[[], object]]] = [
         (["late", "missing"], lambda: (tmp_path / "late").touch()),
         ([folder, "names", *names_of(folder)], lambda: Path(folder, "b").touch()),
         ([path, "file", *(file_identity.identity_at(path) or ())], lambda: Path(path).write_text("22")),
         ([path, "there", os.F_OK, True], lambda: Path(path).rename(tmp_path / "moved")),
         ([link, "link", path], lambda: Path(link).unlink()),
-        ([folder, "resolved", folder], lambda: Path(folder).rename(tmp_path / "other")),
+        ([folder, "resolved", folder], become_link),
         (["other", "folder"], lambda: shutil.rmtree(tmp_path / "other")),
     ]
     for row, change in rows:
