@@ -95,7 +95,7 @@ def test_interrupted_function_leaves_the_collector_on() -> None:
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        for _ in range(300):
+        for _ in range(100):
             with contextlib.suppress(Interrupt):
                 signal.setitimer(signal.ITIMER_REAL, 0.0005)
                 while True:

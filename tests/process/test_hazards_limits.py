@@ -169,7 +169,13 @@ def _contents() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("kind", ["stored", "deflated", "big-endian", "legacy", "values"])
+SWEPT = pytest.mark.slow("a sweep over the room that is left, for another container")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["stored", *(pytest.param(kind, marks=SWEPT) for kind in ("deflated", "big-endian", "legacy", "values"))],
+)
 def test_memory_that_ends_anywhere(tmp_path: Path, forked: Child, kind: str) -> None:
     """With no room at all, then in steps of 64 kB: each load is an exception or right, none ends the process."""
     path = tmp_path / "a.pt"
@@ -195,6 +201,7 @@ READ_SWEEP = """
 """
 
 
+@pytest.mark.slow("a sweep over the room that is left")
 def test_memory_that_ends_while_threads_start(tmp_path: Path, forked: Child) -> None:
     """The read does not wait for a thread that ends before its first line."""
     path = tmp_path / "a.pt"
@@ -203,6 +210,7 @@ def test_memory_that_ends_while_threads_start(tmp_path: Path, forked: Child) -> 
     assert (done.returncode, done.stdout.split()) == (0, ["True"])
 
 
+@pytest.mark.slow("a filter of libhdf5 and 16 MB")
 def test_memory_that_ends_in_a_filter(tmp_path: Path, forked: Child) -> None:
     """libhdf5 reports only that the filter failed."""
     h5py = pytest.importorskip("h5py")
@@ -220,8 +228,8 @@ def test_memory_that_ends_in_a_filter(tmp_path: Path, forked: Child) -> None:
     assert set(between) <= {"ENOMEM", "MemoryError", "loaded"}
 
 
-def test_memory_that_was_used_before(tmp_path: Path, child: Child) -> None:
-    """glibc fills what it gives out, and what it takes back: nothing of either is in a tensor."""
+def test_memory_that_was_used_before(tmp_path: Path, forked: Child) -> None:
+    """scripts/test has glibc fill what it gives out and takes back: nothing of either is in a tensor."""
     expected = tmp_path / "expected.pt"
     torch.save([tensor.repeat(5) for tensor in STATE.values()], expected)
     paths = [expected]
@@ -240,7 +248,7 @@ def test_memory_that_was_used_before(tmp_path: Path, child: Child) -> None:
                     assert all(map(torch.equal, loaded, expected)) and len(loaded) == len(expected)
         print("same")
     """
-    done = child(code, *paths, MALLOC_PERTURB_="165")
+    done = forked(code, *paths)
     assert done.stdout.strip() == "same", done.stderr
 
 

@@ -64,6 +64,7 @@ def test_parts_may_end_in_another_order_than_they_began() -> None:
     assert steps == ["inner", "inner", "outer"]
 
 
+@pytest.mark.slow("zerocopy.save is imported, so torch is too")
 def test_handler_that_saves_while_save_is_imported(tmp_path: Path, child: Child) -> None:
     code = """
         import os, signal, sys, torch, zerocopy
