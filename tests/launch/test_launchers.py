@@ -25,6 +25,7 @@ mapped = [file.path for file in zerocopy.memory().files if file.path.endswith("m
 found = {"arguments": sys.argv[1:], "patched": zerocopy.is_patched(), "mapped": len(mapped)}
 pathlib.Path(f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
 """
+LAUNCHED = pytest.mark.slow("processes of a launcher, each of which imports torch")
 PATCHED = {"arguments": ["--epochs", "3"], "patched": True, "mapped": 1}
 # Prints how a program sees its own start, and starts itself once more.
 STARTS = """
@@ -60,14 +61,17 @@ def torchrun() -> list[str]:
     return TORCHRUN
 
 
+@LAUNCHED
 def test_torchrun_that_starts_zerocopy_run_has_patched_ranks(torchrun: list[str], tmp_path: Path) -> None:
     assert ranks_of([*torchrun, "-m", "zerocopy", "run"], tmp_path) == [PATCHED, PATCHED]
 
 
+@LAUNCHED
 def test_torchrun_under_zerocopy_run_has_patched_ranks(torchrun: list[str], tmp_path: Path) -> None:
     assert ranks_of(["-m", "zerocopy", "run", *torchrun], tmp_path) == [PATCHED, PATCHED]
 
 
+@LAUNCHED
 def test_torchrun_by_its_name_has_patched_ranks(
     torchrun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,12 +98,14 @@ def test_command_on_the_path_runs_as_a_script_and_others_are_not_found(tmp_path:
     assert process([*RUN, "written"], cwd=tmp_path, PATH=path).stdout == "of the folder\n"
 
 
+@LAUNCHED
 def test_accelerate_launch_under_zerocopy_run_has_patched_processes(tmp_path: Path) -> None:
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("accelerate is not installed")
     assert ranks_of(["-m", "zerocopy", "run", *ACCELERATE], tmp_path) == [PATCHED]
 
 
+@LAUNCHED
 def test_python_that_a_shell_starts_under_run_is_patched(tmp_path: Path) -> None:
     (tmp_path / "launch.py").write_text(
         "import os, sys\nos.system(f'{sys.executable} ' + ' '.join(sys.argv[1:]))\n"
@@ -124,6 +130,7 @@ def test_sitecustomize_of_the_user_is_imported_under_run(tmp_path: Path) -> None
     assert under.stdout.count("own /") == 2, under.stderr
 
 
+@LAUNCHED
 @pytest.mark.parametrize("settings", [{}, {"ZEROCOPY_DISABLE": "1"}], ids=str)
 def test_python_that_does_not_inherit_run_is_plain(tmp_path: Path, settings: dict[str, str]) -> None:
     """Neither an isolated Python nor one that finds zerocopy disabled is patched."""

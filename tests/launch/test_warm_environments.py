@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from warm_starts import WARM, Place
 
 from zerocopy.launch import queries
@@ -36,6 +38,10 @@ class Environment:
         warm = place.run([*command, *WARM], text)
         assert (warm.returncode, warm.stderr) == (plain.returncode, plain.stderr)
         return plain.stdout, warm.stdout
+
+    def run_warm(self, place: Place, text: str) -> tuple[str, str]:
+        """Return the same of a program that was forked."""
+        return place.until_warm(lambda: self.run(place, text))
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +94,7 @@ except ImportError:
         os.utime(path, (written, written))  # Python takes bytecode for current that is of the same second
         assert environment.run(place, text) == (printed, printed)
         place.wait()
-        assert environment.run(place, text) == (printed, printed)
-        assert place.was_warm, place.reason
+        assert environment.run_warm(place, text) == (printed, printed)
     later.unlink()
 
 
@@ -129,33 +134,8 @@ except ImportError:
         assert environment.run(place, text) == (printed, printed)
         place.wait()
         (place.folder / f"written{time.monotonic_ns()}").touch()
-        assert environment.run(place, text) == (printed, printed)
-        assert place.was_warm, place.reason
+        assert environment.run_warm(place, text) == (printed, printed)
     shutil.rmtree(package)
-
-
-# Fork servers never ask for devices, so a program may choose them. Workers of a DataLoader are forked by the program.
-TORCH = """
-import os
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-import random, sys
-import numpy, torch, torch.utils.data
-
-class Numbers(torch.utils.data.Dataset):
-    def __len__(self): return 8
-    def __getitem__(self, index):
-        info = torch.utils.data.get_worker_info()
-        return torch.tensor([index, info.id, os.getppid() == parent])
-
-parent = os.getpid()
-workers = {"num_workers": 2, "multiprocessing_context": "fork"}
-print([batch.tolist() for batch in torch.utils.data.DataLoader(Numbers(), batch_size=2, **workers)])
-print(torch.cuda.device_count(), torch.get_num_threads(), torch.get_num_interop_threads())
-unseeded = torch.rand(1).item(), numpy.random.rand(), random.random()
-torch.manual_seed(3); numpy.random.seed(3)
-print(torch.rand(2), numpy.random.rand(), torch.randn(300, 300).svd().S[:3])
-print(*unseeded, file=sys.stderr)
-"""
 
 
 def test_module_of_the_program_that_a_package_may_use_is_found(
@@ -196,8 +176,7 @@ FOLDER = os.path.isdir("extras"), pathlib.Path("marker").exists(), sorted(os.lis
         assert environment.run(place, text) == (printed, printed)
         place.wait()
         (place.folder / "extras").is_dir() and (place.folder / "extras" / f"{time.monotonic_ns()}").touch()
-        assert environment.run(place, text) == (printed, printed)
-        assert place.was_warm, place.reason
+        assert environment.run_warm(place, text) == (printed, printed)
 
 
 def test_functions_that_are_heard_are_as_before() -> None:
@@ -219,11 +198,10 @@ def test_package_that_seeds_is_imported_by_each_program(
     name = f"seeds{len(seeds)}"
     (environment.packages / f"{name}.py").write_text(f"{seeds}\nRUN = 3\n")
     text = f"import random, {name}\nprint({name}.RUN, {'random.random()' if 'seed' in seeds else ''})\n"
-    plain, warm = environment.run(place, text)
-    assert plain == warm
-    place.wait()
     for _ in range(2):
-        assert environment.run(place, text) == (plain, plain)
+        plain, warm = environment.run(place, text)
+        assert warm == plain
+        place.wait()
 
 
 def test_variable_that_an_import_sets_is_set_by_each_start(
@@ -232,19 +210,18 @@ def test_variable_that_an_import_sets_is_set_by_each_start(
     environment = environments[0]
     (environment.packages / "setting.py").write_text("import os\nos.environ['TORCH_OF_A_TEST'] = 'set'\n")
     text = "import os, setting; print(os.environ['TORCH_OF_A_TEST'])"
-    for _ in range(2):
-        plain, warm = environment.run(place, text)
-        assert warm == plain
-        place.wait()
-    assert place.was_warm, place.reason
+    plain, warm = environment.run(place, text)
+    assert warm == plain
+    place.wait()
+    assert environment.run_warm(place, text) == (plain, plain)
 
 
+@pytest.mark.slow("a fork server that imports torch")
 def test_programs_that_log_what_zerocopy_does_start_warm(place: Place) -> None:
     place.environment["ZEROCOPY_LOG_LEVEL"] = "DEBUG"
-    for _ in range(2):
-        assert place.run(WARM, "import torch; print(torch.ones(2))").returncode == 0
-        place.wait()
-    assert place.was_warm, place.reason
+    program = "import torch; print(torch.ones(2))"
+    place.prepare(program)
+    assert place.until_warm(lambda: place.run(WARM, program)).returncode == 0
 
 
 _WITHOUT_LOCALE = dict.fromkeys(("LANG", "LC_ALL", "LC_CTYPE"))
@@ -262,6 +239,7 @@ _STRICT = ["-X", "warn_default_encoding", "-W", "error::EncodingWarning"]
     ],
     ids=["no locale", "C", "digits", "no ranges", "encodings"],
 )
+@pytest.mark.slow("more ways to start Python")
 def test_each_way_to_start_python_starts_warm(
     options: list[str], variables: dict[str, str | None], place: Place
 ) -> None:
@@ -274,35 +252,71 @@ def test_each_way_to_start_python_starts_warm(
     command = [sys.executable, *options]
     warm = [*command, "-m", "zerocopy", *WARM[WARM.index("run") :]]
     plain = place.run(command, text)
-    for _ in range(2):
-        found = place.run(warm, text)
-        assert (found.returncode, found.stdout, found.stderr) == (0, plain.stdout, "")
-        place.wait()
-    assert place.was_warm, place.reason
+    place.run(warm, text)
+    place.wait()
+    found = place.until_warm(lambda: place.run(warm, text))
+    assert (found.returncode, found.stdout, found.stderr) == (0, plain.stdout, "")
 
 
+# Fork servers never ask for devices, so a program may choose them. Workers of a DataLoader are forked by the program.
+TORCH = """
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+import random, sys
+import numpy, torch, torch.utils.data
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        info = torch.utils.data.get_worker_info()
+        return torch.tensor([index, info.id, os.getppid() == parent])
+
+parent = os.getpid()
+workers = {"num_workers": 2, "multiprocessing_context": "fork"}
+print([batch.tolist() for batch in torch.utils.data.DataLoader(Numbers(), batch_size=2, **workers)])
+print(torch.cuda.device_count(), torch.get_num_threads(), torch.get_num_interop_threads())
+unseeded = torch.rand(1).item(), numpy.random.rand(), random.random()
+torch.manual_seed(3); numpy.random.seed(3)
+print(torch.rand(2), numpy.random.rand(), torch.randn(300, 300).svd().S[:3])
+print(*unseeded, file=sys.stderr)
+"""
+
+
+@pytest.mark.slow("workers of a DataLoader, and a fork server that imports torch")
 def test_torch_program_matches_python_and_draws_anew(place: Place) -> None:
     place.prepare(TORCH)
     plain = place.run([sys.executable], TORCH)
-    first, second = (place.run(WARM, TORCH) for _ in range(2))
-    assert place.was_warm, place.reason
+    first, second = (place.until_warm(lambda: place.run(WARM, TORCH)) for _ in range(2))
     assert first.stdout == second.stdout == plain.stdout
     assert len({*plain.stderr.split(), *first.stderr.split(), *second.stderr.split()}) == 9
 
 
-def test_fork_server_of_torch_has_one_thread_and_a_child_little_memory_of_its_own(place: Place) -> None:
-    text = """
-import os, re, torch
+# An object with a finalizer has the interpreter take all apart, torch's own operators too.
+LOADING = """
+import os, re, sys, torch
+class A:
+    def __del__(self): print("gone")
+a, weight = A(), torch.load("model.pt")["weight"]
+maps = [line.split()[0].split("-") for line in open("/proc/self/maps") if line.endswith("model.pt\\n")]
+print(any(int(start, 16) <= weight.data_ptr() < int(end, 16) for start, end in maps), weight.sum())
 rollup = open("/proc/self/smaps_rollup").read()
-print(re.findall("Private_Dirty: +([0-9]+)", rollup)[0], len(os.listdir(f"/proc/{os.getppid()}/task")))
+private = re.findall("Private_Dirty: +([0-9]+)", rollup)[0]
+print(private, len(os.listdir(f"/proc/{os.getppid()}/task")), file=sys.stderr)
 """
-    place.prepare(text)
-    kilobytes, threads = map(int, place.run(WARM, text).stdout.split())
-    assert place.was_warm, place.reason
-    assert threads == 1
-    assert kilobytes < 30_000
 
 
+def test_torch_program_starts_warm_with_its_loads_served_and_little_memory_of_its_own(place: Place) -> None:
+    torch.save({"weight": torch.ones(5000)}, place.folder / "model.pt")
+    cold = place.run(WARM, LOADING)
+    assert (cold.returncode, cold.stdout) == (0, "True tensor(5000.)\ngone\n"), cold.stderr
+    place.wait()
+    warm = place.until_warm(lambda: place.run(WARM, LOADING))
+    assert (warm.returncode, warm.stdout) == (0, cold.stdout)
+    kilobytes, threads = map(int, warm.stderr.split())
+    assert kilobytes < 30_000 and threads == 1, "the fork server has one thread"
+
+
+@pytest.mark.slow("several fork servers")
 def test_what_python_is_told_to_print_of_imports_stays_out_of_other_starts(place: Place) -> None:
     """A package that prints in one way of starting Python can be imported ahead in another."""
     (place.folder / "site-packages").mkdir()
@@ -320,14 +334,6 @@ def test_what_python_is_told_to_print_of_imports_stays_out_of_other_starts(place
             os.kill(found["pid"], signal.SIGKILL)
         place.run(WARM, text, **variables)
         place.wait()
-        assert place.run(WARM, text, **variables).stdout == "warns\n"
-        assert place.was_warm, place.reason
+        again = place.until_warm(functools.partial(place.run, WARM, text, **variables))
+        assert again.stdout == "warns\n"
         assert [found["excluded"] for found in place.servers() if found["starts"]] == [excluded]
-
-
-def test_torch_program_that_ends_slowly_is_silent(place: Place) -> None:
-    """An object with a finalizer has the interpreter take all apart, torch's own operators too."""
-    text = "import torch\nclass A:\n    def __del__(self): print('gone')\nprint(torch.ones(2)); a = A()"
-    place.prepare(text)
-    place.assert_same(text)
-    assert place.was_warm, place.reason

@@ -17,6 +17,7 @@ import pytest
 from warm_starts import PYTHON, WARM, Place
 
 PATIENCE = 180
+ON_TERMINAL = pytest.mark.slow("a shell with job control on a terminal")
 
 
 class Terminal:
@@ -131,6 +132,7 @@ def test_interrupt_and_end_of_input_reach_the_program(
     terminal.expect(r"\$ ")
 
 
+@ON_TERMINAL
 @pytest.mark.parametrize("command", [PYTHON, WARM], ids=["python", "warm"])
 def test_stopped_job_goes_on_in_the_foreground(terminal: Terminal, command: list[str]) -> None:
     started(terminal, command)
@@ -148,6 +150,7 @@ def test_stopped_job_goes_on_in_the_foreground(terminal: Terminal, command: list
     terminal.expect(r"\$ ")
 
 
+@ON_TERMINAL
 @pytest.mark.parametrize("command", [PYTHON, WARM], ids=["python", "warm"])
 def test_quit_ends_the_job_by_its_signal(terminal: Terminal, command: list[str]) -> None:
     started(terminal, command)

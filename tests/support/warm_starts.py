@@ -10,12 +10,13 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zerocopy.launch import control
 
+T = TypeVar("T")
 PYTHON = [sys.executable]
 # By the script, as users do: "python -m zerocopy" would search the program's folder for its own imports.
 WARM = [f"{sysconfig.get_path('scripts')}/zerocopy", "run", "--warm"]
@@ -123,3 +124,18 @@ class Place:
         warm = self.run(WARM, text, *arguments, stdin=stdin, **variables)
         assert (warm.returncode, warm.stdout, warm.stderr) == (plain.returncode, plain.stdout, plain.stderr)
         return warm
+
+    def until_warm(self, run: Callable[[], T]) -> T:
+        """Run until a program was forked. A fork server that a busy machine delays gets time."""
+        for _ in range(5):
+            found = run()
+            if self.was_warm:
+                return found
+            self.wait()
+        raise AssertionError(self.reason)
+
+    def assert_same_and_warm(
+        self, text: str, *arguments: str, stdin: str = "", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Assert the same, and that the program was forked."""
+        return self.until_warm(lambda: self.assert_same(text, *arguments, stdin=stdin, **variables))
