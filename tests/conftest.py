@@ -176,6 +176,20 @@ def forked(fork_server: ForkServer) -> Child:
     return fork_server.run
 
 
+@pytest.fixture(scope="session")
+def server_without_zerocopy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """Give a process that forks, and has imported torch alone."""
+    made = ForkServer(tmp_path_factory.mktemp("fork_server"), has_zerocopy=False)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def forked_with_torch(server_without_zerocopy: ForkServer) -> Child:
+    """Run Python code in a process that was forked with torch imported, but not zerocopy."""
+    return server_without_zerocopy.run
+
+
 @pytest.fixture
 def forked_whole(fork_server: ForkServer) -> Child:
     """As `forked`, and the interpreter takes itself down at the end, where what a loader has left behind shows."""

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
-import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-import torch._weights_only_unpickler as _weights_only
 import torch.serialization as _serialization
 
+from zerocopy._torch.private_names import private, private_or_none
 from zerocopy.errors import FormatError
 
-#: In a block of this, functions are called on subclasses of Tensor as on tensors.
-without_torch_function = torch._C.DisableTorchFunction
+
+def without_torch_function() -> Any:
+    """Return a context manager in which functions are called on subclasses of Tensor as on tensors."""
+    return private("torch._C.DisableTorchFunction")()
 
 
 def undispatched(tensor: torch.Tensor) -> torch.Tensor:
     """Return a plain tensor over the same elements, which no ``__torch_dispatch__`` is asked for."""
-    guard = torch._C._DisableTorchDispatch()  # in force until it is gone
+    guard = private("torch._C._DisableTorchDispatch")()  # in force until it is gone
     try:
         with without_torch_function():
             return torch.Tensor.as_subclass(tensor, torch.Tensor)
@@ -34,17 +34,15 @@ def undispatched(tensor: torch.Tensor) -> torch.Tensor:
         del guard
 
 
-_set_excluded = getattr(torch._C, "_SetExcludeDispatchKeyGuard", None)  # 1.13 has none
-
-
 @contextlib.contextmanager
 def applying_bits() -> Iterator[None]:
     """Have operators apply the bits of conjugated and negated tensors, which torch omits in ``__torch_dispatch__``."""
-    if _set_excluded is None:
+    set_excluded = private_or_none("torch._C._SetExcludeDispatchKeyGuard")
+    if set_excluded is None:
         yield
         return
-    keys = torch._C.DispatchKey
-    with _set_excluded(keys.Conjugate, False), _set_excluded(keys.Negative, False):
+    keys = private("torch._C.DispatchKey")
+    with set_excluded(keys.Conjugate, False), set_excluded(keys.Negative, False):
         yield
 
 
@@ -88,7 +86,7 @@ def wrapper_subclass(
     requires_grad: bool,
 ) -> torch.Tensor:
     """Return an instance of a class of tensors that have a shape, and leave the rest to ``__torch_dispatch__``."""
-    return torch.Tensor._make_wrapper_subclass(
+    return private("torch.Tensor._make_wrapper_subclass")(
         cls, size, strides=stride, dtype=dtype, device=device, requires_grad=requires_grad
     )
 
@@ -110,7 +108,7 @@ def bytes_of(storage: torch.UntypedStorage) -> memoryview:
 
 def identity(storage: torch.UntypedStorage) -> int:
     """Return a number that no other storage has while this one, or a weak reference to it, is alive."""
-    found: int = storage._cdata
+    found: int = private("torch.UntypedStorage._cdata").__get__(storage)
     return found
 
 
@@ -145,7 +143,7 @@ def element_size(dtype: torch.dtype) -> int:
     """Return the bytes of an element."""
     if hasattr(dtype, "itemsize"):  # also for what is neither a number nor a truth value
         return int(dtype.itemsize)
-    return torch._utils._element_size(dtype)
+    return torch.empty(0, dtype=dtype, device="cpu").element_size()
 
 
 def storage_view(storage: Any, offset: int, numel: int) -> Any:
@@ -176,7 +174,7 @@ def storage_class_name(storage_type: Any) -> str:
     """Return the class name of a persistent id's storage type, ``"FloatStorage"`` say."""
     if storage_type is torch.UntypedStorage:
         return "UntypedStorage"
-    names: dict[torch.dtype, str] = torch.storage._dtype_to_storage_type_map()
+    names: dict[torch.dtype, str] = private("torch.storage._dtype_to_storage_type_map")()
     return names[storage_type.dtype]
 
 
@@ -194,7 +192,7 @@ def pickled_storage(obj: Any) -> PickledStorage | None:
     """Return what a pickle of torch's says of a storage; None for any other object."""
     if isinstance(obj, torch.storage.TypedStorage):
         storage, dtype = untyped(obj), obj.dtype
-        storage_type = getattr(torch, torch.storage._dtype_to_storage_type_map()[dtype])
+        storage_type = getattr(torch, private("torch.storage._dtype_to_storage_type_map")()[dtype])
         numel = storage.nbytes() // element_size(dtype)
     elif torch.is_storage(obj):
         storage, dtype, numel = cast(torch.UntypedStorage, obj), torch.uint8, obj.nbytes()
@@ -212,7 +210,7 @@ _skipping = threading.local()
 
 def skips_data() -> bool:
     """Return whether this thread is in a block of ``zerocopy.skip_data`` or of torch's own (2.6 and later)."""
-    torchs = getattr(_serialization, "_serialization_tls", None)
+    torchs = private_or_none("torch.serialization._serialization_tls")
     return getattr(_skipping, "is_on", False) or bool(getattr(torchs, "skip_data", False))
 
 
@@ -242,10 +240,13 @@ def restore_function(map_location: Any) -> tuple[Restore | None, bool]:
     The function is None where no storage needs it: everything goes to the CPU, where it is. Both short cuts end
     when somebody has registered a package (``register_package``) that is asked before the CPU's own.
     """
-    untouched = _serialization._package_registry[0][2] is _serialization._cpu_deserialize
+    restorers = private_or_none("torch.serialization._package_registry")
+    untouched = restorers is None or restorers[0][2] is private_or_none(
+        "torch.serialization._cpu_deserialize"
+    )
     if untouched and map_location in _CPU:
         return (_emptied, False) if skips_data() else (None, True)
-    restore: Restore = _serialization._get_restore_location(map_location)
+    restore = _restore_location(map_location)
     if callable(map_location):
         restore = _storages_only(restore)
     if skips_data():
@@ -271,9 +272,16 @@ def _storages_only(restore: Restore) -> Restore:
 def restore_by_tag(map_location: Any) -> Restore | None:
     """Return torch's own function for what is not a function itself, if by it a storage's tag alone says where to."""
     # Functions of packages that somebody has registered may look at the storage.
-    restorers = (getattr(entry[2], "func", entry[2]) for entry in _serialization._package_registry)
+    restorers = (getattr(entry[2], "func", entry[2]) for entry in registered_packages())
     strange = any(found.__module__ != _serialization.__name__ for found in restorers)
-    return None if strange else _serialization._get_restore_location(map_location)
+    return None if strange else _restore_location(map_location)
+
+
+def _restore_location(map_location: Any) -> Restore:
+    if map_location is None:
+        return _serialization.default_restore_location
+    found: Restore = private("torch.serialization._get_restore_location")(map_location)
+    return found
 
 
 def _emptied(storage: torch.UntypedStorage, _: str) -> torch.UntypedStorage:
@@ -284,7 +292,7 @@ def _emptied(storage: torch.UntypedStorage, _: str) -> torch.UntypedStorage:
 @contextlib.contextmanager
 def loading_to(map_location: Any) -> Iterator[None]:
     """Tell torch's own rebuild functions where tensors that have no storage are wanted (2.6 and later)."""
-    state: Any = getattr(_serialization, "_serialization_tls", None)
+    state = private_or_none("torch.serialization._serialization_tls")
     if not hasattr(state, "map_location"):
         yield
         return
@@ -298,43 +306,66 @@ def loading_to(map_location: Any) -> Iterator[None]:
 
 def log_usage(function: str) -> None:
     """Tell torch's usage log of a call, ``"torch.load"`` say, as torch does."""
-    torch._C._log_api_usage_once(function)
+    log = private_or_none("torch._C._log_api_usage_once")
+    if log is not None:
+        log(function)
 
 
 def safe_by_default() -> bool:
     """Return whether torch.load of this release means weights_only=True when it is not told (2.6 and later)."""
-    return hasattr(_serialization, "_default_to_weights_only")
+    return private_or_none("torch.serialization._default_to_weights_only") is not None
 
 
-@functools.cache
 def pickles_bits() -> bool:
     """Return whether this release pickles a tensor's conjugate and negative bits (2.0 and later)."""
-    return "metadata" in inspect.signature(torch._utils._rebuild_tensor_v2).parameters
+    return _UNTYPED == "_untyped_storage"
 
 
 def release_allow_list() -> dict[str, Any]:
     """Return the running release's weights_only allow-list: full path to object."""
-    found: dict[str, Any] = _weights_only._get_allowed_globals()
+    found: dict[str, Any] = private("torch._weights_only_unpickler._get_allowed_globals")()
     return found
 
 
 def registered_packages() -> list[Any]:
     """Return the rows that ``torch.serialization.register_package`` has added: priority, tagger, deserializer."""
-    found: list[Any] = list(_serialization._package_registry)
+    found: list[Any] = list(private("torch.serialization._package_registry"))
     return found
 
 
 @contextlib.contextmanager
 def checking_sparse_tensors() -> Iterator[None]:
     """Check the sparse tensors that torch queues in a block. If the block fails, take them out of the queue."""
-    noted = torch._utils._sparse_tensors_to_validate
+    of_thread = private_or_none("torch._utils._get_sparse_tensors_to_validate")  # 2.15 and later
+    noted = of_thread() if of_thread else private_or_none("torch._utils._sparse_tensors_to_validate")
+    if noted is None:  # loads without sparse tensors need no queue
+        yield
+        return
     before = len(noted)
     try:
         yield
     except BaseException:
         del noted[before:]
         raise
-    torch._utils._validate_loaded_sparse_tensors()
+    if len(noted) > before:
+        private("torch._utils._validate_loaded_sparse_tensors")()
+
+
+def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the indices and the values of a sparse tensor, coalesced or not."""
+    return private("torch.Tensor._indices")(tensor), private("torch.Tensor._values")(tensor)
+
+
+def as_coalesced(tensor: torch.Tensor, flag: bool) -> torch.Tensor:
+    """Set whether a sparse tensor counts as coalesced, and return it."""
+    made: torch.Tensor = private("torch.Tensor._coalesced_")(tensor, flag)
+    return made
+
+
+def negated(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view whose elements are the negative ones, by a bit."""
+    made: torch.Tensor = private("torch._neg_view")(tensor)
+    return made
 
 
 def sparse_checks(are_made: bool) -> dict[str, Any]:

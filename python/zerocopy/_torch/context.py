@@ -15,6 +15,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 import torch.serialization as _serialization
 
+from zerocopy._torch.private_names import private, private_or_none
+
 Argument = TypeVar("Argument")
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -46,7 +48,7 @@ def maps_by_default() -> bool:
 
 def why_load_is_special(map_location: Any) -> str:
     """Return which state of torch makes a load something else than loading, or an empty string."""
-    state = getattr(_serialization, "_serialization_tls", None)
+    state = private_or_none("torch.serialization._serialization_tls")
     if getattr(state, "skip_data", False):
         return "skip_data is set"
     if _dispatch_modes():
@@ -62,7 +64,8 @@ def why_load_is_special(map_location: Any) -> str:
 
 def uses_mkldnn() -> bool:
     """Return whether torch computes by oneDNN where it can."""
-    return bool(torch._C._get_mkldnn_enabled())
+    is_enabled = private_or_none("torch._C._get_mkldnn_enabled")
+    return is_enabled is None or bool(is_enabled())
 
 
 def has_registration_hooks() -> bool:
@@ -79,14 +82,13 @@ def why_script_is_special() -> str:
 
 def function_modes() -> list[Any]:
     """Return the active modes of ``__torch_function__``, the innermost last."""
-    found: list[Any] = torch.overrides._get_current_function_mode_stack()
-    return found
+    stack = private_or_none("torch.overrides._get_current_function_mode_stack")
+    return [] if stack is None else list(stack())
 
 
 def _dispatch_modes() -> int:
-    if hasattr(torch._C, "_len_torch_dispatch_stack"):
-        return int(torch._C._len_torch_dispatch_stack())
-    return int(getattr(torch._C, "_get_torch_dispatch_mode", lambda: None)() is not None)  # 1.13
+    number = private_or_none("torch._C._len_torch_dispatch_stack")
+    return 0 if number is None else int(number())
 
 
 def outside_inference_mode(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -97,7 +99,7 @@ def outside_inference_mode(function: Callable[Parameters, Result]) -> Callable[P
         if not torch.is_inference_mode_enabled():
             return function(*args, **kwargs)
         # Not torch.inference_mode, which is Python: an exception of a signal handler could leave it half entered.
-        guard = torch._C._InferenceMode(False)
+        guard = private("torch._C._InferenceMode")(False)
         if hasattr(guard, "__enter__"):
             with guard:
                 return function(*args, **kwargs)
@@ -130,23 +132,23 @@ def ordinarily(function: Callable[[Argument], Result], argument: Argument) -> Re
         return function(argument)
     with contextlib.ExitStack() as stack:
         while _has_transforms():
-            transforms = torch._C._functorch
+            transforms = private("torch._C._functorch")
             stack.callback(transforms.push_dynamic_layer_stack, transforms.pop_dynamic_layer_stack())
         for _ in modes:
-            stack.enter_context(torch.overrides._pop_mode_temporarily())
+            stack.enter_context(private("torch.overrides._pop_mode_temporarily")())
         stack.enter_context(without_dispatch_modes())
         return function(argument)
 
 
 def _has_transforms() -> bool:
-    innermost = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)  # from 2.0 on
+    innermost = getattr(private_or_none("torch._C._functorch"), "peek_interpreter_stack", None)  # from 2.0 on
     return innermost is not None and innermost() is not None
 
 
 @contextlib.contextmanager
 def without_dispatch_modes() -> Iterator[None]:
     """Have functions in a block return real tensors, whatever mode (fake tensors, ...) is active around it."""
-    guard = torch._C._DisableTorchDispatch()
+    guard = private("torch._C._DisableTorchDispatch")()
     if hasattr(guard, "__enter__"):
         with guard:
             yield

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from zerocopy._torch.private_names import private, private_or_none
+
 Handle = tuple[Any, ...]
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -21,14 +23,17 @@ def allocate_apart() -> None:
     ones only to who may trace this process.
     """
     for name in ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings"):
-        if hasattr(torch._C, name):
-            getattr(torch._C, name)("expandable_segments:False")
+        change = private_or_none(f"torch._C.{name}")
+        if change is not None:
+            change("expandable_segments:False")
             return
 
 
 def exported(storage: torch.UntypedStorage) -> Handle:
     """Return what others open a CUDA storage by, as long as this process has it. Nothing writes to it now."""
-    device, handle, nbytes, offset, counter, place, event, _ = storage._share_cuda_()
+    device, handle, nbytes, offset, counter, place, event, _ = private("torch.UntypedStorage._share_cuda_")(
+        storage
+    )
     # Torch has receivers count down in a file of shared memory, for a sender that uses its memory again. The holder
     # does not, and is ended in ways that would leave the file; a receiver that finds none leaves it at that.
     with contextlib.suppress(OSError):
@@ -49,5 +54,5 @@ def forget_exported() -> None:
 def opened(handle: Handle) -> torch.UntypedStorage:
     """Return a storage over another process's CUDA memory."""
     torch.cuda.init()
-    found: torch.UntypedStorage = torch.UntypedStorage._new_shared_cuda(*handle)
+    found: torch.UntypedStorage = private("torch.UntypedStorage._new_shared_cuda")(*handle)
     return found

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-IncompatibleKeys = torch.nn.modules.module._IncompatibleKeys
-EXTRA_STATE = torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX
+from zerocopy._torch.private_names import private, private_or_none
+
+if TYPE_CHECKING:
+    from torch.nn.modules.module import _IncompatibleKeys  # a type only
+
+IncompatibleKeys: TypeAlias = "_IncompatibleKeys"
+
+EXTRA_STATE = private_or_none("torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX")
 
 
 def own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return a module's parameters and buffers without its children's, by name. A tied one is there by each name."""
-    own = {**module._parameters, **module._buffers}
+    own = {**vars(module)["_parameters"], **vars(module)["_buffers"]}
     return {name: tensor for name, tensor in own.items() if tensor is not None}
 
 
@@ -45,7 +51,8 @@ def before_loading(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
     The hook runs after existing hooks, which may rename keys. Returns a context manager that removes it.
     """
     # Not as the module's own method: scripted modules hide it, and heed such hooks nevertheless.
-    return torch.nn.Module._register_load_state_dict_pre_hook(module, hook, with_module=True)
+    register = private("torch.nn.Module._register_load_state_dict_pre_hook")
+    return register(module, hook, with_module=True)
 
 
 def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

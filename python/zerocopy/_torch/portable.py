@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from zerocopy import _torch
+from zerocopy._torch.private_names import private
 from zerocopy.errors import UnsupportedError
 
 # DLPack's numbers of kinds of devices.
@@ -21,8 +22,6 @@ dtype = torch.dtype
 
 # new_empty() of one of these takes half the time of torch.empty(), which examines its arguments.
 _prototypes: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
-
-_from_dlpack = torch._C._from_dlpack
 
 
 def dtype_facts(dtype: torch.dtype) -> tuple[int, bool, bool]:
@@ -50,7 +49,7 @@ def untyped_of_any(storage: Any) -> torch.UntypedStorage:
 
 def storage_of_dlpack(capsule: Any) -> torch.UntypedStorage:
     """Return a storage over the bytes of a DLPack capsule."""
-    return _torch.untyped_of(_from_dlpack(capsule))
+    return _torch.untyped_of(torch.utils.dlpack.from_dlpack(capsule))
 
 
 def dlpack_device(storage: torch.UntypedStorage) -> tuple[int, int]:
@@ -82,9 +81,9 @@ def tensor(
 def with_flags(tensor: torch.Tensor, requires_grad: bool, conjugate: bool, negative: bool) -> torch.Tensor:
     """Set flags of a new tensor, and return it."""
     if conjugate:
-        torch._C._set_conj(tensor, True)
+        private("torch._C._set_conj")(tensor, True)
     if negative:
-        torch._C._set_neg(tensor, True)
+        private("torch._C._set_neg")(tensor, True)
     return tensor.requires_grad_(requires_grad)
 
 
@@ -97,26 +96,28 @@ def placeholder(
     requires_grad: bool,
 ) -> torch.Tensor:
     """Return a tensor of a class without a storage, whose operations come to its ``__torch_dispatch__``."""
-    return torch.Tensor._make_wrapper_subclass(
+    made: torch.Tensor = private("torch.Tensor._make_wrapper_subclass")(
         cls, size, strides=stride, storage_offset=offset, dtype=dtype, requires_grad=requires_grad
     )
+    return made
 
 
 def weak_reference(storage: torch.UntypedStorage) -> Any:
     """Return torch's number of a weak reference to a storage."""
-    return storage._weak_ref()
+    return private("torch.UntypedStorage._weak_ref")(storage)
 
 
 def release_weak_reference(reference: Any) -> None:
     """Give a weak reference back."""
-    torch.UntypedStorage._free_weak_ref(reference)
+    private("torch.UntypedStorage._free_weak_ref")(reference)
 
 
 def storage_of_weak_reference(reference: Any) -> torch.UntypedStorage | None:
     """Return the storage of a weak reference, or None if it is gone."""
-    if torch.UntypedStorage._expired(reference):
+    if private("torch.UntypedStorage._expired")(reference):
         return None
-    return torch.UntypedStorage._new_with_weak_ptr(reference)
+    found: torch.UntypedStorage = private("torch.UntypedStorage._new_with_weak_ptr")(reference)
+    return found
 
 
 def _prototype(dtype: torch.dtype, device: torch.device) -> torch.Tensor:

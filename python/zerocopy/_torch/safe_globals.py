@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import serialization
 
-from zerocopy.errors import UnsupportedError
+from zerocopy._torch.private_names import private
 
 #: Globals that ``import torch`` itself registers as safe.
 REGISTERED_BY_TORCH = frozenset(
@@ -104,9 +104,5 @@ def import_all_awaited() -> bool:
 
 def jagged_tensor(arguments: dict[str, Any]) -> torch.Tensor:
     """Return ``NestedTensor(**arguments)``, of checked arguments."""
-    try:
-        from torch.nested._internal.nested_tensor import NestedTensor
-    except ImportError:  # before 2.1
-        raise UnsupportedError(f"PyTorch {torch.__version__} has no jagged nested tensors") from None
-    made: torch.Tensor = NestedTensor(**arguments)
+    made: torch.Tensor = private("torch.nested._internal.nested_tensor.NestedTensor")(**arguments)
     return made

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from zerocopy import _torch
+from zerocopy._torch.private_names import private
 
 #: The classes of tensors that are nothing but tensors.
 TENSORS = (torch.Tensor, torch.nn.Parameter)
@@ -45,13 +46,13 @@ def extras_of(tensor: torch.Tensor) -> TensorExtras | None:
 
 def extras_of_subclass(tensor: torch.Tensor) -> TensorExtras | None:
     """Return the extras of a tensor whose class may have a ``__torch_function__``: it is not asked."""
-    with torch._C.DisableTorchFunction():
+    with _torch.without_torch_function():
         return extras_of(tensor)
 
 
 def data_of_subclass(tensor: torch.Tensor) -> torch.Tensor:
     """Return a plain, detached tensor over the same elements."""
-    with torch._C.DisableTorchFunction():
+    with _torch.without_torch_function():
         return tensor.data.as_subclass(torch.Tensor)
 
 
@@ -60,7 +61,8 @@ def subclass_of(cls: Any, data: torch.Tensor, requires_grad: bool) -> torch.Tens
     if issubclass(cls, torch.nn.Parameter):
         made: torch.Tensor = torch.nn.Parameter.__new__(cls, data, requires_grad)
         return made
-    return torch.Tensor._make_subclass(cls, data, requires_grad)
+    plain: torch.Tensor = private("torch.Tensor._make_subclass")(cls, data, requires_grad)
+    return plain
 
 
 def is_named(tensor: torch.Tensor) -> bool:
@@ -83,7 +85,7 @@ def without_extras(tensor: torch.Tensor) -> torch.Tensor:
     """Return another tensor over the same elements that has no extras."""
     bare = tensor.detach()
     bare = bare.conj() if bare.is_conj() else bare
-    bare = torch._neg_view(bare) if bare.is_neg() else bare
+    bare = _torch.negated(bare) if bare.is_neg() else bare
     return _made_anew(bare, is_inference=False) if bare.is_inference() else bare
 
 
@@ -93,7 +95,7 @@ def with_flags(
     """Return a tensor or parameter that has these flags, and the elements of a tensor that has none."""
     with torch.inference_mode(is_inference):
         data = _made_anew(bare, is_inference) if is_inference else bare
-        data = torch._neg_view(data) if is_neg else data
+        data = _torch.negated(data) if is_neg else data
         data = data.conj() if is_conj else data
         if cls is torch.nn.Parameter:
             return torch.nn.Parameter(data, requires_grad)

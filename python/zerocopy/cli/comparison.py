@@ -111,7 +111,7 @@ class Comparison:
         if isinstance(a, _GLOBALS):
             return "" if a == b else " and ".join(map(_name_of, (a, b)))
         if isinstance(a, torch.UntypedStorage):
-            return self._tie(a._cdata, b._cdata) if _same_bytes(a, b) else "other bytes"
+            return self._tie(_torch.identity(a), _torch.identity(b)) if _same_bytes(a, b) else "other bytes"
         if (id(a), id(b)) in self._seen:
             return ""
         self._seen.add((id(a), id(b)))

@@ -12,7 +12,6 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadIte
 from zerocopy._torch import distributed
 from zerocopy.process.collector import collector_paused
 
-# Of exactly these types. The default planner takes care of their subclasses, and of everything else.
 _TENSORS = {torch.Tensor, torch.nn.Parameter}
 _LocalBox = tuple[torch.Size, torch.Size]
 
@@ -71,7 +70,7 @@ class LoadPlanner(DefaultLoadPlanner):
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
         """Return the tensor that an item is read into. Called for each item."""
         found: Any = self.state_dict.get(index.fqn)
-        if type(found) in _TENSORS and (index.offset is None or not any(index.offset)):
+        if _is_plain(found) and (index.offset is None or not any(index.offset)):
             return found
         return super().lookup_tensor(index)
 
@@ -98,12 +97,20 @@ class _LocalBoxes:
         return (chunks[0].offsets, chunks[0].sizes) if len(chunks) == 1 else None
 
 
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a tensor and nothing more. torch plans subclasses, and tensors with attributes.
+
+    From 2.15 on attributes make a plain tensor a shard (``CheckpointableTensor``).
+    """
+    return type(value) in _TENSORS and not vars(value)
+
+
 def _whole_chunk(name: str, value: Any, stored: Any, boxes: _LocalBoxes) -> ReadItem | None:
     """Return the only item of a tensor that is stored in one chunk; None if it takes more than that to plan it."""
     if type(stored) is not TensorStorageMetadata or len(stored.chunks) != 1:
         return None
     kind = type(value)
-    if kind not in _TENSORS and kind is not distributed.dtensor_class():
+    if not _is_plain(value) and kind is not distributed.dtensor_class():
         return None
     size, chunk = value.shape, stored.chunks[0]
     if stored.size != size or chunk.sizes != size or any(chunk.offsets) or 0 in size:

@@ -186,11 +186,12 @@ def is_coalesced(tensor: torch.Tensor) -> bool:
 
 def _of_coalesced(tensor: torch.Tensor) -> Any:
     facts = tuple(tensor.shape), tensor.requires_grad, type(tensor)
-    return _coalesced, (tensor._indices(), tensor._values(), *facts)
+    return _coalesced, (*_torch.sparse_parts(tensor), *facts)
 
 
 def _coalesced(indices: Any, values: Any, shape: Any, requires_grad: bool, cls: type) -> Any:
-    made = torch.sparse_coo_tensor(indices, values, shape, **_torch.sparse_checks(False))._coalesced_(True)
+    made = torch.sparse_coo_tensor(indices, values, shape, **_torch.sparse_checks(False))
+    made = _torch.as_coalesced(made, True)
     return (
         torch.nn.Parameter(made, requires_grad)
         if cls is torch.nn.Parameter

@@ -93,7 +93,7 @@ def has_any(obj: Any, wanted: Collection[object], storages: Collection[torch.Unt
         return True
     except Exception:  # what pickle refuses, it does not search
         return False
-    return not {storage._cdata for storage in finder.found}.isdisjoint(storage._cdata for storage in storages)
+    return not set(map(_torch.identity, finder.found)).isdisjoint(map(_torch.identity, storages))
 
 
 def are_same(one: State | None, other: State | None) -> bool:
@@ -145,7 +145,7 @@ class _Pickler(pickle.Pickler):
         return (self._number_of(_torch.untyped_of(tensor)), tensor.dtype, *shape, *flags)
 
     def _number_of(self, storage: torch.UntypedStorage) -> int:
-        number = self._numbers.setdefault(storage._cdata, len(self.found))
+        number = self._numbers.setdefault(_torch.identity(storage), len(self.found))
         if number == len(self.found):
             self.found.append(storage)
         return number

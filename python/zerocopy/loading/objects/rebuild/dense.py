@@ -37,7 +37,7 @@ def tensor_over(
     if conjugate:
         tensor = tensor.conj()
     if negative:
-        tensor = torch._neg_view(tensor)
+        tensor = _torch.negated(tensor)
     return tensor.requires_grad_() if requires_grad else tensor
 
 

@@ -11,6 +11,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._torch import safe_globals
+from zerocopy._torch.private_names import private
 from zerocopy.loading.objects.rebuild.registry import (
     QUANTIZED,
     SAFE,
@@ -47,11 +48,10 @@ def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.
     within_storage(indices, values)
     tensor = torch.sparse_coo_tensor(indices, values, size, **checks)
     if flag == [True] and not is_meta:
-        require(
-            torch.equal(tensor.coalesce()._indices(), indices), "a sparse tensor that claims to be coalesced"
-        )
+        found, _ = _torch.sparse_parts(tensor.coalesce())
+        require(torch.equal(found, indices), "a sparse tensor that claims to be coalesced")
     # Said or not: what has fewer than two elements is taken for coalesced otherwise.
-    return tensor._coalesced_(flag[0]) if flag else tensor
+    return _torch.as_coalesced(tensor, flag[0]) if flag else tensor
 
 
 def _require_shape(size: Any) -> None:
@@ -96,7 +96,9 @@ def rebuild_qtensor(
     require(all(math.isfinite(s) and s > 0 for s in scales), "a quantizer scale that is not positive")
     if scheme is not torch.per_channel_affine_float_qparams:  # whose zero points are floats
         require(all(lowest <= z <= highest for z in zero_points), "a zero point out of range")
-    return torch._utils._rebuild_qtensor(storage, offset, size, stride, quantizer, requires_grad, {})
+    return private("torch._utils._rebuild_qtensor")(
+        storage, offset, size, stride, quantizer, requires_grad, {}
+    )
 
 
 def _numbers(values: Any) -> list[float]:
@@ -128,7 +130,7 @@ def rebuild_nested_tensor(
     )
     for size, stride, start in zip(sizes.tolist(), strides.tolist(), starts, strict=True):
         require_inside(buffer.numel(), start, size, stride)
-    return torch._utils._rebuild_nested_tensor(buffer, sizes, strides, offsets)
+    return private("torch._utils._rebuild_nested_tensor")(buffer, sizes, strides, offsets)
 
 
 _JAGGED = {"values", "offsets", "lengths", "_ragged_idx", "_metadata_cache", "requires_grad"}

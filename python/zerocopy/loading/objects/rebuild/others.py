@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from zerocopy._torch.private_names import private
 from zerocopy.loading.objects.rebuild.registry import (
     MANY,
     MAX_DIMENSIONS,
@@ -41,7 +42,7 @@ def rebuild_meta_tensor(
 @checked_version_of("torch._utils._rebuild_device_tensor_from_numpy")
 def rebuild_from_numpy(data: Any, dtype: torch.dtype, device: str, requires_grad: bool) -> torch.Tensor:
     """Return a tensor of a device whose data was written as a NumPy array."""
-    return torch._utils._rebuild_device_tensor_from_numpy(data, dtype, device, requires_grad)
+    return private("torch._utils._rebuild_device_tensor_from_numpy")(data, dtype, device, requires_grad)
 
 
 @checked_version_of("torch._utils._rebuild_device_tensor_from_cpu_tensor")
@@ -61,7 +62,7 @@ def rebuild_from_cpu_tensor(
 def rebuild_wrapper_subclass(cls: Any, *arguments: Any) -> torch.Tensor:
     """Return a wrapper subclass, which has a shape and, outside of what the file says, no data."""
     require(isinstance(cls, type) and issubclass(cls, torch.Tensor), "a wrapper subclass that is no tensor")
-    return torch._utils._rebuild_wrapper_subclass(cls, *arguments)
+    return private("torch._utils._rebuild_wrapper_subclass")(cls, *arguments)
 
 
 @checked_version_of("torch._tensor._rebuild_from_type_v2")
