@@ -28,9 +28,10 @@ def loaded_as_by_h5py(path: Path, folder: Path) -> None:
     assert torch.equal(zerocopy.load(folder / "new.safetensors")["x"], wanted)
 
 
-@pytest.mark.parametrize("dtype", ["u1", ">i2", "<f4", "<c8", "?"])
-@pytest.mark.parametrize("fill", [None, 1])
-@pytest.mark.parametrize("written", [0, 1, 5])
+@pytest.mark.parametrize(
+    ("dtype", "fill", "written"),
+    [("u1", None, 0), (">i2", 1, 1), ("<f4", 1, 5), ("<c8", None, 5), ("?", 1, 0)],
+)
 def test_dataset_that_was_written_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, fill: int | None, written: int
 ) -> None:

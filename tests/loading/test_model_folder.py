@@ -74,13 +74,6 @@ def test_folder_is_scanned_and_verified(
     assert capsys.readouterr().out.count("-of-00002") == 2
 
 
-def test_folder_with_a_safetensors_file_and_a_pickle_prefers_safetensors(tmp_path: Path) -> None:
-    zerocopy.save({"a": torch.ones(1)}, tmp_path / "pytorch_model.bin")
-    zerocopy.save({"b": torch.ones(1)}, tmp_path / "m.pt")
-    zerocopy.convert(tmp_path / "m.pt", tmp_path / "model.safetensors")
-    assert list(zerocopy.load(tmp_path)) == ["b"]
-
-
 LOOKED_FOR = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -108,6 +101,7 @@ def test_of_several_checkpoints_the_one_that_transformers_takes(tmp_path: Path) 
         zerocopy.load(tmp_path)
 
 
+@pytest.mark.slow("imports transformers")
 def test_transformers_takes_the_same(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
@@ -134,8 +128,3 @@ def test_shards_beside_a_file_that_loaders_prefer_are_warned_of(
     zerocopy.convert(tmp_path / "m.pt", tmp_path / "model.safetensors")
     zerocopy.convert(tmp_path / "m.pt", tmp_path, max_shard_size="12B")
     assert str(tmp_path / "model.safetensors") in caplog.text and "remove one" in caplog.text
-
-
-def test_folder_without_a_checkpoint_is_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
-        zerocopy.load(tmp_path)

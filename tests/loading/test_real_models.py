@@ -13,6 +13,8 @@ from equality import assert_same
 
 import zerocopy
 
+pytestmark = pytest.mark.slow("imports transformers")
+
 transformers = pytest.importorskip("transformers")
 
 SMALL = {

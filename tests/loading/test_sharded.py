@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 from collections import OrderedDict
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import safetensors_files
 import torch
-from conftest import lies_in_mapping, outcome, python_peak
+from conftest import lies_in_mapping, python_peak
 from lazily import deep_recursion
 
 import zerocopy
@@ -78,19 +79,12 @@ def test_index_takes_memory_in_proportion(folder: Path) -> None:
 def test_the_index_and_its_folder(folder: Path, way: Way) -> None:
     for f in (folder / INDEX, str(folder / INDEX), folder, str(folder)):
         same(way(f), STATE)
-
-
-@pytest.mark.parametrize("way", [zerocopy.load, lazily])
-def test_the_dict_is_in_the_order_of_the_index(folder: Path, way: Way) -> None:
-    names = [*STATE][::2] + [*STATE][1::2]
-    write_index(folder, {name: WEIGHT_MAP[name] for name in names})
-    same(way(folder), {name: STATE[name] for name in names})
-
-
-@each_way
-def test_each_shard_is_mapped(folder: Path, way: Way) -> None:
     for name, tensor in way(folder).items():
         assert lies_in_mapping(tensor.data_ptr(), folder / WEIGHT_MAP[name])
+    if way is not opened:
+        names = [*STATE][::2] + [*STATE][1::2]
+        write_index(folder, {name: WEIGHT_MAP[name] for name in names})
+        same(way(folder), {name: STATE[name] for name in names})
 
 
 @each_way
@@ -152,13 +146,13 @@ NESTED = {
 
 
 @each_way
-@pytest.mark.parametrize("title", NESTED)
-def test_a_nested_shard_has_the_names_that_open_gives(tmp_path: Path, way: Way, title: str) -> None:
+def test_a_nested_shard_has_the_names_that_open_gives(tmp_path: Path, way: Way) -> None:
     path = tmp_path / "m-1.bin"
-    torch.save(NESTED[title], path)
-    tensors = opened(path)
-    write_index(tmp_path, dict.fromkeys(tensors, path.name))
-    same(way(tmp_path), tensors)
+    for nested in NESTED.values():
+        torch.save(nested, path)
+        tensors = opened(path)
+        write_index(tmp_path, dict.fromkeys(tensors, path.name))
+        same(way(tmp_path), tensors)
 
 
 @each_way
@@ -184,16 +178,16 @@ def test_a_shard_that_nests_deep_or_in_itself(tmp_path: Path, way: Way) -> None:
     same(way(tmp_path), {"w": torch.ones(2)})
 
 
-@each_way
-def test_a_shard_of_lists_that_repeat_each_other_is_refused(tmp_path: Path, way: Way) -> None:
+def test_a_shard_of_lists_that_repeat_each_other_is_refused(tmp_path: Path) -> None:
     """A thousand lists in a thousand, three times: names for each leaf would fill the memory."""
     lists: list[Any] = []
     for _ in range(4):
         lists = [lists] * 1000
     torch.save({"w": torch.ones(2), "lists": lists}, tmp_path / "m.bin")
     write_index(tmp_path, {"w": "m.bin"})
-    with pytest.raises(zerocopy.FormatError, match=r"m\.bin: .*far more leaves than it spells out"):
-        way(tmp_path)
+    for way in (zerocopy.load, lazily, opened):
+        with pytest.raises(zerocopy.FormatError, match=r"m\.bin: .*far more leaves than it spells out"):
+            way(tmp_path)
 
 
 def test_explain(folder: Path) -> None:
@@ -202,38 +196,16 @@ def test_explain(folder: Path) -> None:
     assert "3 files" in str(explanation)
 
 
-def test_load_model(folder: Path) -> None:
-    module = torch.nn.Module()
-    module.layers = torch.nn.ModuleList([torch.nn.Linear(3, 4, device="meta") for _ in range(3)])
-    for shard, names in SHARDS.items():
-        tensors = {name: STATE[name] if "weight" in name else STATE[name][:, 0].clone() for name in names}
-        if shard.endswith(".bin"):
-            torch.save(tensors, folder / shard)
-        else:
-            (folder / shard).write_bytes(safetensors_files.saved(tensors))
-    zerocopy.load_model(module, folder)
-    assert torch.equal(module.layers[2].weight, STATE["layers.2.weight"])
-
-
-def test_as_transformers_writes_it(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=500
-    )
-    model = transformers.BertModel(config)
-    model.save_pretrained(tmp_path, max_shard_size="20KB")
-    assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    loaded = zerocopy.load(tmp_path)
-    assert loaded.keys() == model.state_dict().keys()
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in model.state_dict().items())
-
-
 # --------------------------------------------------------------------------------- bad ones
 
 
 @each_way
-def test_a_missing_shard_is_named(folder: Path, way: Way) -> None:
-    (folder / "model-00002-of-00003.safetensors").unlink()
+def test_a_missing_or_damaged_shard_is_named(folder: Path, way: Way) -> None:
+    path = folder / "model-00002-of-00003.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(zerocopy.FormatError, match="model-00002-of-00003"):
+        way(folder)
+    path.unlink()
     with pytest.raises(FileNotFoundError, match="model-00002-of-00003"):
         way(folder)
 
@@ -251,14 +223,6 @@ def test_a_shard_that_is_not_a_plain_file_is_a_format_error(folder: Path, kind: 
     for way in (zerocopy.load, lazily, opened, zerocopy.explain):
         with pytest.raises(zerocopy.FormatError, match=rf"{INDEX}: .*{path.name}' is not a plain file"):
             way(folder)
-
-
-@each_way
-def test_a_damaged_shard_is_named(folder: Path, way: Way) -> None:
-    path = folder / "model-00002-of-00003.safetensors"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(zerocopy.FormatError, match="model-00002-of-00003"):
-        way(folder)
 
 
 @each_way
@@ -282,16 +246,14 @@ def test_a_tensor_that_is_not_in_the_index_or_in_two_shards(folder: Path, way: W
 
 
 @each_way
-def test_a_shard_that_is_no_dict(folder: Path, way: Way) -> None:
-    torch.save([torch.ones(2)], folder / "model-00001-of-00003.bin")
+def test_a_shard_that_is_no_dict_or_runs_code(folder: Path, way: Way) -> None:
+    path = folder / "model-00001-of-00003.bin"
+    torch.save([torch.ones(2)], path)
     with pytest.raises(zerocopy.FormatError, match="model-00001-of-00003"):
         way(folder)
-
-
-@each_way
-def test_a_shard_that_wants_to_run_code(folder: Path, way: Way) -> None:
-    torch.save({"layers.0.weight": STATE["layers.0.weight"], "x": print}, folder / "model-00001-of-00003.bin")
-    assert outcome(lambda: way(folder))[1].__name__ == "UnpicklingError"
+    torch.save({"layers.0.weight": STATE["layers.0.weight"], "x": print}, path)
+    with pytest.raises(pickle.UnpicklingError, match="print"):
+        way(folder)
 
 
 OUTSIDE = [
@@ -311,11 +273,11 @@ NOT_TEXT = [None, 1, ["model-00001-of-00003.bin"], {}]
 
 
 @each_way
-@pytest.mark.parametrize("shard", [*OUTSIDE, *NOT_TEXT], ids=ascii)
-def test_a_shard_that_is_not_in_the_folder(folder: Path, way: Way, shard: Any) -> None:
-    write_index(folder, {**WEIGHT_MAP, "layers.0.weight": shard})
-    with pytest.raises(zerocopy.FormatError, match="index"):
-        way(folder)
+def test_a_shard_that_is_not_in_the_folder(folder: Path, way: Way) -> None:
+    for shard in [*OUTSIDE, *NOT_TEXT]:
+        write_index(folder, {**WEIGHT_MAP, "layers.0.weight": shard})
+        with pytest.raises(zerocopy.FormatError, match="index"):
+            way(folder)
 
 
 @each_way
@@ -352,12 +314,12 @@ TEXTS = {
 
 
 @each_way
-@pytest.mark.parametrize("title", TEXTS)
-def test_no_index(folder: Path, way: Way, title: str) -> None:
-    (folder / INDEX).write_bytes(TEXTS[title])
-    with pytest.raises(zerocopy.FormatError, match="index") as caught:
-        way(folder)
-    assert str(folder / INDEX) in str(caught.value) and len(str(caught.value)) < 1000
+def test_no_index(folder: Path, way: Way) -> None:
+    for text in TEXTS.values():
+        (folder / INDEX).write_bytes(text)
+        with pytest.raises(zerocopy.FormatError, match="index") as caught:
+            way(folder)
+        assert str(folder / INDEX) in str(caught.value) and len(str(caught.value)) < 1000
 
 
 @each_way
@@ -380,19 +342,11 @@ def test_an_index_that_is_a_pipe(folder: Path, way: Way) -> None:
 
 
 @each_way
-def test_no_tensors(folder: Path, way: Way) -> None:
+def test_an_index_of_nothing_and_none(folder: Path, way: Way) -> None:
     write_index(folder, {})
     assert way(folder) == {}
-
-
-@each_way
-def test_a_folder_without_an_index(folder: Path, way: Way) -> None:
     (folder / INDEX).unlink()
     with pytest.raises(IsADirectoryError, match=folder.name):
         way(folder)
-
-
-@each_way
-def test_an_index_that_is_not_there(folder: Path, way: Way) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.index\.json"):
         way(folder / "nowhere.index.json")

@@ -21,6 +21,8 @@ from tar_files import member, reference, storage, tensor
 
 import zerocopy
 
+pytestmark = pytest.mark.slow("files that torch wrote before 0.1.10")
+
 CLEAN = (zerocopy.FormatError, zerocopy.UnsupportedError, pickle.UnpicklingError)
 DTYPES = {
     "FloatStorage": torch.float32,
