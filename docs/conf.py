@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -46,21 +47,24 @@ GUIDES = {
     "Programs": "patch workers share distributed warm-starts bridges",
     "Look inside": "cli inspecting",
     "Judge": "results benchmarks peers security SECURITY",
-    "Reference": "api versions reference/objects reference/attacks reference/differences reference/messages",
+    "Reference": "api versions reference/index reference/objects reference/attacks reference/differences "
+    "reference/messages",
     "Project": "DESIGN CONTRIBUTING CHANGELOG",
 }
 MODULES = ("zerocopy", "zerocopy.share", "zerocopy.gds", "zerocopy.jit", "zerocopy.distributed")
 
 
 def setup(app: Sphinx) -> None:
-    """Complete two pages, which a reader of the repository sees without Sphinx's directives."""
+    """Complete three pages, which a reader of the repository sees without the site's menu and links."""
     app.connect("source-read", complete)
 
 
 def complete(app: Sphinx, page: str, source: list[str]) -> None:
-    """Add the menu to the front page, and the docstrings to the page of the interface."""
+    """Add the menu to the front page, docstrings to the page of the interface, and links to measured pages."""
     if page == root_doc:
         source[0] += "\n".join(menu(app.env.found_docs))
+    elif page == "docs/reference/index":
+        source[0] = re.sub(r"`(\w+\.md)`", r"[\1](\1)", source[0])
     elif page == "docs/api":
         source[0] += "\n".join(["```{eval-rst}", *reference(), "```"])
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from prose import ROOT, nodes, text
 
-ROOT = Path(__file__).parents[2]
 CORE = sorted([*ROOT.glob("csrc/**/*.cpp"), *ROOT.glob("csrc/**/*.h")])
 PACKAGE = sorted(ROOT.glob("python/zerocopy/**/*.py"))
 MAX_LINES = 350
@@ -60,6 +60,19 @@ MAX_TOP_FILES = {"python/zerocopy": 14, "tests": 10, "benchmarks": 12}
 # The files that call mmap: for files, for fresh memory, and in processes that the library only watches.
 MAPPING = {ROOT / "csrc" / name for name in ("io/mapping.cpp", "memory/pages.cpp", "watch/area.cpp")}
 
+# The files that open libraries, and the only one that sees a library's header.
+OPENING = {ROOT / "csrc" / name for name in ("gds/library.cpp", "watch/next.h", "binding/torch_bridge.cpp")}
+LIBRARIES = {
+    "zlib.h": "container/inflate.cpp",
+    "libdeflate.h": "container/checksum.cpp",
+    "simdjson.h": "container/safetensors.cpp",
+}
+
+# Calls that make tensors.
+MAKERS = re.compile(
+    r"torch\.(empty|empty_strided|zeros|ones|full|eye|tensor|as_tensor|scalar_tensor|arange|rand|randn)"
+)
+
 # Private names of torch outside of _torch*.py: rebuild/ checks the arguments of these builders.
 PRIVATE_NAMES = {
     "dense.py": {"torch._neg_view"},
@@ -75,98 +88,91 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@functools.cache
 def code_of(path: Path) -> str:
     """Return C++ without comments and strings."""
-    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', "", path.read_text(), flags=re.DOTALL)
+    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', "", text(path), flags=re.DOTALL)
 
 
+@functools.cache
 def includes(path: Path) -> list[str]:
-    return re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(), flags=re.MULTILINE)
+    return re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', text(path), flags=re.MULTILINE)
 
 
 def layer_of(path: Path) -> str:
     return path.relative_to(ROOT / "csrc").parts[0]
 
 
-each_core_file = pytest.mark.parametrize("path", CORE, ids=name_of)
-each_module = pytest.mark.parametrize("path", PACKAGE, ids=name_of)
+# ------------------------------------------------------------------------------- C++
 
 
-def test_there_is_something_to_check() -> None:
+def test_every_layer_has_files() -> None:
     assert {layer_of(path) for path in CORE} == set(LAYERS)
-    assert PACKAGE
 
 
-@each_core_file
-def test_arrows_point_down(path: Path) -> None:
-    layer = layer_of(path)
-    for included in includes(path):
-        folder, slash, _ = included.partition("/")
-        if slash and folder in LAYERS:
-            assert folder in LAYERS[layer], f"{layer} includes {included}"
-            assert (ROOT / "csrc" / included).is_file()
+def test_arrows_point_down() -> None:
+    wrong = []
+    for path in CORE:
+        for included in includes(path):
+            folder, slash, _ = included.partition("/")
+            if slash and folder in LAYERS:
+                is_right = folder in LAYERS[layer_of(path)] and (ROOT / "csrc" / included).is_file()
+                wrong += [] if is_right else [f"{name_of(path)} includes {included}"]
+    assert not wrong
 
 
-@each_core_file
-def test_foreign_headers_are_included_in_their_room_only(path: Path) -> None:
-    name = str(path.relative_to(ROOT / "csrc"))
-    for included in includes(path):
-        if included.startswith(("torch/", "c10/", "ATen/", "caffe2/")):
-            assert name == "bridge/bridge.cpp", f"{name} sees torch"
-        elif included == "Python.h" or included.startswith("pybind11/"):
-            assert layer_of(path) in ("python", "binding", "bridge"), f"{name} sees Python"
-        elif included == "zlib.h":
-            assert name == "container/inflate.cpp"
-        elif included == "libdeflate.h":
-            assert name == "container/checksum.cpp"
-        elif included == "simdjson.h":
-            assert name == "container/safetensors.cpp"
-        elif included.endswith(".h") and included.partition("/")[0] not in LAYERS:
-            assert layer_of(path) in ("memory", "io", "gds", "watch", "python", "binding"), (
-                f"{name} sees the operating system: {included}"
-            )
+def may_include(path: Path, included: str) -> bool:
+    """Return whether a file may see a header of torch, Python, a library or the operating system."""
+    name, layer = str(path.relative_to(ROOT / "csrc")), layer_of(path)
+    if included in LIBRARIES:
+        return name == LIBRARIES[included]
+    if included.startswith(("torch/", "c10/", "ATen/", "caffe2/")):
+        return name == "bridge/bridge.cpp"
+    if included == "Python.h" or included.startswith("pybind11/"):
+        return layer in ("python", "binding", "bridge")
+    is_systems = included.endswith(".h") and included.partition("/")[0] not in LAYERS
+    return not is_systems or layer in ("memory", "io", "gds", "watch", "python", "binding")
 
 
-@each_core_file
-def test_one_file_maps_files_and_one_maps_memory(path: Path) -> None:
-    if path not in MAPPING:
-        assert not re.search(r"\b(mmap64|mmap|mremap|munmap)\s*\(", code_of(path))
+def test_foreign_headers_are_included_in_their_room_only() -> None:
+    pairs = [(path, included) for path in CORE for included in includes(path)]
+    assert not [(name_of(path), included) for path, included in pairs if not may_include(path, included)]
 
 
-@each_core_file
-def test_libraries_are_opened_in_three_files_only(path: Path) -> None:
-    if path not in [
-        ROOT / "csrc" / name for name in ("gds/library.cpp", "watch/next.h", "binding/torch_bridge.cpp")
-    ]:
-        assert "dlfcn.h" not in includes(path)
-        assert not re.search(r"\b(dlopen|dlmopen|dlsym)\s*\(", code_of(path))
+def test_one_file_maps_files_and_one_maps_memory() -> None:
+    calls = re.compile(r"\b(mmap64|mmap|mremap|munmap)\s*\(")
+    assert not [path for path in CORE if path not in MAPPING and calls.search(code_of(path))]
 
 
-@each_core_file
-def test_header_opens_with_a_comment(path: Path) -> None:
-    if path.suffix == ".h":
-        assert path.read_text().startswith("// ")
-        assert "#pragma once" in path.read_text()
+def test_libraries_are_opened_in_three_files_only() -> None:
+    calls = re.compile(r"\b(dlopen|dlmopen|dlsym)\s*\(")
+    others = [path for path in CORE if path not in OPENING]
+    assert not [path for path in others if "dlfcn.h" in includes(path) or calls.search(code_of(path))]
+
+
+def test_header_opens_with_a_comment() -> None:
+    headers = [path for path in CORE if path.suffix == ".h"]
+    assert not [
+        path for path in headers if not re.match(r"// .*^#pragma once", text(path), flags=re.M | re.S)
+    ]
 
 
 def test_every_source_is_built() -> None:
-    listed = (ROOT / "CMakeLists.txt").read_text()
-    for path in CORE:
-        assert path.suffix == ".h" or name_of(path) in listed, f"{name_of(path)} is not in CMakeLists.txt"
+    listed = text(ROOT / "CMakeLists.txt")
+    assert not [path for path in CORE if path.suffix != ".h" and name_of(path) not in listed]
 
 
-@pytest.mark.parametrize("path", [*CORE, *PACKAGE], ids=name_of)
-def test_files_are_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MAX_LINES
+def test_files_are_short() -> None:
+    assert not [path for path in (*CORE, *PACKAGE) if len(text(path).splitlines()) > MAX_LINES]
+
+
+# ------------------------------------------------------------------------------- Python
 
 
 def module_of(path: Path) -> str:
     """Return the name of a module below ``zerocopy``."""
-    return (
-        ".".join(path.relative_to(ROOT / "python/zerocopy").with_suffix("").parts)
-        .removesuffix("__init__")
-        .strip(".")
-    )
+    parts = path.relative_to(ROOT / "python/zerocopy").with_suffix("").parts
+    return ".".join(parts).removesuffix("__init__").strip(".")
 
 
 def room_of(module: str) -> str:
@@ -178,26 +184,27 @@ def room_of(module: str) -> str:
 MODULES = {module_of(path): path for path in PACKAGE}
 
 
+def names_imported(tree_nodes: list[ast.AST]) -> Iterator[tuple[ast.AST, str]]:
+    """Yield the full names that imports name, each with the node of its import."""
+    for node in tree_nodes:
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield from ((node, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+@functools.cache
 def imported(path: Path) -> set[str]:
     """Return the modules of zerocopy that a file imports when it runs, in functions too. Types alone do not count."""
-    tree = ast.parse(path.read_text())
     for_types = {
-        id(inner)
-        for node in ast.walk(tree)
+        inner
+        for node in nodes(path)
         if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    names = set()
-    for node in ast.walk(tree):
-        if id(node) in for_types:
-            continue
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     found = set()
-    for name in names:
-        if name.startswith("zerocopy."):
+    for node, name in names_imported(nodes(path)):
+        if node not in for_types and name.startswith("zerocopy."):
             below = name.removeprefix("zerocopy.")
             found.add(below if below in MODULES else below.rpartition(".")[0] or below)
     return found - {module_of(path)}
@@ -207,19 +214,20 @@ def test_every_room_has_a_floor() -> None:
     assert {room_of(module) for module in MODULES if module} == set(FLOOR)
 
 
-@each_module
-def test_imports_run_down(path: Path) -> None:
-    module = module_of(path)
-    if not module:  # zerocopy itself, which has all public names
-        return
-    for name in imported(path) & set(MODULES):
-        here, there = room_of(module), room_of(name)
-        assert here == there or FLOOR[there] < FLOOR[here], f"{module} imports {name}"
+def test_imports_run_down() -> None:
+    wrong = []
+    for module, path in MODULES.items():
+        for name in imported(path) & set(MODULES) if module else ():  # zerocopy itself has all public names
+            here, there = room_of(module), room_of(name)
+            if here != there and FLOOR[there] >= FLOOR[here]:
+                wrong.append(f"{module} imports {name}")
+    assert not wrong
 
 
-@each_module
-def test_the_extension_has_one_door(path: Path) -> None:
-    assert "_C" not in imported(path) or room_of(module_of(path)) == "_native"
+def test_the_extension_has_one_door() -> None:
+    assert not [
+        name for name, path in MODULES.items() if "_C" in imported(path) and room_of(name) != "_native"
+    ]
 
 
 def test_no_files_import_each_other() -> None:
@@ -230,9 +238,9 @@ def test_no_files_import_each_other() -> None:
     assert not left
 
 
-@pytest.mark.parametrize("folder", MAX_TOP_FILES)
-def test_a_top_folder_holds_few_files(folder: str) -> None:
-    assert len(list((ROOT / folder).glob("*.py"))) <= MAX_TOP_FILES[folder]
+def test_top_folders_hold_few_files() -> None:
+    counts = {folder: len(list((ROOT / folder).glob("*.py"))) for folder in MAX_TOP_FILES}
+    assert not {folder: count for folder, count in counts.items() if count > MAX_TOP_FILES[folder]}
 
 
 def dotted(node: ast.AST) -> str:
@@ -248,64 +256,60 @@ def is_private(name: str) -> bool:
     return any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
 
 
-def private_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the private names of torch that a module imports or reads."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            found = [dotted(node)]
-        yield from (name for name in found if name.startswith("torch.") and is_private(name))
-
-
-@each_module
-def test_private_names_of_torch_are_in_one_place(path: Path) -> None:
-    if path.parent.name == "_torch":
-        return
-    allowed = PRIVATE_NAMES.get(path.name, set())
-    for name in private_names(ast.parse(path.read_text())):
+def test_private_names_of_torch_are_in_one_place() -> None:
+    wrong = []
+    for path in PACKAGE:
+        names = {name for _, name in names_imported(nodes(path))} | {dotted(node) for node in nodes(path)}
+        private = {name for name in names if name.startswith("torch.") and is_private(name)}
         # torch._utils is a part of torch._utils._rebuild_qtensor
-        assert any(f"{long}.".startswith(f"{name}.") for long in allowed), f"{path.name} uses {name}"
+        allowed = [f"{name}." for name in PRIVATE_NAMES.get(path.name, ())]
+        private = {name for name in private if not any(long.startswith(f"{name}.") for long in allowed)}
+        if private and path.parent.name != "_torch":
+            wrong.append((name_of(path), private))
+    assert not wrong
 
 
-MAKERS = re.compile(
-    r"torch\.(empty|empty_strided|zeros|ones|full|eye|tensor|as_tensor|scalar_tensor|arange|rand|randn)"
-)
-
-
-@each_module
-def test_new_tensors_name_their_device(path: Path) -> None:
+def test_new_tensors_name_their_device() -> None:
     """The program's default device may be any, such as "meta"."""
-    if path.name == "layouts.py":  # it asks which device that is
-        return
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and MAKERS.fullmatch(ast.unparse(node.func)):
-            assert "device" in {keyword.arg for keyword in node.keywords}, f"line {node.lineno}"
+    wrong = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in PACKAGE
+        if path.name != "layouts.py"  # it asks which device that is
+        for node in nodes(path)
+        if isinstance(node, ast.Call) and MAKERS.fullmatch(dotted(node.func))
+        if "device" not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert not wrong
 
 
-@each_module
-def test_the_library_never_prints(path: Path) -> None:
-    if path == ROOT / "python/zerocopy/cli/output.py":  # the command line does, there
-        return
-    calls = (node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
-    assert not [call for call in calls if dotted(call) in ("print", "sys.stdout.write", "sys.stderr.write")]
+def test_the_library_never_prints() -> None:
+    """But the command line does, in one file."""
+    prints = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in PACKAGE
+        for node in nodes(path)
+        if isinstance(node, ast.Call)
+        and dotted(node.func) in ("print", "sys.stdout.write", "sys.stderr.write")
+    ]
+    assert prints and not [place for place in prints if "zerocopy/cli/output.py" not in place]
 
 
-@each_module
-def test_every_module_has_a_docstring(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text()))
+def test_every_module_has_a_docstring() -> None:
+    assert not [path for path in PACKAGE if not ast.get_docstring(nodes(path)[0])]
+
+
+# ------------------------------------------------------------------------------- tests
 
 
 def test_the_tests_that_documents_name_are_there() -> None:
     files = list(ROOT.glob("tests/**/*.py"))
-    there = {path.name for path in files} | {name_of(path) for path in files}
+    there = {path.name for path in files} | {name_of(path) for path in files} | {"test_serialization.py"}
     for path in files:
-        there |= set(re.findall(r"^\s*def (test_\w+)", path.read_text(), flags=re.MULTILINE))
-    for document in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
-        named = set(re.findall(r"`(test_\w+(?:\.py)?|tests/[\w/]+\.py)`", document.read_text()))
-        assert named <= there | {"test_serialization.py"}, f"{document.name} names {named - there}"
+        there |= set(re.findall(r"^\s*def (test_\w+)", text(path), flags=re.MULTILINE))
+    documents = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/reference/index.md"))
+    for document in documents:
+        named = set(re.findall(r"`(test_\w+(?:\.py)?|tests/[\w/]+\.py)`", text(document)))
+        assert named <= there, f"{document.name} names {named - there}"
 
 
 def test_the_names_of_test_modules_are_unique() -> None:

@@ -1,9 +1,10 @@
-"""The English is plain: few sentences hide their subject, and names are those that the field uses."""
+"""The English is plain: few sentences hide their subject; names are those of the field; messages say what was found."""
 
 from __future__ import annotations
 
-import functools
+import re
 
+import messages
 import prose
 import pytest
 
@@ -46,20 +47,56 @@ def test_riddles_are_rare() -> None:
     assert len(riddles) <= MAX_RIDDLES_PER_1000_LINES * count / 1000, "\n".join(riddles)
 
 
-@functools.cache
-def uses() -> dict[str, list[str]]:
-    """Return for each word the files and names that contain it."""
-    found: dict[str, list[str]] = {}
+def test_names_avoid_odd_words() -> None:
+    odd, seen = [], set()
     for path in prose.files():
-        name = str(path.relative_to(prose.ROOT))
         if path.suffix in (".py", ".cpp", ".h"):
-            for identifier in sorted(prose.identifiers(path)):
-                for word in prose.words_of(identifier):
-                    found.setdefault(word, []).append(f"{name}: {identifier}")
+            for identifier in prose.identifiers(path):
+                words = prose.words_of(identifier)
+                seen |= words
+                for word in words & set(ODD_WORDS):
+                    name = path.relative_to(prose.ROOT)
+                    odd.append(f"{name}: {identifier}: say {ODD_WORDS[word]}")
+    assert "storage" in seen
+    assert not odd
+
+
+# ------------------------------------------------------------------------------- messages
+
+RIDDLE = re.compile(
+    r"^(what|who|whoever|whatever|which|whose)\b|\b(is|are|was) no\b(?! longer)|\bthat (is|are) there\b", re.I
+)
+#: Words of the code, or of an argument that only the code has, which a user has not heard of.
+INTERNAL = re.compile(r"\b(_core|_C|pybind11|blueprint|catalog|skeleton|twin|zygote|incompatible function)\b")
+#: Messages that do not say what was found.
+NOTHING_FOUND = {
+    "expected keys to be strings",
+    "expected names of storages as torch.jit.save writes them in constants.pkl",
+    "expected one object at the end of the pickle",
+}
+#: What was found, in a message.
+FOUND = re.compile(r"\{|\bgot\b|\bfound\b|\bat least one\b")
+
+
+@pytest.fixture(scope="module")
+def collected() -> list[messages.Message]:
+    found = messages.collected()
+    assert {"python", "csrc"} == {message.file.partition("/")[0] for message in found}
+    assert any(message.kind.startswith("log") for message in found) and len(found) > 500
     return found
 
 
-@pytest.mark.parametrize("word", ODD_WORDS)
-def test_names_avoid_odd_words(word: str) -> None:
-    assert "storage" in uses()
-    assert not uses().get(word), f"say {ODD_WORDS[word]}"
+def test_messages_are_plain(collected: list[messages.Message]) -> None:
+    rules = (RIDDLE, INTERNAL)
+    assert not [message for message in collected if any(rule.search(message.text) for rule in rules)]
+
+
+def test_message_with_an_expectation_says_what_was_found(collected: list[messages.Message]) -> None:
+    expecting = [
+        message
+        for message in collected
+        if re.search(r"^expected|: expected|\bmust be\b", message.text) and message.file.startswith("python")
+    ]
+    assert len(expecting) > 60
+    silent = {message.text for message in expecting if not FOUND.search(message.text)}
+    assert silent <= NOTHING_FOUND

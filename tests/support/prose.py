@@ -1,9 +1,10 @@
-"""Finds the prose of the repository: comments, docstrings, Markdown. Tables and code in Markdown do not count."""
+"""Reads each file of the repository once, and finds its prose: comments, docstrings, Markdown but tables and code."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import io
 import re
 import subprocess
@@ -21,6 +22,18 @@ RIDDLE = re.compile(
 )
 
 
+@functools.cache
+def text(path: Path) -> str:
+    """Return the content of a file."""
+    return path.read_text()
+
+
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return the nodes of a Python file, the module first."""
+    return list(ast.walk(ast.parse(text(path))))
+
+
 def files() -> list[Path]:
     """Return the files of the repository, as git or the source archive has them."""
     with contextlib.suppress(FileNotFoundError):  # git is not installed
@@ -35,22 +48,22 @@ def files() -> list[Path]:
 def lines(path: Path) -> list[str]:
     """Return a file's lines of prose, without marks of comments."""
     if path.suffix == ".md":
-        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.S)
-        return [line for line in text.splitlines() if line.strip() and not line.startswith("|")]
+        outside_code = re.sub(r"```.*?```", "", text(path), flags=re.S)
+        return [line for line in outside_code.splitlines() if line.strip() and not line.startswith("|")]
     if path.suffix in (".py", ".pyi"):
-        return list(_of_python(path.read_text()))
+        return list(_of_python(path))
     if path.suffix in (".cpp", ".h"):
-        return re.findall(r"//+!?<?\s*(.*)$", path.read_text(), flags=re.M)
+        return re.findall(r"//+!?<?\s*(.*)$", text(path), flags=re.M)
     if path.parent.name in ("scripts", ".ci"):
-        return [line.strip("# ") for line in path.read_text().splitlines() if line.lstrip().startswith("# ")]
+        return [line.strip("# ") for line in text(path).splitlines() if line.lstrip().startswith("# ")]
     return []
 
 
-def _of_python(source: str) -> Iterator[str]:
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+def _of_python(path: Path) -> Iterator[str]:
+    for token in tokenize.generate_tokens(io.StringIO(text(path)).readline):
         if token.type == tokenize.COMMENT:
             yield token.string.strip("#: ")
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield from filter(str.strip, (ast.get_docstring(node) or "").splitlines())
 
@@ -62,19 +75,12 @@ def sentences(prose: list[str]) -> list[str]:
 
 def identifiers(path: Path) -> set[str]:
     """Return the names that a source file uses, its own name among them."""
-    text = path.read_text()
     if path.suffix == ".py":
-        nodes = list(ast.walk(ast.parse(text)))
-        found = {node.id for node in nodes if isinstance(node, ast.Name)}
-        found |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-        found |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-        found |= {
-            node.name
-            for node in nodes
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        }
+        fields = {ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg"}
+        fields |= dict.fromkeys((ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef), "name")
+        found = {getattr(node, fields[type(node)]) for node in nodes(path) if type(node) in fields}
     else:
-        code = re.sub(r'//.*|"(?:[^"\\]|\\.)*"', "", text)
+        code = re.sub(r'//.*|"(?:[^"\\]|\\.)*"', "", text(path))
         found = set(re.findall(r"\b[A-Za-z_]\w*", code))
     return found | {path.stem}
 

@@ -9,13 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reference" / "messages.md"
-HEADER = """# Messages
-
-How do the errors, warnings and log lines of zerocopy read, side by side? `tests/project/test_message_table.py` makes
-this page from the sources; after a change run it with `ZEROCOPY_UPDATE_DOCS=1`. A part in braces is filled in when the
-message is made. Messages that are put together elsewhere, or taken from torch, are not listed.
-"""
 
 _LOG_CALLS = {"debug", "info", "warning", "error", "exception"}
 _EXCEPTION = re.compile(r"(^|\.)_?[A-Z]\w*(Error|Exception|Exit|Warning|Interrupt)$|(^|\.)[a-z_]\w*_error$")
@@ -24,17 +17,7 @@ _CPP_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|([(){},;])|([^"(){},;]+)')
 
 
 class Message(NamedTuple):
-    """One message of the sources.
-
-    Attributes
-    ----------
-    file : str
-        Relative to the repository.
-    kind : str
-        The class of the exception, "warning", or "log: " and the level.
-    text : str
-        The message, with the expressions that it is filled with in braces.
-    """
+    """One message: `kind` is the exception's class, "warning", or "log: " and the level; braces stand for values."""
 
     file: str
     kind: str
@@ -50,21 +33,6 @@ def collected() -> list[Message]:
     for path in sorted([*ROOT.glob("csrc/**/*.cpp"), *ROOT.glob("csrc/**/*.h")]):
         found += [Message(_name(path), *row) for row in _in_cpp(path.read_text())]
     return found
-
-
-def page(messages: list[Message]) -> str:
-    """Return the page: a table for each folder of the sources."""
-    lines = [HEADER]
-    rooms: dict[str, list[Message]] = {}
-    for message in messages:
-        rooms.setdefault(str(Path(message.file).parent), []).append(message)
-    for room, rows in rooms.items():
-        lines += [f"## {room}", "", "| file | kind | message |", "| --- | --- | --- |"]
-        for row in dict.fromkeys(rows):
-            text = row.text.replace("|", "\\|").replace("\n", "\\n")
-            lines.append(f"| {Path(row.file).name} | {row.kind} | `` {text} `` |")
-        lines.append("")
-    return "\n".join(lines)
 
 
 def _name(path: Path) -> str:
