@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import zipfile
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from archives import big_endian
 from conftest import Child, Saver, lies_in_mapping, stock_load
 from containers import CONTAINERS
 from equality import assert_same
@@ -27,59 +28,46 @@ BACKENDS = pytest.mark.parametrize("backend", ["auto", "mmap", "pread", "direct"
 READING = pytest.mark.parametrize("backend", ["pread", "direct"])
 
 
-def byte_swapped(path: Path) -> Path:
-    """Write a checkpoint again as a big-endian machine would have."""
-    swapped = path.with_name("big.pt")
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(swapped, "w") as new:
-        for info in old.infolist():
-            content = old.read(info)
-            if "/data/" in info.filename:
-                content = (
-                    torch.frombuffer(bytearray(content), dtype=torch.uint8)
-                    .view(-1, 4)
-                    .flip(1)
-                    .numpy()
-                    .tobytes()
-                )
-            if not info.filename.endswith("/byteorder"):
-                new.writestr(zipfile.ZipInfo(info.filename), content)
-        root = old.namelist()[0].split("/")[0]
-        new.writestr(f"{root}/byteorder", "big")
-    return swapped
+PAIRS = [
+    ("auto", "zip"),
+    ("mmap", "deflated"),
+    ("pread", "unaligned"),
+    ("direct", "legacy"),
+    ("direct", "zip"),
+]
+REST = [pair for pair in product(("auto", "mmap", "pread", "direct"), CONTAINERS) if pair not in PAIRS]
 
 
-@BACKENDS
-@pytest.mark.parametrize("weights_only", [True, False])
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_the_same_object(tmp_path: Path, backend: str, container: str, weights_only: bool) -> None:
+@pytest.mark.parametrize(
+    ("backend", "container"),
+    [*PAIRS, *(pytest.param(*pair, marks=pytest.mark.slow("the rest of a product")) for pair in REST)],
+)
+def test_every_backend_gives_the_same_object(tmp_path: Path, backend: str, container: str) -> None:
     state, path = state_of_all_sizes(), tmp_path / "checkpoint.pt"
     path.write_bytes(CONTAINERS[container](state))
-    assert_same(zerocopy.load(path, backend=backend, weights_only=weights_only), state)
-
-
-@BACKENDS
-@pytest.mark.parametrize("shift", [1, 4096])
-def test_from_anywhere_in_a_file(save: Saver, tmp_path: Path, backend: str, shift: int) -> None:
-    path = save(state_of_all_sizes())
-    shifted = tmp_path / "shifted.pt"
-    shifted.write_bytes(bytes(shift) + path.read_bytes())
-    with shifted.open("rb") as file:
-        file.seek(shift)
-        assert_same(zerocopy.load(file, backend=backend), stock_load(path))
-
-
-@BACKENDS
-def test_big_endian(save: Saver, backend: str) -> None:
-    state = {"a": torch.arange(2_000_000, dtype=torch.float32), "b": torch.arange(5, dtype=torch.int32)}
-    path = byte_swapped(save(state))
     assert_same(zerocopy.load(path, backend=backend), state)
+    assert_same(zerocopy.load(path, backend=backend, weights_only=False), state)
+    lazy = zerocopy.lazy_load(path, backend=backend)
+    assert_same({name: tensor.materialize() for name, tensor in lazy.items()}, state)
 
 
 @BACKENDS
-def test_lazily(save: Saver, backend: str) -> None:
-    path = save(state_of_all_sizes())
-    lazy = zerocopy.lazy_load(path, backend=backend)
-    assert_same({name: tensor.materialize() for name, tensor in lazy.items()}, stock_load(path))
+def test_from_anywhere_in_a_file(save: Saver, tmp_path: Path, backend: str) -> None:
+    path = save({f"{i}": torch.arange(i * 1000) for i in range(20)})
+    shifted = tmp_path / "shifted.pt"
+    for shift in (1, 4096):
+        shifted.write_bytes(bytes(shift) + path.read_bytes())
+        with shifted.open("rb") as file:
+            file.seek(shift)
+            assert_same(zerocopy.load(file, backend=backend), stock_load(path))
+
+
+@BACKENDS
+def test_big_endian(backend: str, tmp_path: Path) -> None:
+    tensors = [torch.arange(300_000, dtype=torch.float32), torch.arange(5, dtype=torch.int32)]
+    path = tmp_path / "big.pt"
+    path.write_bytes(big_endian(tensors))
+    assert_same(zerocopy.load(path, backend=backend), tensors)
 
 
 @READING
@@ -182,17 +170,14 @@ def test_what_is_read_does_not_take_memory_twice(save: Saver, backend: str) -> N
     assert_same(zerocopy.load(path, backend=backend), loaded)
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "100000", " 3 ", "²"])
 @BACKENDS
-def test_bad_numbers_of_threads(
-    save: Saver, monkeypatch: pytest.MonkeyPatch, backend: str, value: str
-) -> None:
+def test_bad_numbers_of_threads(save: Saver, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     path = save(torch.ones(3))
-    monkeypatch.setenv("ZEROCOPY_NUM_THREADS", value)
-    with pytest.raises(ValueError, match="ZEROCOPY_NUM_THREADS"):
-        zerocopy.load(path, backend=backend)
-    with pytest.raises(ValueError, match="ZEROCOPY_NUM_THREADS"):
-        zerocopy.prefetch(path)
+    for value in ("0", "-1", "many", "1.5", "100000", " 3 ", "²"):
+        monkeypatch.setenv("ZEROCOPY_NUM_THREADS", value)
+        for call in (lambda: zerocopy.load(path, backend=backend), lambda: zerocopy.prefetch(path)):
+            with pytest.raises(ValueError, match="ZEROCOPY_NUM_THREADS"):
+                call()
 
 
 def test_mmap_false_goes_with_both_readers(save: Saver) -> None:
@@ -205,6 +190,7 @@ def test_mmap_false_goes_with_both_readers(save: Saver) -> None:
 # ------------------------------------------------------------------------------------ a slow, broken disk
 
 needs_far = pytest.mark.skipif(bool(far.why_not()), reason=far.why_not())
+slow_disk = pytest.mark.slow("mounts a slow or broken disk")
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +211,7 @@ def broken(folder: Path) -> Iterator[Path]:
         yield place / "m.pt"
 
 
+@slow_disk
 @needs_far
 @pytest.mark.parametrize("backend", ["auto", "pread", "direct"])
 def test_an_error_of_the_disk_names_the_file(broken: Path, backend: str) -> None:
@@ -234,6 +221,7 @@ def test_an_error_of_the_disk_names_the_file(broken: Path, backend: str) -> None
     assert caught.value.filename == str(broken)
 
 
+@slow_disk
 @needs_far
 def test_an_error_of_the_disk_in_prefetch(broken: Path) -> None:
     with pytest.raises(OSError) as caught:
@@ -250,6 +238,7 @@ def test_an_error_of_the_disk_in_prefetch(broken: Path) -> None:
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(broken))
 
 
+@slow_disk
 @needs_far
 @BACKENDS
 def test_on_a_real_fuse_file_system(folder: Path, caplog: pytest.LogCaptureFixture, backend: str) -> None:
@@ -262,6 +251,7 @@ def test_on_a_real_fuse_file_system(folder: Path, caplog: pytest.LogCaptureFixtu
         del loaded
 
 
+@slow_disk
 @needs_far
 @pytest.mark.parametrize("what", ["auto", "pread", "direct", "prefetch"])
 def test_ctrl_c_and_the_number_of_threads(folder: Path, forked: Child, what: str) -> None:
@@ -291,6 +281,7 @@ CUT = """
 """
 
 
+@slow_disk
 @needs_far
 @READING
 def test_a_file_that_is_cut_while_it_is_read(

@@ -14,20 +14,8 @@ import torch
 from conftest import Saver
 from fork_server import ForkServer
 
-DTYPES = [
-    "bool",
-    "uint8",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-]
+DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+DTYPES += ["complex64", "complex128"]
 SUPPORT = Path(__file__).parents[1]
 
 HEAD = f"""
@@ -95,25 +83,23 @@ assert not any(tensor._is_view() for tensor in loaded.values())
     )
 
 
-@pytest.mark.parametrize("weights_only", [True, False])
-def test_storages_lie_in_the_mapping_until_the_last_goes(
-    run: Callable[..., None], path: Path, weights_only: bool
-) -> None:
+def test_storages_lie_in_the_mapping_until_the_last_goes(run: Callable[..., None], path: Path) -> None:
     run(
-        f"""
-loaded = zerocopy.load(path, weights_only={weights_only})
-assert len(maps_of(path)) == 1
-assert all(lies_in_mapping(t.data_ptr(), path) for t in loaded.values() if t.numel())
-view = loaded["tied"][5:9].detach()
-del loaded
-gc.collect()
-assert len(maps_of(path)) == 1 and view.tolist() == [15.0, 16.0, 17.0, 18.0]
-storage = untyped(view)
-del view
-assert len(maps_of(path)) == 1
-del storage
-gc.collect()
-assert maps_of(path) == []
+        """
+for weights_only in (True, False):
+    loaded = zerocopy.load(path, weights_only=weights_only)
+    assert len(maps_of(path)) == 1
+    assert all(lies_in_mapping(t.data_ptr(), path) for t in loaded.values() if t.numel())
+    view = loaded["tied"][5:9].detach()
+    del loaded
+    gc.collect()
+    assert len(maps_of(path)) == 1 and view.tolist() == [15.0, 16.0, 17.0, 18.0]
+    storage = untyped(view)
+    del view
+    assert len(maps_of(path)) == 1
+    del storage
+    gc.collect()
+    assert maps_of(path) == []
 """,
         path,
     )

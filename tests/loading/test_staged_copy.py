@@ -17,7 +17,7 @@ from typing import Any
 import page_cache
 import pytest
 import torch
-from archives import big_endian, deflated
+from archives import big_endian
 from conftest import TIED_STATE, Saver, lies_in_mapping, maps_of, stock_load
 from containers import CONTAINERS
 from equality import assert_same, storage_bytes, untyped
@@ -39,18 +39,16 @@ def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------ the same object
 
 
-@pytest.mark.parametrize("weights_only", [True, False])
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_the_same_object(
-    tmp_path: Path, simulated: type[SimulatedDevice], container: str, weights_only: bool
-) -> None:
+def test_the_same_object(tmp_path: Path, simulated: type[SimulatedDevice], container: str) -> None:
     state, path = state_of_all_sizes() | TIED_STATE, tmp_path / "checkpoint.pt"
     path.write_bytes(CONTAINERS[container](state))
-    loaded = zerocopy.load(path, weights_only=weights_only)
-    assert_same(loaded, state)
-    assert not any(lies_in_mapping(tensor.data_ptr(), path) for tensor in loaded.values())
-    assert len(simulated.copies) < len(state) / 10, "small tensors come together"
-    if container != "legacy deflated":
+    for weights_only in (True, False):
+        simulated.copies.clear()
+        loaded = zerocopy.load(path, weights_only=weights_only)
+        assert_same(loaded, state)
+        assert not any(lies_in_mapping(tensor.data_ptr(), path) for tensor in loaded.values())
+        assert len(simulated.copies) < len(state) / 10, "small tensors come together"
         assert loaded["tied"].data_ptr() == loaded["weight"].data_ptr() + 40
 
 
@@ -91,20 +89,15 @@ def test_odd_places_are_set_right(tmp_path: Path, simulated: type[SimulatedDevic
     assert len(simulated.allocations) == 1 and len(simulated.copies) < 60
 
 
-def test_what_has_to_be_made_first(save: Saver, tmp_path: Path, simulated: type[SimulatedDevice]) -> None:
-    state = {"a": torch.arange(700_000), "b": torch.ones(3)}
-    packed = deflated(save(state))
-    assert_same(zerocopy.load(packed), state)
-    assert_same(zerocopy.load(packed, weights_only=False), state)
+def test_what_has_to_be_made_first(tmp_path: Path, simulated: type[SimulatedDevice]) -> None:
     swapped = tmp_path / "big.pt"
     tensors = [torch.arange(70_000, dtype=torch.float32), torch.arange(5, dtype=torch.int16)]
     swapped.write_bytes(big_endian(tensors))
     assert_same(zerocopy.load(swapped), tensors)
-    assert len(simulated.copies) >= 6
+    assert len(simulated.copies) >= 2
 
 
-@pytest.mark.parametrize("backend", ["auto", "mmap", "pread", "direct"])
-@pytest.mark.parametrize("shift", [0, 1, 4096])
+@pytest.mark.parametrize(("backend", "shift"), [("auto", 1), ("mmap", 0), ("pread", 4096), ("direct", 1)])
 def test_from_anywhere(
     save: Saver, tmp_path: Path, simulated: type[SimulatedDevice], backend: str, shift: int
 ) -> None:
@@ -113,7 +106,8 @@ def test_from_anywhere(
     with shifted.open("rb") as file:
         file.seek(shift)
         assert_same(zerocopy.load(file, backend=backend), stock_load(path))
-    assert_same(zerocopy.load(io.BytesIO(path.read_bytes())), stock_load(path))
+    if backend == "mmap":
+        assert_same(zerocopy.load(io.BytesIO(path.read_bytes())), stock_load(path))
     assert simulated.copies
 
 

@@ -18,7 +18,7 @@ from example_states import large_state
 from interrupting import interrupted
 from sharing import wait_until
 from simulated_device import Pages, SimulatedDevice
-from test_backends import broken, folder, needs_far  # noqa: F401  fixtures
+from test_backends import broken, folder, needs_far, slow_disk  # noqa: F401  fixtures
 from test_staged_copy import few_slots
 
 import zerocopy
@@ -48,6 +48,7 @@ def test_no_room(save: Saver, simulated: type[SimulatedDevice]) -> None:
     assert_nothing_left(simulated, threads())
 
 
+@pytest.mark.slow("inflates 80 MB")
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_no_room_half_way(save: Saver, simulated: type[SimulatedDevice], weights_only: bool) -> None:
     """Records that are inflated come in several allocations."""
@@ -59,8 +60,7 @@ def test_no_room_half_way(save: Saver, simulated: type[SimulatedDevice], weights
     assert_nothing_left(simulated, before)
 
 
-@pytest.mark.parametrize("fails_at", [1, 4, 8])
-@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize(("fails_at", "kind"), [(1, RuntimeError), (4, KeyboardInterrupt), (8, RuntimeError)])
 def test_a_copy_fails(
     save: Saver,
     simulated: type[SimulatedDevice],
@@ -139,6 +139,7 @@ def test_a_file_shorter_than_its_index(save: Saver, simulated: type[SimulatedDev
     assert not simulated.allocations
 
 
+@slow_disk
 @needs_far
 @pytest.mark.parametrize("backend", ["auto", "pread", "direct"])
 def test_an_error_of_the_disk_names_the_file(
@@ -157,6 +158,7 @@ def test_an_error_of_the_disk_names_the_file(
     assert_nothing_left(simulated, before)
 
 
+@slow_disk
 @needs_far
 def test_ctrl_c(folder: Path, forked: Child) -> None:  # noqa: F811
     with far.mounted(folder, delay_us=200_000) as place:
