@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import equality
@@ -142,9 +142,8 @@ def called(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 def answer(call: Callable[[], Any]) -> tuple[Any, ...]:
     """Return ``outcome(call)``, from the same random numbers each time, and messages without what passes."""
-    torch.default_generator.manual_seed(
-        0
-    )  # of the CPU alone: torch.manual_seed formats a stack for each device
+    # Of the CPU alone: torch.manual_seed formats a stack for each device.
+    torch.default_generator.manual_seed(0)
     found = outcome(call)
     if found[0] == "value":
         return found
@@ -167,3 +166,13 @@ def same_on_both(source: Any, call: Callable[[Any], Any]) -> str:
         assert not {*map(id, placeholders_in(found[1]))} - {*map(id, own)}, "the result is a placeholder"
     _Visible().value([found[1], lazy], [expected[1], eager], "(result, argument)")
     return found[0]
+
+
+def assert_all(check: Callable[[str], bool], names: Iterable[str], at_least: float = 0.0) -> None:
+    """Assert that a check fails for no name, and returns True for a share of them; list those that fail."""
+    found = {name: outcome(lambda name=name: check(name)) for name in names}
+    wrong = [
+        f"{name}: {result[1].__name__}: {result[2]}" for name, result in found.items() if result[0] == "error"
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert sum(result[1] for result in found.values()) >= at_least * len(found) > 0
