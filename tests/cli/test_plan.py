@@ -70,14 +70,6 @@ def test_plan_text_names_ranks_hosts_and_servers(path: Path, capsys: pytest.Capt
     assert out.count("  rank ") == 16 and out.count("  host ") == 2 and out.count("  server ") == 4
 
 
-def test_plan_of_other_files_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "no.pt").write_bytes(b"no checkpoint")
-    for name in ("no.pt", "gone.pt"):
-        assert main(["plan", "--ranks", "2", str(tmp_path / name)]) == 2
-        captured = capsys.readouterr()
-        assert captured.out == "" and captured.err.startswith("zerocopy plan: ")
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

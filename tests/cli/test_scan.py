@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pickle
 import pickletools
-import signal
 import struct
 import subprocess
 import sys
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +56,8 @@ from attacks.hdf5 import (
     table,
     without,
 )
-from conftest import Child, Saver, saved_bytes
+from conftest import Saver, saved_bytes
+from without_torch import run_without_torch
 
 import zerocopy
 from zerocopy import _core, _torch
@@ -66,8 +65,6 @@ from zerocopy.__main__ import main
 from zerocopy._torch import safe_globals
 from zerocopy.cli import policy
 from zerocopy.loading.objects import allowlist, rebuild
-
-ZEROCOPY = [sys.executable, "-m", "zerocopy"]
 
 
 def scan(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
@@ -290,28 +287,20 @@ def test_pickles_in_hdf5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (one["name"], one["offset"], one["size"]) == ("archive/data.pkl", None, len(good()))
 
 
-WITHOUT_H5PY = """
-    import sys
-    sys.modules["h5py"] = None  # import h5py raises ImportError
-    from zerocopy.__main__ import main
-    status = [main([command, path]) for path in sys.argv[1:] for command in ("scan", "verify")]
-    assert "torch" not in sys.modules
-    print(status)
-"""
-
 #: On any other release torch is imported, and asked for its list.
 HAS_LIST = policy.running().release in policy.LISTS
 
 
-def test_hdf5_without_h5py_and_torch(tmp_path: Path, child: Child) -> None:
+def test_hdf5_without_h5py_and_torch(tmp_path: Path) -> None:
     """The core reads what is plain; of all else is said what it takes."""
     pytest.importorskip("h5py")
     plain, other = tmp_path / "plain.h5", tmp_path / "other.h5"
     plain.write_bytes(hdf5())
     other.write_bytes(hdf5(attributed))
-    done = child(WITHOUT_H5PY, plain, other)
-    assert done.stdout.splitlines()[-1] == "[0, 0, 2, 2]"
-    assert done.stderr.count("takes h5py, which is not installed") == 2
+    commands = [[command, path] for path in (plain, other) for command in ("scan", "verify")]
+    found = run_without_torch(*commands, absent=("torch", "h5py"))
+    assert [done.code for done in found] == [0, 0, 2, 2]
+    assert all("takes h5py, which is not installed" in done.err for done in found[2:])
 
 
 # ------------------------------------------------------------------------------------- the lists
@@ -336,24 +325,16 @@ def by_pickletools(data: bytes) -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("protocol", range(6))
-def test_globals_against_pickletools(protocol: int) -> None:
-    obj = [
-        len,
-        OrderedDict,
-        struct.Struct,
-        {"a": OrderedDict(b=1)},
-        pickle.PickleError("x"),
-        (1, 2.5, b"b", "s"),
-    ]
-    data = pickle.dumps(obj, protocol)
-    walked = _core.scan(data, 100)
-    assert {(m.decode(), n.decode()) for m, n, *_ in walked["globals"]} == by_pickletools(data)
-    assert walked["stopped"] and walked["end"] == len(data) and not walked["fault"]
-    counts: dict[int, int] = {}
-    for opcode, _, _ in pickletools.genops(data):
-        counts[ord(opcode.code)] = counts.get(ord(opcode.code), 0) + 1
-    assert {code: count for code, (count, _) in walked["opcodes"].items()} == counts
+def test_globals_against_pickletools() -> None:
+    tree = {"a": OrderedDict(b=1)}
+    obj = [len, OrderedDict, struct.Struct, tree, pickle.PickleError("x"), (1, 2.5, b"b", "s")]
+    for protocol in range(6):
+        data = pickle.dumps(obj, protocol)
+        walked = _core.scan(data, 100)
+        assert {(m.decode(), n.decode()) for m, n, *_ in walked["globals"]} == by_pickletools(data)
+        assert walked["stopped"] and walked["end"] == len(data) and not walked["fault"]
+        counts = Counter(ord(opcode.code) for opcode, _, _ in pickletools.genops(data))
+        assert {code: count for code, (count, _) in walked["opcodes"].items()} == counts
 
 
 def test_stack_global_takes_names_from_the_stack() -> None:
@@ -457,9 +438,9 @@ def test_a_million_globals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert len(capsys.readouterr().out) < 100_000
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+@pytest.mark.slow("megabytes of opcodes")
+def test_time_in_proportion() -> None:
+    for data in (
         b"(" * 5_000_000,
         b"N" * 5_000_000,
         b"\x80\x04" + b"\x8c\x01a\x8c\x01b" * 10 + b"\x93" * 2_000_000,
@@ -467,14 +448,11 @@ def test_a_million_globals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         b"2" * 5_000_000,
         b"cm\nn\n" * 1_000_000,
         b"r\xff\xff\xff\xff" * 1_000_000,
-    ],
-    ids=["marks", "values", "stack globals", "gets", "dups", "globals", "puts"],
-)
-def test_time_in_proportion(data: bytes) -> None:
-    begun = time.process_time()
-    walked = _core.scan(data, 1000)
-    assert time.process_time() - begun < 2
-    assert walked["end"] <= len(data)
+    ):
+        begun = time.process_time()
+        walked = _core.scan(data, 1000)
+        assert time.process_time() - begun < 5, data[:20]
+        assert walked["end"] <= len(data)
 
 
 def test_many_stray_pickles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -484,7 +462,9 @@ def test_many_stray_pickles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert status == 0 and len(entry["pickles"]) == 1000 and entry["more_pickles"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow("more mutations")) for seed in (1, 2))]
+)
 def test_any_bytes(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Mutations of good files: an answer each, and never "safe" for what load refuses."""
     import random
@@ -497,7 +477,7 @@ def test_any_bytes(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         tar_files.checkpoint(),
         saved_bytes({"a": torch.ones(9)}),
     ):
-        for _ in range(60):
+        for _ in range(40):
             content = bytearray(origin)
             for _ in range(chance.choice((1, 3, 10))):
                 content[chance.randrange(len(content))] = chance.randrange(256)
@@ -511,12 +491,6 @@ def test_any_bytes(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 # ------------------------------------------------------------------------------------- the command
-
-
-def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*ZEROCOPY, "scan", *map(str, arguments)], capture_output=True, text=True, timeout=180, **options
-    )
 
 
 def test_a_payload_is_not_run_and_torch_not_imported(tmp_path: Path) -> None:
@@ -538,59 +512,17 @@ def test_a_payload_is_not_run_and_torch_not_imported(tmp_path: Path) -> None:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.pt", "good.pt", "sub"]
 
 
-def test_exit_codes_and_trouble(tmp_path: Path) -> None:
-    (tmp_path / "good.pt").write_bytes(checkpoint())
-    (tmp_path / "empty.pt").touch()
-    (tmp_path / "page.pt").write_text("<!doctype html><title>Log in</title>")
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "fifo")
-    assert run("good.pt", cwd=tmp_path).returncode == 0
-    for what, word in {
-        "empty.pt": "empty",
-        "page.pt": "HTML",
-        "folder": "directory",
-        "fifo": "regular file",
-        "nothing.pt": "No such file",
-        "": "No such file",
-    }.items():
-        done = run("good.pt", what, cwd=tmp_path)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        assert word in done.stderr and "good.pt: safe" in done.stdout
-    assert run(cwd=tmp_path).returncode == 2
-    done = run("--help")
-    assert done.returncode == 0 and "exit codes" in done.stdout and "example" in done.stdout
-
-
-def test_interrupt_and_broken_pipe(tmp_path: Path) -> None:
-    path = tmp_path / "x.pt"
-    path.write_bytes(zipped([name("m", f"n{i}") for i in range(1000)]))
-    command = [*ZEROCOPY, "scan", *[str(path)] * 2000]
-    # A shell's background job has interrupts turned off.
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    interruptible = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
-    with subprocess.Popen(command, **pipes, preexec_fn=interruptible) as child:
-        child.stdout.readline()
-        child.send_signal(signal.SIGINT)
-        _, complaint = child.communicate(timeout=180)
-    assert (child.returncode, complaint) == (130, "")
-    with subprocess.Popen(command, **pipes) as child:
-        child.stdout.readline()
-        child.stdout.close()
-        assert child.stderr.read() == ""
-    assert child.returncode == 141
-
-
-def test_reader_that_goes_while_python_does_not_buffer(save: Saver) -> None:
-    """The pipe takes only a part of the output. Python without a buffer ignores that."""
-    path = save({f"{i:0100}": torch.ones(1) for i in range(3000)})
-    command = [*ZEROCOPY, "ls", "--json", str(path)]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as child:
-        assert child.stdout and child.stderr
-        child.stdout.read(1 << 12)
-        child.stdout.close()
-        assert child.stderr.read() == b""
-    assert child.returncode == 141
+def test_worst_of_several_files_decides_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contents = {"good": checkpoint(), "evil": zipped(RUN), "empty": b""}
+    paths = {kind: tmp_path / kind for kind in contents}
+    for kind, content in contents.items():
+        paths[kind].write_bytes(content)
+    for kinds, wanted in ((["good", "good"], 0), (["good", "evil"], 1), (["evil", "empty", "good"], 2)):
+        assert main(["scan", *(str(paths[kind]) for kind in kinds)]) == wanted
+        out, err = capsys.readouterr()
+        assert f"{paths['good']}: safe" in out and err.count("\n") == (wanted == 2)
 
 
 def test_buffers_that_are_no_bytes() -> None:

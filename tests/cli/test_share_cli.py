@@ -83,6 +83,9 @@ def test_from_warm_to_stop(
     assert entry["key"].startswith(mine.split()[0]) and entry["mapped"] >= 1_200_000 > entry["memory"] > 0
     assert entry["files"] == [str(path)] and entry["attached"] and entry["created"] <= entry["used"]
 
+    for text in ("...", "-", "", "model.safetensors", "torch"):
+        assert run(capsys, "unload", text)[0] == 1, text
+    assert len(share.status()["entries"]) == 2, "unknown text removes nothing"
     assert run(capsys, "unload", entry["key"][:8], "nonsense")[:2] == (
         1,
         f"{entry['key'][:8]}: 1 removed\n",
@@ -92,6 +95,24 @@ def test_from_warm_to_stop(
     monkeypatch.delenv("ZEROCOPY_SOCKET")
     assert run(capsys, "stop", "--socket", socket)[0] == 0
     assert "ZEROCOPY_SOCKET" not in os.environ and not socket.exists()
+
+
+def unseen_and_random() -> float:
+    subprocess.run(["/bin/true"], check=True)
+    return random.random()
+
+
+@pytest.mark.slow("a server of its own")
+def test_results_that_may_be_otherwise_are_marked(socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    share.load(unseen_and_random)
+    share.load(int, "5")
+    code, out, _ = run(capsys, "ps")
+    assert code == 0
+    marks = [line for line in out.splitlines() if line.startswith(("unseen: ", "random: "))]
+    assert len(marks) == 2 and all("unseen_and_random" in line for line in marks)
+    assert "another program" in marks[0] and "Python" in marks[1]
+    with share.options(unseen="refuse"), pytest.raises(zerocopy.UnsupportedError, match="another program"):
+        share.load(unseen_and_random)
 
 
 @pytest.mark.parametrize(
@@ -165,23 +186,6 @@ def test_unit(
     assert f'"ZEROCOPY_SOCKET={socket}"' in written and "[Install]" in written
 
 
-def unseen_and_random() -> float:
-    subprocess.run(["/bin/true"], check=True)
-    return random.random()
-
-
-def test_results_that_may_be_otherwise_are_marked(socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    share.load(unseen_and_random)
-    share.load(int, "5")
-    code, out, _ = run(capsys, "ps")
-    assert code == 0
-    marks = [line for line in out.splitlines() if line.startswith(("unseen: ", "random: "))]
-    assert len(marks) == 2 and all("unseen_and_random" in line for line in marks)
-    assert "another program" in marks[0] and "Python" in marks[1]
-    with share.options(unseen="refuse"), pytest.raises(zerocopy.UnsupportedError, match="another program"):
-        share.load(unseen_and_random)
-
-
 def test_warm_finds_a_function_of_a_class(capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     found = warm._function(parser, "pathlib.Path.cwd")
@@ -244,13 +248,7 @@ def test_ps_fits_100_columns_and_unload_takes_each_cell(
         assert line.startswith(result["key"][:8] + " ")
 
 
-@pytest.mark.parametrize("text", ["...", "-", "", "model.safetensors", "torch"])
-def test_unload_of_unknown_text_removes_nothing(text: str, socket: Path) -> None:
-    share.load(int, "5")
-    assert cli.main(["unload", text]) == 1
-    assert len(share.status()["entries"]) == 1
-
-
+@pytest.mark.slow("a server of its own")
 def test_server_that_has_other_groups_is_told_of_and_can_be_stopped(
     socket: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pty
 import re
@@ -14,10 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from warm_starts import PYTHON, WARM, Place
+from warm_starts import WARM, Place
 
 PATIENCE = 180
-ON_TERMINAL = pytest.mark.slow("a shell with job control on a terminal")
 
 
 class Terminal:
@@ -65,32 +65,6 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("warm")
-    (folder / "program.py").write_text(PROGRAM)
-    with Place(folder) as place:
-        yield place
-
-
-@pytest.fixture(scope="module")
-def terminal(place: Place) -> Iterator[Terminal]:
-    terminal = Terminal(place)
-    try:
-        terminal.expect(r"\$ ")
-        terminal.write(f"{' '.join(WARM)} program.py < /dev/null; echo first $?\n")
-        terminal.expect(r"first \d+\r\n")
-        place.wait()
-        yield terminal
-    finally:
-        terminal.close()
-
-
-def started(terminal: Terminal, command: list[str]) -> int:
-    terminal.write(f"{' '.join(command)} program.py; echo ended $?\n")
-    return int(re.search(r"program (\d+) True True", terminal.expect(r"program .*\r\n"))[1])  # type: ignore[index]
-
-
 def status(pid: int) -> tuple[str, int]:
     """Return the state of a process, as one letter, and its parent."""
     state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
@@ -112,51 +86,47 @@ def wait_until_it_waits(pid: int) -> None:
     wait_for(lambda: status(pid)[0] == "S")
 
 
-@pytest.mark.parametrize("command", [PYTHON, WARM], ids=["python", "warm"])
-def test_interrupt_and_end_of_input_reach_the_program(
-    place: Place, terminal: Terminal, command: list[str]
-) -> None:
-    pid = started(terminal, command)
-    if command is WARM:
+def started(terminal: Terminal) -> int:
+    terminal.write(f"{' '.join(WARM)} program.py; echo ended $?\n")
+    return int(re.search(r"program (\d+) True True", terminal.expect(r"program .*\r\n"))[1])  # type: ignore[index]
+
+
+@pytest.mark.slow("a shell with job control on a terminal")
+def test_job_of_a_shell_is_interrupted_stopped_and_continued_on_its_terminal(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with Place(tmp_path) as place, contextlib.closing(Terminal(place)) as terminal:
+        terminal.expect(r"\$ ")
+        terminal.write(f"{' '.join(WARM)} program.py < /dev/null; echo first $?\n")
+        terminal.expect(r"first \d+\r\n")
+        place.wait()
+
+        pid = started(terminal)
         assert status(pid)[1] in {found["pid"] for found in place.servers()}
-    terminal.write("a line\n")
-    terminal.expect("got a line\r\n")
-    wait_until_it_waits(pid)
-    terminal.write("\x03")
-    shown = terminal.expect(r"ended \d+\r\n")
-    assert shown.count("interrupted") == 1
-    assert "ended 5" in shown
-    started(terminal, command)
-    terminal.write("\x04")
-    assert "ended 0" in terminal.expect(r"ended \d+\r\n")
-    terminal.expect(r"\$ ")
+        terminal.write("a line\n")
+        terminal.expect("got a line\r\n")
+        wait_until_it_waits(pid)
+        terminal.write("\x03")
+        shown = terminal.expect(r"ended \d+\r\n")
+        assert shown.count("interrupted") == 1 and "ended 5" in shown
 
+        started(terminal)
+        terminal.write("\x04")
+        assert "ended 0" in terminal.expect(r"ended \d+\r\n")
 
-@ON_TERMINAL
-@pytest.mark.parametrize("command", [PYTHON, WARM], ids=["python", "warm"])
-def test_stopped_job_goes_on_in_the_foreground(terminal: Terminal, command: list[str]) -> None:
-    started(terminal, command)
-    terminal.write("\x1a")
-    terminal.expect("Stopped")
-    terminal.expect(r"\$ ")
-    terminal.write("fg\n")
-    terminal.write("after\n")
-    terminal.expect("got after\r\n")
-    terminal.write("\x1a")
-    terminal.expect("Stopped")
-    terminal.expect(r"\$ ")
-    terminal.write("kill %1; fg\n")
-    terminal.expect("Terminated")
-    terminal.expect(r"\$ ")
+        started(terminal)
+        terminal.write("\x1c")
+        assert "ended 131" in terminal.expect(r"ended \d+\r\n")
 
-
-@ON_TERMINAL
-@pytest.mark.parametrize("command", [PYTHON, WARM], ids=["python", "warm"])
-def test_quit_ends_the_job_by_its_signal(terminal: Terminal, command: list[str]) -> None:
-    started(terminal, command)
-    terminal.write("\x1c")
-    assert "ended 131" in terminal.expect(r"ended \d+\r\n")
-    terminal.expect(r"\$ ")
+        started(terminal)
+        terminal.write("\x1a")
+        terminal.expect("Stopped")
+        terminal.write("fg\n")
+        terminal.write("after\n")
+        terminal.expect("got after\r\n")
+        terminal.write("\x1a")
+        terminal.expect("Stopped")
+        terminal.write("kill %1; fg\n")
+        terminal.expect("Terminated")
 
 
 def gone(pid: int) -> bool:
@@ -180,32 +150,35 @@ def running(place: Place) -> Iterator[tuple[subprocess.Popen[str], int]]:
     (place.folder / "program.py").write_text(
         "import os, signal, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\nprint('too late')\n"
     )
-    place.wait()  # the run before may have imported more
-    with subprocess.Popen(
-        ["env", "--default-signal=HUP", *WARM, "program.py"],  # nohup ignores it
-        cwd=place.folder,
-        env=place.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as client:
-        assert client.stdout is not None
-        pid = int(client.stdout.readline())
-        assert pid != client.pid
-        wait_until_it_waits(pid)
-        yield client, pid
-        wait_for(lambda: gone(pid))
+    for _ in range(5):
+        place.wait()  # the run before may have imported more
+        with subprocess.Popen(
+            ["env", "--default-signal=HUP", *WARM, "program.py"],  # nohup ignores it
+            cwd=place.folder,
+            env=place.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as client:
+            assert client.stdout is not None
+            pid = int(client.stdout.readline())
+            if pid == client.pid:  # a busy machine started it plainly
+                client.kill()
+                continue
+            wait_until_it_waits(pid)
+            yield client, pid
+            wait_for(functools.partial(gone, pid))
+            return
+    raise AssertionError("the program never started warm")
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP], ids=lambda n: n.name
-)
-def test_signal_to_the_client_ends_the_program(session: Place, number: signal.Signals) -> None:
-    with running(session) as (client, _):
-        client.send_signal(number)
-        assert client.wait(PATIENCE) == -number
-        assert client.stderr is not None
-        assert ("KeyboardInterrupt" in client.stderr.read()) == (number == signal.SIGINT)
+def test_signal_to_the_client_ends_the_program(session: Place) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        with running(session) as (client, _):
+            client.send_signal(number)
+            assert client.wait(PATIENCE) == -number
+            assert client.stderr is not None
+            assert ("KeyboardInterrupt" in client.stderr.read()) == (number == signal.SIGINT)
 
 
 def test_killed_client_takes_the_program_with_it(session: Place) -> None:
@@ -259,5 +232,4 @@ def test_killed_fork_server_ends_program_and_client_and_the_next_run_is_plain(se
     assert session.assert_same("print('again')").stdout == "again\n"
     assert not session.was_warm
     session.wait()
-    session.assert_same("print('again')")
-    assert session.was_warm, session.reason
+    session.assert_same_and_warm("print('again')")
