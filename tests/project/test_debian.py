@@ -7,8 +7,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 DEBIAN = ROOT / "debian"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -47,11 +45,8 @@ def test_build_dependencies_have_the_build_requirements_of_the_project() -> None
     requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     for name in ("torch", *(re.split(r"\W", requirement)[0] for requirement in requirements)):
         assert re.search(rf"\bpython3-{name}\b", needed), name
-
-
-@pytest.mark.parametrize("name", ["libdeflate", "simdjson", "zlib"])
-def test_build_dependencies_have_the_libraries_of_the_core(name: str) -> None:
-    assert re.search(rf"\b\w*{name}\w*-dev\b", fields("control")["Build-Depends"])
+    for library in ("libdeflate", "simdjson", "zlib"):  # of the core
+        assert re.search(rf"\b\w*{library}\w*-dev\b", needed), library
 
 
 def test_licence_is_that_of_the_project() -> None:

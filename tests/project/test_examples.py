@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import Child
 from sanitizer import SANITIZED
 from torch import nn
 
@@ -37,6 +38,7 @@ def numbers(pattern: str, output: str) -> list[float]:
     return [float(number) for number in found.groups()]
 
 
+@pytest.mark.slow("a Python that computes in 48 layers")
 @pytest.mark.plain_memory("it limits the address space")
 def test_layer_by_layer() -> None:
     layers, width = 48, 1024
@@ -56,6 +58,7 @@ def test_layer_by_layer() -> None:
     assert result == pytest.approx(x.norm().item(), rel=1e-4)
 
 
+@pytest.mark.slow("starts three Pythons")
 def test_tensor_parallel() -> None:
     output = printed("tensor_parallel.py", "3")
     taken = [float(found) for found in re.findall(r"process \d: ([\d.]+) of 8.40 MB", output)]
@@ -64,12 +67,16 @@ def test_tensor_parallel() -> None:
     assert difference < 1e-4
 
 
-def test_merge_lora() -> None:
-    output = printed("merge_lora.py")
+def test_merge_lora(forked: Child) -> None:
+    run = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+    done = forked(run, EXAMPLES / "merge_lora.py")
+    assert done.returncode == 0, done.stderr
+    output = done.stdout
     assert numbers(r"base.pt: (.*) MB", output)[0] > 7 * numbers(r"delta.pt: (.*) MB", output)[0]
     assert "overlay: <All keys matched successfully>\nthe same as merging in the model\n" in output
 
 
+@pytest.mark.slow("a Python that quantizes in many steps")
 @pytest.mark.plain_memory("it measures memory")
 def test_quantize_layer_by_layer() -> None:
     output = printed("quantize_layer_by_layer.py", "8")
@@ -83,6 +90,7 @@ def test_quantize_layer_by_layer() -> None:
     assert "tied: True\n" in output
 
 
+@pytest.mark.slow("starts five ranks")
 def test_change_ranks() -> None:
     pytest.importorskip("torch.distributed.tensor")
     output = printed("change_ranks.py", "2", "3")

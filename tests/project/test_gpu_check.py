@@ -26,6 +26,7 @@ def check(*arguments: str, **environment: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow("starts a Python with torch for each tool")
 def test_gpu_check_without_device_names_the_missing_tools() -> None:
     before = sorted(SCRIPT.parent.parent.glob("benchmarks/results/*"))
     code, said = check("here", "--python", sys.executable, CXX="no-such-compiler")
@@ -35,11 +36,11 @@ def test_gpu_check_without_device_names_the_missing_tools() -> None:
     assert sorted(SCRIPT.parent.parent.glob("benchmarks/results/*")) == before
 
 
-@pytest.mark.parametrize("arguments", [(), ("../results",), ("a", "b"), ("a", "--unknown")])
-def test_how_it_is_called(arguments: tuple[str, ...]) -> None:
-    code, said = check(*arguments)
-    assert code == 2 and "scripts/gpu-check NAME" in said
+def test_wrong_call_is_answered_with_the_usage() -> None:
+    for arguments in ((), ("../results",), ("a", "b"), ("a", "--unknown")):
+        code, said = check(*arguments)
+        assert code == 2 and "scripts/gpu-check NAME" in said, arguments
 
 
-def test_a_python_that_is_not_there() -> None:
+def test_absent_python_is_named() -> None:
     assert check("here", "--python", "/no/such/python") == (4, "gpu-check: missing: /no/such/python\n")

@@ -1,4 +1,4 @@
-"""The examples of the guides run as they stand, and the front page leads to an answer for each question."""
+"""The examples of the guides run as they stand."""
 
 from __future__ import annotations
 
@@ -54,20 +54,6 @@ def test_examples_of_a_guide_run(forked: Child, folder: Path, name: str) -> None
     assert done.returncode == 0, done.stderr
 
 
-def test_front_page_has_an_anchor_for_each_of_twenty_questions() -> None:
-    rows = re.findall(
-        r"^\| (.+?) \| \[([\w.-]+)\]\((\S+)\) \|$", (DOCS / "index.md").read_text(), flags=re.MULTILINE
-    )
-    assert len(rows) >= 20
-    for question, name, target in rows:
-        path, anchor = target.split("#")
-        page = DOCS / path
-        assert page.name == name
-        headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
-        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-        assert anchor in anchors, f"{question}: {target}"
-
-
 def test_front_page_leads_to_each_guide() -> None:
     front = (DOCS / "index.md").read_text()
     assert [name for name in GUIDES if name != "index" and f"({name}.md" not in front] == []
@@ -77,5 +63,4 @@ def test_names_on_the_reference_page_exist() -> None:
     rows = re.findall(r"^\| [a-z].*? \| (`.*) \|$", (DOCS / "api.md").read_text(), flags=re.MULTILINE)
     names = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
     assert len(names) > 40
-    for name in names:
-        assert operator.attrgetter(name)(zerocopy).__doc__
+    assert not [name for name in names if not operator.attrgetter(name)(zerocopy).__doc__]

@@ -73,16 +73,6 @@ MAKERS = re.compile(
     r"torch\.(empty|empty_strided|zeros|ones|full|eye|tensor|as_tensor|scalar_tensor|arange|rand|randn)"
 )
 
-# Private names of torch outside of _torch*.py: rebuild/ checks the arguments of these builders.
-PRIVATE_NAMES = {
-    "dense.py": {"torch._neg_view"},
-    "layouts.py": {"torch._utils._rebuild_nested_tensor", "torch._utils._rebuild_qtensor"},
-    "others.py": {
-        "torch._utils._rebuild_device_tensor_from_numpy",
-        "torch._utils._rebuild_wrapper_subclass",
-    },
-}
-
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
@@ -252,21 +242,11 @@ def dotted(node: ast.AST) -> str:
     return ""
 
 
-def is_private(name: str) -> bool:
-    return any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
-
-
-def test_private_names_of_torch_are_in_one_place() -> None:
-    wrong = []
-    for path in PACKAGE:
-        names = {name for _, name in names_imported(nodes(path))} | {dotted(node) for node in nodes(path)}
-        private = {name for name in names if name.startswith("torch.") and is_private(name)}
-        # torch._utils is a part of torch._utils._rebuild_qtensor
-        allowed = [f"{name}." for name in PRIVATE_NAMES.get(path.name, ())]
-        private = {name for name in private if not any(long.startswith(f"{name}.") for long in allowed)}
-        if private and path.parent.name != "_torch":
-            wrong.append((name_of(path), private))
-    assert not wrong
+def test_private_modules_of_torch_are_imported_in_one_place() -> None:
+    """Private names that are not imported are in a list: test_private_names.py."""
+    pairs = [(path, name) for path in PACKAGE for _, name in names_imported(nodes(path))]
+    private = [(path, name) for path, name in pairs if re.match(r"torch\b.*\._(?!_)", name)]
+    assert not [(name_of(path), name) for path, name in private if path.parent.name != "_torch"]
 
 
 def test_new_tensors_name_their_device() -> None:

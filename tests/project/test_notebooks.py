@@ -22,6 +22,7 @@ sys.path.insert(0, notebooks)
 import run
 print(run.page(pathlib.Path(notebooks, f"{name}.py")))
 """
+SLOW = pytest.mark.slow("computes, or starts a model server")
 # The lines that a notebook prints about its own results. The rest of its output has times and sizes.
 CLAIMS = {
     "gds": ["'0': 0, '1': 0", "the same values: True", "also by torch.load: True", "require"],
@@ -37,7 +38,9 @@ def code_of(page: str) -> list[str]:
 
 
 @pytest.mark.plain_memory("it limits the address space")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name == "lazy" else pytest.param(name, marks=SLOW) for name in NAMES]
+)
 def test_cells_run_and_show_what_the_page_says(forked: Child, tmp_path: Path, name: str) -> None:
     if name == "hdf5" and importlib.util.find_spec("h5py") is None:
         pytest.skip("h5py is not installed")

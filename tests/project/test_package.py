@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import MemberDescriptorType, ModuleType
 from typing import Any
@@ -19,10 +18,10 @@ from typing import Any
 import pytest
 import torch
 from conftest import Child
-from fork_server import ForkServer
 
 import zerocopy
 from zerocopy import _C, _core
+from zerocopy.loading.explain import StorageExplanation
 
 IMPORT = """
 import sys, os, threading, signal, logging, warnings, io
@@ -52,14 +51,6 @@ for old, new in zip(before[1:], after[1:]):
     assert old == new, (old, new)
 sys.exit(3)
 """
-
-
-@pytest.fixture(scope="module")
-def forked_with_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
-    """Run Python code in a process that was forked with torch imported, but not zerocopy."""
-    made = ForkServer(tmp_path_factory.mktemp("fork_server"), has_zerocopy=False)
-    yield made.run
-    made.close()
 
 
 @pytest.mark.parametrize("names", ["no name", "every name"])
@@ -103,44 +94,46 @@ print(len(begun), gc.isenabled())
     assert int(count) < 20 and is_enabled == "True", done.stderr
 
 
-def test_import_alone_suffices(child: Child) -> None:
-    """Without torch imported first, whose libraries the native part needs."""
-    done = child("import zerocopy; print(zerocopy.untyped_storage(bytearray(3)).nbytes())")
-    assert done.stdout == "3\n", done.stderr
+def test_import_leaves_torch_to_the_program_and_suffices_without(child: Child) -> None:
+    """Torch's libraries, which the native part needs, are loaded at the first use."""
+    done = child(
+        """
+import sys, zerocopy
+print(zerocopy.__version__, 'torch' in sys.modules)
+print(zerocopy.untyped_storage(bytearray(3)).nbytes())
+"""
+    )
+    assert done.stdout == f"{zerocopy.__version__} False\n3\n", done.stderr
 
 
-@pytest.mark.parametrize("module", ["lazy.checkpoint", "errors", "gds", "jit", "share"])
-def test_any_module_can_be_the_first_to_be_imported(forked_with_torch: Child, module: str) -> None:
-    done = forked_with_torch(f"import zerocopy.{module}")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_any_module_can_be_the_first_to_be_imported(forked_with_torch: Child) -> None:
+    for module in ("lazy.checkpoint", "errors", "gds", "jit", "share"):
+        done = forked_with_torch(f"import zerocopy.{module}")
+        assert (done.returncode, done.stderr) == (0, ""), module
 
 
-@pytest.mark.parametrize(
-    ("function", "names"),
-    [
-        (zerocopy.explain, ["path"]),
-        (zerocopy.lazy_load, ["path", "dtype", "device", "keys", "prefix"]),
-        (zerocopy.open, ["path", "mode"]),
-        (zerocopy.jit.load, ["path_or_buffer", "map_location"]),
-        (zerocopy.load, ["f", "map_location", "pickle_module", "weights_only", "mmap", "backend", "mode"]),
-        (zerocopy.load_model, ["module", "path", "strict", "assign", "device"]),
-        (zerocopy.prefetch, ["path_or_obj", "block", "progress"]),
-        (zerocopy.save, ["obj", "f", "alignment", "checksum", "progress", "wait"]),
-        (zerocopy.convert, ["src", "dst", "dtype", "max_shard_size", "keep", "progress"]),
-        (zerocopy.storage_offsets, ["path"]),
-        (zerocopy.Writer, ["path", "alignment"]),
-        (zerocopy.gds.save, ["state_dict", "path", "require"]),
-        (zerocopy.gds.load, ["path", "device", "require"]),
-        (zerocopy.share.patch_all, ["config"]),
-    ],
-)
-def test_names_of_parameters(function: Any, names: list[str]) -> None:
-    assert [name for name in inspect.signature(function).parameters if name in names] == names
+PARAMETERS = [
+    (zerocopy.explain, ["path"]),
+    (zerocopy.lazy_load, ["path", "dtype", "device", "keys", "prefix"]),
+    (zerocopy.open, ["path", "mode"]),
+    (zerocopy.jit.load, ["path_or_buffer", "map_location"]),
+    (zerocopy.load, ["f", "map_location", "pickle_module", "weights_only", "mmap", "backend", "mode"]),
+    (zerocopy.load_model, ["module", "path", "strict", "assign", "device"]),
+    (zerocopy.prefetch, ["path_or_obj", "block", "progress"]),
+    (zerocopy.save, ["obj", "f", "alignment", "checksum", "progress", "wait"]),
+    (zerocopy.convert, ["src", "dst", "dtype", "max_shard_size", "keep", "progress"]),
+    (zerocopy.storage_offsets, ["path"]),
+    (zerocopy.Writer, ["path", "alignment"]),
+    (zerocopy.gds.save, ["state_dict", "path", "require"]),
+    (zerocopy.gds.load, ["path", "device", "require"]),
+    (zerocopy.share.patch_all, ["config"]),
+]
 
 
-def test_import_leaves_torch_to_the_program(child: Child) -> None:
-    done = child("import sys, zerocopy; print(zerocopy.__version__, 'torch' in sys.modules)")
-    assert done.stdout == f"{zerocopy.__version__} False\n", done.stderr
+def test_names_and_order_of_parameters() -> None:
+    for function, names in PARAMETERS:
+        parameters = inspect.signature(function).parameters
+        assert [name for name in parameters if name in names] == names, function
 
 
 def test_import_without_torch_says_what_to_install(child: Child) -> None:
@@ -165,16 +158,11 @@ for name in ("load", "Checkpoint", "jit"):
     assert done.stdout.splitlines() == expected, done.stderr
 
 
-@pytest.mark.parametrize(("has_lock", "code"), [(True, 0), (False, 1)])
-def test_import_in_a_free_threaded_interpreter_needs_the_lock(
-    child: Child, has_lock: bool, code: int
-) -> None:
-    done = child(f"import sys; sys._is_gil_enabled = lambda: {has_lock}; import zerocopy")
-    assert done.returncode == code, done.stderr
-    refusal = done.stderr.splitlines()[-1:]
-    assert (
-        not refusal if has_lock else "ImportError: zerocopy needs the global interpreter lock" in refusal[0]
-    )
+def test_import_in_a_free_threaded_interpreter_needs_the_lock(child: Child) -> None:
+    for has_lock in (True, False):
+        done = child(f"import sys; sys._is_gil_enabled = lambda: {has_lock}; import zerocopy")
+        assert done.returncode == (0 if has_lock else 1), done.stderr
+    assert "ImportError: zerocopy needs the global interpreter lock" in done.stderr.splitlines()[-1]
 
 
 def test_names_that_are_not_there() -> None:
@@ -189,36 +177,17 @@ def test_loading_says_nothing(forked_with_torch: Child, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("name", zerocopy.__all__)
-def test_public_names(name: str) -> None:
-    thing = getattr(zerocopy, name)
-    assert inspect.getdoc(thing)
-    home = thing.__name__ if inspect.ismodule(thing) else thing.__module__
-    assert home.split(".")[0] == "zerocopy"
-
-
-@pytest.mark.parametrize("package", [zerocopy, zerocopy.share], ids=lambda package: package.__name__)
-def test_dir_shows_public_names_only(package: ModuleType) -> None:
-    assert [name for name in dir(package) if not name.startswith("_")] == sorted(package.__all__)
-    assert [name for name in dir(package) if name.startswith("_") and not name.endswith("__")] == []
-
-
-def test_all_has_every_function_and_class_of_the_package() -> None:
+def test_public_names_are_described_and_of_zerocopy() -> None:
     for name in zerocopy.__all__:
-        getattr(zerocopy, name)
-    imported = {name for name, value in vars(zerocopy).items() if not inspect.ismodule(value)}
-    assert {name for name in imported if not name.startswith("_")} <= set(zerocopy.__all__)
-
-
-def test_help_describes_public_names_only() -> None:
-    page = pydoc.plain(pydoc.render_doc(zerocopy))
-    described = re.findall(r"^ {4}(?:class )?(\w+)\(", page, flags=re.MULTILINE)
-    assert set(described) <= set(zerocopy.__all__)
-    assert {"load", "Checkpoint", "open"} <= set(described)
+        thing = getattr(zerocopy, name)
+        home = thing.__name__ if inspect.ismodule(thing) else thing.__module__
+        assert inspect.getdoc(thing) and home.split(".")[0] == "zerocopy", name
 
 
 @pytest.mark.parametrize("package", [zerocopy, zerocopy.share], ids=lambda package: package.__name__)
-def test_stub_of_a_package_has_its_public_names(package: ModuleType) -> None:
+def test_dir_and_stub_of_a_package_have_its_public_names(package: ModuleType) -> None:
+    shown = [name for name in dir(package) if not (name.startswith("__") and name.endswith("__"))]
+    assert shown == sorted(package.__all__)
     tree = ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text())
     names = [
         alias.asname
@@ -230,12 +199,23 @@ def test_stub_of_a_package_has_its_public_names(package: ModuleType) -> None:
     assert sorted(set(names) - {"__version__"}) == sorted(package.__all__)
 
 
-def test_version() -> None:
+def test_all_has_every_function_and_class_of_the_package() -> None:
+    imported = {name for name, value in vars(zerocopy).items() if not inspect.ismodule(value)}
+    assert {name for name in imported if not name.startswith("_")} <= set(zerocopy.__all__)
+
+
+def test_help_describes_public_names_only() -> None:
+    page = pydoc.plain(pydoc.render_doc(zerocopy))
+    described = re.findall(r"^ {4}(?:class )?(\w+)\(", page, flags=re.MULTILINE)
+    assert set(described) <= set(zerocopy.__all__)
+    assert {"load", "Checkpoint", "open"} <= set(described)
+
+
+def test_version_is_that_of_the_distribution() -> None:
     assert zerocopy.__version__ == importlib.metadata.version("zerocopy-torch")
 
 
-def test_errors() -> None:
-    assert issubclass(zerocopy.FormatError, (zerocopy.Error, ValueError))
+def test_errors_are_builtin_errors_too() -> None:
     assert issubclass(zerocopy.FormatError, ValueError) and issubclass(zerocopy.FormatError, zerocopy.Error)
     assert issubclass(zerocopy.UnsupportedError, NotImplementedError)
     assert issubclass(zerocopy.UnsupportedError, zerocopy.Error)
@@ -253,16 +233,13 @@ def test_type_information_is_installed() -> None:
 NATIVE = (_C, _core)
 
 
-def stub(module: ModuleType) -> dict[str, ast.stmt]:
+def definitions(body: list[ast.stmt]) -> dict[str, Any]:
+    return {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+
+
+def stub(module: ModuleType) -> dict[str, Any]:
     name = module.__name__.rpartition(".")[2]
-    tree = ast.parse((Path(zerocopy.__file__).parent / f"{name}.pyi").read_text())
-    return dict(_definitions(tree.body))
-
-
-def _definitions(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
-    for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            yield node.name, node
+    return definitions(ast.parse((Path(zerocopy.__file__).parent / f"{name}.pyi").read_text()).body)
 
 
 def public_names(thing: object) -> set[str]:
@@ -277,40 +254,52 @@ def arguments_in_docstring(function: object) -> list[str]:
     return [name for name in names if name != "self"]
 
 
-def arguments_in_stub(node: ast.FunctionDef) -> list[str]:
-    return [argument.arg for argument in node.args.args if argument.arg != "self"]
-
-
-def is_property(node: ast.FunctionDef) -> bool:
-    return any(isinstance(d, ast.Name) and d.id == "property" for d in node.decorator_list)
+def is_described(thing: object, node: ast.FunctionDef) -> bool:
+    """Return whether a stub has the arguments of a function, or is of a property."""
+    if any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list):
+        return isinstance(thing, property | MemberDescriptorType)
+    names = [argument.arg for argument in node.args.args if argument.arg != "self"]
+    return names == arguments_in_docstring(thing)
 
 
 @pytest.mark.parametrize("module", NATIVE)
-def test_stub_has_the_names_of_the_module(module: ModuleType) -> None:
+def test_stub_has_the_names_and_arguments_of_the_module(module: ModuleType) -> None:
     assert set(stub(module)) == public_names(module)
+    wrong = []
+    for name, node in stub(module).items():
+        thing = getattr(module, name)
+        if isinstance(node, ast.FunctionDef):
+            wrong += [] if is_described(thing, node) else [name]
+            continue
+        methods = definitions(node.body)
+        if {method for method in methods if method[0] != "_"} != public_names(thing):
+            wrong.append(name)
+        for method, definition in methods.items():
+            is_property = isinstance(vars(thing).get(method), property | MemberDescriptorType)
+            found = vars(thing)[method] if is_property else getattr(thing, method)
+            wrong += [] if is_described(found, definition) else [f"{name}.{method}"]
+    assert not wrong
 
 
-@pytest.mark.parametrize(
-    ("module", "name"), [(module, name) for module in NATIVE for name in sorted(public_names(module))]
-)
-def test_stub_has_the_arguments_of_the_module(module: ModuleType, name: str) -> None:
-    node, thing = stub(module)[name], getattr(module, name)
-    if isinstance(node, ast.FunctionDef):
-        assert arguments_in_stub(node) == arguments_in_docstring(thing)
-        return
-    methods = dict(_definitions(node.body))
-    assert {method for method in methods if method[0] != "_"} == public_names(thing)
-    for method, definition in methods.items():
-        assert isinstance(definition, ast.FunctionDef)
-        if is_property(definition):
-            assert isinstance(vars(thing)[method], property | MemberDescriptorType)
-        else:
-            assert arguments_in_stub(definition) == arguments_in_docstring(getattr(thing, method)), method
+def test_named_records_have_the_fields_of_their_stubs_in_order(tmp_path: Path) -> None:
+    records = {_C: [_C.TensorEntry, _C.StoragePlacement], _core: [_core.ZipRecord, _core.StorageRecord]}
+    for module, classes in records.items():
+        for record in classes:
+            body = stub(module)[record.__name__].body
+            named = tuple(node.name for node in body if isinstance(node, ast.FunctionDef))
+            assert named == record.__match_args__
+    assert StorageExplanation._fields == (*_C.StoragePlacement.__match_args__, "names")
+    torch.save({"weight": torch.ones(3)}, tmp_path / "a.pt")
+    with (tmp_path / "a.pt").open("rb") as file:
+        record = _core.zip_records(file.fileno(), "")[0]
+    with pytest.raises(AttributeError):
+        record.size = 0  # type: ignore[misc]
 
 
 # ----------------------------------------------------------------------------- as it is built
 
 
+@pytest.mark.slow("builds a source distribution, and configures a build of it")
 def test_source_distribution_has_all_that_a_build_reads(tmp_path: Path) -> None:
     """It is built and unpacked; CMake, which names every source, generates a build of it."""
     source = Path(__file__).parents[2]
