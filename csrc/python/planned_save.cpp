@@ -39,6 +39,10 @@ class PlannedSave {
         earlier_(std::move(earlier)),
         report_(region_of_buffer(report.ptr(), Access::writable)) {
     if (report_.size() < sizeof(SaveReport)) throw FormatError("save plan: the report buffer is too small");
+    // NOLINTNEXTLINE(*-reinterpret-cast): its address alone
+    if (reinterpret_cast<std::uintptr_t>(report_.data()) % alignof(SaveReport) != 0) {
+      throw FormatError("save plan: the report buffer is not aligned");
+    }
   }
 
   // Begins to write in a copy of this process, and keeps its number: an exception of a signal

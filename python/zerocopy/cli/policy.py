@@ -65,6 +65,11 @@ LISTS = {
 }
 
 LISTS["2.14"] = LISTS["2.13"]
+LISTS["2.15"] = LISTS["2.14"] - {
+    "torch._utils._rebuild_nested_tensor",
+    f"{_JAGGED}.NestedTensor",
+    f"{_JAGGED}._rebuild_njt",
+}
 
 #: Of those paths and of what zerocopy builds itself: the functions that a file may call through another, or itself.
 FUNCTIONS = frozenset(
