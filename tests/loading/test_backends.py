@@ -21,7 +21,7 @@ from page_cache import PAGE, drop, resident
 
 import zerocopy
 from benchmarks.system import far
-from zerocopy import _C, _torch
+from zerocopy import _C
 from zerocopy.loading import backends
 
 BACKENDS = pytest.mark.parametrize("backend", ["auto", "mmap", "pread", "direct"])
@@ -292,8 +292,3 @@ def test_a_file_that_is_cut_while_it_is_read(
         done = forked(CUT, place / "m.pt", tmp_path / "m.pt", backend, ZEROCOPY_NUM_THREADS="2")
         number, name = done.stdout.split()
         assert int(number) in (errno.ESTALE, errno.EIO) and name == str(place / "m.pt"), done.stderr
-
-
-def test_storages_know_whether_they_are_ours(save: Saver) -> None:
-    reading = _C.read_storages_ahead([_torch.untyped_of(torch.ones(3))], 1, False)
-    assert reading.size == 0 and reading.wait(10_000)

@@ -186,14 +186,6 @@ def test_explained(writer: Writer) -> None:
     assert {*hows} == {"model.weight", "model.bias", "groups.0.step"}
 
 
-def test_a_folder_with_a_quantized_tensor_is_explained(tmp_path: Path) -> None:
-    """The meta device, which has no data, has no quantized tensors either."""
-    writer = Writer(tmp_path)
-    writer.add("q", torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8))
-    (storage,) = zerocopy.explain(writer.write()).storages
-    assert (storage.key, storage.how, storage.dtype, storage.nbytes) == ("q", "mapped", "quint8", 4)
-
-
 def test_nothing_but_what_was_said(tmp_path: Path) -> None:
     """Neither a folder without ``.metadata`` nor an index is one."""
     with pytest.raises(IsADirectoryError):

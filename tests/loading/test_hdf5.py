@@ -218,17 +218,6 @@ def test_elements_that_are_arrays(tmp_path: Path, kind: str) -> None:
     assert kind == "mapped" or kind in how(path)["x"][1]
 
 
-def test_numbers_that_numpy_does_not_have(tmp_path: Path) -> None:
-    """Of three bytes, as samples of sound are: legal, so nothing is wrong with the file."""
-    kind = h5py.h5t.STD_I32LE.copy()
-    kind.set_precision(24)
-    kind.set_size(3)
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        h5py.h5d.create(file.id, b"sound", kind, h5py.h5s.create_simple((4,)))
-    with pytest.raises(zerocopy.UnsupportedError, match="'sound' is of a type"):
-        zerocopy.load(tmp_path / "f.h5")
-
-
 def test_nothing_in_a_dataset(tmp_path: Path) -> None:
     path = made(
         tmp_path / "f.h5", null=h5py.Empty("f4"), none=numpy.empty((0, 5), "i8"), scalar=numpy.float32(3)
@@ -276,17 +265,6 @@ def test_many_datasets(tmp_path: Path, libver: str) -> None:
                 file[f"group/{i}"] = numpy.int32(i)
         loaded = zerocopy.load(tmp_path / "f.h5")["group"]
         assert {name: value.item() for name, value in loaded.items()} == {str(i): i for i in range(count)}
-
-
-@pytest.mark.parametrize("libver", ["earliest", "latest"])
-def test_paths_in_proportion(tmp_path: Path, libver: str) -> None:
-    """Each path repeats the name of its group, which may be long: not again and again."""
-    with h5py.File(tmp_path / "f.h5", "w", libver=libver) as file:
-        group = file.create_group("g" * 60_000)
-        for i in range(400):
-            group[str(i)] = numpy.uint8(i % 256)
-    with pytest.raises(zerocopy.FormatError, match="paths far longer"):
-        zerocopy.load(tmp_path / "f.h5")
 
 
 def test_a_user_block_is_stepped_over(tmp_path: Path) -> None:
@@ -364,17 +342,6 @@ def packed(tmp_path: Path) -> Path:
     with h5py.File(tmp_path / "packed.h5", "w") as file:
         file.create_dataset("x", data=numpy.arange(300_000), chunks=(1000,))
     return tmp_path / "packed.h5"
-
-
-@pytest.mark.parametrize("mode", ["r", "r+"])
-def test_the_programs_own_h5py(packed: Path, mode: str) -> None:
-    """It opens a file that placeholders wait for, and they read one that it has open."""
-    lazy = zerocopy.lazy_load(packed)
-    with h5py.File(packed, mode) as file:
-        assert file["x"][7] == 7
-        assert zerocopy.load(packed)["x"][7] == 7
-    if mode == "r":
-        assert lazy["x"][7] == 7
 
 
 def test_addresses_that_no_file_has(packed: Path) -> None:

@@ -11,7 +11,7 @@ from conftest import Child
 
 import zerocopy
 from zerocopy.cli import main
-from zerocopy.loading.formats import hdf5, hdf5_dataset
+from zerocopy.loading.formats import hdf5_dataset
 
 h5py = pytest.importorskip("h5py")
 numpy = pytest.importorskip("numpy")
@@ -108,28 +108,6 @@ def test_datasets_that_share_bytes_are_refused(tmp_path: Path, entry: Any) -> No
     over_one_place(tmp_path / "f.h5", 20)
     with pytest.raises(zerocopy.FormatError, match="share bytes"):
         entry(tmp_path / "f.h5")
-
-
-@pytest.mark.parametrize("libver", ["earliest", "latest"])
-def test_links_of_a_group_that_take_a_search_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, libver: str
-) -> None:
-    """Until there are more than eight, the links lie in the group's header with the newer format."""
-    with h5py.File(tmp_path / "f.h5", "w", libver=libver) as file:
-        file.create_dataset("x", data=[1.5, 2.5], chunks=(1,))
-        for i in range(7):
-            file[f"y{i}"] = file["x"]
-    monkeypatch.setattr(hdf5, "_MAX_STEPS", 15)
-    assert len(zerocopy.load(tmp_path / "f.h5")) == 8  # a link to what is known needs no search
-    with h5py.File(tmp_path / "f.h5", "a", libver=libver) as file:
-        for i in range(2):
-            del file[f"y{i}"]
-            file.create_dataset(f"y{i}", data=[0.5], chunks=(1,))
-    if libver == "earliest":
-        assert len(zerocopy.load(tmp_path / "f.h5")) == 8
-    else:
-        with pytest.raises(zerocopy.UnsupportedError, match="links in a row"):
-            zerocopy.load(tmp_path / "f.h5")
 
 
 def test_dataset_in_another_file_is_refused_when_its_data_are_used(tmp_path: Path) -> None:

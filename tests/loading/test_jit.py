@@ -8,7 +8,6 @@ import io
 import logging
 import mmap
 import os
-import pathlib
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import torch
 from archives import rezip
 from conftest import Child, digest, goes_to_stock, lies_in_mapping, maps_of, outcome
 from equality import assert_same, untyped
-from script_modules import PROGRAMS, Constants, TensorKeys, Tied, X
+from script_modules import PROGRAMS, Constants, Tied, X
 
 import zerocopy
 
@@ -115,24 +114,6 @@ def test_constants_lie_in_the_file(saved: Callable[..., Path]) -> None:
     assert constants and all(lies_in_mapping(constant.data_ptr(), path) for constant in constants)
 
 
-def test_dictionaries_by_tensors(saved: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
-    path = saved(torch.jit.script(TensorKeys()))
-    with caplog.at_level(logging.DEBUG, "zerocopy"):
-        module = zerocopy.jit.load(path)
-    assert_same_program(module, torch.jit.load(str(path)), (X,))
-    assert not goes_to_stock(caplog)
-
-
-@pytest.mark.skipif(not hasattr(torch, "uint4"), reason="a dtype of later releases")
-def test_types_that_only_torch_knows(saved: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
-    module = torch.nn.Module()
-    module.register_buffer("half_bytes", torch.zeros(4, dtype=torch.uint8).view(torch.uint4))
-    path = saved(torch.jit.script(module))
-    with caplog.at_level(logging.DEBUG, "zerocopy"):
-        assert zerocopy.jit.load(path).half_bytes.dtype is torch.uint4
-    assert len(goes_to_stock(caplog)) == 1
-
-
 def test_training(saved: Callable[..., Path]) -> None:
     """Gradients and optimizers write in place; the file stays as it is."""
     path = saved(torch.jit.script(Tied()))
@@ -163,14 +144,9 @@ def sources(path: Path) -> dict[str, Callable[[], Any]]:
 
     return {
         "str": lambda: str(path),
-        "Path": lambda: path,
-        "PurePath": lambda: pathlib.PurePath(path),
         "file": lambda: path.open("rb"),
-        "unbuffered": lambda: path.open("rb", buffering=0),
         "NamedTemporaryFile": wrapped,
-        "BytesIO": lambda: io.BytesIO(data),
         "gzip": lambda: gzip.GzipFile(fileobj=io.BytesIO(gzip.compress(data))),
-        "bytes": lambda: data,
         "bytearray": lambda: bytearray(data),
         "memoryview": lambda: memoryview(data),
         "mmap": lambda: mmap.mmap(os.open(path, os.O_RDONLY), 0, access=mmap.ACCESS_COPY),
@@ -274,23 +250,9 @@ def test_extra_files(linear: Path) -> None:
         assert ours == stock
 
 
-PLACES = (
-    None,
-    "cpu",
-    "meta",
-    torch.device("cpu"),
-    "cuda",
-    "cuda:0",
-    "nonsense",
-    0,
-    {},
-    {"cpu": "cpu"},
-    "xla",
-)
-
-
 def test_map_location(linear: Path) -> None:
-    for place in (*PLACES, print):
+    names = "cpu", "meta", "cuda", "cuda:0", "nonsense", "xla"
+    for place in (None, *names, torch.device("cpu"), 0, {}, {"cpu": "cpu"}, print):
         ours = outcome(lambda p=place: zerocopy.jit.load(linear, p))
         stock = outcome(lambda p=place: torch.jit.load(str(linear), p))
         if stock[0] == "error":
@@ -336,16 +298,6 @@ def test_zipped_anew(compression: int, saved: Callable[..., Path]) -> None:
     program, inputs = PROGRAMS["constants beside parameters"]()
     path = saved(program)
     path.write_bytes(rezip(path.read_bytes(), compression))
-    assert_same_program(zerocopy.jit.load(path), torch.jit.load(str(path)), inputs)
-
-
-@pytest.mark.skipif(
-    not hasattr(torch.jit.ScriptModule, "_save_for_lite_interpreter"), reason="a build without it"
-)
-def test_for_the_lite_interpreter(tmp_path: Path) -> None:
-    program, inputs = PROGRAMS["constants beside parameters"]()
-    path = tmp_path / "lite.ptl"
-    program._save_for_lite_interpreter(str(path))
     assert_same_program(zerocopy.jit.load(path), torch.jit.load(str(path)), inputs)
 
 

@@ -20,7 +20,9 @@ from conftest import Child, Saver, maps_of, outcome, saved_bytes, stock_load
 from equality import assert_same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kinds import Kind
 from legacy_files import tensor
+from saved_kinds import KINDS, SAMPLE, allowed
 
 import zerocopy
 
@@ -259,3 +261,20 @@ def test_storage_makes_a_new_one(save: Saver, forked: Child) -> None:
     """``UntypedStorage.new`` of a storage without an allocator ends the process."""
     done = forked(NEW, save({"a": torch.ones(3)}), save({"a": torch.ones(3)}, "legacy.pt", **LEGACY))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "kinds", [SAMPLE, pytest.param(KINDS, marks=pytest.mark.slow("every kind"))], ids=["sample", "all"]
+)
+def test_kinds_of_objects(kinds: list[Kind]) -> None:
+    offenders = []
+    for kind in kinds:
+        if kind.write is not torch.save or kind.same or not kind.is_there():
+            continue
+        with allowed(kind):
+            content = outcome(lambda k=kind: legacy_bytes(k.make()))[1]
+            if outcome(lambda c=content: stock_load(io.BytesIO(c)))[0] == "value":
+                found = outcome(lambda c=content: check(c))
+                offenders += [(kind.name, *found)] * (found[0] == "error")
+    assert not offenders, offenders

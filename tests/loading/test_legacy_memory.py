@@ -55,15 +55,6 @@ def test_what_is_aligned_is_mapped(tmp_path: Path, shift: int, weights_only: boo
     assert path.read_bytes()[explained.offset :][:64] == data()[8:]
 
 
-def test_explain(path: Path) -> None:
-    explanation = zerocopy.explain(path)
-    assert explanation.container == "legacy"
-    assert sorted(storage.nbytes for storage in explanation.storages) == [0, 5, 8000]
-    in_memory = zerocopy.explain(path.read_bytes())
-    assert [storage.offset for storage in in_memory.storages] == [s.offset for s in explanation.storages]
-    assert {storage.how for storage in in_memory.storages} <= {"mapped", "copied"}
-
-
 @BOTH
 def test_unmapped_when_the_last_tensor_goes(tmp_path: Path, weights_only: bool) -> None:
     path = tmp_path / "a.pt"
@@ -147,18 +138,6 @@ def test_views_of_storages(tmp_path: Path, shift: int, order: list[str], weights
     assert loaded["whole"][4] == -1 and loaded["all"][4] == -1 and loaded["storage"][0] == -1
 
 
-@BOTH
-def test_a_view_keeps_the_mapping(tmp_path: Path, weights_only: bool) -> None:
-    path = tmp_path / "a.pt"
-    path.write_bytes(shifted(0, obj=[tensor(PART, size=(8,)), tensor(WHOLE)]))
-    part = zerocopy.load(path, weights_only=weights_only)[0]
-    gc.collect()
-    assert lies_in_mapping(part.data_ptr(), path) and part.tolist() == list(range(4, 12))
-    del part
-    gc.collect()
-    assert maps_of(path) == []
-
-
 # ------------------------------------------------------------------------------------------ map_location
 
 
@@ -206,13 +185,3 @@ def test_callable_is_asked_once_a_storage(weights_only: bool) -> None:
     loaded = zerocopy.load(content, place, weights_only=weights_only)
     assert asked == [(torch.UntypedStorage, "cpu", data()[8:]), (torch.UntypedStorage, "cpu", b"abc")]
     assert_same(loaded, stock_load(io.BytesIO(content)))
-
-
-@BOTH
-def test_to_meta(path: Path, weights_only: bool) -> None:
-    stock = outcome(lambda: stock_load(path, map_location="meta"))
-    ours = outcome(lambda: zerocopy.load(path, "meta", weights_only=weights_only))
-    if stock[0] == "value":
-        assert_same(ours[1], stock[1])
-    else:  # it cannot fill what has no data, which is nobody's wish
-        assert ours[0] == "error" or all(value.is_meta for value in ours[1].values())

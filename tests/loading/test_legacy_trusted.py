@@ -93,22 +93,6 @@ def test_unpickler_of_the_users(path: Path) -> None:
         OnlyTensors(pickle_of(other), other).load()
 
 
-def test_unpickler_that_makes_storages_of_its_own(path: Path) -> None:
-    """A ``persistent_load`` that wants no data causes none to be read."""
-
-    class Names(zerocopy.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            if name == "_rebuild_tensor_v2":
-                return lambda made, offset, size, *more: (made, tuple(size))
-            return super().find_class(module, name)
-
-        def persistent_load(self, pid: Any) -> Any:
-            return pid[4]
-
-    found = Names(pickle_of(path.read_bytes()), path).load()
-    assert found == {"weight": (2000, (2000,)), "bytes": (5, (5,)), "empty": (0, (0,))}
-
-
 class Module:
     """A ``pickle_module`` whose Unpickler takes more arguments than pickle's."""
 
@@ -158,59 +142,6 @@ def test_callable_is_asked_once_a_storage_of_any_object(zip: bool) -> None:
         assert len(asked) == len(storages_of(loaded)) + (
             value is STATE
         )  # whose empty tensor has a storage as well
-
-
-class Strange:
-    """Pickled by every means that pickle has: attributes, arguments, items, pairs, and calls of results of calls."""
-
-    def __init__(self, *args: Any, key: Any = None) -> None:
-        self.args, self.key, self.items = args, key, []
-
-    def __getnewargs_ex__(self) -> Any:
-        return (), {"key": 1}
-
-    def __new__(cls, *args: Any, key: Any = None) -> Strange:
-        made = super().__new__(cls)
-        made.items = []
-        return made
-
-    def append(self, item: Any) -> None:
-        self.items.append(item)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.items.append((key, value))
-
-    def __reduce_ex__(self, protocol: int) -> Any:
-        return (
-            Strange.made_by,
-            (torch.ones(2),),
-            {"state": self.args},
-            iter([1, 2]),
-            iter([("a", torch.ones(1))]),
-        )
-
-    @classmethod
-    def made_by(cls, *args: Any) -> Strange:
-        return cls(*args)
-
-
-def test_whatever_pickle_can_do(save: Saver) -> None:
-    """Storages are learnt of by a run over stand-ins, which has to get through everything that the real one does."""
-    tied = torch.arange(3.0)
-    objects = [
-        Strange(tied),
-        {Strange.made_by: {tied}},
-        Path("x"),
-        Exception("y", tied),
-        range(3),
-        slice(1, tied),
-    ]
-    for protocol in (2, 4, 5):
-        path = save([*objects, tied, frozenset([1]), complex(1, 2)], pickle_protocol=protocol, **LEGACY)
-        loaded, stock = zerocopy.load(path, weights_only=False), stock_load(path)
-        assert_same(loaded[6:], stock[6:])
-        assert_same(loaded[0].items[2][1], stock[0].items[2][1])
-        assert loaded[0].state[0] is loaded[6]
 
 
 def test_code_stands_in_place_of_nothing(tmp_path: Path) -> None:

@@ -149,14 +149,9 @@ class TestBuffers:
     def test_c_of_bytes_leaves_them_alone(self) -> None:
         content = saved_bytes(STATE)
         before = bytes(bytearray(content))
-        zerocopy.load(content)["weight"].zero_()
-        assert content == before
-
-    def test_c_of_a_file_object_over_memory(self) -> None:
-        file = io.BytesIO(saved_bytes(STATE))
-        before = file.getvalue()
-        zerocopy.load(file)["weight"].zero_()
-        assert file.getvalue() == before
+        for source in (content, io.BytesIO(content)):
+            zerocopy.load(source)["weight"].zero_()
+            assert content == before
 
     @pytest.mark.parametrize("mode", ["r", "r+"])
     def test_others_share_the_buffer(self, mode: str) -> None:

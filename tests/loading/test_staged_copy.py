@@ -293,6 +293,7 @@ def test_page_locked_memory_is_never_given_back(
     assert (pages() is not None) == is_pinned
 
 
+@pytest.mark.slow("imports fake tensors")
 def test_a_dispatch_mode_leaves_nothing_behind(save: Saver, simulated: type[SimulatedDevice]) -> None:
     """Tensors are real under fake ones too, as on the CPU; what the ring keeps serves the next load."""
     fake_tensors = pytest.importorskip("torch._subclasses.fake_tensor")
@@ -329,20 +330,3 @@ def test_a_part_keeps_the_whole(simulated: type[SimulatedDevice]) -> None:
     assert len(simulated.alive) == 1 and part[0] == 9
     del part
     assert not simulated.alive
-
-
-def test_transfer_plan_checks_its_arguments() -> None:
-    plan = _C.TransferPlan([untyped(torch.ones(3))])
-    slot = untyped(torch.zeros(plan.slot, dtype=torch.uint8))
-    with pytest.raises(ValueError, match="started"):
-        plan.lend(slot, 0)
-    plan.start(4)
-    with pytest.raises(ValueError):
-        plan.lend(slot, 1)  # runs past its end
-    plan.lend(slot, 0)
-    plan.wait(0)
-    assert slot[:12].tolist() == untyped(torch.ones(3)).tolist()
-    with pytest.raises((IndexError, ValueError, RuntimeError)):
-        plan.wait(1)
-    with pytest.raises(ValueError):
-        plan.storages(untyped(torch.ones(2)))

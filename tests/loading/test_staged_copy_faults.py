@@ -7,12 +7,10 @@ import gc
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from archives import deflated
-from conftest import Child, Saver, outcome, stock_load
+from conftest import Child, Saver
 from equality import assert_same, storage_bytes, untyped
 from example_states import large_state
 from interrupting import interrupted
@@ -23,7 +21,7 @@ from test_staged_copy import few_slots
 
 import zerocopy
 from benchmarks.system import far
-from zerocopy.loading.device import pinned_ring, staging
+from zerocopy.loading.device import pinned_ring
 
 
 def threads() -> int:
@@ -46,18 +44,6 @@ def test_no_room(save: Saver, simulated: type[SimulatedDevice]) -> None:
     assert sum(4 * t.numel() for t in large_state().values()) <= needed <= path.stat().st_size
     assert "GiB" in str(caught.value) and "cpu" in str(caught.value) and not simulated.copies
     assert_nothing_left(simulated, threads())
-
-
-@pytest.mark.slow("inflates 80 MB")
-@pytest.mark.parametrize("weights_only", [True, False])
-def test_no_room_half_way(save: Saver, simulated: type[SimulatedDevice], weights_only: bool) -> None:
-    """Records that are inflated come in several allocations."""
-    path = deflated(save({f"{i}": torch.ones(5_000_000, dtype=torch.int64) for i in range(2)}))
-    simulated.room, before = 50_000_000, threads()
-    with pytest.raises(torch.cuda.OutOfMemoryError, match=r"^40000000 bytes"):
-        zerocopy.load(path, weights_only=weights_only)
-    assert len(simulated.allocations) == 1
-    assert_nothing_left(simulated, before)
 
 
 @pytest.mark.parametrize(("fails_at", "kind"), [(1, RuntimeError), (4, KeyboardInterrupt), (8, RuntimeError)])
@@ -126,19 +112,6 @@ def test_a_file_that_is_cut_on_the_way(
     assert_nothing_left(simulated, before)
 
 
-def test_a_file_shorter_than_its_index(save: Saver, simulated: type[SimulatedDevice], tmp_path: Path) -> None:
-    path = tmp_path / "m.safetensors"
-    header = b'{"w":{"dtype":"F32","shape":[1000],"data_offsets":[0,4000]}}'
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(3999))
-    with pytest.raises(zerocopy.FormatError, match=str(path)):
-        zerocopy.load(path)
-    cut = save(large_state())
-    os.truncate(cut, cut.stat().st_size - 100)
-    with pytest.raises(zerocopy.FormatError):
-        zerocopy.load(cut)
-    assert not simulated.allocations
-
-
 @slow_disk
 @needs_far
 @pytest.mark.parametrize("backend", ["auto", "pread", "direct"])
@@ -185,18 +158,3 @@ def test_after_a_fork(save: Saver, simulated: type[SimulatedDevice]) -> None:
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without CUDA")
-def test_without_cuda_as_torch_says(save: Saver) -> None:
-    path = save(large_state())
-    for place in ("cuda", "cuda:7", torch.device("cuda", 1), {"cpu": "cuda:0"}):
-        stock = outcome(lambda p=place: stock_load(path, map_location=p))
-        assert stock[0] == "error"
-        for weights_only in (True, False):
-            ours: Any = outcome(lambda p=place, w=weights_only: zerocopy.load(path, p, weights_only=w))
-            assert ours == stock
-    with pytest.raises((RuntimeError, AssertionError)):
-        zerocopy.lazy_load(path, device="cuda")
-    with pytest.raises((RuntimeError, AssertionError)):
-        staging.move([], "cuda")

@@ -135,16 +135,6 @@ def test_persistent_load_can_be_overridden(path: Path) -> None:
     assert unpickler.seen == [("0", "cpu", 2000), ("0", "cpu", 2000), ("1", "cpu", 6)]
 
 
-def test_persistent_load_may_use_other_storages(path: Path) -> None:
-    class Zeros(zerocopy.Unpickler):
-        def persistent_load(self, pid: Any) -> Any:
-            return torch.zeros(pid[4], dtype=pid[1].dtype).storage()
-
-    loaded = Zeros(pickle_of(path), path).load()
-    assert loaded["weight"].shape == (2000,) and loaded["weight"].sum() == 0
-    assert maps_of(path) == []
-
-
 @pytest.mark.parametrize(
     "pid", ["storage", ("module", 1), (), 5, ("storage", torch.FloatStorage, "0")], ids=repr
 )
