@@ -6,9 +6,9 @@ import argparse
 import collections
 import copy
 import io
+import itertools
 import pickle
 import random
-import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ from archives import big_endian, rezip
 from conftest import Saver, maps_of, outcome, saved_bytes, stock_load
 from equality import assert_same
 from kinds import Kind
-from lazily import compared, is_placeholder, placeholders_in
+from lazily import assert_all, compared, is_placeholder, placeholders_in
 
 import zerocopy
 
@@ -71,13 +71,11 @@ def materialized(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("weights_only", [True, False], ids=["safe", "trusting"])
-@pytest.mark.parametrize("kind", saved_kinds.KINDS, ids=str)
-def test_kind(kind: Kind, weights_only: bool, files: Callable[[Kind], Any]) -> None:
-    """Everything that is materialized is what ``load`` gives, and what that refuses is refused with its words."""
+def same_once_materialized(kind: Kind, weights_only: bool, files: Callable[[Kind], Any]) -> bool:
+    """Assert that `lazy_load` gives what `load` gives, or its error. Return whether there is such a file."""
     written = files(kind) if kind.is_there() else ("error",)
     if written[0] == "error":
-        pytest.skip("there is no such file")
+        return False
     path = written[1]
     with saved_kinds.allowed(kind):
         eager = outcome(lambda: zerocopy.load(path, weights_only=weights_only))
@@ -85,25 +83,36 @@ def test_kind(kind: Kind, weights_only: bool, files: Callable[[Kind], Any]) -> N
     if eager[0] == "error":
         late = outcome(lambda: materialized(lazy[1])) if lazy[0] == "value" else lazy
         assert late[0] == "error" and late[1] is eager[1], (late, eager)
-        assert late[2] == eager[2] or not weights_only, (
-            "the words are those of load, if they are not pickle's"
-        )
-        return
+        assert late[2] == eager[2] or not weights_only, "pickle's words may differ, those of load may not"
+        return True
     if isinstance(eager[1], torch.jit.ScriptModule):
         assert lazy[0] == "error", "a program has no placeholders"
-        return
+        return True
     assert lazy[0] == "value", lazy
-    unread = placeholders_in(lazy[1])
-    assert not any(tensor.is_loaded for tensor in unread)
+    assert not any(tensor.is_loaded for tensor in placeholders_in(lazy[1]))
     if kind.name in REFUSED and (late := outcome(lambda: materialized(lazy[1])))[0] == "error":
         assert late[1] is zerocopy.UnsupportedError and not weights_only
-        return
-    if kind.same:
+    elif kind.same:
         kind.same(lazy[1], eager[1])
-        return
-    met, real = compared(lazy[1], eager[1])
-    assert not real or kind.name in REAL, f"not lazy: {real}"
-    assert all(tensor.is_loaded for tensor in met)
+    else:
+        met, real = compared(lazy[1], eager[1])
+        assert not real or kind.name in REAL, f"not lazy: {real}"
+        assert all(tensor.is_loaded for tensor in met)
+    return True
+
+
+@pytest.mark.parametrize("weights_only", [True, False], ids=["safe", "trusting"])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(saved_kinds.SAMPLE, id="sample"),
+        pytest.param(saved_kinds.KINDS, id="all", marks=pytest.mark.slow("every kind of object")),
+    ],
+)
+def test_kinds_are_lazy_and_equal_once_materialized(
+    kinds: list[Kind], weights_only: bool, files: Callable[[Kind], Any]
+) -> None:
+    assert_all(lambda kind: same_once_materialized(kind, weights_only, files), kinds, at_least=0.5)
 
 
 # ----------------------------------------------------------------------------- containers
@@ -142,43 +151,42 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_container(container: str, source: str, tmp_path: Path) -> None:
-    """A file object ends at the position where ``load`` leaves it, and may be closed then."""
+def test_each_source_is_read_to_where_load_leaves_it(container: str, tmp_path: Path) -> None:
+    """A file object may be closed afterwards."""
     path = tmp_path / "a.pt"
     path.write_bytes(CONTAINERS[container]())
-    given, other = SOURCES[source](path), SOURCES[source](path)
-    eager, lazy = zerocopy.load(other), zerocopy.lazy_load(given)
-    if hasattr(given, "seek"):
-        assert given.tell() == other.tell()
-        given.close()
-    assert all(map(is_placeholder, lazy))
-    assert compared(lazy, eager)[1] == []
+    for make in SOURCES.values():
+        given, other = make(path), make(path)
+        eager, lazy = zerocopy.load(other), zerocopy.lazy_load(given)
+        if hasattr(given, "seek"):
+            assert given.tell() == other.tell()
+            given.close()
+        assert all(map(is_placeholder, lazy))
+        assert compared(lazy, eager)[1] == []
 
 
-@pytest.mark.parametrize("mode", ["c", "r", "r+"])
-@pytest.mark.parametrize("backend", ["auto", "mmap", "pread"])
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_backend_and_mode(container: str, backend: str, mode: str, tmp_path: Path) -> None:
+def test_backends_and_modes_are_those_of_load(container: str, tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(CONTAINERS[container]())
-    eager = outcome(lambda: zerocopy.load(path, backend=backend, mode=mode))
-    lazy = outcome(lambda: materialized(zerocopy.lazy_load(path, backend=backend, mode=mode)))
-    if eager[0] == "error":
-        same_refusal(lazy, eager)
-    else:
-        compared(lazy, eager)
+    for backend, mode in itertools.product(("auto", "mmap", "pread"), ("c", "r", "r+")):
+        eager = outcome(lambda b=backend, m=mode: zerocopy.load(path, backend=b, mode=m))
+        lazy = outcome(lambda b=backend, m=mode: materialized(zerocopy.lazy_load(path, backend=b, mode=m)))
+        if eager[0] == "error":
+            same_refusal(lazy, eager)
+        else:
+            compared(lazy, eager)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "latin1", "bytes", "ascii"])
-def test_encoding(encoding: str) -> None:
-    """Of strings that Python 2 wrote."""
+def test_strings_of_python_2_are_decoded_as_by_load() -> None:
     content = rezip(saved_bytes({"a": torch.ones(2)}), **{"data.pkl": b"\x80\x02U\x02\xc3\xa9."})
-    eager, lazy = (
-        outcome(lambda f=f: f(content, encoding=encoding)) for f in (zerocopy.load, zerocopy.lazy_load)
-    )
-    assert_same(lazy, eager)
+    for encoding in ("utf-8", "latin1", "bytes", "ascii"):
+        eager, lazy = (
+            outcome(lambda f=f, e=encoding: f(content, encoding=e))
+            for f in (zerocopy.load, zerocopy.lazy_load)
+        )
+        assert_same(lazy, eager)
 
 
 # ----------------------------------------------------------------------------- dtype and device
@@ -209,12 +217,8 @@ def converted(tensor: torch.Tensor, dtype: torch.dtype | None, device: Any) -> t
     return made
 
 
-@pytest.mark.parametrize("device", [None, "cpu", "meta", torch.device("meta")], ids=str)
-@pytest.mark.parametrize(
-    "dtype",
-    [None, torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex128],
-    ids=str,
-)
+@pytest.mark.parametrize("device", [None, "cpu", torch.device("meta")], ids=str)
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.float64, torch.complex128], ids=str)
 def test_dtype_and_device(save: Saver, dtype: torch.dtype | None, device: Any) -> None:
     """As ``nn.Module.to`` converts; the placeholder says so before it is loaded."""
     path = save(MIXED)
@@ -234,15 +238,6 @@ def test_dtype_and_device(save: Saver, dtype: torch.dtype | None, device: Any) -
         assert type(real) is type(wanted) and real.is_leaf
         assert wanted.is_meta or torch.equal(real, wanted)
     assert all(lazy[name].is_loaded for name in expected)
-
-
-def test_converted_tensor_is_made_once(save: Saver) -> None:
-    """Operations get the converted tensor, once; nothing of the file stays mapped for it."""
-    path = save(MIXED)
-    tensor = zerocopy.lazy_load(path, dtype=torch.float64)["float"]
-    assert (tensor + 1).dtype == torch.float64
-    assert tensor.materialize() is tensor.materialize()
-    assert maps_of(path) == []
 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["lazy_load", "open"])
@@ -279,17 +274,10 @@ def test_meta_reads_nothing(save: Saver) -> None:
     assert maps_of(path) == []
 
 
-@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
-def test_sparse_tensors_have_the_flags_of_the_loaded_ones(layout: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.pt"
-    with warnings.catch_warnings(record=True):  # these layouts are in a beta state
-        try:
-            torch.save(getattr(torch.eye(3), layout)().detach().requires_grad_(), path)
-            stock = torch.load(path)
-        except RuntimeError as error:
-            pytest.skip(f"stock torch of this release cannot: {error}")
-    lazy = zerocopy.lazy_load(path)
-    assert (lazy.requires_grad, lazy.is_leaf) == (stock.requires_grad, stock.is_leaf)
+def test_sparse_tensors_have_the_flags_of_the_loaded_ones(save: Saver) -> None:
+    path = save([torch.eye(3).to_sparse().requires_grad_(), torch.eye(3).to_sparse_csr()])
+    for lazy, stock in zip(zerocopy.lazy_load(path), torch.load(path), strict=True):
+        assert (lazy.requires_grad, lazy.is_leaf) == (stock.requires_grad, stock.is_leaf)
 
 
 def test_dtype_of_other_layouts(save: Saver) -> None:
@@ -354,17 +342,10 @@ EMPTY = {
 FILTERS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "a leaf that is no tensor": (NESTED, {"keys": ["epoch"]}, {"epoch": 3}),
     "a leaf": (NESTED, {"keys": ["model.layers.0.bias"]}, model("layers.0.bias")),
-    "a branch": (NESTED, {"keys": ["model"]}, model(*LAYERS)),
-    "keys of any iterable": (NESTED, {"keys": {"model": 0}.keys()}, model(*LAYERS)),
     "a key with a dot, up to the dot": (
         NESTED,
         {"keys": ["model.layers.1"]},
         model("layers.1.weight"),
-    ),
-    "branches and leaves": (
-        NESTED,
-        {"keys": ["model.layers.0", "epoch"]},
-        {**model("layers.0.weight", "layers.0.bias"), "epoch": 3},
     ),
     "keys that are no strings": (
         NESTED,
@@ -391,38 +372,22 @@ FILTERS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "no keys": (NESTED, {"keys": []}, {}),
     "what is empty": (EMPTY, {"keys": ["sgd", "rest"]}, {"sgd": EMPTY["sgd"], "rest": EMPTY["rest"]}),
     "what is empty, by its name": (EMPTY, {"keys": ["sgd.state"]}, {"sgd": {"state": {}}}),
-    "what is empty, by a predicate": (EMPTY, {"predicate": lambda name: True}, EMPTY),
-    "nothing": ({}, {"prefix": ""}, {}),
     "an empty prefix": (NESTED, {"prefix": ""}, NESTED),
     "of a list": ([torch.ones(2), 5, torch.zeros(2)], {"keys": ["2"]}, [None, None, torch.zeros(2)]),
-    "of a tuple": ((torch.ones(2), 5), {"keys": ["1"]}, (None, 5)),
-    "of one tensor": (torch.ones(2), {"keys": [""]}, torch.ones(2)),
     "flat": (LAYERS, {"prefix": "layers.0."}, {n: t for n, t in LAYERS.items() if n.startswith("layers.0.")}),
 }
 
 
 @FORMATS
-@pytest.mark.parametrize("case", FILTERS)
-def test_filter(save: Saver, case: str, zip_format: bool) -> None:
-    made, chosen, expected = FILTERS[case]
-    path = save(made, _use_new_zipfile_serialization=zip_format)
-    lazy = zerocopy.lazy_load(path, **chosen)
-    compared(lazy, zerocopy.load(io.BytesIO(saved_bytes(expected))))
+def test_filters_keep_what_they_name(save: Saver, zip_format: bool) -> None:
+    for made, chosen, expected in FILTERS.values():
+        path = save(made, _use_new_zipfile_serialization=zip_format)
+        compared(zerocopy.lazy_load(path, **chosen), zerocopy.load(io.BytesIO(saved_bytes(expected))))
 
 
 class Pair(NamedTuple):
     first: Any
     second: Any
-
-
-class Words(list[Any]):
-    """A list that tells how it was filled."""
-
-    def append(self, item: Any) -> None:
-        super().append(("append", item))
-
-    def extend(self, items: Any) -> None:
-        super().extend(("extend", item) for item in items)
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
@@ -436,54 +401,6 @@ def test_a_named_tuple_has_lazy_tensors(save: Saver, weights_only: bool) -> None
     zerocopy.save(lazy, path)
     again = stock_load(path)
     assert again[0].first is again[1] is again[2][0]
-
-
-@pytest.mark.parametrize("weights_only", [True, False])
-@pytest.mark.parametrize("count", [1, 3])
-def test_items_are_appended_as_by_pickle(save: Saver, weights_only: bool, count: int) -> None:
-    words = Words()
-    for number in range(count):
-        list.append(words, number)
-    path = save([words, torch.ones(2)])
-    expected = stock_load(path)[0]
-    with zerocopy.safe_globals([Words]):
-        for load in (zerocopy.load, zerocopy.lazy_load):
-            assert (
-                load(path, weights_only=weights_only)[0] == expected == [("extend", i) for i in range(count)]
-            )
-
-
-@pytest.mark.parametrize("weights_only", [True, False])
-@pytest.mark.parametrize("layout", ["dense", "coo", "csr", "quantized"])
-def test_real_tensors_where_fake_ones_are_made(save: Saver, weights_only: bool, layout: str) -> None:
-    try:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-    except ImportError:
-        pytest.skip("this release cannot import its fake tensors")
-    make: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "dense": torch.clone,
-        "coo": torch.Tensor.to_sparse,
-        "csr": torch.Tensor.to_sparse_csr,
-        "quantized": lambda tensor: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8),
-    }
-    path = save({"a": make[layout](torch.eye(2))})
-    try:
-        expected = zerocopy.load(path, weights_only=weights_only)["a"]
-    except pickle.UnpicklingError:
-        pytest.skip("this release loads such tensors with trust only")
-    with FakeTensorMode():
-        loaded = zerocopy.load(path, weights_only=weights_only)["a"]
-        lazy = zerocopy.lazy_load(path, weights_only=weights_only)["a"].materialize()
-    assert_same(loaded, expected)
-    assert_same(lazy, expected)
-
-
-def test_filters_keep_ties(save: Saver) -> None:
-    whole = torch.arange(10.0)
-    lazy = zerocopy.lazy_load(save({"a": whole, "b": whole[3:], "c": whole}), keys=["b", "c"])
-    assert list(lazy) == ["b", "c"]
-    lazy["c"].zero_()
-    assert torch.equal(lazy["b"], torch.zeros(7))
 
 
 def test_a_predicate_is_asked_about_each_leaf_once(save: Saver) -> None:
@@ -534,28 +451,11 @@ def test_arguments_that_mean_nothing(save: Saver, arguments: dict[str, Any], err
     assert maps_of(path) == []
 
 
-@pytest.mark.parametrize("argument", ["backend", "mode"])
-def test_they_are_refused_as_by_load(save: Saver, argument: str) -> None:
-    path = save(NESTED)
-    eager, lazy = (
-        outcome(lambda f=f: f(path, **{argument: "magic"})) for f in (zerocopy.load, zerocopy.lazy_load)
-    )
-    same_refusal(lazy, eager)
-
-
 def test_a_device_is_the_one_that_it_stands_for(save: Saver) -> None:
     """ "cuda" is one of several: placeholders say which, as the tensors do."""
     lazy = zerocopy.lazy_load(save({"w": torch.arange(9.0)}), device="cpu:0")
     assert lazy["w"].device == torch.empty(0, device="cpu:0").device == lazy["w"].materialize().device
     assert torch.equal(lazy["w"], torch.arange(9.0))
-
-
-def test_devices_that_are_not_there(save: Saver) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    path = save(NESTED)
-    said = outcome(lambda: torch.empty(0, device="cuda"))
-    same_refusal(outcome(lambda: zerocopy.lazy_load(path, device="cuda")), said)
 
 
 @FORMATS
@@ -602,22 +502,25 @@ def test_files_that_cannot_be_opened(tmp_path: Path, name: str) -> None:
     same_refusal(lazy, eager)
 
 
-def damaged(content: bytes) -> list[bytes]:
-    """Return a file cut at many places, and with bytes changed at many."""
+def damaged(content: bytes, count: int) -> list[bytes]:
+    """Return a file cut at some places, and with bytes changed at four times as many."""
     chosen = random.Random(0)
-    cuts = [content[: chosen.randrange(len(content))] for _ in range(60)]
+    cuts = [content[: chosen.randrange(len(content))] for _ in range(count)]
     changed = []
-    for _ in range(240):
+    for _ in range(4 * count):
         at = chosen.randrange(len(content))
         changed.append(content[:at] + bytes([chosen.randrange(256)]) + content[at + 1 :])
     return [b"", content[:-1], *cuts, *changed]
 
 
+@pytest.mark.parametrize(
+    "count", [10, pytest.param(60, marks=pytest.mark.slow("three hundred faults a container"))]
+)
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_damaged_files(container: str) -> None:
+def test_damaged_files(container: str, count: int) -> None:
     """Damage is refused with the words of ``load``, at the latest when the damaged tensor is loaded."""
     content = CONTAINERS[container]()
-    for bad in damaged(content):
+    for bad in damaged(content, count):
         eager = outcome(lambda b=bad: zerocopy.load(b))
         lazy = outcome(lambda b=bad: zerocopy.lazy_load(b))
         if lazy[0] == "value":
@@ -642,15 +545,7 @@ def both(save: Saver) -> tuple[Any, Any]:
 
 
 DICTS: dict[str, Callable[[Any], Any]] = {
-    "type": type,
-    "iter": list,
-    "reversed": lambda d: list(reversed(d)),
-    "len": len,
-    "keys": lambda d: list(d.keys()),
-    "items": lambda d: list(d.items()),
-    "values": lambda d: list(d.values()),
-    "get": lambda d: [d.get("0.weight"), d.get("no"), d.get("no", 7)],
-    "in": lambda d: ["0.weight" in d, "no" in d],
+    "reads": lambda d: [type(d), len(d), *d, *d.items(), d.get("no", 7), "0.weight" in d, "no" in d],
     "pop": lambda d: [d.pop("0.weight"), d.pop("no", 7), d],
     "popitem": lambda d: [d.popitem(), d],
     "missing": lambda d: d["no"],
@@ -658,11 +553,8 @@ DICTS: dict[str, Callable[[Any], Any]] = {
     "another value": lambda d: [d.__setitem__("0.weight", torch.ones(1)), d],
     "del": lambda d: [d.__delitem__("0.bias"), d],
     "copy": lambda d: d.copy(),
-    "copy.copy": copy.copy,
     "copy.deepcopy": copy.deepcopy,
-    "unpacked": lambda d: {**d},
     "dict": dict,
-    "OrderedDict": collections.OrderedDict,
     "update": lambda d: [d.update(d), d],
     "union": lambda d: d | {"new": 1},
     "pickle": lambda d: pickle.loads(pickle.dumps(d)),
@@ -670,10 +562,6 @@ DICTS: dict[str, Callable[[Any], Any]] = {
     "_metadata": lambda d: d._metadata,
     "equal to itself": lambda d: d == d,
     "equal to a copy": lambda d: d == {**d},
-    "equal to less": lambda d: d == {},
-    "equal to other tensors": lambda d: (
-        dict(d) == {key: torch.zeros(value.shape) for key, value in d.items()}
-    ),
 }
 
 
@@ -683,57 +571,22 @@ def test_lazy_dict_behaves_as_the_dict_of_load(both: tuple[Any, Any], what: str)
     compared(lazy, eager)
 
 
-def test_its_repr_loads_nothing(both: tuple[Any, Any]) -> None:
-    _, lazy = both
-    shown = repr(lazy)
-    assert all(repr(tensor) in shown for tensor in lazy.values())
-    assert not any(tensor.is_loaded for tensor in lazy.values())
+def test_repr_of_the_dict_loads_nothing(both: tuple[Any, Any]) -> None:
+    shown = repr(both[1])
+    assert all(repr(tensor) in shown and not tensor.is_loaded for tensor in both[1].values())
 
 
 def test_saved_as_it_would_be_at_once(save: Saver) -> None:
     """The same bytes, ties and parameters and all; so nothing tells that they were placeholders."""
     whole = torch.arange(100.0)
-    made = {
-        "a": whole,
-        "b": whole[3:9],
-        "p": torch.nn.Parameter(torch.ones(2)),
-        "again": whole,
-        "n": [1, "x"],
-    }
-    path = save(made)
-    for options in ({}, {"_use_new_zipfile_serialization": False}):
-        eager, lazy = zerocopy.load(path), zerocopy.lazy_load(path)
-        if options:  # such files have keys that are addresses
-            compared(zerocopy.load(saved_bytes(lazy, **options)), eager)
-        else:
-            assert saved_bytes(lazy, **options) == saved_bytes(eager, **options)
+    path = save({"a": whole, "b": whole[3:9], "p": torch.nn.Parameter(torch.ones(2)), "n": [1, "x", whole]})
+    eager, lazy = zerocopy.load(path), zerocopy.lazy_load(path)
+    legacy = saved_bytes(lazy, _use_new_zipfile_serialization=False)
+    compared(zerocopy.load(legacy), eager)  # the keys of such files are addresses
+    lazy = zerocopy.lazy_load(path)
+    assert saved_bytes(lazy) == saved_bytes(eager)
     for name in ("a", "b", "p"):
         assert saved_bytes(zerocopy.lazy_load(path)[name]) == saved_bytes(zerocopy.load(path)[name])
-
-
-# ----------------------------------------------------------------------------- closing
-
-
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_close(container: str, tmp_path: Path) -> None:
-    """Placeholders say so, and name the file; what was loaded lives on."""
-    path = tmp_path / "checkpoint.pt"
-    path.write_bytes(CONTAINERS[container]())
-    eager = zerocopy.load(path)
-    source = zerocopy.lazy.file.read_with_names(path, zerocopy.lazy.options.checked())
-    lazy = source.native.build(source.objects, None)
-    used, handed_out = lazy[0] + 0, lazy[1].materialize()
-    source.native.close()
-    source.native.close()  # twice does nothing
-    assert source.native.closed
-    for tensor in lazy[2:]:
-        assert tensor.shape is not None and "NotYetLoaded" in repr(tensor)
-        with pytest.raises(zerocopy.errors.ClosedError, match=path.name):
-            tensor.materialize()
-        with pytest.raises(ValueError, match=path.name):
-            tensor + 1
-    assert_same([lazy[0].materialize(), lazy[1].materialize()], eager[:2])
-    assert torch.equal(lazy[0] + 0, used) and lazy[1].materialize() is handed_out
 
 
 class Quantized(torch.nn.Parameter):
@@ -743,8 +596,7 @@ class Quantized(torch.nn.Parameter):
         return {**self.__dict__, "data": self.data, "requires_grad": self.requires_grad}
 
 
-@pytest.mark.parametrize("weights_only", [False])
-def test_parameter_whose_state_holds_data(save: Saver, weights_only: bool) -> None:
+def test_parameter_whose_state_holds_data(save: Saver) -> None:
     made = Quantized(torch.arange(4.0), requires_grad=False)
     made.note = "kept"  # type: ignore[attr-defined]
     path = save({"w": made, "again": made, "object": Whatever()})

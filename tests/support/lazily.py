@@ -168,7 +168,7 @@ def same_on_both(source: Any, call: Callable[[Any], Any]) -> str:
     return found[0]
 
 
-def assert_all(check: Callable[[str], bool], names: Iterable[str], at_least: float = 0.0) -> None:
+def assert_all(check: Callable[[Any], bool], names: Iterable[Any], at_least: float = 0.0) -> None:
     """Assert that a check fails for no name, and returns True for a share of them; list those that fail."""
     found = {name: outcome(lambda name=name: check(name)) for name in names}
     wrong = [
