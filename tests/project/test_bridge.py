@@ -8,13 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from conftest import Child
 from fork_server import ForkServer
 
 import zerocopy
@@ -39,6 +37,13 @@ import runpy
 sys.argv.insert(1, "build-bridge")
 runpy.run_module("zerocopy", run_name="__main__", alter_sys=True)
 """
+
+
+class Choice(NamedTuple):
+    kind: str
+    path: str
+    refused: str
+    stderr: str
 
 
 class Installation:
@@ -69,21 +74,9 @@ class Installation:
         return Choice(kind, path, "\n".join(refused), done.stderr)
 
 
-class Choice:
-    def __init__(self, kind: str, path: str, refused: str, stderr: str) -> None:
-        self.kind, self.path, self.refused, self.stderr = kind, path, refused, stderr
-
-
-@pytest.fixture(scope="module")
-def with_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    made = ForkServer(tmp_path_factory.mktemp("with_torch"), has_zerocopy=False)
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def installation(tmp_path: Path, with_torch: ForkServer) -> Installation:
-    return Installation(tmp_path, with_torch)
+def installation(tmp_path: Path, server_without_zerocopy: ForkServer) -> Installation:
+    return Installation(tmp_path, server_without_zerocopy)
 
 
 def restamp(bridge: Path, **changes: Any) -> None:
@@ -113,22 +106,18 @@ def other_release() -> str:
 # ------------------------------------------------------------------------------ what is linked
 
 
-@pytest.mark.parametrize("module", ["_C", "_core"])
-def test_extension_has_no_symbol_of_torch(module: str) -> None:
-    (path,) = PACKAGE.glob(f"{module}.*.so")
-    names = subprocess.run(["nm", "-DC", path], check=True, capture_output=True, text=True).stdout
-    assert "PyInit_" + module in names
-    assert not re.findall(r".*(?:\bc10::|\bat::|\btorch::|THP|pybind11_torch).*", names)
-    linked = subprocess.run(["readelf", "-d", path], check=True, capture_output=True, text=True).stdout
-    assert "libc.so" in linked
-    assert not re.findall(r"lib(?:torch|c10)\w*\.so", linked)
+def test_extensions_have_no_symbol_of_torch_and_the_bridge_exports_one() -> None:
+    def output(*command: str | Path) -> str:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-
-def test_bridge_exports_one_name() -> None:
-    names = subprocess.run(
-        ["nm", "-D", "--defined-only", PACKAGE / NAME], check=True, capture_output=True, text=True
-    ).stdout
-    assert re.findall(r" T (\w+)", names) == ["zerocopy_bridge"]
+    for module in ("_C", "_core"):
+        (path,) = PACKAGE.glob(f"{module}.*.so")
+        names, linked = output("nm", "-DC", path), output("readelf", "-d", path)
+        assert "PyInit_" + module in names and "libc.so" in linked
+        assert not re.findall(r".*(?:\bc10::|\bat::|\btorch::|THP|pybind11_torch).*", names)
+        assert not re.findall(r"lib(?:torch|c10)\w*\.so", linked)
+    exported = output("nm", "-D", "--defined-only", PACKAGE / NAME)
+    assert re.findall(r" T (\w+)", exported) == ["zerocopy_bridge"]
 
 
 # ------------------------------------------------------------------------------ choice
@@ -136,22 +125,17 @@ def test_bridge_exports_one_name() -> None:
 
 def test_bridge_of_the_package_is_the_first_choice(installation: Installation) -> None:
     shutil.copy(installation.bridge, installation.built)
-    choice = installation.choice()
-    assert (choice.kind, choice.path, choice.refused) == ("prebuilt", str(installation.bridge), "")
-    assert choice.stderr == ""
-
-
-def test_choice_is_logged_at_debug_level(installation: Installation) -> None:
-    choice = installation.choice("import logging; logging.basicConfig(level='DEBUG')")
-    (line,) = [line for line in choice.stderr.splitlines() if "bridge to PyTorch" in line]
+    found = ("prebuilt", str(installation.bridge), "")
+    assert installation.choice() == (*found, "")
+    logged = installation.choice("import logging; logging.basicConfig(level='DEBUG')")
+    (line,) = [line for line in logged.stderr.splitlines() if "bridge to PyTorch" in line]
     assert line == f"DEBUG:zerocopy:bridge to PyTorch {RUNNING.torch}: prebuilt, {installation.bridge}"
 
 
 def test_bridge_in_the_cache_is_the_second_choice(installation: Installation) -> None:
     installation.bridge.rename(installation.built)
     choice = installation.choice()
-    assert (choice.kind, choice.path) == ("built", str(installation.built))
-    assert choice.stderr == ""
+    assert (choice.kind, choice.path, choice.stderr) == ("built", str(installation.built), "")
 
 
 def test_no_bridge_warns_once_and_works(installation: Installation) -> None:
@@ -162,54 +146,41 @@ def test_no_bridge_warns_once_and_works(installation: Installation) -> None:
     assert RUNNING.torch in warning and "zerocopy build-bridge" in warning
 
 
-def test_portable_bridge_by_the_environment_says_nothing(installation: Installation) -> None:
+def test_environment_chooses_the_portable_bridge_in_silence(installation: Installation) -> None:
     choice = installation.choice(ZEROCOPY_BRIDGE="portable")
     assert (choice.kind, choice.stderr) == ("portable", "")
-
-
-def test_unknown_bridge_in_the_environment_is_a_value_error(child: Child) -> None:
-    done = child("import torch, zerocopy", ZEROCOPY_BRIDGE="best")
+    done = installation.run("import zerocopy; zerocopy.load", ZEROCOPY_BRIDGE="best")
     assert done.stderr.splitlines()[-1] == "ValueError: ZEROCOPY_BRIDGE must be auto or portable, not 'best'"
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        (
-            {"torch": other_release()},
-            f"compiled for PyTorch {re.escape(other_release())}, and this is PyTorch",
-        ),
+def test_bridge_with_another_stamp_is_refused(installation: Installation) -> None:
+    release, version = other_release(), RUNNING.python.replace("3", "2", 1)
+    fits = installation.bridge.read_bytes()
+    for changes, reason in (
+        ({"torch": release}, f"compiled for PyTorch {re.escape(release)}, and this is PyTorch"),
         ({"abi": RUNNING.abi + 1}, "another release of zerocopy"),
         ({"cxx11_abi": 1 - RUNNING.cxx11_abi}, r"C\+\+ ABI"),
-        ({"python": RUNNING.python.replace("3", "2", 1)}, "compiled for cpython-2"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_bridge_with_another_stamp_is_refused(
-    installation: Installation, changes: dict[str, Any], reason: str
-) -> None:
-    restamp(installation.bridge, **changes)
-    choice = installation.choice()
-    assert choice.kind == "portable"
-    assert re.search(reason, choice.refused)
-    assert len(choice.stderr.splitlines()) == 1
-    assert re.search(reason, choice.stderr) and "zerocopy build-bridge" in choice.stderr
+        ({"python": version}, "compiled for cpython-2"),
+    ):
+        installation.bridge.write_bytes(fits)
+        restamp(installation.bridge, **changes)
+        choice = installation.choice()
+        assert choice.kind == "portable" and re.search(reason, choice.refused), changes
+        assert len(choice.stderr.splitlines()) == 1
+        assert re.search(reason, choice.stderr) and "zerocopy build-bridge" in choice.stderr
 
 
-def test_bridge_for_another_build_of_the_minor_release_is_taken_from_the_package_only(
-    installation: Installation,
-) -> None:
+def test_bridge_for_another_build_of_the_minor_release_is_taken_from_the_package_only() -> None:
     other = RUNNING.torch + "+cu999" if "+" not in RUNNING.torch else RUNNING.torch[:-1] + "?"
     assert not stamp.mismatch(RUNNING._replace(torch=other), RUNNING, exact=False)
     assert stamp.mismatch(RUNNING._replace(torch=other), RUNNING, exact=True)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x7fELF of nothing", str(RUNNING).encode()])
-def test_damaged_bridge_is_refused(installation: Installation, content: bytes) -> None:
-    installation.bridge.write_bytes(content)
-    choice = installation.choice()
-    assert choice.kind == "portable"
-    assert str(installation.bridge) in choice.refused
+def test_damaged_bridge_is_refused(installation: Installation) -> None:
+    for content in (b"", b"\x7fELF of nothing", str(RUNNING).encode()):
+        installation.bridge.write_bytes(content)
+        choice = installation.choice()
+        assert choice.kind == "portable" and str(installation.bridge) in choice.refused, content
 
 
 def test_truncated_bridge_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,13 +217,13 @@ def test_bridge_for_the_libraries_of_a_system_has_another_name(installation: Ins
     assert choice.refused.startswith(f"{first}: it is linked to {other}")
 
 
-@pytest.mark.parametrize("place", ["the file", "its folder"])
-def test_bridge_that_others_can_write_is_refused(installation: Installation, place: str) -> None:
+def test_bridge_that_others_can_write_is_refused(installation: Installation) -> None:
     installation.bridge.rename(installation.built)
-    (installation.built if place == "the file" else installation.built.parent).chmod(0o777)
-    choice = installation.choice()
-    assert choice.kind == "portable"
-    assert "can write to it" in choice.refused
+    for place in (installation.built, installation.built.parent):
+        place.chmod(0o777)
+        choice = installation.choice()
+        assert choice.kind == "portable" and "can write to it" in choice.refused, place
+        place.chmod(0o700)
 
 
 def test_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,20 +244,15 @@ def test_user_without_a_home_has_the_bridge_of_the_package(
     assert bridges.choose().kind == "portable"
 
 
-@pytest.mark.parametrize(
-    ("version", "release"),
-    [
-        ("2.13.0+cpu", "2.13"),
-        ("2.13.1", "2.13"),
-        ("2.4.1.post2+cu121", "2.4"),
-        ("1.13.0a0", "1.13.0a0"),
-        ("1.13.0a0+gitunknown", "1.13.0a0"),
-        ("2.14.0.dev20260101+cpu", "2.14.0.dev20260101"),
-        ("2.14.0rc3", "2.14.0rc3"),
-    ],
-)
-def test_release_of_a_version(version: str, release: str) -> None:
-    assert stamp.release_of(version) == release
+def test_release_of_a_version() -> None:
+    releases = {
+        "2.13.0+cpu": "2.13",
+        "2.4.1.post2+cu121": "2.4",
+        "1.13.0a0+gitunknown": "1.13.0a0",
+        "2.14.0.dev20260101+cpu": "2.14.0.dev20260101",
+        "2.14.0rc3": "2.14.0rc3",
+    }
+    assert {version: stamp.release_of(version) for version in releases} == releases
 
 
 # ------------------------------------------------------------------------------ build-bridge
@@ -295,16 +261,6 @@ def test_release_of_a_version(version: str, release: str) -> None:
 def build_bridge(installation: Installation, *arguments: str, **environment: str) -> Any:
     """Run ``zerocopy build-bridge`` in a process that has torch."""
     return installation.run(BUILD, *arguments, **environment)
-
-
-def run_build_bridge(installation: Installation, **environment: str) -> Any:
-    """Run it as a user does, who has no use for advice to run it."""
-    return subprocess.run(
-        [sys.executable, "-m", "zerocopy", "build-bridge"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **installation.environment(), **environment},
-    )
 
 
 @pytest.fixture
@@ -324,7 +280,7 @@ shutil.copy({str(PACKAGE / NAME)!r}, sys.argv[sys.argv.index("-o") + 1])
 
 def test_built_bridge_is_used_by_the_next_process(installation: Installation, compiler: Path) -> None:
     installation.bridge.unlink()
-    done = run_build_bridge(installation, CXX=str(compiler))
+    done = build_bridge(installation, CXX=str(compiler))
     assert done.returncode == 0, done.stderr
     assert str(installation.built) in done.stdout
     source = next(
@@ -345,10 +301,16 @@ def test_build_beside_a_bridge_of_the_package_compiles_nothing(installation: Ins
     assert f"there already, prebuilt, {installation.bridge}" in done.stdout
 
 
+@pytest.mark.slow("starts two Pythons with torch")
 def test_build_replaces_a_refused_bridge(installation: Installation, compiler: Path) -> None:
     installation.bridge.unlink()
     installation.built.write_bytes(b"damaged")
-    done = run_build_bridge(installation, CXX=str(compiler))
+    done = subprocess.run(  # as a user does, who has no use for advice to run it
+        [sys.executable, "-m", "zerocopy", "build-bridge"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **installation.environment(), "CXX": str(compiler)},
+    )
     assert done.returncode == 0 and "no compiled bridge" not in done.stderr
     assert installation.built.read_bytes() == (PACKAGE / NAME).read_bytes()
 
@@ -363,33 +325,29 @@ def test_build_into_a_folder_that_cannot_be_written_says_which_variable_to_set(
     assert "the bridge cannot be stored" in done.stderr and "set XDG_CACHE_HOME" in done.stderr
 
 
-def test_build_without_a_compiler_names_the_package(installation: Installation) -> None:
-    installation.bridge.unlink()
-    done = build_bridge(installation, CXX="/nonexistent/c++")
-    assert done.returncode == 2
-    assert "no C++ compiler (/nonexistent/c++ not found): install one" in done.stderr
-    assert not list(installation.built.parent.iterdir())
-
-
-def test_build_by_a_failing_compiler_shows_its_words(installation: Installation, tmp_path: Path) -> None:
-    installation.bridge.unlink()
-    program = tmp_path / "failing"
-    program.write_text("#!/bin/sh\necho 'error: no such register' >&2\nexit 3\n")
-    program.chmod(0o755)
-    done = build_bridge(installation, CXX=str(program))
-    assert done.returncode == 2
-    assert "status 3" in done.stderr and "error: no such register" in done.stderr
-    assert not list(installation.built.parent.iterdir())
-
-
-def test_built_bridge_that_cannot_be_loaded_is_not_kept(installation: Installation, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("", ["no C++ compiler (", "not found): install one"]),
+        ("echo 'error: no such register' >&2\nexit 3", ["status 3", "error: no such register"]),
+        pytest.param(
+            'while [ "$1" != -o ]; do shift; done\necho nothing >"$2"',
+            ["cannot be loaded"],
+            marks=pytest.mark.slow("starts a Python with torch"),
+        ),
+    ],
+    ids=["no compiler", "failing", "writes nothing"],
+)
+def test_build_that_fails_says_why_and_keeps_nothing(
+    installation: Installation, tmp_path: Path, script: str, words: list[str]
+) -> None:
     installation.bridge.unlink()
     program = tmp_path / "compiler"
-    program.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho nothing >"$2"\n')
-    program.chmod(0o755)
+    if script:
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
     done = build_bridge(installation, CXX=str(program))
-    assert done.returncode == 2
-    assert "cannot be loaded" in done.stderr
+    assert done.returncode == 2 and [word for word in words if word not in done.stderr] == []
     assert not list(installation.built.parent.iterdir())
 
 
