@@ -148,7 +148,7 @@ def test_order_of_a_set_is_that_of_a_fixed_hash_seed(child: Child, tmp_path: Pat
     (tmp_path / "words.py").write_text(
         "def ordered(): return list(set('alpha beta gamma delta eps'.split()))"
     )
-    for seed in ("1", "2", "3", "1"):
+    for seed in ("1", "2"):
         ended = child(
             "from zerocopy import share; import words; assert share.load(words.ordered) == words.ordered()",
             PYTHONHASHSEED=seed,
