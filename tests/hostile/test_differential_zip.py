@@ -24,15 +24,9 @@ import assembler as a
 import pytest
 import torch
 from equality import assert_same
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import zerocopy
 from zerocopy import _C
-
-profile = settings(
-    max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 ROOT = "archive"
 ONES = 2**32 - 1
@@ -206,8 +200,6 @@ def _damaged(random: Random, data: bytes) -> bytes:
             changed[at] ^= 1 << random.randrange(8)
     return bytes(changed)
 
-
-archives = st.randoms(use_true_random=False).map(archive)
 
 # ------------------------------------------------------------------------------------- readers
 
@@ -449,30 +441,16 @@ NOT_BY_TORCH = (
 )
 
 
-@profile
-@given(archives)
-def test_one_way_to_read_an_archive(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    verdict(data, tmp_path_factory.getbasetemp() / "differential.pt")
-
-
-def test_archives_are_worth_comparing(tmp_path: Path) -> None:
-    """Many load, and many do not."""
-    refused = 0
-    for seed in range(200):
-        (tmp_path / "x.pt").write_bytes(archive(Random(seed)))
-        refused += bool(refusal(lambda: by_zerocopy(tmp_path / "x.pt"))[1])
-    assert 40 <= refused <= 160
-
-
-@pytest.mark.parametrize("reason", [*REFUSED, *NOT_BY_ZIPFILE, *NOT_BY_TORCH], ids=lambda reason: reason.name)
-def test_each_reason_is_used(reason: Reason, tmp_path: Path) -> None:
-    """Torch reads what zerocopy refuses. Later patch levels of zipfile may refuse the same."""
-    if reason.name == "a record whose size differs from the directory" and "2." in torch.__version__[:2]:
-        pytest.skip("torch refuses it too")
-    data, path = reason.example(), tmp_path / "x.pt"
-    if reason in REFUSED and refusal(lambda: by_zipfile(data))[1]:
-        path.write_bytes(data)
-        assert not refusal(lambda: by_torch(data))[1]
-        assert re.search(reason.says, refusal(lambda: by_zerocopy(path))[1])
-    else:
-        assert verdict(data, path) == reason.name
+@pytest.mark.parametrize(
+    "seeds", [range(200), pytest.param(range(200, 2000), marks=pytest.mark.slow("1800 archives"))], ids=str
+)
+def test_readers_agree_or_differ_for_a_known_reason(seeds: range, tmp_path: Path) -> None:
+    path, unexplained, refused = tmp_path / "x.pt", [], 0
+    for seed in seeds:
+        try:
+            verdict(archive(Random(seed)), path)
+        except AssertionError as error:
+            unexplained.append(f"{seed}: {error}")
+        refused += bool(refusal(lambda: by_zerocopy(path))[1])
+    assert not unexplained, "\n".join(unexplained)[:5000]
+    assert 0.2 < refused / len(seeds) < 0.8  # many load, and many do not

@@ -24,11 +24,6 @@ import tar_fuzz  # noqa: E402
 TARGETS = {
     target.name: target for target in (law_fuzz.TARGET, load_fuzz.TARGET, share_fuzz.TARGET, tar_fuzz.TARGET)
 }
-CRASHES = [
-    pytest.param(TARGETS[name], path, id=f"{name}/{path.name}")
-    for name in TARGETS
-    for path in sorted((FUZZ / "crashes" / name).glob("*"))
-]
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's about half of its own objects
 
@@ -40,17 +35,28 @@ def test_seeds_are_good(target: engine.Target) -> None:
     assert outcomes.count("loaded") > 0.8 * len(outcomes)
 
 
-@pytest.mark.parametrize(("target", "path"), CRASHES)
-def test_kept_finding_stays_mended(target: engine.Target, path: Path) -> None:
-    failure = engine.alone(target, path.read_bytes())
-    assert failure is None, failure.report
+def test_kept_findings_stay_mended() -> None:
+    for name, target in TARGETS.items():
+        for path in (FUZZ / "crashes" / name).glob("*"):
+            failure = engine.alone(target, path.read_bytes())
+            assert failure is None, f"{path}: {failure.report}"
 
 
+@pytest.mark.parametrize("inputs", [60, pytest.param(1500, marks=pytest.mark.slow("1500 inputs a target"))])
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_a_run_is_made_of_its_seed(target: engine.Target) -> None:
+def test_changed_seeds_do_no_harm(target: engine.Target, inputs: int) -> None:
+    """Each input is made of the seed of the run and its number: a second run is the same."""
     seeds = list(target.seeds().values())
-    made, again, other = ([target.made(seed, i, seeds) for i in range(40)] for seed in (1, 1, 2))
-    assert made == again != other
+
+    def body() -> None:
+        for i in range(inputs):
+            engine.allow_time()
+            print(f"input {i}", file=sys.stderr)
+            target.check(target.made(1, i, seeds))
+
+    failure = engine.in_child(body)
+    assert failure is None, failure.report[-5000:]
+    assert target.made(1, 7, seeds) == target.made(1, 7, seeds)
 
 
 def _broken(data: bytes) -> str:
@@ -77,6 +83,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[engine.Target]:
     yield engine.Target("broken", lambda: {"seed": b"a" * 50}, mutate, _broken)
 
 
+@pytest.mark.slow("reduces inputs for up to a minute")
 def test_findings_are_made_small_and_kept(broken: engine.Target, tmp_path: Path) -> None:
     found = engine.fuzz(broken, 60, seed=5, kept=tmp_path)
     kept = {path.read_bytes() for path in tmp_path.iterdir()}
@@ -87,6 +94,7 @@ def test_findings_are_made_small_and_kept(broken: engine.Target, tmp_path: Path)
     }  # fmt: skip
 
 
+@pytest.mark.slow("reduces an input for five seconds")
 def test_archives_are_reduced_as_archives() -> None:
     """Taking bytes out of a zip breaks it; records and opcodes can go."""
     data = load_fuzz.seeds()["zip two_storages"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import json
-import os
 import resource
 import signal
 import sys
@@ -20,9 +19,10 @@ from refusals import CLEAN, is_of_a_location
 import zerocopy
 
 BODY = """
-    import sys
+    import json, sys
+    sys.path[:0] = json.loads(sys.argv[3])
     import test_mutations
-    test_mutations.main(sys.argv[1])
+    test_mutations.main(sys.argv[1], int(sys.argv[2]))
 """
 FORMS = {"zip": {}, "legacy": {"_use_new_zipfile_serialization": False}}
 MEMORY, SECONDS = 2**30, 60
@@ -55,8 +55,8 @@ def judge(data: bytes) -> str:
     return "loaded"
 
 
-def mutations(data: bytes) -> Iterator[tuple[str, bytes]]:
-    for at in range(len(data)):
+def mutations(data: bytes, step: int) -> Iterator[tuple[str, bytes]]:
+    for at in range(0, len(data), step):
         yield f"cut at {at}", data[:at]
         for mask in (0xFF, *(1 << bit for bit in range(8))):
             turned = bytearray(data)
@@ -64,40 +64,44 @@ def mutations(data: bytes) -> Iterator[tuple[str, bytes]]:
             yield f"byte {at} ^ {mask:#x}", bytes(turned)
 
 
-def main(form: str) -> None:
-    """Print the file's size, how many mutations came to what, and what was wrong with others. Bounded."""
+def main(form: str, step: int) -> None:
+    """Print how many mutations came to what, and what was wrong with others. Bounded."""
     torch.set_num_threads(1)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
     signal.alarm(SECONDS)
     whole, outcomes, failures = small(form), collections.Counter(), []
-    for what, data in mutations(whole):
+    for what, data in mutations(whole, step):
         try:
             outcome = judge(data)
             assert outcome != "loaded" or not what.startswith("cut"), "a cut file loads"
             outcomes[outcome] += 1
         except BaseException as error:
             failures.append(f"{what}: {type(error).__name__}: {str(error)[:200]}")
-    print(json.dumps([len(whole), outcomes, failures]))
+    print(json.dumps([outcomes, failures]))
 
 
+each_step = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow("at every byte"))])
+
+
+@each_step
 @pytest.mark.parametrize("form", FORMS)
-def test_every_cut_and_every_bit(form: str, child: Child) -> None:
-    done = child(BODY, form, timeout=2 * SECONDS, PYTHONPATH=os.pathsep.join(sys.path))
+def test_cuts_and_bits_are_refused_or_make_sense(form: str, step: int, forked: Child) -> None:
+    done = forked(BODY, form, step, json.dumps(sys.path), timeout=2 * SECONDS)
     assert done.returncode == 0, done.stderr[-2000:]
-    size, outcomes, failures = json.loads(done.stdout)
+    outcomes, failures = json.loads(done.stdout)
     assert not failures, f"{len(failures)}: " + "\n".join(failures[:20])
-    assert sum(outcomes.values()) == 10 * size
-    assert outcomes["refused"] > size
+    assert outcomes["refused"] > sum(outcomes.values()) / 10
 
 
+@each_step
 @pytest.mark.parametrize("weights_only", [True, False])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_cut_of_a_file(form: str, weights_only: bool, tmp_path: Path) -> None:
+def test_cut_of_a_mapped_file_is_refused(form: str, weights_only: bool, step: int, tmp_path: Path) -> None:
     """Through a mapping, where what is missing would be a bus error. Also where the pickle may run."""
     path = tmp_path / "checkpoint.pt"
     data = small(form)
-    for at in range(len(data)):
+    for at in range(0, len(data), step):
         path.write_bytes(data[:at])
         with pytest.raises(CLEAN):
             zerocopy.load(path, weights_only=weights_only)
