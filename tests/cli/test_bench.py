@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
+from commands import Capture
 from conftest import Child, Saver
 from json_schemas import require_valid
 
@@ -16,7 +16,7 @@ import zerocopy
 from zerocopy import cli
 
 
-def measured(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, dict[str, Any]]:
+def measured(capsys: Capture, *arguments: object) -> dict[str, dict[str, Any]]:
     assert cli.main(["bench", "--json", "--repeat", "2", *map(str, arguments)]) == 0
     found = json.loads(capsys.readouterr().out)
     require_valid("bench", found)
@@ -39,24 +39,20 @@ def test_bench_of_pt_file_measures_the_loaders_of_this_torch(save: Saver, forked
     assert found["torch.load"]["private"] >= 1 << 23 > found["zerocopy.load"]["private"]
 
 
-def test_bench_of_safetensors_file_leaves_torch_out(
-    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bench_of_safetensors_file_leaves_torch_out(save: Saver, tmp_path: Path, capsys: Capture) -> None:
     zerocopy.convert(save({"a": torch.ones(1000)}), tmp_path / "m.safetensors")
     found = measured(capsys, tmp_path / "m.safetensors")
     assert {"zerocopy.load", "reading the file"} <= set(found) and "torch.load" not in found
 
 
-def test_bench_as_text_has_a_line_for_each_loader(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_as_text_has_a_line_for_each_loader(save: Saver, capsys: Capture) -> None:
     assert cli.main(["bench", "--repeat", "1", str(save({"a": torch.ones(10)}))]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "hot page cache" in lines[0]
     assert lines[3].startswith("zerocopy.load ") and lines[-1].startswith("reading the file")
 
 
-def test_bench_of_file_that_no_loader_loads_exits_with_one_sentence(
-    save: Saver, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bench_of_file_that_no_loader_loads_exits_with_one_sentence(save: Saver, capsys: Capture) -> None:
     assert cli.main(["bench", "--json", str(save({"a": torch.ones(2), "path": Path("x")}))]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("zerocopy bench: no loader loads ") and "pathlib" in err

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from commands import Capture
 
 from zerocopy import cli
 
@@ -22,7 +23,7 @@ from zerocopy import cli
     ],
 )
 def test_completion_in_bash_finds_commands_and_options(
-    capsys: pytest.CaptureFixture[str], words: list[str], wanted: list[str]
+    capsys: Capture, words: list[str], wanted: list[str]
 ) -> None:
     assert cli.main(["completion"]) == 0
     script = capsys.readouterr().out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import terminals
 import torch
+from commands import Capture
 from conftest import Saver, stock_load
 
 import zerocopy
@@ -20,9 +20,7 @@ from zerocopy.cli import output
 STATE = {"model": {"w": torch.arange(100.0), "n": torch.arange(5)}, "optimizer": {"m": torch.ones(100)}}
 
 
-def test_convert_command_writes_selected_tensors(
-    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert_command_writes_selected_tensors(save: Saver, tmp_path: Path, capsys: Capture) -> None:
     source, target = str(save(STATE)), tmp_path / "m.safetensors"
     command = ["convert", "--keep", "model.w", "--keep", "model.n", "--dtype", "bf16", "--verify"]
     assert cli.main([*command, source, str(target)]) == 0
@@ -43,7 +41,7 @@ def test_verify(save: Saver, tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("zip", [True, False])
 @pytest.mark.parametrize("name", ["m.pt", "m.h5"])
 def test_verify_of_tensors_without_data(
-    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, zip: bool
+    save: Saver, tmp_path: Path, capsys: Capture, name: str, zip: bool
 ) -> None:
     pytest.importorskip("h5py")
     state = {"meta": torch.empty(3, 4, device="meta"), "weight": torch.ones(2)}
@@ -54,7 +52,7 @@ def test_verify_of_tensors_without_data(
 
 
 def test_a_difference_is_found(
-    save: Saver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    save: Saver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     source, target = save({"a": torch.ones(3)}), tmp_path / "m.pt"
 
@@ -85,8 +83,8 @@ def test_several_sources(save: Saver, tmp_path: Path) -> None:
     ],
 )
 def test_trouble(
-    save: Saver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    arguments: list[str], said: str,
+    save: Saver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture,
+    arguments: list[str], said: str
 ) -> None:  # fmt: skip
     save(STATE)
     save({"s": torch.ones(3).to_sparse()}, "sparse.pt")
@@ -124,7 +122,7 @@ def test_strip_prefix_removes_the_prefix_from_names(save: Saver, tmp_path: Path)
      ({"model.w": torch.ones(1), "w": torch.ones(1)}, "there twice: w")],
 )  # fmt: skip
 def test_strip_prefix_that_cannot_be_removed_is_trouble(
-    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str], state: dict[str, torch.Tensor], said: str
+    save: Saver, tmp_path: Path, capsys: Capture, state: dict[str, torch.Tensor], said: str
 ) -> None:
     target = tmp_path / "m.safetensors"
     assert cli.main(["convert", "--strip-prefix", "model.", str(save(state)), str(target)]) == 2
@@ -144,7 +142,7 @@ def test_safetensors_of_a_torch_file_say_their_format(save: Saver, tmp_path: Pat
 
 
 def test_unknown_stub_leaves_out_objects_of_unknown_classes(
-    save: Saver, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    save: Saver, tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = str(save({"w": torch.ones(3), "arguments": argparse.Namespace(lr=1)}))
     target = tmp_path / "m.safetensors"
@@ -155,9 +153,7 @@ def test_unknown_stub_leaves_out_objects_of_unknown_classes(
 
 
 @pytest.mark.parametrize("target", ["m.safetensors", "out"])
-def test_convert_prints_where_it_wrote(
-    save: Saver, tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert_prints_where_it_wrote(save: Saver, tmp_path: Path, target: str, capsys: Capture) -> None:
     more = ["--max-shard-size", "300B"] if target == "out" else []
     assert cli.main(["convert", *more, str(save(STATE)), str(tmp_path / target)]) == 0
     out = capsys.readouterr().out
@@ -177,9 +173,7 @@ def test_convert_on_a_terminal_shows_progress_and_clears_the_line(save: Saver, t
     assert "%" not in shown
 
 
-def test_progress_by_the_environment(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_by_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     for said, of_tqdm, is_shown in (
         ("0", "", False),
@@ -194,19 +188,7 @@ def test_progress_by_the_environment(
         assert ("50 %" in capsys.readouterr().err) == is_shown, (said, of_tqdm)
 
 
-def test_progress_fits_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(sys.stderr, "fileno", lambda: 2, raising=False)
-    monkeypatch.setattr(os, "get_terminal_size", lambda descriptor: os.terminal_size((20, 24)))
-    output.Progress("zerocopy convert:", 100).add(50)
-    assert capsys.readouterr().err == "\rzero...onvert: 50 %"
-
-
-def test_progress_shows_bytes_rate_and_time_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_shows_bytes_rate_and_time_left(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from assembler import call, checkpoint, name
 from assembler import pickle as stream
+from commands import Capture
 from dcp_folders import METADATA, StorageInfo, Writer, class_of
 
 from zerocopy.__main__ import main
@@ -42,7 +43,7 @@ def writer(tmp_path: Path) -> Writer:
     return writer
 
 
-def reports_of(command: str, folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[Report]:
+def reports_of(command: str, folder: Path, capsys: Capture, *options: str) -> list[Report]:
     """Return what a command says of each file; of the exit code only that it is the highest."""
     code = main([command, "--json", *options, str(folder)])
     printed = json.loads(capsys.readouterr().out)
@@ -56,9 +57,7 @@ def verdicts_of(reports: list[Report]) -> dict[str, str]:
     return {Path(one["path"]).name: one["verdict"] for one in reports}
 
 
-def test_scan_of_a_folder_is_safe_and_lists_the_pickles_of_each_file(
-    writer: Writer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scan_of_a_folder_is_safe_and_lists_the_pickles_of_each_file(writer: Writer, capsys: Capture) -> None:
     metadata, first, second = reports_of("scan", writer.write(), capsys)
     assert [one["container"] for one in (metadata, first, second)] == ["pickle", "distributed", "distributed"]
     assert [one["verdict"] for one in (metadata, first, second)] == ["safe"] * 3
@@ -71,7 +70,7 @@ def test_scan_of_a_folder_is_safe_and_lists_the_pickles_of_each_file(
 
 
 def test_verify_of_a_folder_hashes_each_file_and_checks_the_records_of_all_archives(
-    writer: Writer, capsys: pytest.CaptureFixture[str]
+    writer: Writer, capsys: Capture
 ) -> None:
     folder = writer.write()
     reports = reports_of("verify", folder, capsys, "--records")
@@ -86,9 +85,7 @@ def test_verify_of_a_folder_hashes_each_file_and_checks_the_records_of_all_archi
     assert {one["state"] for report in reports for one in report["records"]} == {"ok"}
 
 
-def test_verify_names_the_tensor_whose_bytes_are_damaged(
-    writer: Writer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_names_the_tensor_whose_bytes_are_damaged(writer: Writer, capsys: Capture) -> None:
     content = bytearray(writer.files["__0_0.distcp"])
     content[content.index(torch.arange(6.0).numpy().tobytes()) + 5] ^= 1
     writer.files["__0_0.distcp"] = bytes(content)
@@ -98,9 +95,7 @@ def test_verify_names_the_tensor_whose_bytes_are_damaged(
 
 
 @pytest.mark.parametrize("command", ["scan", "verify"])
-def test_bytes_that_no_entry_covers_are_a_note(
-    command: str, writer: Writer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_that_no_entry_covers_are_a_note(command: str, writer: Writer, capsys: Capture) -> None:
     size = len(writer.files["__0_0.distcp"])
     writer.files["__0_0.distcp"] += b"extra"
     writer.files["__7_0.distcp"] = b"of nothing"
@@ -110,9 +105,7 @@ def test_bytes_that_no_entry_covers_are_a_note(
     assert third["notes"] == ["bytes that no entry of .metadata covers: 10 at 0x0"]
 
 
-def test_scan_judges_each_archive_as_a_file_of_its_own(
-    writer: Writer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scan_judges_each_archive_as_a_file_of_its_own(writer: Writer, capsys: Capture) -> None:
     evil = checkpoint(stream(call(name("posix", "system"), "echo bang")), {})
     offset = len(writer.files["__1_0.distcp"])
     writer.files["__1_0.distcp"] += evil
@@ -161,7 +154,7 @@ def _fields(writer: Writer, value: Any) -> dict[str, Any]:
     ],
 )
 def test_scan_of_hostile_metadata_is_unsafe_with_one_sentence(
-    change: Callable[[Writer], None], kind: str, text: str, writer: Writer, capsys: pytest.CaptureFixture[str]
+    change: Callable[[Writer], None], kind: str, text: str, writer: Writer, capsys: Capture
 ) -> None:
     change(writer)
     report = reports_of("scan", writer.write(), capsys)[0]
@@ -178,11 +171,7 @@ def test_scan_of_hostile_metadata_is_unsafe_with_one_sentence(
     ],
 )
 def test_extent_that_is_not_an_archive_of_its_own_is_a_reason(
-    command: str,
-    change: Callable[[Writer], None],
-    text: str,
-    writer: Writer,
-    capsys: pytest.CaptureFixture[str],
+    command: str, change: Callable[[Writer], None], text: str, writer: Writer, capsys: Capture
 ) -> None:
     change(writer)
     _, report, _ = reports_of(command, writer.write(), capsys)
@@ -191,9 +180,7 @@ def test_extent_that_is_not_an_archive_of_its_own_is_a_reason(
 
 
 @pytest.mark.parametrize("command", ["scan", "verify"])
-def test_file_that_does_not_exist_is_trouble(
-    command: str, writer: Writer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_that_does_not_exist_is_trouble(command: str, writer: Writer, capsys: Capture) -> None:
     folder = writer.write()
     (folder / "__1_0.distcp").unlink()
     reports = reports_of(command, folder, capsys)
@@ -202,9 +189,7 @@ def test_file_that_does_not_exist_is_trouble(
 
 
 @pytest.mark.parametrize("command", ["scan", "verify"])
-def test_folder_that_torch_wrote_is_fine(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_that_torch_wrote_is_fine(command: str, tmp_path: Path, capsys: Capture) -> None:
     checkpoints = pytest.importorskip("torch.distributed.checkpoint")
     if not hasattr(checkpoints, "save"):
         pytest.skip("this release of torch writes such folders in another way")
@@ -214,8 +199,6 @@ def test_folder_that_torch_wrote_is_fine(
     assert capsys.readouterr().err == ""
 
 
-def test_verify_of_a_folder_says_that_it_does_not_compare(
-    writer: Writer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_of_a_folder_says_that_it_does_not_compare(writer: Writer, capsys: Capture) -> None:
     reports = reports_of("verify", writer.write(), capsys, "--compare")
     assert all("not compared" in one["notes"][-1] for one in reports)

@@ -7,22 +7,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import Capture
 from json_schemas import require_valid
 
 import zerocopy
 from zerocopy import _native, cli
 
 
-def facts(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
+def facts(capsys: Capture) -> dict[str, dict[str, str]]:
     assert cli.main(["env", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     require_valid("env", found)
     return found
 
 
-def test_env_names_the_running_versions(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_env_names_the_running_versions(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZEROCOPY_BACKEND", "pread")
     found = facts(capsys)
     assert found["versions"]["zerocopy"] == zerocopy.__version__
@@ -41,11 +40,7 @@ def test_env_names_the_running_versions(
     ],
 )
 def test_env_with_broken_torch_says_why(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    source: str,
-    error: str,
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, error: str
 ) -> None:
     (tmp_path / "torch.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)

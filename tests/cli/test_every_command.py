@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import terminals
 import torch
+from commands import Capture, run_without_torch
 from conftest import Child
-from without_torch import run_without_torch
 
 import zerocopy
 from zerocopy import cli
@@ -50,9 +50,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_help_of_each_command_fits_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_of_each_command_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     for columns in (80, 200):
         monkeypatch.setenv("COLUMNS", str(columns))
         for name in ("", *cli.COMMANDS):
@@ -66,7 +64,7 @@ def test_help_of_each_command_fits_the_terminal(
             )
 
 
-def test_unknown_option_prints_the_usage_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_option_prints_the_usage_of_the_command(capsys: Capture) -> None:
     for name in cli.COMMANDS:
         with pytest.raises(SystemExit) as ended:
             cli.main([name, "--no-such-option", *(reading(name, "x.pt")[1:] if name in READING else [])])
@@ -101,9 +99,7 @@ def bad_inputs(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("command", READING)
-def test_bad_input_exits_with_2_and_one_sentence(
-    command: str, here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_exits_with_2_and_one_sentence(command: str, here: Path, capfd: Capture) -> None:
     bad = bad_inputs(here)
     before = set(here.iterdir())
     for path, word in bad.items():
@@ -171,7 +167,7 @@ def test_reader_that_leaves_in_the_middle_ends_a_process_quietly(here: Path, unb
 
 @pytest.mark.parametrize("command", ["verify", "diff", "convert"])
 def test_ctrl_c_ends_the_command_with_130_and_without_a_traceback(
-    command: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """SIGINT arrives while the file is being read."""
     for name in ("large.pt", "copy.pt"):
@@ -203,7 +199,7 @@ def test_ctrl_c_while_modules_are_imported_ends_the_command_quietly(
 
 
 def test_closed_stdout_leaves_the_exit_code(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     for command in ("ls", "diff", "scan"):
         with monkeypatch.context() as patch:
@@ -213,7 +209,7 @@ def test_closed_stdout_leaves_the_exit_code(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_torch_does_not_warn_of_what_a_file_has(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_torch_does_not_warn_of_what_a_file_has(here: Path, capfd: Capture) -> None:
     try:
         torch.save(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "quantized.pt")
         zerocopy.load("quantized.pt")
@@ -239,22 +235,20 @@ def test_ctrl_c_that_torch_reports_as_runtime_error_ends_the_command_with_130(
     assert entry(["diff", "names.pt", "names.pt"]) == 130
 
 
-def test_index_without_shards_is_an_empty_checkpoint(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_index_without_shards_is_an_empty_checkpoint(here: Path, capsys: Capture) -> None:
     (here / "e.safetensors.index.json").write_text('{"weight_map":{}}')
     for command in ("ls", "scan", "verify"):
         for form in ([], ["--json"]):
             assert cli.main([command, *form, "e.safetensors.index.json"]) == 0
 
 
-def test_ls_without_arguments_requires_only_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_without_arguments_requires_only_the_file(capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         cli.main(["ls"])
     assert capsys.readouterr().err.endswith("required: FILE\n")
 
 
-def test_folder_of_distributed_checkpoint_is_named_as_such_by_map(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_of_distributed_checkpoint_is_named_as_such_by_map(here: Path, capsys: Capture) -> None:
     (here / ".metadata").write_bytes(b"")
     assert cli.main(["map", "."]) == 2
     assert "is a folder of torch.distributed.checkpoint" in capsys.readouterr().err

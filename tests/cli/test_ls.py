@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import Capture, run_without_torch
 from conftest import Saver
 from dcp_folders import Writer
 from json_schemas import require_valid
 from terminals import run_on_terminal
-from without_torch import run_without_torch
 
 import zerocopy
 from zerocopy.__main__ import main
@@ -35,12 +34,12 @@ def layers() -> dict[str, Any]:
     return state
 
 
-def ls(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def ls(capsys: Capture, *arguments: object) -> str:
     assert main(["ls", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
 
-def listed(capsys: pytest.CaptureFixture[str], path: Path) -> dict[str, Any]:
+def listed(capsys: Capture, path: Path) -> dict[str, Any]:
     printed = ls(capsys, "--json", path)
     assert printed.isascii()
     found: dict[str, Any] = json.loads(printed)
@@ -69,9 +68,7 @@ def in_format(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "hdf5", "safetensors", "shards"])
-def test_ls_of_each_format_says_where_tensors_lie(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ls_of_each_format_says_where_tensors_lie(kind: str, tmp_path: Path, capsys: Capture) -> None:
     found = listed(capsys, in_format(kind, tmp_path))
     by_name = {tensor["name"]: tensor for tensor in found["tensors"]}
     assert by_name.keys() == layers().keys()
@@ -100,7 +97,7 @@ def test_ls_without_torch_imports_no_torch(tmp_path: Path) -> None:
         assert done.code == 0 and "layers.{0..11}.wq.weight" in done.out, done.err
 
 
-def test_ls_of_a_dcp_folder_lists_its_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_of_a_dcp_folder_lists_its_tensors(tmp_path: Path, capsys: Capture) -> None:
     writer = Writer(tmp_path)
     writer.add("weight", torch.ones(2, 3))
     writer.add("step", 7)
@@ -112,26 +109,7 @@ def test_ls_of_a_dcp_folder_lists_its_tensors(tmp_path: Path, capsys: pytest.Cap
     assert [value["name"] for value in found["values"]] == ["step"]
 
 
-def test_ls_of_a_dcp_folder_has_no_offsets_of_tensors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its metadata only say where the archive of each chunk begins."""
-    writer = Writer(tmp_path)
-    writer.add("step", 7)
-    writer.add("weight", torch.ones(2, 3))
-    writer.add("q", torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8))
-    folder = writer.write()
-    assert {row.split("\t")[5] for row in ls(capsys, folder).splitlines() if row.startswith(("q", "w"))} == {
-        "-"
-    }
-    with zerocopy.open(folder) as checkpoint:
-        wanted = {info.name: info.offset for info in checkpoint.tensors()}
-    assert {one["name"]: one["offset"] for one in listed(capsys, folder)["tensors"]} == wanted
-
-
-def test_ls_of_a_whole_module_finds_the_tensors_inside(
-    save: Saver, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ls_of_a_whole_module_finds_the_tensors_inside(save: Saver, capsys: Capture) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
     path = save({"net": module, "args": argparse.Namespace(start=torch.ones(5))})
     found = {tensor["name"]: tensor for tensor in listed(capsys, path)["tensors"]}
@@ -164,9 +142,7 @@ def tensors_of_calls() -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_ls_of_tensors_that_a_call_makes_has_their_dtypes_and_shapes(
-    save: Saver, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ls_of_tensors_that_a_call_makes_has_their_dtypes_and_shapes(save: Saver, capsys: Capture) -> None:
     tensors = tensors_of_calls()
     path = save(tensors)
     listed = {entry["name"]: entry for entry in json.loads(ls(capsys, path, "--json"))["tensors"]}
@@ -177,16 +153,14 @@ def test_ls_of_tensors_that_a_call_makes_has_their_dtypes_and_shapes(
         assert listed[name]["bytes"] == tensors[name].numel() * tensors[name].element_size(), name
 
 
-def test_ls_of_tensors_of_several_parts_names_their_function(
-    save: Saver, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ls_of_tensors_of_several_parts_names_their_function(save: Saver, capsys: Capture) -> None:
     path = save({"sparse": torch.eye(3).to_sparse(), "plain": torch.ones(1)})
     sparse, plain = listed(capsys, path)["tensors"]
     assert sparse["shape"] == [3, 3] and sparse["offset"] is None and sparse["dtype"] == "float32"
     assert sparse["made_by"].startswith("torch._utils._rebuild_") and plain["made_by"] is None
 
 
-def test_ls_in_a_pipe_prints_a_line_a_tensor(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_in_a_pipe_prints_a_line_a_tensor(save: Saver, capsys: Capture) -> None:
     path = save(
         {"weight": torch.ones(2, 3), "tied": (one := torch.ones(1)), "also": one, "scalar": torch.tensor(1)}
     )
@@ -201,7 +175,7 @@ def test_ls_in_a_pipe_prints_a_line_a_tensor(save: Saver, capsys: pytest.Capture
     assert all(row[5].isdecimal() for row in rows)
 
 
-def test_ls_of_hostile_names_escapes_them(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_of_hostile_names_escapes_them(save: Saver, capsys: Capture) -> None:
     path = save({EVIL: torch.ones(1), "tab\tname": torch.ones(1), "text": EVIL, "\x1b]0;x\x07": 3})
     for form in ([], ["--table"], ["--tree"]):
         printed = ls(capsys, path, *form)
@@ -213,7 +187,7 @@ def test_ls_of_hostile_names_escapes_them(save: Saver, capsys: pytest.CaptureFix
     assert listed(capsys, path)["tensors"][0]["name"] == EVIL
 
 
-def test_ls_table_folds_layers_and_says_totals(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_table_folds_layers_and_says_totals(save: Saver, capsys: Capture) -> None:
     path = save({"model": layers(), "step": 7, "rate": 0.5, "args": argparse.Namespace()})
     printed = ls(capsys, path, "--table")
     assert "model.layers.{0..11}.wq.weight" in printed and "12 of 4 x 2" in printed
@@ -224,7 +198,7 @@ def test_ls_table_folds_layers_and_says_totals(save: Saver, capsys: pytest.Captu
     assert "{0-11}" in outline and re.search(r"^ +layers +12 tensors ", outline, re.MULTILINE)
 
 
-def test_ls_sort_orders_the_lines(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_sort_orders_the_lines(save: Saver, capsys: Capture) -> None:
     path = save({f"l.{i}": torch.ones(i + 1) for i in (10, 2, 9, 1)})
 
     def names(order: str) -> list[str]:
@@ -236,7 +210,7 @@ def test_ls_sort_orders_the_lines(save: Saver, capsys: pytest.CaptureFixture[str
     assert offsets == sorted(offsets)
 
 
-def test_ls_globs_choose_names_and_branches(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_globs_choose_names_and_branches(save: Saver, capsys: Capture) -> None:
     path = save({"a": {"x": torch.ones(1), "y": torch.ones(1)}, "b": torch.ones(1), "n": 1})
     assert [line.split("\t")[0] for line in ls(capsys, path, "a").splitlines()] == ["a.x", "a.y"]
     assert [line.split("\t")[0] for line in ls(capsys, path, "*.y", "b").splitlines()] == ["a.y", "b"]
@@ -244,9 +218,7 @@ def test_ls_globs_choose_names_and_branches(save: Saver, capsys: pytest.CaptureF
     assert capsys.readouterr().err.endswith("no name matches\n")
 
 
-def test_ls_finds_a_name_with_brackets_and_its_branch(
-    save: Saver, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ls_finds_a_name_with_brackets_and_its_branch(save: Saver, capsys: Capture) -> None:
     path = save({"w[0]": {"x": torch.ones(1)}, "v[1]": torch.ones(1), "w0.x": torch.ones(1)})
     assert [line.split("\t")[0] for line in ls(capsys, path, "v[1]").splitlines()] == ["v[1]"]
     assert [line.split("\t")[0] for line in ls(capsys, path, "w[0]").splitlines()] == ["w[0].x"]
@@ -270,15 +242,6 @@ def test_tree_on_a_terminal_fits_its_width(save: Saver) -> None:
         lines = printed.splitlines()
         assert code == 0 and max(len(line) for line in lines[1:]) <= columns
         assert sum("bbb" in line for line in lines[1:]) == 5
-
-
-def test_ls_interrupted_exits_quietly(save: Saver, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    def interrupted(path: str) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr("zerocopy.cli.ls.contents_of", interrupted)
-    assert main(["ls", "model.pt"]) == 130
-    assert capsys.readouterr().err == ""
 
 
 def entries(*names: str) -> list[Entry]:
@@ -314,7 +277,7 @@ def test_ranges_of_many_gaps_are_cut() -> None:
     assert ranges(range(0, 100, 2)) == "{0,2,4,6,8,10,...}"
 
 
-def test_ls_does_not_tie_a_tensor_to_its_conjugate(save: Saver, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_does_not_tie_a_tensor_to_its_conjugate(save: Saver, capsys: Capture) -> None:
     x = torch.tensor([1 + 2j, 3 - 4j])
     path = save({"x": x, "conjugate": x.conj(), "negative": torch._neg_view(x), "same": x})
     loaded = torch.load(path)  # PyTorch 1.13 does not save these flags
@@ -328,20 +291,6 @@ def test_ls_does_not_tie_a_tensor_to_its_conjugate(save: Saver, capsys: pytest.C
     assert [tensor["shares_with"] for tensor in found["tensors"]] == [None, "x", "x", "x"]
 
 
-def test_ls_shortens_a_name_and_its_tie_apart(
-    save: Saver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    w = torch.ones(30, 20)
-    first, second = "encoder.the.first.name.of.the.embedding", "decoder.the.second.name.of.the.embedding"
-    lines = ls(capsys, "--table", save({first: w, second: w, "head": w})).splitlines()
-    assert max(map(len, lines[1:])) <= 80  # the first line has the path of the file
-    assert re.match(r"dec\S*\.\.\.\S*edding = enc\S*\.\.\.\S*edding +float32 ", lines[3])
-    assert lines[4].startswith(f"head = {first}  float32 ")
-
-
-def test_ls_of_a_name_with_spaces_cannot_look_like_a_tie(
-    save: Saver, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ls_of_a_name_with_spaces_cannot_look_like_a_tie(save: Saver, capsys: Capture) -> None:
     out = ls(capsys, "--table", save({"head = embedding": torch.ones(2), "a  float64": torch.ones(1)}))
     assert "head\\x20=\\x20embedding" in out and "a\\x20\\x20float64" in out

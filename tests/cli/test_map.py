@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from archives import rezip
+from commands import Capture
 from conftest import saved_bytes
 from json_schemas import require_valid
 
@@ -20,7 +21,7 @@ from zerocopy.__main__ import main
 STATE = {"weight": torch.arange(50.0), "flags": torch.tensor([True, False]), "half": torch.ones(3).half()}
 
 
-def mapped(capsys: pytest.CaptureFixture[str], path: Path) -> dict[str, Any]:
+def mapped(capsys: Capture, path: Path) -> dict[str, Any]:
     assert main(["map", "--json", str(path)]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     require_valid("map", found)
@@ -39,9 +40,7 @@ def kinds(found: dict[str, Any]) -> dict[str, int]:
 @pytest.mark.parametrize(
     "kind", ["zip", "legacy", "safetensors", "hdf5", "torchscript", "deflated", "one tensor"]
 )
-def test_map_covers_every_byte_of_each_format(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_map_covers_every_byte_of_each_format(kind: str, tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "m.pt"
     path.write_bytes(saved_bytes(STATE, _use_new_zipfile_serialization=kind != "legacy"))
     if kind == "deflated":
@@ -66,13 +65,13 @@ def test_map_covers_every_byte_of_each_format(
         assert kinds(found)["tensor"] == 208
 
 
-def test_map_of_a_torch_file_names_nothing_odd(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_map_of_a_torch_file_names_nothing_odd(tmp_path: Path, capsys: Capture) -> None:
     torch.save(STATE, tmp_path / "m.pt")
     found = mapped(capsys, tmp_path / "m.pt")
     assert not [part for part in found["parts"] if part["note"]] and "hole" not in kinds(found)
 
 
-def test_map_names_bytes_that_no_tensor_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_map_names_bytes_that_no_tensor_shows(tmp_path: Path, capsys: Capture) -> None:
     for legacy in (False, True):
         view = {"view": torch.arange(100.0)[10:20], "end": torch.ones(4)}
         torch.save(view, tmp_path / "m.pt", _use_new_zipfile_serialization=not legacy)
@@ -84,7 +83,7 @@ def test_map_names_bytes_that_no_tensor_shows(tmp_path: Path, capsys: pytest.Cap
         ]
 
 
-def test_map_names_a_storage_that_no_tensor_uses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_map_names_a_storage_that_no_tensor_uses(tmp_path: Path, capsys: Capture) -> None:
     zerocopy.save(STATE, tmp_path / "m.pt")
     zerocopy.drop_keys(tmp_path / "m.pt", ["weight"])
     parts = mapped(capsys, tmp_path / "m.pt")["parts"]
@@ -92,13 +91,13 @@ def test_map_names_a_storage_that_no_tensor_uses(tmp_path: Path, capsys: pytest.
     assert sum(part["size"] for part in odd) >= 200
 
 
-def test_map_names_misaligned_storages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_map_names_misaligned_storages(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "m.pt").write_bytes(rezip(saved_bytes(STATE)))
     notes = [part["note"] for part in mapped(capsys, tmp_path / "m.pt")["parts"] if part["kind"] == "storage"]
     assert any(note and note.startswith("misaligned") for note in notes)
 
 
-def test_map_in_a_pipe_prints_a_line_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_map_in_a_pipe_prints_a_line_a_part(tmp_path: Path, capsys: Capture) -> None:
     torch.save(STATE, tmp_path / "m.pt")
     parts = mapped(capsys, tmp_path / "m.pt")["parts"]
     assert main(["map", str(tmp_path / "m.pt")]) == 0
@@ -110,7 +109,7 @@ def test_map_in_a_pipe_prints_a_line_a_part(tmp_path: Path, capsys: pytest.Captu
     assert "directory" in capsys.readouterr().out
 
 
-def test_map_of_several_files_asks_for_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_map_of_several_files_asks_for_one(tmp_path: Path, capsys: Capture) -> None:
     zerocopy.save({"a": torch.ones(100), "b": torch.ones(100)}, tmp_path / "m.pt")
     zerocopy.convert(tmp_path / "m.pt", tmp_path / "shards", max_shard_size="400B")
     assert main(["map", str(tmp_path / "shards")]) == 2

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import Capture
 
 import zerocopy
 from zerocopy.cli import main
@@ -26,12 +27,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.pt"
 
 
-def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+def planned(capsys: Capture, *arguments: object) -> Any:
     assert main(["plan", "--json", *map(str, arguments)]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_plan_json_equals_shard_plan(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_json_equals_shard_plan(path: Path, capsys: Capture) -> None:
     found = planned(
         capsys, "--ranks", 8, "--tp", 4, "--replicate", "--ranks-per-host", 4, "--servers", 2, path
     )
@@ -44,13 +45,13 @@ def test_plan_json_equals_shard_plan(path: Path, capsys: pytest.CaptureFixture[s
     assert found["bytes"] == expected.file_bytes
 
 
-def test_plan_with_fsdp_reads_every_byte_about_once(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_with_fsdp_reads_every_byte_about_once(path: Path, capsys: Capture) -> None:
     found = planned(capsys, "--ranks", 8, "--tp", 4, path)
     norms = 2 * 32 * 4
     assert sum(rank["nbytes"] for rank in found["ranks"]) == found["bytes"] + 3 * norms
 
 
-def test_missing_shard_is_named(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_shard_is_named(path: Path, capsys: Capture) -> None:
     folder = path.with_name("shards")
     zerocopy.convert(path, folder, max_shard_size="1MB")
     gone = sorted(folder.glob("*-00002-*"))[0]
@@ -59,7 +60,7 @@ def test_missing_shard_is_named(path: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == f"zerocopy plan: {folder}: {gone}: No such file or directory\n"
 
 
-def test_plan_text_names_ranks_hosts_and_servers(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_text_names_ranks_hosts_and_servers(path: Path, capsys: Capture) -> None:
     assert main(["plan", "--ranks", "16", "--servers", "4", "--each", str(path)]) == 0
     out = capsys.readouterr().out
     assert (

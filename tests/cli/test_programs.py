@@ -18,8 +18,7 @@ PROGRAMS = Path(__file__).parent.parent / "programs"
 # The package that a program is about, and how many loads zerocopy serves in it.
 CASES = {
     "accelerate_checkpoint.py": ("accelerate", 7),
-    "dataloader_workers.py": ("torch", 6),
-    "diffusers_pipeline.py": ("diffusers", 2),
+    "dataloader_workers.py": ("torch", 4),
     "hub_file_address.py": ("torch", 2),
     "lightning_resume.py": ("pytorch_lightning", 2),
     "resume_and_save.py": ("torch", 3),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import Capture
 from conftest import Child
 from python_programs import PYTHON, RUN, process
 
@@ -197,7 +198,7 @@ def test_no_such_script(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_command_line(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str) -> None:
+def test_command_line(capsys: Capture, arguments: list[str], code: int, said: str) -> None:
     with pytest.raises(SystemExit) as exit:
         main(arguments)
     assert exit.value.code == code

@@ -56,8 +56,8 @@ from attacks.hdf5 import (
     table,
     without,
 )
+from commands import Capture, run_without_torch
 from conftest import Saver, saved_bytes
-from without_torch import run_without_torch
 
 import zerocopy
 from zerocopy import _core, _torch
@@ -67,7 +67,7 @@ from zerocopy.cli import policy
 from zerocopy.loading.objects import allowlist, rebuild
 
 
-def scan(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+def scan(path: Path, capsys: Capture) -> tuple[int, dict[str, Any]]:
     """Return the exit code and the one entry of ``files``."""
     status = main(["scan", "--json", str(path)])
     printed = capsys.readouterr().out
@@ -151,9 +151,7 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("content", SAFE.values(), ids=SAFE)
-def test_scan_of_loadable_file_is_safe(
-    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scan_of_loadable_file_is_safe(content: bytes, tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "x.pt"
     path.write_bytes(content)
     assert scan(path, capsys)[1]["reasons"] == []
@@ -162,11 +160,7 @@ def test_scan_of_loadable_file_is_safe(
 
 @pytest.mark.parametrize(("content", "word"), UNSAFE.values(), ids=UNSAFE)
 def test_scan_of_refused_file_is_unsafe(
-    content: bytes,
-    word: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    content: bytes, word: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "x.pt"
@@ -195,7 +189,7 @@ def test_scan_of_refused_file_is_unsafe(
 )  # fmt: skip
 @pytest.mark.parametrize("zip_format", [True, False])
 def test_scan_of_saved_object_agrees_with_load(
-    obj: Any, zip_format: bool, save: Saver, capsys: pytest.CaptureFixture[str]
+    obj: Any, zip_format: bool, save: Saver, capsys: Capture
 ) -> None:
     path = save(obj, _use_new_zipfile_serialization=zip_format)
     try:
@@ -207,7 +201,7 @@ def test_scan_of_saved_object_agrees_with_load(
     assert (status == 0) == loads, entry["reasons"]
 
 
-def test_parameter_attributes(save: Saver, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_parameter_attributes(save: Saver, capsys: Capture, tmp_path: Path) -> None:
     """Only torch's classes know the meaning of an attribute."""
     rebuild_parameter = name("torch._utils", "_rebuild_parameter_with_state")
     for attribute, status in (("mine", 0), ("data", 1), ("__class__", 1)):
@@ -222,7 +216,7 @@ def test_parameter_attributes(save: Saver, capsys: pytest.CaptureFixture[str], t
             assert zerocopy.load(path).mine == 1
 
 
-def test_torchscript(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_torchscript(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "x.pt"
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 3)), str(path))
     status, entry = scan(path, capsys)
@@ -256,7 +250,7 @@ def packed_pickle(file: Any) -> None:
 
 
 @pytest.mark.parametrize(("make", "word"), HDF5.values(), ids=HDF5)
-def test_hdf5_as_load_has_it(make, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hdf5_as_load_has_it(make, word: str, tmp_path: Path, capsys: Capture) -> None:
     pytest.importorskip("h5py")
     path = tmp_path / "x.h5"
     path.write_bytes(make())
@@ -269,7 +263,7 @@ def test_hdf5_as_load_has_it(make, word: str, tmp_path: Path, capsys: pytest.Cap
         zerocopy.load(path)
 
 
-def test_pickles_in_hdf5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pickles_in_hdf5(tmp_path: Path, capsys: Capture) -> None:
     numpy = pytest.importorskip("numpy")
     pytest.importorskip("h5py")
     path = tmp_path / "x.h5"
@@ -352,7 +346,7 @@ def test_stack_global_takes_names_from_the_stack() -> None:
     assert walked(code("posix"), b"\x8c\x06system", b"2", b"0", STACK_GLOBAL) == evil
 
 
-def test_unresolved_stack_global(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unresolved_stack_global(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "x.pt"
     path.write_bytes(
         zipped(Code(call(name("_codecs", "encode"), "posix", "latin1") + code("system") + STACK_GLOBAL))
@@ -378,7 +372,7 @@ def test_scan_marks_called_globals() -> None:
     assert [entry[-1] for entry in _core.scan(data, 9)["globals"]] == [False, True]
 
 
-def test_where_a_pickle_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_a_pickle_ends(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "x.pt"
     path.write_bytes(checkpoint(good() + b"junk"))
     (found,) = scan(path, capsys)[1]["pickles"]
@@ -417,7 +411,7 @@ def test_another_release_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------------------- hostile in other ways
 
 
-def test_names_cannot_drive_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_cannot_drive_a_terminal(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "x\x1b[31m\u202e.pt"
     ugly = "a\x1b]0;title\x07\r\u202etxt"
     path.write_bytes(zipped({"f": stack_name(ugly, "b\nsafe: really")}))
@@ -428,12 +422,12 @@ def test_names_cannot_drive_a_terminal(tmp_path: Path, capsys: pytest.CaptureFix
     scan(path, capsys)
 
 
-def test_a_million_globals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_thousands_of_globals_are_cut(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "x.pt"
-    path.write_bytes(zipped([name("m", f"{'n' * 100}{i}") for i in range(100_000)]))
+    path.write_bytes(zipped([name("m", f"{'n' * 100}{i}") for i in range(20_000)]))
     status, entry = scan(path, capsys)
     (found,) = entry["pickles"]
-    assert status == 1 and len(found["globals"]) == 1000 and found["globals_left_out"] == 99_000
+    assert status == 1 and len(found["globals"]) == 1000 and found["globals_left_out"] == 19_000
     assert main(["scan", str(path)]) == 1
     assert len(capsys.readouterr().out) < 100_000
 
@@ -455,7 +449,7 @@ def test_time_in_proportion() -> None:
         assert walked["end"] <= len(data)
 
 
-def test_many_stray_pickles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_stray_pickles(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "x.pt"
     path.write_bytes(archive([*entries(), *(Entry(f"archive/{i}.pkl", b"N.", align=1) for i in range(1500))]))
     status, entry = scan(path, capsys)
@@ -465,7 +459,7 @@ def test_many_stray_pickles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow("more mutations")) for seed in (1, 2))]
 )
-def test_any_bytes(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_bytes(seed: int, tmp_path: Path, capsys: Capture) -> None:
     """Mutations of good files: an answer each, and never "safe" for what load refuses."""
     import random
 
@@ -512,9 +506,7 @@ def test_a_payload_is_not_run_and_torch_not_imported(tmp_path: Path) -> None:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.pt", "good.pt", "sub"]
 
 
-def test_worst_of_several_files_decides_the_exit_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_worst_of_several_files_decides_the_exit_code(tmp_path: Path, capsys: Capture) -> None:
     contents = {"good": checkpoint(), "evil": zipped(RUN), "empty": b""}
     paths = {kind: tmp_path / kind for kind in contents}
     for kind, content in contents.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -15,11 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from commands import Capture
 from conftest import Saver
 
 import zerocopy
 from zerocopy import cli, share
-from zerocopy.cli import ps, unload, warm
+from zerocopy.cli import ps, unload
 from zerocopy.share.wire import sockets, versions
 
 
@@ -31,12 +31,12 @@ def socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     share.shutdown()
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+def run(capsys: Capture, *arguments: object) -> tuple[int, str, str]:
     code = cli.main(list(map(str, arguments)))
     return code, *capsys.readouterr()
 
 
-def test_without_a_server(socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_server(socket: Path, capsys: Capture) -> None:
     """None is started for a question."""
     assert run(capsys, "ps") == (1, "no model server is running\n", "")
     assert run(capsys, "stop") == (1, "no model server is running\n", "")
@@ -49,11 +49,7 @@ def test_without_a_server(socket: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_from_warm_to_stop(
-    socket: Path,
-    save: Saver,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    socket: Path, save: Saver, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, damaged = save({"weight": torch.ones(300_000)}), tmp_path / "damaged.pt"
     damaged.write_bytes(path.read_bytes()[:5000])
@@ -103,7 +99,7 @@ def unseen_and_random() -> float:
 
 
 @pytest.mark.slow("a server of its own")
-def test_results_that_may_be_otherwise_are_marked(socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_that_may_be_otherwise_are_marked(socket: Path, capsys: Capture) -> None:
     share.load(unseen_and_random)
     share.load(int, "5")
     code, out, _ = run(capsys, "ps")
@@ -126,8 +122,8 @@ def test_results_that_may_be_otherwise_are_marked(socket: Path, capsys: pytest.C
     ids=str,
 )
 def test_trouble(
-    socket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str], said: str,
+    socket: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], said: str
 ) -> None:  # fmt: skip
     public = tmp_path / "public"
     public.mkdir()
@@ -155,7 +151,7 @@ def test_command_lines_that_make_no_sense(
     assert exit.value.code == 2
 
 
-def test_serving_in_the_foreground(socket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serving_in_the_foreground(socket: Path, capsys: Capture) -> None:
     command = [sys.executable, "-m", "zerocopy", "serve", "--max-bytes", "3M", "--idle", "600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -172,9 +168,7 @@ def test_serving_in_the_foreground(socket: Path, capsys: pytest.CaptureFixture[s
     assert not socket.exists()
 
 
-def test_unit(
-    socket: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unit(socket: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZEROCOPY_MAX_BYTES", "1G")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "100% mine"))
     code, printed, _ = run(capsys, "serve", "--print-unit", "--socket", tmp_path / '50% "odd" s')
@@ -184,15 +178,6 @@ def test_unit(
     assert run(capsys, "serve", "--systemd")[0] == 0
     written = (tmp_path / "100% mine" / "systemd" / "user" / "zerocopy.service").read_text()
     assert f'"ZEROCOPY_SOCKET={socket}"' in written and "[Install]" in written
-
-
-def test_warm_finds_a_function_of_a_class(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    found = warm._function(parser, "pathlib.Path.cwd")
-    assert found == Path.cwd
-    with pytest.raises(SystemExit):
-        warm._function(parser, "pathlib.Path.absent")
-    assert "--by pathlib.Path.absent" in capsys.readouterr().err
 
 
 def described(key: str, name: str, *files: str) -> dict[str, Any]:
@@ -214,7 +199,7 @@ RESULTS = [
 
 
 def test_ps_fits_100_columns_and_unload_takes_each_cell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     found = {
         "entries": RESULTS,
@@ -250,7 +235,7 @@ def test_ps_fits_100_columns_and_unload_takes_each_cell(
 
 @pytest.mark.slow("a server of its own")
 def test_server_that_has_other_groups_is_told_of_and_can_be_stopped(
-    socket: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    socket: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     share.load(int, "5")
     other = {**versions.own(), "groups": "1 2 3"}

@@ -12,6 +12,7 @@ import pytest
 import tar_files as tar
 import torch
 from assembler import Code
+from commands import Capture
 from json_schemas import require_valid
 
 import zerocopy
@@ -28,16 +29,14 @@ STATE = {
 }  # fmt: skip
 
 
-def listed(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def listed(path: Path, capsys: Capture) -> dict[str, Any]:
     assert cli.main(["ls", "--json", str(path)]) == 0
     found = json.loads(capsys.readouterr().out)
     require_valid("ls", found)
     return found
 
 
-def test_ls_of_tar_lists_the_tensors_of_a_trusting_load(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ls_of_tar_lists_the_tensors_of_a_trusting_load(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "old.pt"
     path.write_bytes(tar.checkpoint(STATE, **VIEWS))
     found = listed(path, capsys)
@@ -62,9 +61,7 @@ class Runs:
         return subprocess.run, (["touch", "was-run"],)
 
 
-def test_ls_of_tar_runs_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ls_of_tar_runs_nothing(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for protocol in range(3):
         path = tmp_path / "evil.pt"
@@ -108,9 +105,7 @@ def itself() -> Any:
     ],
     ids=range(14),
 )
-def test_ls_of_bad_tar_exits_with_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
-) -> None:
+def test_ls_of_bad_tar_exits_with_one_sentence(tmp_path: Path, capsys: Capture, content: bytes) -> None:
     path = tmp_path / "bad.pt"
     path.write_bytes(content)
     assert cli.main(["ls", str(path)]) == 2
@@ -129,9 +124,7 @@ def test_report_of_tar_is_a_page(tmp_path: Path) -> None:
     assert "model.view" in (tmp_path / "page.html").read_text()
 
 
-def test_tensor_inside_an_object_is_listed_with_its_class(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tensor_inside_an_object_is_listed_with_its_class(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "module.pt"
     # An object of a class, made by REDUCE without arguments, whose state holds the tensor.
     body = b"cmine\nModel\n)R}U\x06weightK\x02Qsb."

@@ -9,20 +9,22 @@ import pytest
 import torch
 from conftest import lies_in_mapping
 
-pytest.importorskip("pytorch_lightning")
-
-import pytorch_lightning
-from lightning_fabric.plugins import CheckpointIO
-
-from zerocopy.integrations.lightning import ZerocopyCheckpointIO
+pytestmark = pytest.mark.slow("imports pytorch_lightning")
 
 STATE = {"state_dict": {"weight": torch.arange(5000.0)}, "epoch": 3}
 
 
+def make(**options: Any) -> Any:
+    """Return a plugin. Lightning takes seconds to import, so the fast tier must not."""
+    pytest.importorskip("pytorch_lightning")
+    from zerocopy.integrations.lightning import ZerocopyCheckpointIO
+
+    return ZerocopyCheckpointIO(**options)
+
+
 @pytest.mark.parametrize("wait", [True, False])
 def test_checkpoint_of_the_plugin_is_mapped_and_read_by_torch(tmp_path: Path, wait: bool) -> None:
-    plugin = ZerocopyCheckpointIO(wait=wait)
-    assert isinstance(plugin, CheckpointIO)
+    plugin = make(wait=wait)
     path = tmp_path / "new" / "a.ckpt"
     plugin.save_checkpoint(STATE, path)
     loaded = plugin.load_checkpoint(path, map_location=lambda storage, _: storage)
@@ -36,7 +38,7 @@ def test_checkpoint_of_the_plugin_is_mapped_and_read_by_torch(tmp_path: Path, wa
 
 
 def test_checkpoint_removed_while_it_is_written_stays_removed(tmp_path: Path) -> None:
-    plugin = ZerocopyCheckpointIO(wait=False)
+    plugin = make(wait=False)
     plugin.save_checkpoint(STATE, tmp_path / "a.ckpt")
     plugin.remove_checkpoint(tmp_path / "a.ckpt")
     plugin.teardown()
@@ -44,7 +46,7 @@ def test_checkpoint_removed_while_it_is_written_stays_removed(tmp_path: Path) ->
 
 
 def test_error_in_the_background_is_raised_at_the_end(tmp_path: Path) -> None:
-    plugin = ZerocopyCheckpointIO(wait=False)
+    plugin = make(wait=False)
     (tmp_path / "a.ckpt").mkdir()
     with pytest.raises(OSError, match=r"a\.ckpt"):
         plugin.save_checkpoint(STATE, tmp_path / "a.ckpt")
@@ -52,7 +54,7 @@ def test_error_in_the_background_is_raised_at_the_end(tmp_path: Path) -> None:
 
 
 def test_address_with_a_scheme_goes_to_lightning(tmp_path: Path) -> None:
-    plugin = ZerocopyCheckpointIO()
+    plugin = make()
     address = f"file://{tmp_path}/a.ckpt"
     plugin.save_checkpoint(STATE, address)
     loaded = plugin.load_checkpoint(address, weights_only=True)
@@ -61,12 +63,12 @@ def test_address_with_a_scheme_goes_to_lightning(tmp_path: Path) -> None:
 
 def test_storage_options_are_refused_as_by_lightning(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="storage_options"):
-        ZerocopyCheckpointIO().save_checkpoint(STATE, tmp_path / "a.ckpt", storage_options={})
+        make().save_checkpoint(STATE, tmp_path / "a.ckpt", storage_options={})
 
 
 def test_hostile_checkpoint_is_refused_unless_weights_only_is_false(tmp_path: Path) -> None:
     torch.save({"call": Harmless()}, tmp_path / "a.ckpt")
-    plugin = ZerocopyCheckpointIO()
+    plugin = make()
     with pytest.raises(Exception, match="Harmless"):
         plugin.load_checkpoint(tmp_path / "a.ckpt")
     loaded: Any = plugin.load_checkpoint(tmp_path / "a.ckpt", weights_only=False)
@@ -78,6 +80,10 @@ class Harmless:
 
 
 def test_trainer_takes_the_plugin() -> None:
-    plugin = ZerocopyCheckpointIO()
+    plugin = make()
+    import pytorch_lightning
+    from lightning_fabric.plugins import CheckpointIO
+
+    assert isinstance(plugin, CheckpointIO)
     trainer = pytorch_lightning.Trainer(plugins=[plugin], accelerator="cpu", logger=False)
     assert trainer.strategy.checkpoint_io is plugin

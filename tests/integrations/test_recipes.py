@@ -93,6 +93,7 @@ assert {file.path.rpartition("/")[2] for file in zerocopy.memory().files} >= {"a
     ),
 }
 NEEDS = {"ComfyUI": "safetensors"}
+REAL = pytest.mark.slow("imports another package")
 
 
 @pytest.fixture
@@ -106,7 +107,10 @@ def run(forked: Child, tmp_path: Path) -> Callable[[str], None]:
     return run
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    ["ComfyUI", *(pytest.param(name, marks=REAL) for name in CASES if name != "ComfyUI")],
+)
 def test_recipe(run: Callable[[str], None], name: str) -> None:
     if importlib.util.find_spec(NEEDS.get(name, name)) is None:
         pytest.skip(f"{NEEDS.get(name, name)} is not installed")

@@ -62,13 +62,11 @@ def torchrun() -> list[str]:
 
 
 @LAUNCHED
-def test_torchrun_that_starts_zerocopy_run_has_patched_ranks(torchrun: list[str], tmp_path: Path) -> None:
-    assert ranks_of([*torchrun, "-m", "zerocopy", "run"], tmp_path) == [PATCHED, PATCHED]
-
-
-@LAUNCHED
-def test_torchrun_under_zerocopy_run_has_patched_ranks(torchrun: list[str], tmp_path: Path) -> None:
-    assert ranks_of(["-m", "zerocopy", "run", *torchrun], tmp_path) == [PATCHED, PATCHED]
+@pytest.mark.parametrize("is_under_run", [True, False])
+def test_torchrun_has_patched_ranks(torchrun: list[str], tmp_path: Path, is_under_run: bool) -> None:
+    run = ["-m", "zerocopy", "run"]
+    command = [*run, *torchrun] if is_under_run else [*torchrun, *run]
+    assert ranks_of(command, tmp_path) == [PATCHED, PATCHED]
 
 
 @LAUNCHED

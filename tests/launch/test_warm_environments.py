@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
-import signal
 import sys
 import sysconfig
 import time
@@ -314,26 +312,3 @@ def test_torch_program_starts_warm_with_its_loads_served_and_little_memory_of_it
     assert (warm.returncode, warm.stdout) == (0, cold.stdout)
     kilobytes, threads = map(int, warm.stderr.split())
     assert kilobytes < 30_000 and threads == 1, "the fork server has one thread"
-
-
-@pytest.mark.slow("several fork servers")
-def test_what_python_is_told_to_print_of_imports_stays_out_of_other_starts(place: Place) -> None:
-    """A package that prints in one way of starting Python can be imported ahead in another."""
-    (place.folder / "site-packages").mkdir()
-    (place.folder / "site-packages" / "warns.py").write_text(
-        "import warnings\nwarnings.warn('old', DeprecationWarning)\n"
-    )
-    place.environment["PYTHONPATH"] = str(place.folder / "site-packages")
-    text = "import warns; print(warns.__name__)"
-    place.prepare(text)
-    place.run(WARM, text, PYTHONPROFILEIMPORTTIME="1")
-    for variables, excluded in (({"PYTHONWARNINGS": "always"}, ["warns"]), ({}, [])):
-        place.run(WARM, text, **variables)
-        place.wait()
-        for found in place.servers():
-            os.kill(found["pid"], signal.SIGKILL)
-        place.run(WARM, text, **variables)
-        place.wait()
-        again = place.until_warm(functools.partial(place.run, WARM, text, **variables))
-        assert again.stdout == "warns\n"
-        assert [found["excluded"] for found in place.servers() if found["starts"]] == [excluded]

@@ -210,24 +210,6 @@ def test_memory_that_ends_while_threads_start(tmp_path: Path, forked: Child) -> 
     assert (done.returncode, done.stdout.split()) == (0, ["True"])
 
 
-@pytest.mark.slow("a filter of libhdf5 and 16 MB")
-def test_memory_that_ends_in_a_filter(tmp_path: Path, forked: Child) -> None:
-    """libhdf5 reports only that the filter failed."""
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("a", data=torch.rand(1 << 22).numpy(), chunks=(1 << 22,), compression="gzip")
-    code = """
-    for room in (8, 20, 28, 36, 44, 128):
-        limit(resource.RLIMIT_AS, in_use() + (room << 20))
-        print(attempt())
-        limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)
-    """
-    # How much beside the 16 MB of the tensor the filter takes, its release decides.
-    less, *between, more = outcomes(forked, code, tmp_path / "a.h5")
-    assert less in ("ENOMEM", "MemoryError") and more == "loaded"
-    assert set(between) <= {"ENOMEM", "MemoryError", "loaded"}
-
-
 def test_memory_that_was_used_before(tmp_path: Path, forked: Child) -> None:
     """scripts/test has glibc fill what it gives out and takes back: nothing of either is in a tensor."""
     expected = tmp_path / "expected.pt"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -77,23 +76,6 @@ def test_outlives_its_file_object(path: Path) -> None:
     assert_same(loaded, STATE)
 
 
-def test_released_on_another_thread(path: Path) -> None:
-    held = [zerocopy.load(path)]
-    thread = threading.Thread(target=held.clear)
-    thread.start()
-    thread.join()
-    assert maps_of(path) == []
-
-
-def test_released_with_a_cycle(path: Path) -> None:
-    loaded = zerocopy.load(path)
-    loaded["self"] = loaded
-    loaded["layer.0"].owner = loaded
-    del loaded
-    gc.collect()
-    assert maps_of(path) == []
-
-
 def test_safe_globals_of_one_thread_are_not_those_of_another(save: Saver) -> None:
     path = save(Path("x"))
     with zerocopy.safe_globals([type(Path("x"))]), ThreadPoolExecutor(1) as pool:
@@ -154,12 +136,3 @@ class TestBufferOwners:
         del kept
         gc.collect()
         assert watch() is None
-
-    def test_copying_mode_keeps_nothing(self) -> None:
-        buffer = self.Bytes(saved_bytes(STATE))
-        watch = weakref.ref(buffer)
-        loaded = zerocopy.load(buffer)
-        del buffer
-        gc.collect()
-        assert watch() is None
-        assert_same(loaded, STATE)

@@ -31,7 +31,7 @@ class Features(Dataset):
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.save({"rows": list(torch.randn(12, 500)), "weights": torch.randn(40, 50)}, place / "features.pt")
-    for method, batch_size in (("fork", None), ("fork", 4), ("spawn", None)):
+    for method, batch_size in (("fork", 4), ("spawn", None)):
         loader = DataLoader(
             Features(place / "features.pt"),
             batch_size=batch_size,

@@ -1,4 +1,4 @@
-"""Runs commands in one Python that cannot import torch."""
+"""Runs commands in one Python that cannot import torch, and names the fixture that hears what commands print."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
+
+Capture = pytest.CaptureFixture[str]
 
 _PROGRAM = """
 import contextlib, io, json, os, sys
