@@ -8,6 +8,7 @@ import copy
 import gc
 import inspect
 import io
+import itertools
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,7 +109,6 @@ MODES: dict[str, tuple[Options, bool]] = {
     **({"swap": ({}, True), "swap and assign": ({"assign": True}, True)} if HAS_SWAP else {}),
 }
 MODE = pytest.mark.parametrize("mode", MODES)
-STRICT = pytest.mark.parametrize("strict", [True, False], ids=["strict", "not strict"])
 
 
 def load(module: torch.nn.Module, state: Any, mode: str, **options: Any) -> Any:
@@ -128,11 +128,8 @@ def both(source: Any) -> tuple[Any, Any]:
 CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "as it is": lambda state: None,
     "a key is missing": lambda state: state.pop("a.weight"),
-    "many keys are missing": lambda state: [state.pop(key) for key in list(state)[::2]],
     "a key is unexpected": lambda state: state.update({"f.weight": state["a.weight"]}),
-    "keys of another module": lambda state: [state.pop("b.running_mean"), state.update(x=state["a.bias"])],
     "another shape": lambda state: state.update({"a.weight": state["a.bias"]}),
-    "other shapes": lambda state: state.update(dict.fromkeys(list(state)[:4], state["e.mask"])),
     "one element for none": lambda state: state.update({"e.scale": state["a.bias"][:1]}),
     "not a tensor": lambda state: state.update({"a.bias": 7}),
     "another dtype": lambda state: state.update({"a.bias": state["e.mask"].repeat(2)}),
@@ -143,26 +140,24 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @MODE
-@STRICT
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("place", ["cpu", "meta"])
-def test_module(save: Saver, change: str, mode: str, strict: bool, place: str) -> None:
+def test_module_takes_placeholders_as_it_takes_tensors(save: Saver, change: str, mode: str) -> None:
     """The same module comes of it, or the same words."""
-    make = in_meta(network) if place == "meta" else network
-    eager, lazy = both(save(trained()))
-    modules, answers = [], []
-    for state in (eager, lazy):
-        CHANGES[change](state)
-        module = seeded(make)
-        answers.append(outcome(lambda m=module, s=state: load(m, s, mode, strict=strict)))
-        modules.append(module)
-    assert_same(*answers[::-1])
-    compared(modules[1], modules[0])
-    if not any(parameter.is_meta for parameter in modules[0].parameters()):
-        x = torch.rand(8, 4)
-        results = [outcome(lambda m=module: m(x).sum().backward()) for module in modules]
-        assert [found[0] for found in results] == ["value", "value"] or results[0] == results[1]
+    path = save(trained())
+    for strict, make in itertools.product((True, False), (network, in_meta(network))):
+        modules, answers = [], []
+        for state in both(path):
+            CHANGES[change](state)
+            module = seeded(make)
+            answers.append(outcome(lambda m=module, s=state, k=strict: load(m, s, mode, strict=k)))
+            modules.append(module)
+        assert_same(*answers[::-1])
         compared(modules[1], modules[0])
+        if not any(parameter.is_meta for parameter in modules[0].parameters()):
+            x = torch.rand(8, 4)
+            results = [outcome(lambda m=module, x=x: m(x).sum().backward()) for module in modules]
+            assert [found[0] for found in results] == ["value", "value"] or results[0] == results[1]
+            compared(modules[1], modules[0])
 
 
 @MODE
@@ -228,43 +223,6 @@ def test_parameters_in_the_file(save: Saver, mode: str) -> None:
     compared(modules[1], modules[0])
 
 
-def test_nested_checkpoints(save: Saver) -> None:
-    """A dict of dicts, of which parts go to different modules."""
-    path = save({"model": trained(), "ema": [trained(), {"decay": 0.9}]})
-    lazy = zerocopy.lazy_load(path)
-    one, other = seeded(), seeded()
-    one.load_state_dict(lazy["model"])
-    other.load_state_dict(lazy["ema"][0])
-    assert_same(one.state_dict(), other.state_dict())
-    assert_same(one.state_dict()["a.weight"].clone(), zerocopy.load(path)["model"]["a.weight"].clone())
-
-
-def test_hooks_see_placeholders(save: Saver) -> None:
-    """A pre-hook that renames and splits, as models have for old checkpoints."""
-
-    def rename(state: dict[str, Any], prefix: str, *_: Any) -> None:
-        whole = state.pop("ab")
-        state["weight"], state["bias"] = whole[:-1], whole[-1]
-
-    path = save({"ab": torch.arange(12.0).view(4, 3)})
-    modules = [torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)]
-    for module, state in zip(modules, both(path), strict=True):
-        module._register_load_state_dict_pre_hook(rename)
-        module.load_state_dict(state)
-        module._load_state_dict_pre_hooks.clear()
-    compared(*modules[::-1])
-
-
-def test_lazy_modules(save: Saver) -> None:
-    """``LazyLinear`` takes its shape of what is loaded."""
-    path = save(torch.nn.Linear(3, 2).state_dict())
-    modules = [torch.nn.LazyLinear(2), torch.nn.LazyLinear(2)]
-    for module, state in zip(modules, both(path), strict=True):
-        module.load_state_dict(state)
-        module(torch.ones(1, 3))
-    assert_same(modules[1].state_dict(), modules[0].state_dict())
-
-
 def test_a_file_that_is_gone(save: Saver) -> None:
     """torch says of each tensor what happened to it."""
     path = save(torch.nn.Linear(3, 2).state_dict())
@@ -286,55 +244,30 @@ AFTER: dict[str, Callable[[Any], Any]] = {
     "pickle": lambda module: pickle.loads(pickle.dumps(module)),
     "torch.save": saved_and_loaded,
     "state_dict": lambda module: dict(module.state_dict()),
-    "state_dict with variables": lambda module: dict(module.state_dict(keep_vars=True)),
     "half": lambda module: module.half(),
-    "double": lambda module: module.double(),
     "to meta": lambda module: module.to("meta"),
     "requires_grad_": lambda module: module.requires_grad_(False),
     "train": lambda module: [module(torch.ones(3, 4)).sum().backward(), module],
-    "zero_grad": lambda module: [module(torch.ones(3, 4)).sum().backward(), module.zero_grad(), module],
-    "zeros as gradients": lambda module: [
-        module(torch.ones(3, 4)).sum().backward(),
-        [p.grad.zero_() for p in module.parameters() if p.grad is not None],
-        module,
-    ],
-    "clipped": lambda module: [
-        module(torch.ones(3, 4)).sum().backward(),
-        torch.nn.utils.clip_grad_norm_([p for p in module.parameters() if p.grad is not None], 0.1),
-        module,
-    ],
-    "vectorized": lambda module: torch.nn.utils.parameters_to_vector(module.parameters()),
-    "filled": lambda module: [torch.nn.init.ones_(p) for p in module.parameters()],
     "apply": lambda module: module.apply(lambda part: part.register_buffer("new", torch.ones(1))),
-    "weight_norm": lambda module: torch.nn.utils.remove_weight_norm(torch.nn.utils.weight_norm(module.a)),
     "data": lambda module: [p.data.add_(1) for p in module.parameters()] and module,
-    "data replaced": lambda module: (
-        [setattr(p, "data", torch.zeros_like(p.data)) for p in module.parameters()] and module
-    ),
-    "another assigned": lambda module: (
-        load(module, zerocopy.load(saved_bytes(trained())), list(MODES)[1]) and module
-    ),
     "optimized": lambda module: [optimized(module, torch.optim.Adam, {"lr": 0.1}), module],
-    "named_parameters": lambda module: [name for name, _ in module.named_parameters()],
-    "repr": repr,
 }
 
 
 @pytest.mark.skipif(not HAS_ASSIGN, reason="this release copies always")
 @pytest.mark.parametrize("parameters", [False, True], ids=["tensors in the file", "parameters in the file"])
-@pytest.mark.parametrize("what", AFTER)
-def test_a_module_with_assigned_tensors(save: Saver, what: str, parameters: bool) -> None:
-    """Parameters of the file become placeholders, and the module works like any other."""
-    source = seeded(seed=2)
-    path = save(source.state_dict(keep_vars=parameters))
-    results = []
-    for state in both(path):
-        module = seeded()
-        module.load_state_dict(state, assign=True)
-        torch.manual_seed(0)
-        results.append([outcome(lambda m=module: AFTER[what](m)), module])
-    assert results[0][0][0] == "value", results[0][0]
-    compared(*results[::-1])
+def test_module_with_assigned_tensors_works_like_any_other(save: Saver, parameters: bool) -> None:
+    """Parameters of the file become placeholders."""
+    path = save(seeded(seed=2).state_dict(keep_vars=parameters))
+    for use in AFTER.values():
+        results = []
+        for state in both(path):
+            module = seeded()
+            module.load_state_dict(state, assign=True)
+            torch.manual_seed(0)
+            results.append([outcome(lambda m=module, use=use: use(m)), module])
+        assert results[0][0][0] == "value", results[0][0]
+        compared(*results[::-1])
 
 
 # ----------------------------------------------------------------------------- optimizers
@@ -373,27 +306,13 @@ def takes(cls: Any, options: Options) -> bool:
 
 
 OPTIMIZERS: dict[str, tuple[Any, Options]] = {
-    f"{cls.__name__} {' '.join(f'{key}={value}' for key, value in options.items())}": (cls, options)
-    for cls, options in (
-        (torch.optim.SGD, {"lr": 0.1}),
-        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
-        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "foreach": True}),
-        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "fused": True}),
-        (torch.optim.Adam, {"lr": 0.1}),
-        (torch.optim.Adam, {"lr": 0.1, "amsgrad": True}),
-        (torch.optim.Adam, {"lr": 0.1, "foreach": True}),
-        (torch.optim.Adam, {"lr": 0.1, "fused": True}),
-        (torch.optim.AdamW, {"lr": 0.1}),
-        (torch.optim.AdamW, {"lr": 0.1, "foreach": True}),
-        (torch.optim.AdamW, {"lr": 0.1, "fused": True}),
-        (torch.optim.LBFGS, {"lr": 0.1}),
-        (torch.optim.RMSprop, {"lr": 0.1, "momentum": 0.9}),
-        (torch.optim.Adagrad, {"lr": 0.1}),
-        (torch.optim.Rprop, {"lr": 0.1}),
-        (torch.optim.ASGD, {"lr": 0.1}),
-        (torch.optim.NAdam, {"lr": 0.1}),
-    )
-    if takes(cls, options)
+    "momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    "foreach": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "foreach": True}),
+    "fused": (torch.optim.Adam, {"lr": 0.1, "fused": True}),
+    "Adam": (torch.optim.Adam, {"lr": 0.1, "amsgrad": True}),
+    "AdamW": (torch.optim.AdamW, {"lr": 0.1, "foreach": True}),
+    "LBFGS": (torch.optim.LBFGS, {"lr": 0.1}),
+    "Adagrad": (torch.optim.Adagrad, {"lr": 0.1}),
 }
 
 
@@ -402,8 +321,10 @@ OPTIMIZERS: dict[str, tuple[Any, Options]] = {
 def test_optimizer(save: Saver, name: str, dtype: torch.dtype) -> None:
     """It goes on as with real tensors, and its own state dict is the same then."""
     cls, options = OPTIMIZERS[name]
+    if not takes(cls, options):
+        pytest.skip("this release has no such optimizer")
     module = seeded(small)
-    path = save({"module": module, "optimizer": optimized(module, cls, options).state_dict()}["optimizer"])
+    path = save(optimized(module, cls, options).state_dict())
     results = []
     for state in both(path):
         module = seeded(small, 3).to(dtype)
@@ -418,43 +339,6 @@ def test_optimizer(save: Saver, name: str, dtype: torch.dtype) -> None:
     compared(*results[::-1])
     resaved = [saved_bytes(result[2]) for result in results]
     compared(zerocopy.load(resaved[1]), zerocopy.load(resaved[0]))
-
-
-def test_a_whole_training_state(save: Saver) -> None:
-    """Module, optimizer, scheduler of one file go on together."""
-    module = seeded(small)
-    optimizer = optimized(module, torch.optim.Adam, {"lr": 0.1})
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    path = save(
-        {
-            "module": module.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "scheduler": scheduler.state_dict(),
-        }
-    )
-    results = []
-    for state in both(path):
-        module = seeded(small, 3)
-        optimizer = torch.optim.Adam(module.parameters(), lr=0.5)
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-        module.load_state_dict(state["module"])
-        optimizer.load_state_dict(state["optimizer"])
-        scheduler.load_state_dict(state["scheduler"])
-        for _ in range(3):
-            stepped(module, optimizer)
-            scheduler.step()
-        results.append([module.state_dict(), optimizer.state_dict(), scheduler.state_dict()])
-    compared(*results[::-1])
-
-
-def test_messages_of_optimizers(save: Saver) -> None:
-    path = save(optimized(seeded(small), torch.optim.Adam, {"lr": 0.1}).state_dict())
-    said = []
-    for state in both(path):
-        state["param_groups"][0]["params"].pop()
-        optimizer = torch.optim.Adam(seeded(small).parameters())
-        said.append(outcome(lambda o=optimizer, s=state: o.load_state_dict(s)))
-    assert said[0][0] == "error" and said[0] == said[1]
 
 
 # ----------------------------------------------------------------------------- memory
@@ -488,6 +372,7 @@ PEAK = """
 """
 
 
+@pytest.mark.slow("files of 64 MiB")
 @pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
 @pytest.mark.parametrize("kind", ["stored", "deflated", "converted", "legacy"])
 def test_private_memory_of_copying(tmp_path: Path, forked: Child, kind: str) -> None:
