@@ -265,30 +265,3 @@ def test_ctrl_c_and_the_number_of_threads(folder: Path, forked: Child, what: str
     # Ours, and the one that watches; what waits for the others in the background is one more.
     assert 1 < seen.most <= 1 + 3 + (what == "prefetch")
     assert seen.left == seen.mapped == 0
-
-
-CUT = """
-    import os, sys, threading, time, torch, zerocopy
-    def cut():
-        time.sleep(0.3)
-        os.truncate(sys.argv[2], 10_000_000)
-    threading.Thread(target=cut).start()
-    try:
-        zerocopy.load(sys.argv[1], backend=sys.argv[3])
-        print("loaded")
-    except OSError as error:
-        print(error.errno, error.filename)
-"""
-
-
-@slow_disk
-@needs_far
-@READING
-def test_a_file_that_is_cut_while_it_is_read(
-    folder: Path, tmp_path: Path, forked: Child, backend: str
-) -> None:
-    (tmp_path / "m.pt").write_bytes((folder / "m.pt").read_bytes())
-    with far.mounted(tmp_path, delay_us=100_000, attr_timeout=0) as place:
-        done = forked(CUT, place / "m.pt", tmp_path / "m.pt", backend, ZEROCOPY_NUM_THREADS="2")
-        number, name = done.stdout.split()
-        assert int(number) in (errno.ESTALE, errno.EIO) and name == str(place / "m.pt"), done.stderr

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import lies_in_mapping, python_peak
+from conftest import lies_in_mapping
 from dcp_folders import TensorProperties, Writer
 from equality import assert_same
-from ranks import Ranks
 
 import zerocopy
 
@@ -91,30 +90,6 @@ def test_what_torch_writes(tmp_path: Path, way: Way) -> None:
     loaded = way(tmp_path / "folder")
     assert_same(loaded, torch.load(tmp_path / "file.pt", weights_only=True))
     assert_same(loaded, STATE)
-
-
-TWO_RANKS = """
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-
-def main(rank, folder):
-    mesh = init_device_mesh("cpu", (2,))
-    weight = torch.arange(30.0).view(5, 6)
-    kinds = {"rows": Shard(0), "columns": Shard(1), "everywhere": Replicate()}
-    dcp.save({name: distribute_tensor(weight, mesh, [kind]) for name, kind in kinds.items()}, checkpoint_id=folder)
-"""
-
-
-@pytest.mark.slow("starts two ranks")
-@needs_dcp
-@each_way
-def test_what_two_ranks_write(tmp_path: Path, way: Way, ranks: Ranks) -> None:
-    pytest.importorskip("torch.distributed.tensor")
-    ranks.run(TWO_RANKS, 2, str(tmp_path / "folder"))
-    weight = torch.arange(30.0).view(5, 6)
-    assert_same(
-        way(tmp_path / "folder"), {name: weight.clone() for name in ("rows", "columns", "everywhere")}
-    )
 
 
 @each_way
@@ -209,12 +184,6 @@ def test_nothing_of_metadata_is_called(writer: Writer, capsys: pytest.CaptureFix
     with pytest.raises(zerocopy.FormatError, match="metadata"):
         zerocopy.load(writer.write())
     assert not capsys.readouterr().out
-
-
-def test_metadata_takes_memory_in_proportion(writer: Writer) -> None:
-    folder = writer.write()
-    zerocopy.load(folder)  # imports
-    assert python_peak(lambda: zerocopy.load(folder)) < 1 << 20
 
 
 @each_way

@@ -395,13 +395,3 @@ def test_without_h5py(converted: Path, save: Saver, tmp_path: Path, forked: Chil
         file.create_dataset("x", data=numpy.zeros(3), chunks=(2,))
     done = forked(WITHOUT, converted, packed, save(STATE))
     assert done.stdout.split() == ["66.0", "refused", "refused"], done.stderr
-
-
-def test_the_file_does_not_stay_locked(tmp_path: Path) -> None:
-    path = made(tmp_path / "f.h5", x=numpy.arange(3))
-    with h5py.File(path, "r+") as file:
-        file.create_dataset("packed", data=numpy.zeros(3), chunks=(2,))
-    loaded = zerocopy.load(path)
-    with h5py.File(path, "r+") as file:
-        file["y"] = numpy.ones(1)
-    assert loaded["packed"].tolist() == [0, 0, 0]

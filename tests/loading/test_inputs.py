@@ -127,15 +127,6 @@ def test_streams_and_buffers(tmp_path: Path, kind: str, weights_only: bool) -> N
 
 
 @BOTH
-def test_pipe(weights_only: bool) -> None:
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as source, os.fdopen(writing, "wb") as sink:
-        sink.write(saved_bytes({"weight": torch.ones(3)}))  # fits in the pipe
-        sink.close()
-        assert_same(zerocopy.load(source, weights_only=weights_only), {"weight": torch.ones(3)})
-
-
-@BOTH
 def test_mmap_object(path: Path, weights_only: bool) -> None:
     """A map object has ``read`` as a file does, and the buffer protocol."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -229,27 +220,19 @@ def test_fsspec(tmp_path: Path, compression: str | None) -> None:
 @pytest.mark.parametrize("suffix", ["pt", "safetensors"])
 def test_name_that_is_not_utf8(path: Path, tmp_path: Path, suffix: str) -> None:
     """Python shows such bytes as surrogates; whatever takes a path takes this one."""
-    state = {"weight": torch.arange(5000.0)}
     name = os.fsdecode(bytes(tmp_path) + b"/caf\xe9." + suffix.encode())
-    zerocopy.save(state, path)
+    zerocopy.save({"weight": STATE["weight"]}, path)
     zerocopy.convert(path, name)
-    for loaded in (
-        zerocopy.load(name),
-        zerocopy.lazy_load(name),
-        {"weight": zerocopy.open(name).get_tensor("weight")},
-    ):
-        assert torch.equal(loaded["weight"] + 0, state["weight"])
-    assert "weight" in str(zerocopy.open(name).tree()) and "caf\\udce9" in repr(zerocopy.open(name))
+    assert torch.equal(zerocopy.load(name)["weight"], STATE["weight"])
+    assert torch.equal(zerocopy.lazy_load(name)["weight"] + 0, STATE["weight"])
+    with zerocopy.open(name) as opened:
+        assert torch.equal(opened.get_tensor("weight"), STATE["weight"])
+        assert "weight" in str(opened.tree()) and "caf\\udce9" in repr(opened)
     assert zerocopy.explain(name).storages
-    zerocopy.convert(name, tmp_path / "made.pt")
     if suffix == "pt":
         assert zerocopy.storage_offsets(name)
         zerocopy.rename_keys(name, {"weight": "renamed"})
         assert list(zerocopy.load(name)) == ["renamed"]
-    closed = zerocopy.open(name)
-    closed.close()
-    with pytest.raises(zerocopy.ClosedError, match="is closed"):
-        closed.get_tensor("weight")
     Path(name).write_bytes(b"PK\3\4")
     with pytest.raises(zerocopy.FormatError):
         zerocopy.open(name)

@@ -9,7 +9,6 @@ import logging
 import mmap
 import os
 import tempfile
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,21 +216,6 @@ def test_the_mapping_goes_with_the_module(linear: Path) -> None:
     del weight
     gc.collect()
     assert not maps_of(linear)
-
-
-def test_a_buffer_goes_with_the_module(linear: Path) -> None:
-    class Buffer(bytearray):
-        """One that a weak reference can be made to."""
-
-    buffer = Buffer(linear.read_bytes())
-    gone = weakref.ref(buffer)
-    module = zerocopy.jit.load(buffer)
-    del buffer
-    gc.collect()
-    assert_same_program(module, torch.jit.load(str(linear)), (X,))
-    del module
-    gc.collect()
-    assert gone() is None
 
 
 def test_alive_when_the_interpreter_ends(linear: Path, forked: Child) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import io
 import logging
 import os
-import textwrap
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 from archives import rezip
-from conftest import Child, saved_bytes
+from conftest import saved_bytes
 from equality import assert_same
 from script_modules import PROGRAMS, X
 from tar_files import checkpoint as tar_checkpoint
@@ -174,63 +174,23 @@ def test_constants_named_in_another_way(archive: bytes, caplog: pytest.LogCaptur
 
 # ------------------------------------------------------------------------------ truncated, and bytes flipped
 
-ATTACK = """
-    import io, random, sys, warnings
-    import torch, zerocopy
-    warnings.simplefilter("ignore")
-    data, rounds = open(sys.argv[1], "rb").read(), int(sys.argv[2])
-    loaded = refused = 0
-    FAULTS = (zerocopy.Error, RuntimeError, IndexError, OSError)
 
-    def attempt(faulty):
-        global loaded, refused
+def test_every_cut_is_refused(archive: bytes) -> None:
+    for end in (*range(0, len(archive), 97), len(archive) - 1):
+        with pytest.raises((zerocopy.Error, RuntimeError)):
+            zerocopy.jit.load(archive[:end])
+
+
+def test_flipped_bits_of_pickles_end_in_exceptions(archive: bytes) -> None:
+    random, faults = Random(7), 0
+    with zipfile.ZipFile(io.BytesIO(archive)) as source:
+        contents = {name: source.read(f"archive/{name}") for name in ("data.pkl", "constants.pkl")}
+    for _ in range(100):
+        name, content = random.choice([*contents.items()])
+        changed = bytearray(content)
+        changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
         try:
-            zerocopy.jit.load(faulty)
-            loaded += 1
-        except FAULTS:
-            refused += 1
-"""
-
-CUTS = """
-    for end in [*range(0, len(data), 97), len(data) - 1]:
-        attempt(data[:end])
-    assert loaded == 0, loaded
-"""
-
-# Bytes of records that control the loading, and of zip structures. Tensor data are arbitrary. Code goes to
-# torch's compiler, and that of 1.13 can be made to read out of bounds.
-FLIPS = """
-    import struct, zipfile
-    random = random.Random(7)
-    code = set()
-    with zipfile.ZipFile(io.BytesIO(data)) as source:
-        for record in source.infolist():
-            if "/code/" in record.filename:
-                name, extra = struct.unpack_from("<HH", data, record.header_offset + 26)
-                begin = record.header_offset + 30 + name + extra
-                code.update(range(begin, begin + record.compress_size))
-    assert code
-    interesting = [i for i in range(len(data)) if data[i] not in b"Z" and i not in code]
-    for _ in range(rounds):
-        faulty = bytearray(data)
-        for _ in range(random.choice((1, 1, 3))):
-            faulty[random.choice(interesting)] ^= 1 << random.randrange(8)
-        attempt(bytes(faulty))
-    assert refused and loaded
-"""
-
-
-@pytest.mark.parametrize(
-    ("attack", "rounds"),
-    [
-        pytest.param(CUTS, 0, id="cut"),
-        pytest.param(FLIPS, 400, id="flipped", marks=pytest.mark.slow("a random sweep")),
-    ],
-)
-def test_faults_end_in_exceptions(
-    attack: str, rounds: int, archive: bytes, tmp_path: Path, forked: Child
-) -> None:
-    path = tmp_path / "program.pt"
-    path.write_bytes(archive)
-    done = forked(textwrap.dedent(ATTACK) + textwrap.dedent(attack), path, rounds)
-    assert done.returncode == 0, done.stderr[-2000:]
+            zerocopy.jit.load(rezip(archive, **{name: bytes(changed)}))
+        except (zerocopy.Error, RuntimeError, IndexError):
+            faults += 1
+    assert faults > 10

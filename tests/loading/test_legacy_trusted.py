@@ -12,7 +12,7 @@ import pytest
 import torch
 from assembler import Code, call, name
 from conftest import Saver, saved_bytes, stock_load
-from equality import assert_same, storages_of
+from equality import assert_same
 from legacy_files import checkpoint, tensor
 
 import zerocopy
@@ -34,14 +34,6 @@ class Block(torch.nn.Module):
         self.linear = torch.nn.Linear(3, 2)
         self.tied = self.linear.weight
         self.register_buffer("steps", torch.arange(4))
-
-
-def test_modules(save: Saver, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
-    path = save([Block(), torch.nn.Sequential(Block(), torch.nn.ReLU())], **LEGACY)
-    expected = stock_load(path)
-    assert_same(zerocopy.load(path, weights_only=False), expected)
-    with pytest.raises(pickle.UnpicklingError, match="Block"):
-        zerocopy.load(path)
 
 
 def test_source_of_a_module_is_never_opened(save: Saver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,18 +122,6 @@ def test_position_behind_each(kind: str, pickle_module: Any) -> None:
             found = zerocopy.load(file, weights_only=False, pickle_module=pickle_module)
             assert_same(found, stock_load(io.BytesIO(content)))
             assert file.tell() == end
-
-
-@pytest.mark.parametrize("zip", [False, True], ids=["legacy", "zip"])
-def test_callable_is_asked_once_a_storage_of_any_object(zip: bool) -> None:
-    asked: list[str] = []
-    for value in OBJECTS.values():
-        content = saved_bytes([value, torch.ones(2)], _use_new_zipfile_serialization=zip)
-        asked.clear()
-        loaded = zerocopy.load(content, lambda made, tag: asked.append(tag) or made, weights_only=False)
-        assert len(asked) == len(storages_of(loaded)) + (
-            value is STATE
-        )  # whose empty tensor has a storage as well
 
 
 def test_code_stands_in_place_of_nothing(tmp_path: Path) -> None:

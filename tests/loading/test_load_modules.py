@@ -79,15 +79,6 @@ def test_a_training_checkpoint(save: Saver, weights_only: bool) -> None:
     assert_same(dict(net.named_parameters()), dict(again.named_parameters()))
 
 
-def test_whole_module(save: Saver) -> None:
-    net, _, _ = trained()
-    path = save(net)
-    loaded = zerocopy.load(path, weights_only=False)
-    assert type(loaded) is Net and loaded.head.weight is loaded.embedding.weight
-    assert_same(loaded, stock_load(path))
-    assert torch.equal(loaded.eval()(torch.arange(5)), net.eval()(torch.arange(5)))
-
-
 def test_whole_module_is_refused_when_safe(save: Saver) -> None:
     net, _, _ = trained()
     with pytest.raises(pickle.UnpicklingError) as refusal:

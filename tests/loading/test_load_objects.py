@@ -140,25 +140,17 @@ def test_sparse_tensor_without_elements_has_a_shape(size: tuple[Any, ...]) -> No
         zerocopy.load(data)
 
 
-@pytest.mark.parametrize(
-    ("size", "stride", "loads"),
-    [
-        ((1, 0), (2**62, 1), True),
-        ((1, 3), (2**62, 1), True),
-        ((2, 3), (2**62, 1), False),
-        ((0,), (2**63,), False),
-    ],
-    ids=str,
-)
-def test_meta_tensor_with_large_strides(size: tuple[int, ...], stride: tuple[int, ...], loads: bool) -> None:
+def test_meta_tensor_with_large_strides() -> None:
     """The stride of one element, or of none, leads nowhere."""
-    function = a.name("torch._utils", "_rebuild_meta_tensor_no_storage")
-    data = a.checkpoint(a.pickle(a.call(function, a.name("torch", "float32"), size, stride, False)))
-    loaded = outcome(lambda: zerocopy.load(data))
-    if loads:
-        assert loaded[0] == "value" and loaded[1].size() == size and loaded[1].stride() == stride
-    else:
-        assert loaded[:2] == ("error", zerocopy.FormatError)
+    good = ((1, 0), (2**62, 1)), ((1, 3), (2**62, 1))
+    for size, stride in (*good, ((2, 3), (2**62, 1)), ((0,), (2**63,))):
+        function = a.name("torch._utils", "_rebuild_meta_tensor_no_storage")
+        data = a.checkpoint(a.pickle(a.call(function, a.name("torch", "float32"), size, stride, False)))
+        loaded = outcome(lambda d=data: zerocopy.load(d))
+        if (size, stride) in good:
+            assert loaded[0] == "value" and loaded[1].size() == size and loaded[1].stride() == stride
+        else:
+            assert loaded[:2] == ("error", zerocopy.FormatError)
 
 
 def test_refusal_names_five_globals_and_the_ways_on(save: Saver) -> None:

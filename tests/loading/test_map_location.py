@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -149,22 +148,3 @@ def test_meta(path: Path, place: Any, weights_only: bool) -> None:
         return
     assert_same(ours[1], stock[1])
     assert ours[1]["weight"].is_meta and ours[1]["parameter"].is_meta
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@BOTH
-def test_to_cuda(path: Path, weights_only: bool) -> None:
-    loaded = zerocopy.load(path, "cuda", weights_only=weights_only)
-    assert loaded["weight"].is_cuda and torch.equal(loaded["weight"].cpu(), STATE["weight"])
-    assert loaded["tied"].data_ptr() == loaded["weight"].data_ptr() + 40
-
-
-@pytest.mark.parametrize("weights_only", [True, False])
-def test_what_torch_cannot_have_without_data_is_not_called_damaged(save: Saver, weights_only: bool) -> None:
-    try:
-        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
-    except (AttributeError, TypeError):
-        pytest.skip("this release has no such tensor")
-    path = save({"nested": nested})
-    with contextlib.suppress(zerocopy.UnsupportedError):
-        assert zerocopy.load(path, map_location="meta", weights_only=weights_only)["nested"].is_meta

@@ -11,8 +11,6 @@ import torch
 
 import zerocopy
 from zerocopy.__main__ import main
-from zerocopy.gds import driver
-from zerocopy.gds import loading as gds_loading
 
 STATE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)}
 
@@ -53,14 +51,6 @@ def test_distributed_reader_takes_a_folder_with_one_model_file(folder: Path, tmp
     pytest.importorskip("torch.distributed.checkpoint")
     reader = zerocopy.distributed.CheckpointReader
     assert reader.validate_checkpoint_id(folder) and not reader.validate_checkpoint_id(tmp_path)
-
-
-def test_gds_load_of_a_folder_reads_its_model_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-    monkeypatch.setattr(gds_loading, "_load_file", lambda path, device, require: read.append(path))
-    monkeypatch.setattr(driver, "devices", lambda: ["meta"])
-    zerocopy.gds.load(folder, device="meta")
-    assert [path.parent for path in read] == [folder] and read[0].is_file()
 
 
 @pytest.mark.parametrize("command", ["scan", "verify"])

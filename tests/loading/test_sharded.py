@@ -90,19 +90,6 @@ def test_links_to_shards(folder: Path, way: Way, tmp_path_factory: pytest.TempPa
     same(way(links), STATE)
 
 
-@each_way
-def test_the_index_that_transformers_would_choose(folder: Path, way: Way) -> None:
-    second = "model-00002-of-00003.safetensors"
-    chosen = {name: shard for name, shard in WEIGHT_MAP.items() if shard == second}
-    write_index(folder, chosen, "model.safetensors.index.json")
-    same(way(folder), {name: STATE[name] for name in SHARDS[second]})
-    (folder / "model.safetensors.index.json").rename(folder / "other.index.json")
-    same(way(folder), STATE)
-    (folder / INDEX).rename(folder / "another.index.json")
-    with pytest.raises(zerocopy.UnsupportedError, match=r"another\.index\.json, other\.index\.json"):
-        way(folder)
-
-
 @pytest.mark.parametrize("way", [lazily, opened], ids=["lazy_load", "open"])
 def test_filters(folder: Path, way: Way) -> None:
     same(way(folder, prefix="layers.1."), {n: t for n, t in STATE.items() if n.startswith("layers.1.")})

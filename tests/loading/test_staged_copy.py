@@ -133,19 +133,6 @@ def test_functions_choose_first(save: Saver, simulated: type[SimulatedDevice], w
     assert not lies_in_mapping(left["weight"].data_ptr(), path) and simulated.copies
 
 
-def test_registered_packages_are_asked_as_before(
-    save: Saver, simulated: type[SimulatedDevice], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-    monkeypatch.setattr(torch.serialization, "_package_registry", [*torch.serialization._package_registry])
-    torch.serialization.register_package(
-        5, lambda storage: None, lambda storage, tag: asked.append((storage.nbytes(), tag))
-    )
-    path = save(TIED_STATE)
-    assert_same(zerocopy.load(path), TIED_STATE)
-    assert asked == [(8000, "cpu"), (12, "cpu"), (8, "cpu")] and not simulated.copies
-
-
 # ------------------------------------------------------------------------------------ memory
 
 

@@ -92,15 +92,6 @@ def test_read_only_mapping(tmp_path: Path) -> None:
         del storage
 
 
-def test_private_mapping_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "weights.bin"
-    path.write_bytes(CONTENT)
-    with path.open("rb") as file:
-        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    torch.empty(0, dtype=torch.uint8).set_(zerocopy.untyped_storage(mapping)).zero_()
-    assert mapping[:] == bytes(48) and path.read_bytes() == CONTENT
-
-
 def test_empty() -> None:
     arrays = bytearray(), array.array("d"), np.empty(0), np.empty((3, 0)), b""
     for empty in (*arrays, memoryview(bytearray()), memoryview(bytearray(4))[2:2]):
@@ -141,30 +132,6 @@ def test_buffer_is_locked_while_it_is_used() -> None:
     del tensor, mapped
     buffer.clear()
     mapping.close()
-
-
-def test_two_storages_over_one_buffer() -> None:
-    buffer = bytearray(8)
-    a, b = (torch.empty(0, dtype=torch.uint8).set_(zerocopy.untyped_storage(buffer)) for _ in range(2))
-    a.fill_(3)
-    del a
-    with pytest.raises(BufferError):
-        buffer.clear()
-    assert b.tolist() == [3] * 8
-    del b
-    buffer.clear()
-
-
-def test_every_way_from_a_storage_to_a_tensor() -> None:
-    buffer = array.array("f", [1, 2, 3, 4])
-    storage = zerocopy.untyped_storage(buffer)
-    tensor = torch.empty(0).set_(storage, 1, (2,), (2,))
-    assert tensor.tolist() == [2, 4]
-    typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.float32)
-    assert list(typed) == [1, 2, 3, 4]
-    assert bytes(storage.clone()) == bytes(storage)
-    with pytest.raises(RuntimeError):
-        torch.empty(0).set_(storage, 3, (2,), (1,))
 
 
 def test_untyped_storage_is_not_resizable() -> None:
