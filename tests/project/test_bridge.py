@@ -47,13 +47,15 @@ class Choice(NamedTuple):
 
 
 class Installation:
-    """A copy of the installed package, and a cache folder."""
+    """Links to the installed package, a copy of its bridge, and a cache folder."""
 
     def __init__(self, folder: Path, with_torch: ForkServer) -> None:
         self._with_torch = with_torch
         self.site, self.cache = folder / "site", folder / "cache"
-        shutil.copytree(PACKAGE, self.site / "zerocopy")
+        shutil.copytree(PACKAGE, self.site / "zerocopy", copy_function=os.symlink)
         self.bridge = self.site / "zerocopy" / NAME
+        self.bridge.unlink()
+        shutil.copy(PACKAGE / NAME, self.bridge)
         self.built = self.cache / "zerocopy" / "bridges" / bridges.cache_path(RUNNING).name
         self.built.parent.mkdir(mode=0o700, parents=True)
 

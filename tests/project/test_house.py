@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from prose import ROOT, nodes, text
+from prose import ROOT, dotted, nodes, text
 
 CORE = sorted([*ROOT.glob("csrc/**/*.cpp"), *ROOT.glob("csrc/**/*.h")])
 PACKAGE = sorted(ROOT.glob("python/zerocopy/**/*.py"))
@@ -231,15 +231,6 @@ def test_no_files_import_each_other() -> None:
 def test_top_folders_hold_few_files() -> None:
     counts = {folder: len(list((ROOT / folder).glob("*.py"))) for folder in MAX_TOP_FILES}
     assert not {folder: count for folder, count in counts.items() if count > MAX_TOP_FILES[folder]}
-
-
-def dotted(node: ast.AST) -> str:
-    """Return ``"a.b.c"`` for such an expression, else an empty string."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute) and dotted(node.value):
-        return f"{dotted(node.value)}.{node.attr}"
-    return ""
 
 
 def test_private_modules_of_torch_are_imported_in_one_place() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+from prose import ROOT, dotted, nodes, text
 
 _LOG_CALLS = {"debug", "info", "warning", "error", "exception"}
 _EXCEPTION = re.compile(r"(^|\.)_?[A-Z]\w*(Error|Exception|Exit|Warning|Interrupt)$|(^|\.)[a-z_]\w*_error$")
@@ -28,10 +28,9 @@ def collected() -> list[Message]:
     """Return all messages of python/ and csrc/, in the order of the files."""
     found: list[Message] = []
     for path in sorted(ROOT.glob("python/zerocopy/**/*.py")):
-        tree = ast.parse(path.read_text(), str(path))
-        found += [Message(_name(path), *row) for row in _in_python(tree)]
+        found += [Message(_name(path), *row) for row in _in_python(nodes(path))]
     for path in sorted([*ROOT.glob("csrc/**/*.cpp"), *ROOT.glob("csrc/**/*.h")]):
-        found += [Message(_name(path), *row) for row in _in_cpp(path.read_text())]
+        found += [Message(_name(path), *row) for row in _in_cpp(text(path))]
     return found
 
 
@@ -39,11 +38,11 @@ def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def _in_python(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
+def _in_python(tree: list[ast.AST]) -> Iterator[tuple[str, str]]:
+    for node in tree:
         if not isinstance(node, ast.Call) or not node.args:
             continue
-        called = ast.unparse(node.func)
+        called = dotted(node.func) or ast.unparse(node.func)
         name = called.rpartition(".")[2]
         if _EXCEPTION.search(called):
             kind, argument = name, node.args[-1 if name == "OSError" and len(node.args) == 2 else 0]
@@ -53,8 +52,8 @@ def _in_python(tree: ast.AST) -> Iterator[tuple[str, str]]:
             kind, argument = f"log: {name}", node.args[0]
         else:
             continue
-        for text in _texts(argument):
-            yield kind, text
+        for template in _texts(argument):
+            yield kind, template
 
 
 def _texts(node: ast.expr) -> Iterator[str]:

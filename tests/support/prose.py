@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-import io
 import re
 import subprocess
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +30,15 @@ def text(path: Path) -> str:
 def nodes(path: Path) -> list[ast.AST]:
     """Return the nodes of a Python file, the module first."""
     return list(ast.walk(ast.parse(text(path))))
+
+
+def dotted(node: ast.AST) -> str:
+    """Return ``"a.b.c"`` for such an expression, else an empty string."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and dotted(node.value):
+        return f"{dotted(node.value)}.{node.attr}"
+    return ""
 
 
 def files() -> list[Path]:
@@ -60,9 +67,7 @@ def lines(path: Path) -> list[str]:
 
 
 def _of_python(path: Path) -> Iterator[str]:
-    for token in tokenize.generate_tokens(io.StringIO(text(path)).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.string.strip("#: ")
+    yield from re.findall(r"(?:^|  )#[#: ]*(.*)$", text(path), flags=re.M)
     for node in nodes(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield from filter(str.strip, (ast.get_docstring(node) or "").splitlines())
