@@ -1,4 +1,4 @@
-"""Functions that depend on something besides their arguments, which loaders import: test_share_sources.py.
+"""Functions that depend on something besides their arguments, which loaders import: test_share.py.
 
 Each is given a folder without its first slash: so no argument names a file.
 """
