@@ -148,3 +148,43 @@ def test_meta(path: Path, place: Any, weights_only: bool) -> None:
         return
     assert_same(ours[1], stock[1])
     assert ours[1]["weight"].is_meta and ours[1]["parameter"].is_meta
+
+
+# ------------------------------------------------------------------------------ torch.serialization.register_package
+
+
+@pytest.mark.parametrize("priority", [5, 50], ids=["before-cpu", "after-all"])
+@BOTH
+def test_registered_package_takes_its_own(
+    save: Saver, path: Path, monkeypatch: pytest.MonkeyPatch, priority: int, weights_only: bool
+) -> None:
+    restored: list[tuple[int, str]] = []
+
+    def restore(storage: Any, location: str) -> Any:
+        if not location.startswith("shelf"):
+            return None
+        restored.append((storage.nbytes(), location))
+        return storage.clone()
+
+    monkeypatch.setattr(torch.serialization, "_package_registry", [*torch.serialization._package_registry])
+    torch.serialization.register_package(priority, lambda storage: None, restore)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "shelf:1")
+        shelved = save(STATE, "shelved.pt")
+    loaded = zerocopy.load(shelved, weights_only=weights_only)
+    assert_same(loaded, STATE)
+    assert not lies_in_mapping(loaded["weight"].data_ptr(), shelved)
+    assert_same(zerocopy.load(path, "shelf:2", weights_only=weights_only), STATE)
+    assert restored == [(size, f"shelf:{shelf}") for shelf in (1, 2) for size in (8000, 12, 8)]
+
+
+@BOTH
+def test_package_that_is_asked_before_the_cpu(
+    path: Path, monkeypatch: pytest.MonkeyPatch, weights_only: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(torch.serialization, "_package_registry", [*torch.serialization._package_registry])
+    torch.serialization.register_package(1, lambda storage: None, lambda storage, tag: asked.append(tag))
+    assert_same(zerocopy.load(path, weights_only=weights_only), STATE)
+    assert_same(zerocopy.load(path, "cpu", weights_only=weights_only), STATE)
+    assert asked == ["cpu"] * 6

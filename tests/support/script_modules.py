@@ -142,18 +142,6 @@ class Constants(torch.nn.Module):
         return x[:, 1:] + self.shared
 
 
-class TensorKeys(torch.nn.Module):
-    names: Dict[torch.Tensor, int]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names = {torch.ones(1): 5}
-        self.linear = torch.nn.Linear(3, 2)
-
-    def forward(self, x: torch.Tensor) -> int:
-        return len(self.names)
-
-
 def network() -> torch.nn.Sequential:
     return torch.nn.Sequential(
         torch.nn.Conv1d(2, 3, 2),
