@@ -16,12 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import assembler
 import pytest
 import torch
 from archives import big_endian, payload_offset
-from assembler import Code
-from conftest import Child, Saver, maps_of, outcome, saved_bytes, stock_load
+from conftest import Child, Saver, maps_of, outcome
 from containers import CONTAINERS, leaves, tensors
 from equality import assert_same, untyped
 
@@ -66,7 +64,6 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "strange names": lambda: {"\x1b[31m": BASE, "a\nb": BASE[0], "\u202e": BASE[1], "<b>": BASE[2], "ü": BASE[3]},
 }  # fmt: skip
 
-each_container = pytest.mark.parametrize("container", CONTAINERS)
 STATE = {
     f"layers.{i}.{kind}": torch.full((3, i % 7), float(i)) for i in range(50) for kind in ("weight", "bias")
 }
@@ -80,35 +77,33 @@ def path(save: Saver) -> Path:
 # ----------------------------------------------------------------------------- against the eager result
 
 
-@pytest.mark.parametrize("name", OBJECTS)
-@each_container
-def test_every_name_is_as_in_the_eager_result(name: str, container: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.pt"
-    path.write_bytes(CONTAINERS[container](OBJECTS[name]()))
-    eager = zerocopy.load(path)
-    checkpoint = zerocopy.open(path)
-    expected = tensors(eager)
-    assert list(checkpoint) == list(expected)
-    assert_same({key: checkpoint.get_tensor(key) for key in checkpoint}, apart(expected))
-    assert_same(checkpoint.metadata(), {k: v for k, v in leaves(eager).items() if k not in expected})
-    for info in checkpoint.tensors():
-        check_info(info, expected, path.read_bytes() if container != "deflated" else None)
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_every_name_is_as_in_the_eager_result(container: str, tmp_path: Path) -> None:
+    for number, make in enumerate(OBJECTS.values()):
+        path = tmp_path / f"{number}.pt"
+        path.write_bytes(CONTAINERS[container](make()))
+        eager, checkpoint = zerocopy.load(path), zerocopy.open(path)
+        expected = tensors(eager)
+        assert list(checkpoint) == list(expected)
+        assert_same({key: checkpoint.get_tensor(key) for key in checkpoint}, apart(expected))
+        assert_same(checkpoint.metadata(), {k: v for k, v in leaves(eager).items() if k not in expected})
+        for info in checkpoint.tensors():
+            check_info(info, expected, path.read_bytes() if container != "deflated" else None)
 
 
 def apart(all_tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return tensors of which no two are one object, over the same storages: names are looked up one by one."""
     found: dict[int, torch.Tensor] = {}
     return {
-        name: found.setdefault(id(t), t) if id(t) not in found else alias(t)
-        for name, t in all_tensors.items()
+        name: alias(tensor) if id(tensor) in found else found.setdefault(id(tensor), tensor)
+        for name, tensor in all_tensors.items()
     }
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
     other = tensor.detach().requires_grad_(tensor.requires_grad)
-    return (
-        torch.nn.Parameter(other, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else other
-    )
+    return torch.nn.Parameter(other, tensor.requires_grad) if is_parameter else other
 
 
 def check_info(
@@ -146,11 +141,7 @@ OTHER_TENSORS: dict[str, Callable[[], Any]] = {
     "coo": lambda: torch.eye(3).to_sparse(),
     "csr": lambda: torch.eye(3).to_sparse_csr(),
     "quantized": lambda: torch.quantize_per_tensor(torch.arange(6.0).view(2, 3), 0.5, 3, torch.quint8),
-    "per channel": lambda: torch.quantize_per_channel(
-        torch.ones(2, 3), torch.tensor([0.5, 0.25]), torch.tensor([0, 1]), 0, torch.qint8
-    ),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(1, 3)]),
-    "meta": lambda: torch.empty(3, 2, device="meta").t(),
 }
 
 
@@ -159,20 +150,18 @@ OTHER_TENSORS: dict[str, Callable[[], Any]] = {
 def test_tensors_that_are_not_dense(kind: str, save: Saver) -> None:
     tensor = made(OTHER_TENSORS[kind])
     path = made(lambda: save({"other": tensor, "dense": BASE}))
-    if outcome(lambda: zerocopy.load(path))[0] == "error":
-        assert outcome(lambda: zerocopy.open(path).get_tensor("other")) == outcome(
-            lambda: zerocopy.load(path)
-        )
+    eager = outcome(lambda: zerocopy.load(path))
+    if eager[0] == "error":
+        assert outcome(lambda: zerocopy.open(path).get_tensor("other")) == eager
         return
     checkpoint = zerocopy.open(path)
-    assert list(checkpoint) == ["other", "dense"]
-    placeholder, info = checkpoint["other"], checkpoint.info("other")
-    assert info.dtype == tensor.dtype and info.device == tensor.device and info.tied == ()
+    info = checkpoint.info("other")
+    assert list(checkpoint) == ["other", "dense"] and checkpoint.metadata() == {}
+    assert (info.dtype, info.device, info.tied) == (tensor.dtype, tensor.device, ())
     assert info.nbytes == tensor.numel() * tensor.element_size()
     assert "other" in checkpoint.tree() and "other" in checkpoint._repr_html_()
-    assert not getattr(placeholder, "is_loaded", False)
-    assert_same(checkpoint.get_tensor("other"), zerocopy.load(path)["other"])
-    assert checkpoint.metadata() == {}
+    assert not getattr(checkpoint["other"], "is_loaded", False)
+    assert_same(checkpoint.get_tensor("other"), eager[1]["other"])
 
 
 class Marked(torch.Tensor):
@@ -202,22 +191,14 @@ def test_checkpoint_is_a_mapping(path: Path) -> None:
     assert isinstance(checkpoint, Mapping)
     assert list(checkpoint) == list(checkpoint.keys()) == names == [name for name, _ in checkpoint.items()]
     assert len(checkpoint) == len(names) == len(checkpoint.items()) == len(checkpoint.values())
-    assert (
-        names[3] in checkpoint
-        and "step" not in checkpoint
-        and 3 not in checkpoint
-        and "\ud800" not in checkpoint
-    )
+    assert names[3] in checkpoint
+    assert not any(other in checkpoint for other in ("step", 3, "\ud800"))
     assert checkpoint.keys() >= set(names[:2])
     assert checkpoint.get("nothing") is None and checkpoint.get("nothing", 3) == 3
     assert checkpoint.get(names[1]) is checkpoint[names[1]]
     for placeholder, tensor in zip(checkpoint.values(), STATE.values(), strict=True):
-        assert isinstance(placeholder, torch.Tensor) and not placeholder.is_loaded
-        assert placeholder.shape == tensor.shape
-    assert_same(
-        {n: t.materialize() for n, t in dict(checkpoint).items()},
-        dict(zip(names, STATE.values(), strict=True)),
-    )
+        assert not placeholder.is_loaded and placeholder.shape == tensor.shape
+        assert torch.equal(placeholder, tensor)
     held = dict(checkpoint)
     assert checkpoint == checkpoint and checkpoint == held and checkpoint != {}
 
@@ -235,14 +216,6 @@ def test_a_placeholder_is_made_once_while_it_lives(path: Path) -> None:
     assert torch.equal(checkpoint.get_tensor("model.layers.1.weight"), STATE["layers.1.weight"])
 
 
-def test_values_are_made_one_by_one(path: Path) -> None:
-    alive: list[weakref.ref[Any]] = []
-    for placeholder in zerocopy.open(path).values():
-        assert sum(known() is not None for known in alive) <= 1
-        alive.append(weakref.ref(placeholder))
-    assert len(alive) == len(STATE)
-
-
 def test_ties(save: Saver) -> None:
     checkpoint = zerocopy.open(save({"weight": BASE, "tied": BASE, "row": BASE[1], "other": torch.ones(2)}))
     weight, tied, row = checkpoint["weight"], checkpoint.get_tensor("tied"), checkpoint["row"]
@@ -258,12 +231,11 @@ def test_many_views_of_one_storage(save: Saver) -> None:
     assert {len(info.tied) for info in infos} == {100} and infos[7].tied[:8] == (*"0123456", "8")
 
 
-def test_threads(path: Path) -> None:
+def test_threads_get_what_one_thread_gets(path: Path) -> None:
     checkpoint, eager = zerocopy.open(path), tensors(zerocopy.load(path))
 
     def work(seed: int) -> None:
-        names = random.Random(seed).choices(list(eager), k=1000)
-        for i, name in enumerate(names):
+        for i, name in enumerate(random.Random(seed).choices(list(eager), k=200)):
             if i % 5 == 0:
                 assert torch.equal(checkpoint.get_slice(name)[1:], eager[name][1:])
             elif i % 5 == 1:
@@ -271,8 +243,8 @@ def test_threads(path: Path) -> None:
             else:
                 assert torch.equal(checkpoint[name], eager[name])
 
-    with ThreadPoolExecutor(32) as pool:
-        list(pool.map(work, range(32)))
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(16)))
 
 
 def test_names_that_are_not_there(path: Path) -> None:
@@ -307,7 +279,7 @@ def test_copying_and_pickling_a_checkpoint_advise_its_path(path: Path) -> None:
 def test_sources(path: Path) -> None:
     content = path.read_bytes()
     with path.open("rb") as file:
-        sources = [
+        for source in (
             path,
             str(path),
             file,
@@ -315,13 +287,11 @@ def test_sources(path: Path) -> None:
             bytearray(content),
             memoryview(content),
             io.BytesIO(content),
-        ]
-        for source in sources:
+        ):
             checkpoint = zerocopy.open(source)
             assert torch.equal(checkpoint.get_tensor("model.layers.5.bias"), STATE["layers.5.bias"])
-            assert checkpoint.path == (
-                str(path) if source in (path, str(path), file) else f"<{type(source).__name__}>"
-            )
+            is_named = source in (path, str(path), file)
+            assert checkpoint.path == (str(path) if is_named else f"<{type(source).__name__}>")
 
 
 @pytest.mark.parametrize(
@@ -372,32 +342,6 @@ def test_conversions(save: Saver) -> None:
     meta = zerocopy.open(path, device="meta")
     assert meta["count"].device.type == meta.get_tensor("count").device.type == "meta"
     assert meta.get_slice("count")[1:].device.type == "meta"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        ({"keys": "model"}, TypeError),
-        ({"keys": [3]}, TypeError),
-        ({"keys": 3}, TypeError),
-        ({"prefix": 3}, TypeError),
-        ({"predicate": "x"}, TypeError),
-        ({"dtype": "float32"}, TypeError),
-        ({"device": "nowhere"}, RuntimeError),
-        ({"mode": "w"}, ValueError),
-        ({"backend": "tape"}, ValueError),
-        ({"nothing": 1}, TypeError),
-    ],
-    ids=str,
-)
-def test_wrong_arguments(path: Path, wrong: dict[str, Any], error: type[Exception]) -> None:
-    with pytest.raises(error):
-        zerocopy.open(path, **wrong)
-
-
-def test_a_predicate_that_raises(path: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
-        list(zerocopy.open(path, predicate=lambda name: 1 / 0))
 
 
 # ----------------------------------------------------------------------------- bad input
@@ -541,33 +485,17 @@ def test_a_record_that_load_refuses(path: Path) -> None:
             checkpoint.tree()
 
 
-def test_names_that_are_no_text(save: Saver, tmp_path: Path) -> None:
-    """Lone surrogates, as Python pickles them, and bytes that Python 2 wrote for text."""
-    odd = {"\ud800": torch.ones(2), "b": {"x\udc80": BASE, "\U0001f600": BASE[1]}, "n\udfff": 5}
-    path = save(odd)
+def test_names_that_are_no_text(save: Saver) -> None:
+    """Lone surrogates, as Python pickles them."""
+    path = save({"\ud800": torch.ones(2), "b": {"x\udc80": BASE, "\U0001f600": BASE[1]}, "n\udfff": 5})
     with zerocopy.open(path) as checkpoint:
         assert list(checkpoint) == ["\ud800", "b.x\udc80", "b.\U0001f600"]
-        assert {name: tuple(tensor.shape) for name, tensor in checkpoint.items()} == {
-            "\ud800": (2,), "b.x\udc80": (4, 6), "b.\U0001f600": (6,)
-        }  # fmt: skip
         assert torch.equal(checkpoint.get_slice("b.x\udc80")[1], BASE[1])
         assert checkpoint.metadata() == {"n\udfff": 5}
         for missing in ("\udc80", "b.\ud800", "\ud83d\ude00", "\xff"):
             with pytest.raises(KeyError):
                 checkpoint[missing]
     assert list(zerocopy.lazy_load(path, keys=["\ud800"])) == ["\ud800"]
-    for target in ("new.pt", "new.h5"):
-        zerocopy.convert(path, tmp_path / target)
-        assert_same(zerocopy.load(tmp_path / target), odd)
-    with pytest.raises(zerocopy.UnsupportedError, match=r"cannot hold 3 of its tensors: \\ud800"):
-        zerocopy.convert(path, tmp_path / "new.safetensors")
-
-    tensor = assembler.tensor()
-    of_python_2 = assembler.pickle(Code(b"}(U\x02\xe9\xff" + tensor + b"U\x01a" + tensor + b"u"))
-    (tmp_path / "old.pt").write_bytes(assembler.checkpoint(of_python_2))
-    with zerocopy.open(tmp_path / "old.pt", encoding="latin1") as checkpoint:
-        old, plain = checkpoint
-        assert plain == "a" and torch.equal(checkpoint.get_tensor(old), checkpoint.get_tensor(plain))
 
 
 def test_closing(path: Path) -> None:
@@ -626,29 +554,9 @@ CLOSED_MEANWHILE = """
 """
 
 
+@pytest.mark.slow("six hundred races")
 def test_closing_while_other_threads_read(save: Saver, forked: Child) -> None:
     names = ("float32", "float64", "int8", "int16", "int32", "float16", "bfloat16", "bool")
     path = save([torch.ones(30, dtype=getattr(torch, name)) for name in names])
     done = forked(CLOSED_MEANWHILE, path)
     assert done.returncode == 0, done.stderr[-2000:]
-
-
-def test_a_checkpoint_that_is_dropped_leaves_nothing(path: Path) -> None:
-    tensor = zerocopy.open(path).get_tensor("model.layers.5.bias")
-    assert torch.equal(tensor, STATE["layers.5.bias"])
-    del tensor
-    gc.collect()
-    assert maps_of(path) == []
-
-
-def test_stock_agrees_on_names(path: Path) -> None:
-    assert list(zerocopy.open(path)) == list(tensors(stock_load(path)))
-
-
-def test_many_tensors(tmp_path: Path) -> None:
-    state = {f"a.{i}": torch.tensor(i) for i in range(20_000)}
-    path = tmp_path / "many.pt"
-    path.write_bytes(saved_bytes(state))
-    checkpoint = zerocopy.open(path)
-    assert checkpoint.get_tensor("a.19999").item() == 19_999
-    assert len(checkpoint.tensors()) == len(checkpoint) == 20_000

@@ -91,16 +91,6 @@ def test_gradient_through_a_transform(save: Saver) -> None:
     assert lazy.grad.tolist() == [2, 2, 2]
 
 
-@pytest.mark.skipif(not has("torch.func.grad"), reason="torch.func came with 2.0")
-def test_slice_within_a_transform(save: Saver) -> None:
-    path = save(STATE)
-
-    def function(state: dict[str, torch.Tensor]) -> torch.Tensor:
-        return torch.func.jacrev(lambda x: state["dense"][1:] @ x)(torch.ones(3))
-
-    assert torch.equal(function(zerocopy.lazy_load(path)), function(zerocopy.load(path)))
-
-
 def test_what_asks_for_the_storage_gets_an_error(save: Saver) -> None:
     module = torch.jit.script(torch.nn.BatchNorm1d(4))
     module.running_mean = zerocopy.lazy_load(save(module.state_dict()))["running_mean"]
@@ -117,9 +107,9 @@ def test_deep_copies_keep_ties_beside_a_parameter(save: Saver) -> None:
     assert type(copied["parameter"]) is torch.nn.Parameter
 
 
-@pytest.mark.parametrize("active", [name for name in ACTIVE if name in ("function mode", "default device")])
-def test_parameters_are_made_within_modes(active: str, save: Saver) -> None:
+def test_parameters_are_made_within_modes(save: Saver) -> None:
     path = save({"weight": torch.ones(2)})
     made: list[torch.Tensor] = []
-    ACTIVE[active](lambda: made.append(torch.nn.Parameter(zerocopy.lazy_load(path)["weight"])))
-    assert type(made[0]) is torch.nn.Parameter and made[0].requires_grad
+    for active in {"function mode", "default device"} & ACTIVE.keys():
+        ACTIVE[active](lambda: made.append(torch.nn.Parameter(zerocopy.lazy_load(path)["weight"])))
+    assert made and all(type(each) is torch.nn.Parameter and each.requires_grad for each in made)
