@@ -206,3 +206,36 @@ def test_coordinator_sees_and_changes_the_items_of_all_ranks(ranks: Ranks, tmp_p
     assert first[0] == [["a", "b", "own0"], ["a", "b", "own1"]] and second[0] == []
     for rank, (_, found) in enumerate((first, second)):
         assert found == {"a": [1.0] * 3, "b": [0.0] * 3, f"own{rank}": [1.0] * 3}
+
+
+def shard(local: tuple[int, int], whole: tuple[int, int], *parts: tuple[Any, Any, Any]) -> torch.Tensor:
+    """Return a plain tensor that torch 2.15 and later take for shards: each is global offset, local offset, size."""
+    made: Any = torch.full(local, -1.0)
+    made.global_shape = whole
+    made.global_offsets, made.local_offsets, made.local_sizes = zip(*parts, strict=True)
+    return made
+
+
+SHARDS = {
+    "padded at the beginning": lambda: shard((4, 4), (6, 4), ((0, 0), (1, 0), (3, 4))),
+    "padded at the end": lambda: shard((7, 4), (6, 4), ((0, 0), (0, 0), (6, 4))),
+    "late": lambda: shard((3, 4), (6, 4), ((3, 0), (0, 0), (3, 4))),
+    "two, the first at 0": lambda: shard((4, 4), (6, 4), ((0, 0), (2, 0), (2, 4)), ((4, 0), (0, 0), (2, 4))),
+    "local shape equal to the global": lambda: shard((6, 4), (6, 4), ((2, 0), (0, 0), (4, 4))),
+}
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_tensor_with_attributes_of_a_shard_is_filled_as_by_torch(reader: Any, name: str) -> None:
+    def outcome(planner: Any) -> Any:
+        wanted = {"model": {**zeros(state()["model"]), "weight": SHARDS[name]()}}
+        try:
+            dcp.load(wanted, storage_reader=reader(), planner=planner)
+        except Exception as error:
+            return type(error)
+        return wanted["model"]["weight"].tolist()
+
+    expected = outcome(dcp.DefaultLoadPlanner())
+    assert outcome(LoadPlanner()) == expected
+    if hasattr(dcp, "CheckpointableTensor"):
+        assert isinstance(expected, list)
