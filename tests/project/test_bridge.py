@@ -49,12 +49,12 @@ class Choice(NamedTuple):
 class Installation:
     """Links to the installed package, a copy of its bridge, and a cache folder."""
 
-    def __init__(self, folder: Path, with_torch: ForkServer) -> None:
+    def __init__(self, site: Path, folder: Path, with_torch: ForkServer) -> None:
         self._with_torch = with_torch
-        self.site, self.cache = folder / "site", folder / "cache"
-        shutil.copytree(PACKAGE, self.site / "zerocopy", copy_function=os.symlink)
+        self.site, self.cache = site, folder / "cache"
         self.bridge = self.site / "zerocopy" / NAME
-        self.bridge.unlink()
+        for name in NAMES:
+            (self.site / "zerocopy" / name).unlink(missing_ok=True)
         shutil.copy(PACKAGE / NAME, self.bridge)
         self.built = self.cache / "zerocopy" / "bridges" / bridges.cache_path(RUNNING).name
         self.built.parent.mkdir(mode=0o700, parents=True)
@@ -76,9 +76,16 @@ class Installation:
         return Choice(kind, path, "\n".join(refused), done.stderr)
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(PACKAGE, folder / "zerocopy", copy_function=os.symlink)
+    return folder
+
+
 @pytest.fixture
-def installation(tmp_path: Path, server_without_zerocopy: ForkServer) -> Installation:
-    return Installation(tmp_path, server_without_zerocopy)
+def installation(site: Path, tmp_path: Path, server_without_zerocopy: ForkServer) -> Installation:
+    return Installation(site, tmp_path, server_without_zerocopy)
 
 
 def restamp(bridge: Path, **changes: Any) -> None:

@@ -28,7 +28,7 @@ def test_examples_of_docstrings_run(tmp_path, monkeypatch):
     else:
         absent = set()
     flags, failed, attempted = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, [], 0
-    for name in set(MODULES) - absent:
+    for name in sorted(set(MODULES) - absent):
         folder = tmp_path / name
         folder.mkdir()
         monkeypatch.chdir(folder)

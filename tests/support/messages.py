@@ -12,8 +12,7 @@ from prose import ROOT, dotted, nodes, text
 
 _LOG_CALLS = {"debug", "info", "warning", "error", "exception"}
 _EXCEPTION = re.compile(r"(^|\.)_?[A-Z]\w*(Error|Exception|Exit|Warning|Interrupt)$|(^|\.)[a-z_]\w*_error$")
-_CPP_THROW = re.compile(r"\bthrow\s+((?:\w+::)*\w+)\s*\(")
-_CPP_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|([(){},;])|([^"(){},;]+)')
+_CPP_THROW = re.compile(r"\bthrow\s+((?:\w+::)*\w+)\s*\((.*?)\);", re.S)
 
 
 class Message(NamedTuple):
@@ -83,20 +82,11 @@ def _inner(node: ast.expr) -> str:
 
 
 def _in_cpp(source: str) -> Iterator[tuple[str, str]]:
-    source = re.sub(r"//.*", "", source)
-    for throw in _CPP_THROW.finditer(source):
-        text, depth = "", 1
-        for token in _CPP_TOKEN.finditer(source, throw.end()):
-            literal, mark, code = token.groups()
-            depth += (mark == "(") - (mark == ")")
-            if depth == 0:
-                break
-            if literal is not None and depth == 1:
-                text += literal
-            elif (mark or "" if literal is None else literal) + (code or "").strip(
-                "+ \n"
-            ) and not text.endswith("…"):
-                text += "…"
-        text = re.sub(r"…+", "{…}", text)
-        if re.search(r"[a-z]{2}", text):
-            yield throw[1].rpartition("::")[2], text
+    for exception, arguments in _CPP_THROW.findall(re.sub(r"//.*", "", source)):
+        # Literals side by side are one. Code before, between and after them fills in values.
+        parts = re.split(r'"((?:[^"\\]|\\.)*)"', arguments)
+        codes = ["{…}" if code.strip("+ \n") else "" for code in parts[::2]]
+        literals = [*parts[1::2], ""]
+        template = "".join(code + literal for code, literal in zip(codes, literals, strict=True))
+        if re.search(r"[a-z]{2}", template):
+            yield exception.rpartition("::")[2], re.sub(r"(\{…\})+", "{…}", template)
