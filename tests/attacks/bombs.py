@@ -108,20 +108,16 @@ _DEPTH = (
     bomb("tuples that nest 1001 deep", lambda: nested(b"", b"\x85", 1002)),
     loads("lists that nest 1000 deep", lambda: nested(b"]", b"a", 1001)),
     bomb("100 000 lists through the memo", lambda: chained(lambda o, i: o + i + APPEND)),
-    bomb(
-        "100 000 dicts through the memo",
-        lambda: chained(lambda o, i: o + b"K\1" + i + b"s", empty=EMPTY_DICT),
-    ),
+    bomb("100 000 dicts through the memo",
+         lambda: chained(lambda o, i: o + b"K\1" + i + b"s", empty=EMPTY_DICT)),
     bomb(
         "5000 states through the memo",
         lambda: chained(
             lambda o, i: o + b"}X\1\0\0\0x" + i + b"sb", 5000, call(name("collections", "OrderedDict"))
         ),
     ),
-    bomb(
-        "2000 calls, one in the other",
-        lambda: PROTO + (_DICT + b"]K\1") * 2000 + b"N" + b"\x86a\x85R" * 2000 + b".",
-    ),
+    bomb("2000 calls, one in the other",
+         lambda: PROTO + (_DICT + b"]K\1") * 2000 + b"N" + b"\x86a\x85R" * 2000 + b"."),
     bomb("a million marks", lambda: PROTO + MARK * 1_000_001 + b"N."),
     bomb("a million values", lambda: PROTO + b"N" * 1_000_001 + b"."),
     loads("999 999 values in a list", lambda: PROTO + b"](" + b"N" * 999_000 + b"e."),
@@ -211,10 +207,8 @@ _REPEATED = (
     bomb("2000 encodings of a long text to utf-8", encoded("utf-8")),
     bomb("2000 encodings of a long text to ascii", encoded("ascii")),
     bomb("2000 encodings of a long text to latin1", encoded("latin1")),
-    bomb(
-        "2000 bytearrays of a long text",
-        lambda: again(listed(_LONG, _BYTEARRAY, "utf-8"), get(1) + apply(get(0), get(2)), 2000),
-    ),
+    bomb("2000 bytearrays of a long text",
+         lambda: again(listed(_LONG, _BYTEARRAY, "utf-8"), get(1) + apply(get(0), get(2)), 2000)),
     bomb("2000 bytearrays of long bytes", made_of(_BYTEARRAY, _LONG.encode())),
     bomb("2000 sets of a long list", made_of(name("builtins", "set"), list(range(50_000)))),
     bomb("2000 Counters of a long dict",

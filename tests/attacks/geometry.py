@@ -3,19 +3,7 @@
 from functools import partial
 
 import torch
-from assembler import (
-    MARK,
-    NUMEL,
-    REDUCE,
-    TUPLE,
-    Code,
-    call,
-    code,
-    name,
-    ordered_dict,
-    storage,
-    tensor,
-)
+from assembler import MARK, NUMEL, REDUCE, TUPLE, Code, call, code, name, ordered_dict, storage, tensor
 
 from attacks.attack import Attack, Expected, Family
 from attacks.tensors import UTILS, file, padded, parameter, v3

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import assembler
-import torch
+import h5py
+import numpy
 from assembler import call, pickle
 
 from attacks.attack import CANARY, TRAP, Attack, Expected, Family
@@ -22,26 +23,15 @@ SECRET = "/etc/hostname"
 Change = Callable[[Any], None]
 
 
-def good_pickle() -> bytes:
-    return assembler.good()
-
-
 def storage_bytes(nbytes: int = NBYTES) -> Any:
-    import numpy
-
-    return numpy.frombuffer(
-        torch.arange(assembler.NUMEL, dtype=torch.float32).numpy().tobytes()[:nbytes], numpy.uint8
-    )
+    return numpy.frombuffer(assembler.DATA[:nbytes], numpy.uint8)
 
 
 def hdf5(change: Change = lambda file: None, data_pkl: bytes | None = None) -> bytes:
     """Return the notebook's layout, with a table; `change` has the file open."""
-    import h5py
-    import numpy
-
     content = io.BytesIO()
     with h5py.File(content, "w") as file:
-        file["archive/data.pkl"] = numpy.frombuffer(data_pkl or good_pickle(), numpy.uint8)
+        file["archive/data.pkl"] = numpy.frombuffer(data_pkl or assembler.good(), numpy.uint8)
         data = file.create_dataset("archive/data/0", data=storage_bytes())
         file["offsets_table"] = numpy.array([[0, data.id.get_offset(), data.shape[0]]], numpy.int64)
         change(file)
@@ -68,8 +58,6 @@ def table(*rows: Iterable[int], add: bool = False) -> Change:
     """Return what puts another table in the file's place; None in a row keeps what was there."""
 
     def change(file: Any) -> None:
-        import numpy
-
         (right,) = file["offsets_table"][...].tolist()
         new = [
             [old if value is None else value for value, old in zip(row, right, strict=False)] for row in rows
@@ -97,35 +85,21 @@ def external(file: Any, name: str) -> None:
 
 
 def virtual(file: Any, name: str) -> None:
-    import h5py
-
     layout = h5py.VirtualLayout((NBYTES,), "u1")
     layout[:] = h5py.VirtualSource(SECRET, "x", (NBYTES,))
     file.create_virtual_dataset(name, layout)
 
 
 def linked(name: str, target: Any) -> Change:
-    """Return what puts something into the file; a callable makes it, since h5py may not be there."""
+    """Return what puts something into the file."""
 
     def change(file: Any) -> None:
-        file[name] = target() if callable(target) else target
+        file[name] = target
 
     return change
 
 
-def soft(path: str) -> Callable[[], Any]:
-    def link() -> Any:
-        import h5py
-
-        return h5py.SoftLink(path)
-
-    return link
-
-
-def outside() -> Any:
-    import h5py
-
-    return h5py.ExternalLink(SECRET, "/x")
+OUTSIDE = h5py.ExternalLink(SECRET, "/x")
 
 
 def compressed(file: Any) -> None:
@@ -147,8 +121,6 @@ def circle(file: Any) -> None:
 
 def swapped(name: str, at: int, value: bytes) -> bytes:
     """Return the file with some bytes of an object's header changed."""
-    import h5py
-
     content = bytearray(hdf5())
     with h5py.File(io.BytesIO(content)) as file:
         header = h5py.h5o.get_info(file[name].id).addr
@@ -159,8 +131,6 @@ def swapped(name: str, at: int, value: bytes) -> bytes:
 def address(value: int) -> bytes:
     """Return the file with another address of the storage's data."""
     content, magic = bytearray(hdf5()), struct.pack("<Q", NBYTES)
-    import h5py
-
     with h5py.File(io.BytesIO(content)) as file:
         offset = file["archive/data/0"].id.get_offset()
     at = content.index(struct.pack("<Q", offset) + magic)
@@ -170,9 +140,6 @@ def address(value: int) -> bytes:
 
 def foreign(change: Change) -> bytes:
     """Return a file of datasets, without a pickle."""
-    import h5py
-    import numpy
-
     content = io.BytesIO()
     with h5py.File(content, "w") as file:
         file["weight"] = numpy.arange(float(assembler.NUMEL), dtype="f4")
@@ -223,9 +190,9 @@ HDF5 = Family(
                 "valid, without a table": without("offsets_table"),
                 "valid, with an attribute": attributed,
                 "storage compressed": storage(compressed),
-                "external link beside the data": lambda file: linked("other", outside)(file),
-                "soft link to itself": lambda file: linked("other", soft("/other"))(file),
-                "soft link to nothing": lambda file: linked("other", soft("/nothing"))(file),
+                "external link beside the data": linked("other", OUTSIDE),
+                "soft link to itself": linked("other", h5py.SoftLink("/other")),
+                "soft link to nothing": linked("other", h5py.SoftLink("/nothing")),
                 "unused dataset with external storage": lambda file: external(file, "other"),
                 "unused virtual dataset": lambda file: virtual(file, "other"),
                 "object reference beside the data": lambda file: linked("other", file["archive"].ref)(file),
@@ -244,13 +211,13 @@ HDF5 = Family(
         ),
         *changed(
             {
-                "storage is an external link": storage(lambda file: linked("archive/data/0", outside)(file)),
+                "storage is an external link": storage(linked("archive/data/0", OUTSIDE)),
                 "soft link out of the file": storage(
-                    lambda file: both(linked("out", outside), linked("archive/data/0", soft("/out")))(file)
+                    both(linked("out", OUTSIDE), linked("archive/data/0", h5py.SoftLink("/out")))
                 ),
                 "dataset of half the size": storage(short),
                 "data.pkl is missing": without("archive/data.pkl"),
-                "two data.pkl": lambda file: linked("other/data.pkl", storage_bytes())(file),
+                "two data.pkl": linked("other/data.pkl", storage_bytes()),
                 "data.pkl of doubles": both(without("archive/data.pkl"), linked("archive/data.pkl", [1.0])),
             }
         ),
@@ -281,10 +248,8 @@ HDF5 = Family(
         ),
         *each(
             {
-                "foreign: external link beside the data": lambda: foreign(
-                    lambda file: linked("a", outside)(file)
-                ),
-                "foreign: soft link to itself": lambda: foreign(lambda file: linked("a", soft("a"))(file)),
+                "foreign: external link beside the data": lambda: foreign(linked("a", OUTSIDE)),
+                "foreign: soft link to itself": lambda: foreign(linked("a", h5py.SoftLink("a"))),
             },
             EQUAL,
         ),

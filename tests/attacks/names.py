@@ -1,14 +1,6 @@
 """Pickles that name what is on no list, and the many ways to call it."""
 
-from assembler import (
-    POP,
-    Code,
-    call,
-    name,
-    new,
-    stack_name,
-    tensor,
-)
+from assembler import POP, Code, call, name, new, stack_name, tensor
 
 from attacks.attack import CANARY, TRAP, Family
 from attacks.known_names import KNOWN_NAMES
@@ -18,24 +10,13 @@ UTILS = "torch._utils"
 
 
 _LIKE_ALLOWED = (
-    refused(
-        "dotted name through collections",
-        stack_name("collections", "abc.sys.modules"),
-        "collections.abc.sys.modules",
-    ),
-    refused(
-        "dotted name through an allowed function",
-        stack_name(UTILS, "_rebuild_tensor_v2.__globals__"),
-        "_rebuild_tensor_v2.__globals__",
-    ),
-    refused(
-        "dotted name through an allowed class",
-        stack_name("collections", "OrderedDict.__reduce__"),
-        "OrderedDict.__reduce__",
-    ),
-    refused(
-        "name with a trailing space", name(UTILS, "_rebuild_tensor_v2 "), f"{UTILS}._rebuild_tensor_v2 "
-    ),
+    refused("dotted name through collections", stack_name("collections", "abc.sys.modules"),
+            "collections.abc.sys.modules"),
+    refused("dotted name through an allowed function", stack_name(UTILS, "_rebuild_tensor_v2.__globals__"),
+            "_rebuild_tensor_v2.__globals__"),
+    refused("dotted name through an allowed class", stack_name("collections", "OrderedDict.__reduce__"),
+            "OrderedDict.__reduce__"),
+    refused("name with a trailing space", name(UTILS, "_rebuild_tensor_v2 "), f"{UTILS}._rebuild_tensor_v2 "),
     refused("name with a leading space", name("collections", " OrderedDict"), "collections. OrderedDict"),
     refused("module with a trailing space", name("collections ", "OrderedDict"), "collections .OrderedDict"),
     refused("name with a trailing CR", name("collections", "OrderedDict\r"), "collections.OrderedDict"),
@@ -47,30 +28,17 @@ _LIKE_ALLOWED = (
     refused("name that is a part of an allowed one", name("collections", "Ordered"), "collections.Ordered"),
     refused("name empty", name("collections", ""), "collections."),
     refused("module empty", name("", "OrderedDict"), ".OrderedDict"),
-    refused(
-        "name with look-alike letters", name("collections", "\u041erderedDict"), "collections."
-    ),
+    refused("name with look-alike letters", name("collections", "\u041erderedDict"), "collections."),
     refused("allowed name of another module", name("builtins", "OrderedDict"), "builtins.OrderedDict"),
-    refused(
-        "module and name whose join is allowed",
-        name("torch", "_utils._rebuild_tensor_v2"),
-        "torch._utils._rebuild_tensor_v2",
-    ),
-    refused(
-        "module and name whose join is allowed, loading",
-        {"weight": call(name("torch", "_utils._rebuild_tensor_v2"), *(None,) * 6)},
-        "torch._utils._rebuild_tensor_v2",
-    ),
-    refused(
-        "module and name whose join is allowed, not native",
-        name("torch", "_utils._rebuild_sparse_tensor"),
-        "torch._utils._rebuild_sparse_tensor",
-    ),
-    refused(
-        "module and name whose join is allowed, STACK_GLOBAL",
-        stack_name("torch", "nn.parameter.Parameter"),
-        "torch.nn.parameter.Parameter",
-    ),
+    refused("module and name whose join is allowed", name("torch", "_utils._rebuild_tensor_v2"),
+            "torch._utils._rebuild_tensor_v2"),
+    refused("module and name whose join is allowed, loading",
+            {"weight": call(name("torch", "_utils._rebuild_tensor_v2"), *(None,) * 6)},
+            "torch._utils._rebuild_tensor_v2"),
+    refused("module and name whose join is allowed, not native",
+            name("torch", "_utils._rebuild_sparse_tensor"), "torch._utils._rebuild_sparse_tensor"),
+    refused("module and name whose join is allowed, STACK_GLOBAL",
+            stack_name("torch", "nn.parameter.Parameter"), "torch.nn.parameter.Parameter"),
     refused("name through a module that torch imports", name("torch._utils", "torch"), "torch._utils.torch"),
 )  # fmt: skip
 
@@ -86,40 +54,21 @@ _OPCODES = (
     refused("EXT2", Code(b"\x83\x01\0")),
     refused("EXT4", Code(b"\x84\x01\0\0\0")),
     refused("EXT4 of a negative code", Code(b"\x84\xff\xff\xff\xff")),
-    refused(
-        "undefined opcode, then a payload",
-        [call(name("nowhere", "nothing")), Code(b"\xff"), call(EVAL, TOUCH)],
-        "nowhere.nothing",
-    ),
-    refused(
-        "unknown global, then a payload",
-        [name("nowhere", "nothing"), call(EVAL, TOUCH)],
-        "nowhere.nothing",
-        "builtins.eval",
-    ),
-    refused(
-        "payload in what only a looser reader reaches",
-        Code(call(name("nowhere", "nothing")) + POP + call(EVAL, TOUCH)),
-        "nowhere.nothing",
-        "builtins.eval",
-    ),
-    refused(
-        "_load_from_bytes by name",
-        name("torch.storage", "_load_from_bytes"),
-        "torch.storage._load_from_bytes",
-    ),
+    refused("undefined opcode, then a payload",
+            [call(name("nowhere", "nothing")), Code(b"\xff"), call(EVAL, TOUCH)], "nowhere.nothing"),
+    refused("unknown global, then a payload", [name("nowhere", "nothing"), call(EVAL, TOUCH)],
+            "nowhere.nothing", "builtins.eval"),
+    refused("payload in what only a looser reader reaches",
+            Code(call(name("nowhere", "nothing")) + POP + call(EVAL, TOUCH)), "nowhere.nothing",
+            "builtins.eval"),
+    refused("_load_from_bytes by name", name("torch.storage", "_load_from_bytes"),
+            "torch.storage._load_from_bytes"),
     refused("object of a torch.nn module", new(name("torch.nn.modules.linear", "Linear")), "linear.Linear"),
-    refused(
-        "copyreg._reconstructor",
-        call(name("copy_reg", "_reconstructor"), name("torch.nn", "Linear"), None, None),
-        "copy_reg._reconstructor",
-        "torch.nn.Linear",
-    ),
-    refused(
-        "wrapper subclass of a class that the file chooses",
-        call(name(UTILS, "_rebuild_wrapper_subclass"), name(TRAP, "Tensor")),
-        f"{TRAP}.Tensor",
-    ),
+    refused("copyreg._reconstructor",
+            call(name("copy_reg", "_reconstructor"), name("torch.nn", "Linear"), None, None),
+            "copy_reg._reconstructor", "torch.nn.Linear"),
+    refused("wrapper subclass of a class that the file chooses",
+            call(name(UTILS, "_rebuild_wrapper_subclass"), name(TRAP, "Tensor")), f"{TRAP}.Tensor"),
     refused(
         "typed tensor of a class that the file chooses",
         call(name("torch._tensor", "_rebuild_from_type_v2"), name(UTILS, "_rebuild_tensor_v2"),
@@ -129,16 +78,11 @@ _OPCODES = (
 )  # fmt: skip
 
 _LISTED = (
-    refused(
-        "5000 names of 150 characters",
-        [name(f"module{i}", "x" * 150) for i in range(5000)],
-        "5000",
-    ),
+    refused("5000 names of 150 characters", [name(f"module{i}", "x" * 150) for i in range(5000)], "5000"),
     refused("name of 100 000 characters", name("module", "x" * 100_000)),
     refused("module of 100 000 characters", name("x" * 100_000, "name")),
-    refused(
-        "name that drives a terminal", stack_name("bidi\u202e\x1b[2J\n\ud800", "\x1b]0;title\x07"), "bidi"
-    ),
+    refused("name that drives a terminal", stack_name("bidi\u202e\x1b[2J\n\ud800", "\x1b]0;title\x07"),
+            "bidi"),
     refused("name that looks like two lines of the message", stack_name("a\nb.pt: all is well", "c")),
 )  # fmt: skip
 

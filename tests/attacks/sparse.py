@@ -48,9 +48,7 @@ def _valid_coo() -> Iterable[Attack]:
         values=tensor(None, 0, (2, 8), (8, 1)), size=(4, 8),
     )  # fmt: skip
     yield valid(
-        "a valid COO tensor with an index twice",
-        lambda: _coo([[1, 1]], FLOATS[:2], (4,)),
-        indices=(1, 1),
+        "a valid COO tensor with an index twice", lambda: _coo([[1, 1]], FLOATS[:2], (4,)), indices=(1, 1)
     )
     yield valid(
         "a valid COO tensor of 2^40 places", lambda: _coo([[0, 2]], FLOATS[:2], (2**40,)), size=(2**40,)

@@ -178,11 +178,7 @@ _CONTENT = (
     stream("list in a frozenset", PROTO_4 + b"(]\x91."),
     stream("tensor as a key", pickle(Code(EMPTY_DICT + tensor() + b"Ns")), Expected.LOADS),
     stream("tuple that holds itself", PROTO + b"]q\0\x85q\1h\0h\1a" + b"h\1.", Expected.UNSUPPORTED),
-    stream(
-        "tuple that holds itself, with POP",
-        PROTO + b"]q\0\x85q\1h\0h\1a0h\1.",
-        Expected.UNSUPPORTED,
-    ),
+    stream("tuple that holds itself, with POP", PROTO + b"]q\0\x85q\1h\0h\1a0h\1.", Expected.UNSUPPORTED),
     stream("data.pkl of text", b"hello, world\n"),
     stream("data.pkl of zeros", bytes(1000)),
 )  # fmt: skip

@@ -158,14 +158,10 @@ _STATES = (
     attack("BUILD with an integer for a name", build(ordered_dict(), {1: 1})),
     attack("BUILD with a huge integer for a name", build(ordered_dict(), {10**100: 1})),
     attack("BUILD twice", build(build(ordered_dict(), {"a": 1}), {"b": 1})),
-    attack(
-        "BUILD of _metadata, as each state_dict has it",
-        build(
-            ordered_dict(("weight", tensor())), {"_metadata": ordered_dict(("", {"version": 1}))}
-        ),
-        Expected.EQUAL,
-        value=lambda: _with_metadata(OrderedDict(good()), OrderedDict([("", {"version": 1})])),
-    ),
+    attack("BUILD of _metadata, as each state_dict has it",
+           build(ordered_dict(("weight", tensor())), {"_metadata": ordered_dict(("", {"version": 1}))}),
+           Expected.EQUAL,
+           value=lambda: _with_metadata(OrderedDict(good()), OrderedDict([("", {"version": 1})]))),
     attack("BUILD of nothing", Code(ordered_dict(("weight", tensor())) + EMPTY_DICT + BUILD), Expected.EQUAL,
            value=lambda: OrderedDict(good())),
     attack("parameter state with __class__", parameter({"__class__": TENSOR})),

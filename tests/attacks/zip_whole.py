@@ -98,10 +98,7 @@ NEWER = (
     Entry("archive/.data/serialization_id", b"0" * 40),
 )
 UNKNOWN_FIELD = b"\x99\x99\4\0abcd"
-FOLDERS = (
-    Entry("archive/", b""),
-    Entry("archive/data/", b"", central={"attributes": 0x10}),
-)
+FOLDERS = (Entry("archive/", b""), Entry("archive/data/", b"", central={"attributes": 0x10}))
 WRONG_CRC = {"crc": 1}
 
 _ODD = {
@@ -140,9 +137,7 @@ _ODD = {
         changed(DATA_0, central={"size": ONES, "extra": zip64(64, 1, 2)})
     ),
     "no alignment": lambda: archive(unaligned()),
-    "storage at an odd offset": lambda: archive(
-        [Entry("archive/x", b"x", align=1), *unaligned()]
-    ),
+    "storage at an odd offset": lambda: archive([Entry("archive/x", b"x", align=1), *unaligned()]),
     "zipped anew by zipfile": partial(zipped_anew, zipfile.ZIP_STORED),
     "zipped anew and deflated by zipfile": partial(zipped_anew, zipfile.ZIP_DEFLATED),
     "all records deflated": lambda: archive(changed(method=8)),

@@ -15,11 +15,7 @@ DATA = struct.pack(f"<{NUMEL}f", *range(NUMEL))
 
 
 def storage(
-    key: int = 1,
-    kind: str = "FloatStorage",
-    location: str = "cpu",
-    data: bytes = DATA,
-    count: int = NUMEL,
+    key: int = 1, kind: str = "FloatStorage", location: str = "cpu", data: bytes = DATA, count: int = NUMEL
 ) -> bytes:
     """Return an entry of the member ``storages``."""
     return pickle((key, location, name("torch", kind))) + struct.pack("<q", count) + data
