@@ -3,7 +3,7 @@
 #include "checkpoint/zip_archive.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::archive_test {
 namespace {
 
 const std::string kData = "\0\1\2\3\4\5\6\7\x8\x9\xa\xb\xc\xd\xe\xf"s;
@@ -219,4 +219,4 @@ TEST(Archive, ManyRecords) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::archive_test

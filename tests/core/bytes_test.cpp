@@ -5,7 +5,7 @@
 #include "memory/cursor.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::bytes_test {
 namespace {
 
 constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
@@ -74,4 +74,4 @@ TEST(Quote, EscapesAndCuts) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::bytes_test

@@ -6,7 +6,7 @@
 #include <array>
 #include <string_view>
 
-namespace zerocopy::test {
+namespace zerocopy::test::checksum_test {
 namespace {
 
 TEST(Checksum, OfTheDigits) { EXPECT_EQ(crc32(0, ByteSpan(std::string_view("123456789"))), 0xCBF43926U); }
@@ -28,4 +28,4 @@ TEST(Checksum, InPieces) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::checksum_test

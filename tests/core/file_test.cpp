@@ -10,7 +10,7 @@
 #include "io/mapping.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::file_test {
 namespace {
 
 class Files : public ::testing::Test {
@@ -243,4 +243,4 @@ TEST_F(Files, SharedModeNeedsAWritableFile) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::file_test

@@ -16,7 +16,7 @@
 #include "gds/status.h"
 #include "support.h"
 
-namespace zerocopy {
+namespace zerocopy::test::gds_test {
 namespace {
 
 constexpr std::uint64_t kBlock = 4096;
@@ -426,4 +426,4 @@ TEST_F(GdsTest, AFileSystemWithoutDirectAccess) {
 }
 
 }  // namespace
-}  // namespace zerocopy
+}  // namespace zerocopy::test::gds_test

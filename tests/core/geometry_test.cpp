@@ -2,7 +2,7 @@
 
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::geometry_test {
 namespace {
 
 using Numbers = std::vector<std::int64_t>;
@@ -102,4 +102,4 @@ TEST(Geometry, SpanOfAView) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::geometry_test

@@ -3,7 +3,7 @@
 #include "pickle/memo.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::globals_test {
 namespace {
 
 std::string listed(std::string_view pickle) {
@@ -141,4 +141,4 @@ TEST(Memo, TakesSmallIndicesWhateverTheLimit) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::globals_test

@@ -2,7 +2,7 @@
 
 #include "hdf5_file.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::hdf5_archive_test {
 namespace {
 
 const std::string kPickle = "\x80\2N.";
@@ -219,4 +219,4 @@ TEST(Hdf5Archive, RefusesContradictoryListings) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::hdf5_archive_test

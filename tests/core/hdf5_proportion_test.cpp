@@ -2,7 +2,7 @@
 #include "container/hdf5.h"
 #include "hdf5_file.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::hdf5_proportion_test {
 namespace {
 
 class CountingSource final : public Source {
@@ -61,4 +61,4 @@ TEST(Hdf5Proportion, NamesThatShareBytes) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::hdf5_proportion_test

@@ -2,7 +2,7 @@
 
 #include "hdf5_file.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::hdf5_test {
 namespace {
 
 using Lines = std::vector<std::string>;
@@ -315,4 +315,4 @@ TEST(Hdf5, Nesting) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::hdf5_test

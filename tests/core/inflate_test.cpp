@@ -4,7 +4,7 @@
 
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::inflate_test {
 namespace {
 
 std::string deflated(const std::string& content) {
@@ -67,4 +67,4 @@ TEST(Inflate, RatioIsDeflates) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::inflate_test

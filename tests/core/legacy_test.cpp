@@ -2,7 +2,7 @@
 #include "pickle/machine.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::legacy_test {
 namespace {
 
 const std::string kMagic = "\x80\2\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.";
@@ -143,4 +143,4 @@ TEST(LegacyIds, Views) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::legacy_test

@@ -2,7 +2,7 @@
 
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::machine_test {
 namespace {
 
 Document read(std::string_view pickle) { return read_pickle(region_of(pickle)); }
@@ -276,5 +276,9 @@ TEST(MachineLimits, Copies) {
   EXPECT_FORMAT(again(list + "q\0cbuiltins\nset\nq\1"s, "h\1h\0\x85R"s));
 }
 
+#undef EXPECT_FORMAT
+#undef EXPECT_REFUSED
+#undef EXPECT_UNSUPPORTED
+
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::machine_test

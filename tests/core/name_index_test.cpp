@@ -3,7 +3,7 @@
 #include "pickle/machine.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::name_index_test {
 namespace {
 
 std::string text(std::string_view content) {
@@ -99,4 +99,4 @@ TEST(NameIndex, RecognisesTensors) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::name_index_test

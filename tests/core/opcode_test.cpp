@@ -2,7 +2,7 @@
 
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::opcode_test {
 namespace {
 
 Instruction first(std::string_view bytes) {
@@ -103,4 +103,4 @@ TEST(Decoder, EveryCutOfEveryOpcode) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::opcode_test

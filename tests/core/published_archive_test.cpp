@@ -5,7 +5,7 @@
 #include "io/lease.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::published_archive_test {
 namespace {
 
 constexpr std::string_view kPickle = "\x80\x02N."sv;
@@ -143,4 +143,4 @@ TEST(Lease, EndsWithTheLastByte) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::published_archive_test

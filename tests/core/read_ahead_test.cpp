@@ -16,11 +16,12 @@
 #include "io/maps.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::read_ahead_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
 constexpr std::chrono::milliseconds kLong{60'000};
+const auto kPage = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 
 class AheadTest : public ::testing::Test {
  protected:
@@ -65,10 +66,10 @@ TEST_F(AheadTest, WrittenPagesDoNotBelongToTheFile) {
   EXPECT_TRUE(is_unwritten(pagemap, begin, whole.size()));
   whole.data()[9 * kMiB] = std::byte{1};
   EXPECT_FALSE(is_unwritten(pagemap, begin, whole.size()));
-  EXPECT_FALSE(is_unwritten(pagemap, begin + 9 * kMiB + 4095, 1));
+  EXPECT_FALSE(is_unwritten(pagemap, begin + 9 * kMiB + kPage - 1, 1));
   EXPECT_FALSE(is_unwritten(pagemap, begin + 9 * kMiB - 1, 2));
   EXPECT_TRUE(is_unwritten(pagemap, begin, 9 * kMiB));
-  EXPECT_TRUE(is_unwritten(pagemap, begin + 9 * kMiB + 4096, whole.size() - 9 * kMiB - 4096));
+  EXPECT_TRUE(is_unwritten(pagemap, begin + 9 * kMiB + kPage, whole.size() - 9 * kMiB - kPage));
   EXPECT_FALSE(is_unwritten(-1, begin, 1));
   ::close(pagemap);
 }
@@ -112,7 +113,7 @@ TEST_F(AheadTest, CancelAndRelease) {
 // Returns whether the page at an offset is in the page cache.
 bool is_cached(const Region& mapped, std::uint64_t offset) {
   unsigned char resident = 0;
-  EXPECT_EQ(::mincore(mapped.data() + offset / 4096 * 4096, 1, &resident), 0);
+  EXPECT_EQ(::mincore(mapped.data() + offset / kPage * kPage, 1, &resident), 0);
   return (resident & 1U) != 0;
 }
 
@@ -164,7 +165,9 @@ TEST_F(AheadTest, BytesBetweenCloseRangesAreReadToo) {
   if (is_cached(mapped, 9 * kMiB)) GTEST_SKIP() << "a file system that keeps its files in memory";
   const std::vector<Extent> ranges = {{8 * kMiB, 30}, {8 * kMiB + 20'000, 30}, {8 * kMiB + 40'000, 30}};
   file.expect(ranges, 0);
-  for (std::uint64_t at = 0; at < 40'000; at += 4096) EXPECT_TRUE(is_cached(mapped, 8 * kMiB + at));
+  std::vector<std::uint64_t> expected;
+  for (std::uint64_t at = 0; at < 40'000; at += kPage) expected.push_back(8 * kMiB + at);
+  EXPECT_TRUE(are_cached_soon(mapped, expected));
   EXPECT_FALSE(is_cached(mapped, 0));
 }
 
@@ -258,7 +261,7 @@ TEST(Memory, PagesAlignWithTheFile) {
       const Region pages = allocate_pages(size, offset);
       EXPECT_EQ(pages.size(), size);
       // NOLINTNEXTLINE(*-reinterpret-cast): the address's offset in its page
-      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pages.data()) % 4096, offset % 4096);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pages.data()) % kPage, offset % kPage);
       pages.data()[size - 1] = std::byte{1};
       EXPECT_EQ(pages.data()[0], size == 1 ? std::byte{1} : std::byte{0});
     }
@@ -286,4 +289,4 @@ TEST(FileSystems, NetworkTypes) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::read_ahead_test

@@ -2,7 +2,7 @@
 #include "support.h"
 
 // The native calls and persistent ids, tested through the machine.
-namespace zerocopy::test {
+namespace zerocopy::test::rebuild_test {
 namespace {
 
 Document read(const std::string& pickle) { return read_pickle(region_of(pickle + ".")); }
@@ -226,5 +226,9 @@ TEST(Calls, WrongArguments) {
   }
 }
 
+#undef EXPECT_FORMAT
+#undef EXPECT_REFUSED
+#undef EXPECT_UNSUPPORTED
+
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::rebuild_test

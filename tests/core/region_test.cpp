@@ -4,7 +4,7 @@
 
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::region_test {
 namespace {
 
 class Counted final : public Owner {
@@ -69,4 +69,4 @@ TEST(OwnerRef, CountsCopiesAndMoves) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::region_test

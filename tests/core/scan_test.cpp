@@ -4,7 +4,7 @@
 #include "pickle/machine.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::scan_test {
 namespace {
 
 // Formats a scan: "os.system*2(called) "
@@ -62,4 +62,4 @@ TEST(Effects, CallsAndAttributes) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::scan_test

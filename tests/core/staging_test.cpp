@@ -12,7 +12,7 @@
 #include "io/ring.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::staging_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
@@ -210,4 +210,4 @@ TEST(SlotReader, CallerCanStop) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::staging_test

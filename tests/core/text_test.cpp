@@ -3,7 +3,7 @@
 #include "text/name_table.h"
 #include "text/utf8.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::text_test {
 namespace {
 
 bool is_utf8(std::string_view text, Surrogates surrogates = Surrogates::refuse) {
@@ -135,4 +135,4 @@ TEST(Arena, HoldsManyMegabytes) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::text_test

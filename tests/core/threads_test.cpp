@@ -1,4 +1,6 @@
 // Several threads use the same bytes. scripts/test --sanitize thread checks these tests for races.
+#include <unistd.h>
+
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -10,7 +12,7 @@
 #include "pickle/machine.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::threads_test {
 namespace {
 
 constexpr int kThreads = 8;
@@ -64,7 +66,7 @@ TEST(Threads, ArchivesOfOneMemory) {
 }
 
 TEST(Threads, ArchivesOfOneFile) {
-  const std::string path = ::testing::TempDir() + "zerocopy_threads";
+  const std::string path = ::testing::TempDir() + "zerocopy_threads_" + std::to_string(::getpid());
   std::ofstream(path, std::ios::binary) << checkpoint();
   File file = File::open(path, File::Access::read);
   const Region mapping = map_file(file, 0, Mode::copy_on_write);
@@ -131,4 +133,4 @@ TEST(Threads, RegionsOfOneOwner) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::threads_test

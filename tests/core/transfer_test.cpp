@@ -10,7 +10,7 @@
 #include "checkpoint/batch.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::transfer_test {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20U;
@@ -187,4 +187,4 @@ TEST(Batch, ErrorInTheMiddle) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::transfer_test

@@ -1,6 +1,7 @@
 #include "io/windows.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -8,7 +9,7 @@
 
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::windows_test {
 namespace {
 
 constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20U;
@@ -34,9 +35,10 @@ class Windows : public ::testing::Test {
   static std::string expected(std::uint64_t at) { return "at " + std::to_string(at); }
   static std::string text(const Region& region) { return std::string(region.bytes().text()); }
   static bool is_mapped(const std::byte* address) {
-    const auto page = reinterpret_cast<std::uintptr_t>(address) / 4096 * 4096;
+    const auto page_size = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const auto page = reinterpret_cast<std::uintptr_t>(address) / page_size * page_size;
     unsigned char resident = 0;
-    return ::mincore(reinterpret_cast<void*>(page), 4096, &resident) == 0;
+    return ::mincore(reinterpret_cast<void*>(page), page_size, &resident) == 0;
   }
 
   static constexpr std::uint64_t kSize = 20 * kMebibyte;
@@ -134,4 +136,4 @@ TEST_F(Windows, TakeAdvice) {
 }
 
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::windows_test

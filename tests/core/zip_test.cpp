@@ -3,7 +3,7 @@
 #include "container/zip_end.h"
 #include "support.h"
 
-namespace zerocopy::test {
+namespace zerocopy::test::zip_test {
 namespace {
 
 const std::string kContent = "the content";
@@ -280,5 +280,8 @@ TEST(ZipNames, AllowsAnyKey) {
   EXPECT_EQ(read_all(zip_of({{"root/" + std::string(60'000, 'x'), "content"}})), 1U);
 }
 
+#undef EXPECT_REFUSED
+#undef EXPECT_UNSUPPORTED
+
 }  // namespace
-}  // namespace zerocopy::test
+}  // namespace zerocopy::test::zip_test
