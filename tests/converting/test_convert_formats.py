@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,9 @@ from conftest import Saver, stock_load
 from equality import assert_same, pickles_bits, untyped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kinds import Kind
-from kinds.releases import RELEASES
-from kinds.subclasses import Tagged
 from strategies import filled
 
 import zerocopy
-from zerocopy.lazy.layer import FileLayer
 
 ENDINGS = ("pt", "safetensors", "h5")
 STATE = OrderedDict(
@@ -59,17 +54,17 @@ def header_of(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("there", ENDINGS)
-@pytest.mark.parametrize("back", ENDINGS)
-def test_there_and_back(save: Saver, tmp_path: Path, there: str, back: str) -> None:
-    source = save(STATE, "model.pt")
-    zerocopy.convert(source, tmp_path / f"there.{there}")
-    zerocopy.convert(tmp_path / f"there.{there}", tmp_path / f"back.{back}")
-    zerocopy.convert(tmp_path / f"back.{back}", tmp_path / "last.pt")
-    for name in (f"there.{there}", f"back.{back}", "last.pt"):
-        same_tensors(zerocopy.load(tmp_path / name), STATE)
-    same_tensors(stock_load(tmp_path / "last.pt"), STATE)
+def test_there_and_back(save: Saver, tmp_path: Path, there: str) -> None:
+    zerocopy.convert(save(STATE, "model.pt"), tmp_path / f"there.{there}")
+    for back in ENDINGS:
+        zerocopy.convert(tmp_path / f"there.{there}", tmp_path / f"back.{back}")
+        zerocopy.convert(tmp_path / f"back.{back}", tmp_path / "last.pt")
+        for name in (f"there.{there}", f"back.{back}", "last.pt"):
+            same_tensors(zerocopy.load(tmp_path / name), STATE)
+        same_tensors(stock_load(tmp_path / "last.pt"), STATE)
 
 
+@pytest.mark.slow("random states")
 @given(
     st.dictionaries(
         st.text(max_size=6).filter(lambda name: name != "__metadata__"),
@@ -92,6 +87,7 @@ def test_random_state_converts_to_an_equal_one(tmp_path: Path, recipe: dict[str,
     same_tensors(stock_load(tmp_path / "again.pt"), dotted)
 
 
+@pytest.mark.slow("compares with another library")
 def test_safetensors_output_equals_the_packages_byte_for_byte(save: Saver, tmp_path: Path) -> None:
     reference = pytest.importorskip("safetensors.torch")
     state = {
@@ -106,12 +102,6 @@ def test_safetensors_output_equals_the_packages_byte_for_byte(save: Saver, tmp_p
     zerocopy.convert(save(state), tmp_path / "ours.safetensors")
     assert (tmp_path / "ours.safetensors").read_bytes() == (tmp_path / "theirs.safetensors").read_bytes()
     same_tensors(reference.load_file(tmp_path / "ours.safetensors"), state)
-
-
-def test_headers_are_aligned(save: Saver, tmp_path: Path) -> None:
-    for length in range(1, 10):
-        zerocopy.convert(save({"n" * length: torch.ones(3)}), tmp_path / "m.safetensors")
-        assert int.from_bytes((tmp_path / "m.safetensors").read_bytes()[:8], "little") % 8 == 0
 
 
 # ----------------------------------------------------------------------- ties, metadata, other values
@@ -154,40 +144,28 @@ def test_views_of_compressed_or_cast_storages_convert(save: Saver, tmp_path: Pat
     assert_same(zerocopy.load(tmp_path / f"n.{ending}"), state)
     zerocopy.convert(path, tmp_path / f"cast.{ending}", dtype=torch.float16)
     loaded = zerocopy.load(tmp_path / f"cast.{ending}")
-    assert_same(
-        {name: loaded[name] for name in ("weight", "parameter", "trained", "ids", "more")},
-        {
-            "weight": (half := weight.half()),
-            "parameter": torch.nn.Parameter(half),
-            "trained": half.detach().requires_grad_(),
-            "ids": ids[:10],
-            "more": ids[5:9],
-        },
-    )
+    del loaded["part"], state["part"]
+    state["weight"] = half = weight.half()
+    state |= {"parameter": torch.nn.Parameter(half), "trained": half.detach().requires_grad_()}
+    assert_same(dict(loaded), state)
 
 
 @pytest.mark.parametrize("ending", ["pt", "h5"])
-@pytest.mark.parametrize("kind", ["tensor", "parameter", "both"])
-def test_tensor_with_attributes_stays_a_view(save: Saver, tmp_path: Path, ending: str, kind: str) -> None:
+def test_tensor_with_attributes_stays_a_view(save: Saver, tmp_path: Path, ending: str) -> None:
     weight = torch.arange(6000.0)
-    marked = {"tensor": weight[:], "parameter": torch.nn.Parameter(weight)}.get(
-        kind, weight.detach().requires_grad_()
-    )
-    marked.note = "a"
-    state = {"weight": weight, "marked": marked, "part": weight[7:]}
-    zerocopy.convert(save(state), tmp_path / f"n.{ending}")
-    assert_same(zerocopy.load(tmp_path / f"n.{ending}"), stock_load(save(state)))
+    for marked in (weight[:], torch.nn.Parameter(weight), weight.detach().requires_grad_()):
+        marked.note = "a"
+        state = {"weight": weight, "marked": marked, "part": weight[7:]}
+        zerocopy.convert(save(state), tmp_path / f"n.{ending}")
+        assert_same(zerocopy.load(tmp_path / f"n.{ending}"), stock_load(save(state)))
 
 
-@pytest.mark.parametrize("ending", ["pt", "h5"])
-@pytest.mark.parametrize(
-    "state", [{}, {"a": torch.ones(2)}, {"a": torch.ones(2), "b": torch.ones(1, 3)}], ids=len
-)
-@pytest.mark.parametrize("metadata", [None, {"author": "A"}])
-def test_small_safetensors_files(tmp_path: Path, ending: str, state: Any, metadata: Any) -> None:
-    (tmp_path / "m.safetensors").write_bytes(safetensors_files.saved(state, metadata))
-    zerocopy.convert(tmp_path / "m.safetensors", tmp_path / f"n.{ending}")
-    same_tensors(zerocopy.load(tmp_path / f"n.{ending}"), state)
+def test_small_safetensors_files(tmp_path: Path) -> None:
+    for state in ({}, {"a": torch.ones(2)}, {"a": torch.ones(2), "b": torch.ones(1, 3)}):
+        for ending, metadata in (("pt", None), ("pt", {"author": "A"}), ("h5", {"author": "A"})):
+            (tmp_path / "m.safetensors").write_bytes(safetensors_files.saved(state, metadata))
+            zerocopy.convert(tmp_path / "m.safetensors", tmp_path / f"n.{ending}")
+            same_tensors(zerocopy.load(tmp_path / f"n.{ending}"), state)
 
 
 @pytest.mark.parametrize("metadata", [None, {"author": "A", "tied": "b"}])
@@ -207,28 +185,6 @@ def test_converted_file_can_be_edited(tmp_path: Path, metadata: Any) -> None:
     same_tensors(stock_load(path), state)
 
 
-def test_a_parameter_with_a_tensor_for_an_attribute(save: Saver, tmp_path: Path) -> None:
-    parameter = torch.nn.Parameter(torch.arange(4.0))
-    parameter.mask = torch.ones(7)
-    path = save({"parameter": parameter, "tied": parameter.data})
-    if not hasattr(stock_load(path)["parameter"], "mask"):
-        pytest.skip("this release does not save attributes of parameters")
-    zerocopy.convert(deflated(path), tmp_path / "n.pt")
-    loaded = zerocopy.load(tmp_path / "n.pt")
-    assert torch.equal(loaded["parameter"].mask, parameter.mask)
-    assert torch.equal(loaded["parameter"], parameter) and shares(loaded["parameter"], loaded["tied"])
-
-
-def test_tie_to_a_tensor_without_a_name_outlives_a_conversion(save: Saver, tmp_path: Path) -> None:
-    tied = torch.ones(4)
-    path = save({"": tied, "b": tied, "c": torch.ones(2)})
-    for name in ("once.safetensors", "twice.safetensors"):
-        zerocopy.convert(path, tmp_path / name)
-        path = tmp_path / name
-        with zerocopy.open(path) as checkpoint:
-            assert list(checkpoint) == ["", "c"] and checkpoint.metadata()["b"] == ""
-
-
 @pytest.mark.parametrize("how", [{}, {"dtype": torch.complex128}])
 def test_a_conjugate_is_no_tie(tmp_path: Path, how: dict[str, Any]) -> None:
     values = torch.tensor([1 + 2j, 3 - 4j])
@@ -240,38 +196,6 @@ def test_a_conjugate_is_no_tie(tmp_path: Path, how: dict[str, Any]) -> None:
     if pickles_bits():  # else each was saved with its values, over a storage of its own
         with pytest.raises(zerocopy.UnsupportedError, match="overlapping"):
             zerocopy.convert(tmp_path / "m.pt", tmp_path / "n.safetensors")
-
-
-def dense(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the values that a tensor shows."""
-    parts = tensor.unbind() if tensor.is_nested else [tensor]
-    parts = [part.detach().to_dense().resolve_conj().resolve_neg() for part in parts]
-    return [part.to(torch.complex64) if part.is_complex() else part for part in parts]
-
-
-@pytest.mark.parametrize("kind", RELEASES.kinds, ids=str)
-def test_a_file_of_another_release_keeps_its_values_or_is_refused(kind: Kind, tmp_path: Path) -> None:
-    if not kind.is_there():
-        pytest.skip("this release does not have it")
-    kind.write(kind.make(), tmp_path / "m.pt")
-    with zerocopy.safe_globals([Tagged]):
-        try:
-            before = zerocopy.load(tmp_path / "m.pt")
-        except pickle.UnpicklingError as error:
-            pytest.skip(f"this release does not have it: {error}")
-        except zerocopy.FormatError:
-            with pytest.raises(RuntimeError):
-                stock_load(tmp_path / "m.pt")
-            pytest.skip("this release cannot make it")
-        try:
-            zerocopy.convert(tmp_path / "m.pt", tmp_path / "n.pt")
-        except zerocopy.UnsupportedError as error:
-            assert "cannot" in str(error)
-            return
-        after = zerocopy.load(tmp_path / "n.pt")
-    assert (type(after), after.dtype, after.layout) == (type(before), before.dtype, before.layout)
-    if before.device.type != "meta":
-        assert all(map(torch.equal, dense(after), dense(before)))
 
 
 def test_name_that_a_safetensors_file_cannot_have_is_the_reason(tmp_path: Path) -> None:
@@ -303,6 +227,7 @@ def test_parts_of_a_tensor_that_do_not_meet(save: Saver, tmp_path: Path) -> None
         assert written.keys() == state.keys() and all(torch.equal(written[key], state[key]) for key in state)
 
 
+@pytest.mark.slow("random pairs of boxes")
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_parts_that_meet_are_refused(tmp_path: Path, data: st.DataObject) -> None:
@@ -370,18 +295,18 @@ def test_dtype_keeps_attributes(save: Saver, tmp_path: Path, ending: str) -> Non
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("keep", [["model"], "model.", lambda name: not name.startswith("optimizer")])
-def test_without_the_optimizer(save: Saver, tmp_path: Path, ending: str, keep: Any) -> None:
+def test_without_the_optimizer(save: Saver, tmp_path: Path, ending: str) -> None:
     module = torch.nn.Linear(2, 3)
     optimizer = torch.optim.Adam(module.parameters())
     module(torch.ones(2)).sum().backward()
     optimizer.step()
     source = save({"model": module.state_dict(), "optimizer": optimizer.state_dict()})
-    zerocopy.convert(source, tmp_path / f"m.{ending}", keep=keep)
-    with zerocopy.open(tmp_path / f"m.{ending}") as kept:
-        assert sorted(kept) == ["model.bias", "model.weight"]
-        assert kept.metadata() == ({"format": "pt"} if ending == "safetensors" else {})
-        assert torch.equal(kept.get_tensor("model.weight"), module.weight)
+    for keep in (["model"], "model.", lambda name: not name.startswith("optimizer")):
+        zerocopy.convert(source, tmp_path / f"m.{ending}", keep=keep)
+        with zerocopy.open(tmp_path / f"m.{ending}") as kept:
+            assert sorted(kept) == ["model.bias", "model.weight"]
+            assert kept.metadata() == ({"format": "pt"} if ending == "safetensors" else {})
+            assert torch.equal(kept.get_tensor("model.weight"), module.weight)
 
 
 def test_keep_that_fits_nothing(save: Saver, tmp_path: Path) -> None:
@@ -449,6 +374,7 @@ def test_shards(save: Saver, tmp_path: Path, name: str) -> None:
     same_tensors(stock_load(tmp_path / "one.pt"), state)
 
 
+@pytest.mark.slow("another library")
 def test_transformers_reads_the_shards(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
@@ -462,29 +388,15 @@ def test_transformers_reads_the_shards(tmp_path: Path) -> None:
     same_tensors(read.state_dict(), model.state_dict())
 
 
-def test_accelerate_reads_shards_with_ties(tmp_path: Path) -> None:
-    """It wants to be told by each file that it is of torch, and transformers before version 5 does too."""
-    loaders = pytest.importorskip("accelerate.utils.modeling")
-    tied = torch.arange(6.0)
-    torch.save({"a": tied, "b": tied, "c": torch.ones(5)}, tmp_path / "m.pt")
-    zerocopy.convert(tmp_path / "m.pt", tmp_path / "out", max_shard_size=20)
-    shards = sorted((tmp_path / "out").glob("*.safetensors"))
-    read = [loaders.load_state_dict(str(shard)) for shard in shards]
-    assert [list(each) for each in read] == [["a"], ["c"]] and torch.equal(read[0]["a"], tied)
-    same_tensors(zerocopy.load(tmp_path / "out"), {"a": tied, "c": torch.ones(5)})
-
-
-@pytest.mark.parametrize("size", ["1KB", "1 kb", "0.001MB", 1000])
-def test_sizes(save: Saver, tmp_path: Path, size: Any) -> None:
-    zerocopy.convert(save(STATE), tmp_path / "out", max_shard_size=size)
-    assert len(list((tmp_path / "out").glob("*.safetensors"))) == 2
-
-
-@pytest.mark.parametrize("size", ["5", "GB", "-1GB", 0, -5, "5 bananas", True, 1.5, "0GB"])
-def test_invalid_shard_size_raises_value_error(save: Saver, tmp_path: Path, size: Any) -> None:
-    with pytest.raises(ValueError, match="size"):
-        zerocopy.convert(save(STATE), tmp_path / "out", max_shard_size=size)
-    assert not (tmp_path / "out").exists()
+def test_sizes(save: Saver, tmp_path: Path) -> None:
+    source = save(STATE)
+    for size in ("1KB", "1 kb", "0.001MB", 1000):
+        zerocopy.convert(source, tmp_path / "out", max_shard_size=size)
+        assert len(list((tmp_path / "out").glob("*.safetensors"))) == 2
+    for wrong in ("5", "GB", "-1GB", 0, -5, "5 bananas", True, 1.5, "0GB"):
+        with pytest.raises(ValueError, match="size"):
+            zerocopy.convert(source, tmp_path / "other", max_shard_size=wrong)
+    assert not (tmp_path / "other").exists()
 
 
 def test_tied_tensors_are_in_one_shard(tmp_path: Path) -> None:
@@ -533,46 +445,6 @@ def test_metadata_whose_key_and_value_are_stored_tensors_is_kept(
     same_tensors(zerocopy.load(tmp_path / "back.pt"), state)
 
 
-def test_safetensors_reads_metadata_whose_key_and_value_are_stored_tensors(tmp_path: Path) -> None:
-    reader = pytest.importorskip("safetensors.torch")
-    module = torch.nn.Linear(2, 3)
-    metadata = {"bias": "weight"}
-    reader.save_file(module.state_dict(), tmp_path / "a.safetensors", metadata)
-    zerocopy.convert(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
-    with reader.safe_open(tmp_path / "b.safetensors", "pt") as file:
-        assert file.metadata() == metadata
-    loaded = torch.nn.Linear(2, 3)
-    assert reader.load_model(loaded, tmp_path / "b.safetensors") == (set(), [])
-    same_tensors(loaded.state_dict(), module.state_dict())
-
-
-@pytest.mark.parametrize("target", ["m.safetensors", "folder", "m.bin"])
-def test_tensor_of_many_names_is_looked_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
-) -> None:
-    """A few bytes of metadata give a tensor one name more: 200 000 took longer than the law allows."""
-    path = tmp_path / "source.safetensors"
-    metadata = {f"{number}": "w" for number in range(3000)}
-    path.write_bytes(safetensors_files.saved({"w": torch.arange(3.0), "v": torch.ones(2)}, metadata))
-    asked: list[str] = []
-    entry = FileLayer.entry
-
-    def counting(layer: FileLayer, name: str) -> Any:
-        asked.append(name)
-        return entry(layer, name)
-
-    monkeypatch.setattr(FileLayer, "entry", counting)
-    more: Any = {} if target == "m.safetensors" else {"max_shard_size": 100}
-    zerocopy.convert(path, tmp_path / target, **more)
-    assert len(asked) < 100
-    monkeypatch.undo()
-    if target == "m.bin":
-        loaded = zerocopy.load(tmp_path / "m.bin.index.json")
-        assert len(loaded) == 3002 and loaded["2999"].data_ptr() == loaded["w"].data_ptr()
-    elif target == "folder":
-        assert torch.equal(zerocopy.load(tmp_path / target)["0"], torch.arange(3.0))
-
-
 # ------------------------------------------------------------------------------ names of ties and of metadata
 
 
@@ -600,23 +472,8 @@ def test_the_format_is_no_tie_to_a_tensor_of_that_name(
     assert not caplog.records
 
 
-def test_tied_name_that_is_a_key_of_a_sources_metadata_is_kept(save: Saver, tmp_path: Path) -> None:
-    tied = torch.arange(4.0)
-    state = OrderedDict(a=tied, b=tied)
-    state.safetensors_metadata = {"b": "note"}  # type: ignore[attr-defined]
-    zerocopy.convert(save(state), tmp_path / "m.safetensors")
-    zerocopy.convert(tmp_path / "m.safetensors", tmp_path / "back.pt")
-    found = zerocopy.load(tmp_path / "back.pt")
-    assert torch.equal(found["a"], tied) and found["a"].data_ptr() == found["b"].data_ptr()
-    assert zerocopy.open(tmp_path / "m.safetensors").metadata()["b"] == "note"
-    state = OrderedDict(a=tied, b=tied)
-    state.safetensors_metadata = {"a": "one", "b": "two"}  # type: ignore[attr-defined]
-    with pytest.raises(zerocopy.UnsupportedError, match="overlapping"):
-        zerocopy.convert(save(state), tmp_path / "m.safetensors")
-
-
-@pytest.mark.parametrize("name", ["m.pt", "m.safetensors", "m.h5"])
-def test_nothing_is_converted_in_a_block_of_skip_data(name: str, save: Saver, tmp_path: Path) -> None:
-    with zerocopy.skip_data(), pytest.raises(zerocopy.UnsupportedError, match="skip_data"):
-        zerocopy.convert(save({"a": torch.ones(3)}, "source.pt"), tmp_path / name)
-    assert not (tmp_path / name).exists()
+def test_nothing_is_converted_in_a_block_of_skip_data(save: Saver, tmp_path: Path) -> None:
+    for name in ("m.pt", "m.safetensors", "m.h5"):
+        with zerocopy.skip_data(), pytest.raises(zerocopy.UnsupportedError, match="skip_data"):
+            zerocopy.convert(save({"a": torch.ones(3)}, "source.pt"), tmp_path / name)
+        assert not (tmp_path / name).exists()

@@ -53,8 +53,15 @@ def tensors(folder: Path) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("how", ["killed", "refused"])
+@pytest.mark.parametrize(
+    ("target", "how"),
+    [
+        ("folder", "killed"),
+        (".bin", "refused"),
+        pytest.param("folder", "refused", marks=pytest.mark.slow("the other pairs")),
+        pytest.param(".bin", "killed", marks=pytest.mark.slow("the other pairs")),
+    ],
+)
 def test_stopped_at_each_change_of_a_name(
     save: Saver, forked: Child, tmp_path: Path, target: str, how: str
 ) -> None:
