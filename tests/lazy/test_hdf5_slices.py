@@ -20,14 +20,11 @@ VALUES = np.arange(20 * 9 * 11, dtype="f4").reshape(SHAPE)
 KINDS = {
     "chunks": {"data": VALUES, "chunks": (3, 4, 5)},
     "deflated": {"data": VALUES, "chunks": (3, 4, 5), "compression": "gzip"},
-    "single": {"data": VALUES, "chunks": (1, 1, 1)},
-    "rows": {"data": VALUES, "chunks": (20, 1, 7)},
+    "single": {"data": VALUES[:4, :3, :4], "chunks": (1, 1, 1)},
     "big-endian": {"data": VALUES.astype(">f4")},
     "thin": {"data": VALUES[:1, :, None], "chunks": (1, 2, 1, 3)},
     "never written": {"shape": SHAPE, "dtype": "f4", "chunks": (2, 3, 4), "fillvalue": 3},
     "sparse": {"shape": (2000, 9, 11), "dtype": "f4", "chunks": (2, 3, 4), "fillvalue": 7},
-    "empty": {"shape": (0, 3), "dtype": "f4", "chunks": (1, 3), "maxshape": (None, 3)},
-    "scalar": {"data": np.float32(3)},
 }
 
 
@@ -56,7 +53,7 @@ def test_parts_are_those_of_the_whole(tmp_path: Path, kind: str) -> None:
     choice = random.Random(kind)
     with zerocopy.open(path) as checkpoint:
         part = checkpoint.get_slice("x")
-        for _ in range(300):
+        for _ in range(60):
             index = _index(tuple(whole.shape), choice)
             found, read = part[index], checkpoint.read({"x": index})["x"]
             assert found.shape == whole[index].shape, index

@@ -96,42 +96,52 @@ def indices(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return parts | st.lists(parts, max_size=5).map(tuple)
 
 
-@relaxed
-@given(name=st.sampled_from(sorted(TENSORS)), index=indices(_BASIC))
-@example(name="behind", index=(..., ..., slice(None)))  # torch takes it of tensors with memory only
-def test_basic_indexing(opened: Opened, name: str, index: Any) -> None:
-    checkpoint, eager = opened
-    check(checkpoint, name, eager[name], index)
-
-
+@pytest.mark.slow("random indices")
 @pytest.mark.filterwarnings("ignore:.*sequence.*:UserWarning")
 @relaxed
 @given(name=st.sampled_from(sorted(TENSORS)), index=indices(_BASIC | _ADVANCED))
+@example(name="behind", index=(..., ..., slice(None)))  # torch takes it of tensors with memory only
 def test_any_indexing(opened: Opened, name: str, index: Any) -> None:
     checkpoint, eager = opened
     check(checkpoint, name, eager[name], index)
 
 
-@pytest.mark.parametrize("name", TENSORS)
-def test_what_it_says_of_itself(opened: Opened, name: str) -> None:
-    checkpoint, eager = opened
-    part = checkpoint.get_slice(name)
-    assert part.shape == eager[name].shape and type(part.shape) is torch.Size
-    assert part.get_shape() == list(eager[name].shape) and type(part.get_shape()) is list
-    assert part.dtype == eager[name].dtype
-    assert outcome(lambda: len(part)) == outcome(lambda: len(eager[name]))
-    assert str(part.dtype) in repr(part)
-    if eager[name].dim():
-        rows = list(part)
-        assert len(rows) == len(part) and all(map(torch.equal, rows, eager[name].detach()))
+# One of each: integers, slices, steps, new dimensions, masks, lists, too many, and what no tensor takes.
+INDICES: list[Any] = [
+    *(0, -1, 9, slice(None), slice(1, 3), slice(None, -1, 2), slice(3, 1), None, ..., True, "a", 1.5, {}),
+    *((0, 1), (slice(1), 0), (..., slice(None, None, 3)), (None, slice(1, 2), ...), (0, ..., -1), (0,) * 5),
+    *(
+        [1, 0],
+        [],
+        torch.tensor([0, 0, 1]),
+        np.int64(1),
+        (slice(None), [0, 1]),
+        torch.tensor(1),
+        slice(2, 0, -1),
+    ),
+    *(torch.tensor([True, False, True]), (..., None), (slice(1, 4), None, slice(0, 9, 4))),
+]
 
 
-def test_names_of_dtypes(opened: Opened) -> None:
-    checkpoint, _ = opened
-    told = {
-        name: checkpoint.get_slice(name).get_dtype() for name in ("scalar", "cube", "four", "bool", "complex")
-    }
-    assert told == {"scalar": "I64", "cube": "F64", "four": "BF16", "bool": "BOOL", "complex": "C64"}
+@pytest.mark.filterwarnings("ignore:.*sequence.*:UserWarning")
+def test_slices_are_those_of_the_whole_tensor(opened: Opened) -> None:
+    for name, whole in opened.eager.items():
+        for index in INDICES:
+            check(opened.checkpoint, name, whole, index)
+
+
+def test_slice_tells_shape_and_dtype(opened: Opened) -> None:
+    names = {"scalar": "I64", "cube": "F64", "four": "BF16", "bool": "BOOL", "complex": "C64"}
+    for name, whole in opened.eager.items():
+        part = opened.checkpoint.get_slice(name)
+        assert part.shape == whole.shape and type(part.shape) is torch.Size
+        assert part.get_shape() == list(whole.shape) and type(part.get_shape()) is list
+        assert part.dtype == whole.dtype and part.get_dtype() == names.get(name, part.get_dtype())
+        assert outcome(lambda part=part: len(part)) == outcome(lambda whole=whole: len(whole))
+        assert str(part.dtype) in repr(part)
+        if whole.dim():
+            rows = list(part)
+            assert len(rows) == len(part) and all(map(torch.equal, rows, whole.detach()))
 
 
 def test_a_slice_is_on_its_own(opened: Opened) -> None:
@@ -224,30 +234,7 @@ def test_steps_read_a_page_of_each(big: tuple[Path, int]) -> None:
     assert read <= needed | pages(0, begin + PAGE) and len(read) <= len(needed) + 4
 
 
-def test_making_a_view_reads_little_and_opening_nothing(big: tuple[Path, int]) -> None:
-    path, begin = big
-    with zerocopy.open(path) as checkpoint:
-        (
-            checkpoint.tree(),
-            checkpoint["weight"].shape,
-            repr(checkpoint["weight"]),
-            checkpoint.get_slice("weight"),
-        )
-        checkpoint.get_tensor("weight")
-        opened = resident(path)
-        ends = 256 * PAGE  # the kernel reads ahead of what is read at the file's ends
-        assert not opened & pages(begin + ends, ROWS * COLUMNS * 4 - 2 * ends)
-
-
-def test_a_transposed_tensor(tmp_path: Path) -> None:
-    path = tmp_path / "big.pt"
-    torch.save({"weight": torch.zeros(ROWS, COLUMNS).t()}, path)
-    begin = payload_offset(path, "data/0")
-    drop(path)
-    read = read_by(path, (slice(None), slice(5, 7)))
-    assert read <= pages(begin + 5 * COLUMNS * 4, 2 * COLUMNS * 4)
-
-
+@pytest.mark.slow("a file of 64 GiB")
 def test_a_file_larger_than_memory(tmp_path: Path) -> None:
     """Of 64 GiB of holes a few elements from all over it are some pages."""
     path = tmp_path / "huge.pt"

@@ -15,8 +15,6 @@ from conftest import Saver
 import zerocopy
 from zerocopy import cli
 
-TRUSTING: dict[str, Any] = {"weights_only": False}
-
 
 @pytest.fixture
 def path(save: Saver) -> Path:
@@ -34,12 +32,6 @@ def test_open_with_stubs_has_tensors_and_stubs(path: Path) -> None:
         assert torch.equal(stub.state["start"] + 0, torch.ones(3))
 
 
-def test_lazy_load_with_stubs_gives_the_object_that_load_gives(path: Path) -> None:
-    lazy, loaded = zerocopy.lazy_load(path, unknown="stub"), zerocopy.load(path, unknown="stub")
-    assert repr(lazy["args"]) == repr(loaded["args"]) and lazy["step"] == 7
-    assert torch.equal(lazy["model"]["weight"] + 0, loaded["model"]["weight"])
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("zip", [True, False])
 def test_a_module_among_the_values(save: Saver, tmp_path: Path, zip: bool) -> None:
@@ -51,17 +43,17 @@ def test_a_module_among_the_values(save: Saver, tmp_path: Path, zip: bool) -> No
     for lazy in (zerocopy.lazy_load(path, unknown="stub"), dict(zerocopy.open(path, unknown="stub"))):
         assert torch.equal(lazy["weight"] + 0, torch.arange(4.0))
         assert torch.equal(lazy["again"] + 0, loaded["again"])
+    assert repr(zerocopy.lazy_load(path, unknown="stub")["net"]) == repr(loaded["net"])
     zerocopy.convert(path, tmp_path / "out.safetensors", unknown="stub")
     assert sorted(zerocopy.load(tmp_path / "out.safetensors")) == ["again", "weight"]
     assert sum(extent.size for extent in zerocopy.storage_offsets(path).values()) == 6 * 4 + 2 * 4 + 4 * 4
     assert len(zerocopy.explain(path).storages) == 3
-    for command in (["ls"], ["map"], ["verify"], ["report", "-o", str(tmp_path / "page.html")]):
-        assert cli.main([*command, str(path)]) == 0
-    assert cli.main(["show", str(path), "net.0.bias"]) == 0
     for refused in (zerocopy.load, zerocopy.lazy_load, zerocopy.open):
         with pytest.raises(pickle.UnpicklingError):
             refused(path)
-    assert cli.main(["scan", str(path)]) == 1
+    for command in (["ls"], ["map"], ["verify"], ["report", "-o", str(tmp_path / "page.html")]):
+        assert cli.main([*command, str(path)]) == 0
+    assert cli.main(["show", str(path), "net.0.bias"]) == 0 and cli.main(["scan", str(path)]) == 1
 
 
 @pytest.mark.parametrize("name", ["out.pt", "out.safetensors"])
@@ -115,39 +107,23 @@ def test_convert_with_stubs_copies_hdf5_records_only_if_nothing_is_unknown(
 UNKNOWN = {
     "class": ({"held": Foreign}, "held"),
     "set": ({"held": {Foreign(), 2}}, "held"),
-    "frozenset": ({"held": frozenset([Foreign()])}, "held"),
     "key": ({Foreign(): 2}, "Foreign"),
     "key of a tensor": ({Foreign(): torch.ones(2)}, "Foreign"),
     "key of a dict": ({"inner": {Foreign(): {"a": torch.ones(2), "b": {}}}}, "inner.<stub"),
-    "key of nothing": ({Foreign(): {}}, "Foreign"),
-    "tuple as a key": ({(1, Foreign()): 2}, "Foreign"),
     "key in a list": ({"list": [{"a": 1, Foreign(): 2}]}, "list.0.<stub"),
 }
 
 
-@pytest.mark.parametrize("kind", UNKNOWN)
 @pytest.mark.parametrize(("name", "options"), [("a.pt", {}), ("a.h5", {"dtype": torch.float16})])
 def test_convert_with_stubs_leaves_out_what_holds_an_unknown_object(
-    kind: str, name: str, options: dict[str, Any], save: Saver, tmp_path: Path, caplog: Any
+    name: str, options: dict[str, Any], save: Saver, tmp_path: Path, caplog: Any
 ) -> None:
-    if name == "a.h5":
-        pytest.importorskip("h5py")
-    state, told = UNKNOWN[kind]
-    made = made_of(save({"weight": torch.ones(1), **state}), tmp_path / name, **options)
-    assert torch.equal(made["weight"], torch.ones(1))
-    left = {"list": [{"a": 1}]} if kind == "key in a list" else {"inner": {}} if "of a dict" in kind else {}
-    assert {key: value for key, value in made.items() if key != "weight"} == left
-    assert [record.levelname for record in caplog.records] == ["WARNING"] and told in caplog.text
-
-
-def test_convert_with_stubs_leaves_out_objects_that_hold_an_unknown_object(
-    save: Saver, tmp_path: Path, caplog: Any
-) -> None:
-    """An object of an allowed class is a value that is left out whole."""
-    path = save({"weight": torch.ones(1), "args": argparse.Namespace(inner=[{"deep": Foreign()}])})
-    with zerocopy.safe_globals([argparse.Namespace]):
-        made = made_of(path, tmp_path / "a.pt")
-    assert list(made) == ["weight"] and "args" in caplog.text
+    for kind, (state, told) in UNKNOWN.items():
+        caplog.clear()
+        made = made_of(save({"weight": torch.ones(1), **state}), tmp_path / name, **options)
+        assert torch.equal(made.pop("weight"), torch.ones(1))
+        assert made == {"key in a list": {"list": [{"a": 1}]}, "key of a dict": {"inner": {}}}.get(kind, {})
+        assert [record.levelname for record in caplog.records] == ["WARNING"] and told in caplog.text
 
 
 @pytest.mark.parametrize("options", [{}, {"dtype": torch.float16}])
@@ -158,7 +134,7 @@ def test_convert_with_stubs_leaves_out_unknown_attributes(
     for holder in (state, *state.values()):
         holder.note, holder.foreign = "hi", {"a": Foreign()}  # type: ignore[union-attr]
     made = made_of(save(state), tmp_path / "a.pt", **options)
-    kept = torch.load(save(state), **TRUSTING)
+    kept = torch.load(save(state), weights_only=False)
     for before, after in zip((kept, *kept.values()), (made, *made.values()), strict=True):
         assert vars(after) == {key: value for key, value in vars(before).items() if key == "note"}
     assert "attribute 'foreign'" in caplog.text
@@ -170,10 +146,3 @@ def test_convert_with_stubs_leaves_out_unknown_metadata(save: Saver, tmp_path: P
     made = made_of(save(state), tmp_path / "a.pt", strip_prefix="model.")
     assert list(made) == ["weight"] and made.safetensors_metadata == {"author": "A"}
     assert "safetensors_metadata.foreign" in caplog.text
-
-
-def test_convert_with_stubs_of_shared_dicts_keeps_them_shared(save: Saver, tmp_path: Path) -> None:
-    shared: dict[Any, Any] = {"a": torch.ones(2), Foreign(): 1}
-    shared["self"] = shared
-    made = made_of(save([shared, shared, torch.ones(1)]), tmp_path / "a.pt")
-    assert list(made[0]) == ["a", "self"] and made[0] is made[1] is made[0]["self"]
