@@ -30,9 +30,6 @@ from assembler import (
 )
 
 from attacks.attack import Attack, Expected, Family
-from attacks.bombs import BOMBS
-
-__all__ = ["BOMBS", "STREAMS"]
 
 PROTO, PROTO_4, PROTO_5 = b"\x80\x02", b"\x80\x04", b"\x80\x05"
 TAIL = good()[2:]  # of the pickle that the others are made of, behind its PROTO

@@ -34,6 +34,7 @@ import zerocopy  # noqa: E402
 
 _GROUPS = (dense.DTYPES, dense.TIES, subclasses.FLAGS, layouts.SPARSE, layouts.QUANTIZED, layouts.NESTED,
            layouts.WITHOUT_DATA, values.PLAIN, training.STATE)  # fmt: skip
+_BEFORE = b"PK\5\6junk"  # is not the reader's
 _DONORS = list(make_seeds.pickles().values())
 
 
@@ -102,15 +103,18 @@ def _difference(one: Any, other: Any) -> str:
 
 
 def check(data: bytes) -> str:
-    """Load from a mapped file, from one that is read, and from memory: each time the same comes of it."""
-    with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+    """Load from a mapped file, from one that is read, from memory, from where a file stands: the same comes of it."""
+    with tempfile.NamedTemporaryFile(suffix=".pt") as file, tempfile.TemporaryFile() as longer:
         file.write(data)
         file.flush()
+        longer.write(_BEFORE + data)
+        longer.seek(len(_BEFORE))
         outcomes = [
             _outcome(file.name),
             _outcome(file.name, backend="pread"),
             _outcome(data),
             _outcome(io.BytesIO(data)),
+            _outcome(longer),
         ]
     for other in outcomes[1:]:
         assert other == outcomes[0], _difference(outcomes[0], other)

@@ -62,25 +62,8 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
 
 
 _ODD: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    1,
-    3,
-    2**70,
-    1.5,
-    "",
-    "*",
-    "k" * 40,
-    "/",
-    [],
-    {},
-    [[]],
-    [["/", [1]]],
-    "\0",
-    "\ud800",
-)
+    None, True, -1, 0, 1, 3, 2**70, 1.5, "", "*", "k" * 40, "/", [], {}, [[]], [["/", [1]]], "\0", "\ud800",
+)  # fmt: skip
 
 
 def _changed(text: bytes, rng: random.Random) -> bytes:
