@@ -1,6 +1,6 @@
 """Writes the manual page ``docs/zerocopy.1`` from the parsers of the commands.
 
-``ZEROCOPY_UPDATE_DOCS=1 pytest tests/cli/test_manual.py`` renews the file.
+``tests/cli/test_manual.py`` compares it with the file, and says how to renew that.
 """
 
 from __future__ import annotations

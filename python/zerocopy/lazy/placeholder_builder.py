@@ -16,6 +16,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._native import _C
+from zerocopy._torch import sparse
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.nested import replaced
 from zerocopy.lazy.placeholder import NotYetLoadedTensor, handed_out, set_own
@@ -48,7 +49,7 @@ class Call:
                 self._maker = None
 
     def _made(self) -> torch.Tensor:
-        with _torch.checking_sparse_tensors():
+        with sparse.checking():
             tensor: torch.Tensor = self.function(*loaded(self.arguments))
         for state in self.attributes:
             builder.set_attributes(tensor, state)

@@ -47,8 +47,9 @@ class Selection(NamedTuple):
             if not isinstance(keys, Iterable):
                 raise TypeError(f"expected keys to be a list of names, got {type(keys).__name__}")
             keys = set(keys)
-            if not all(isinstance(key, str) for key in keys):
-                raise TypeError("expected keys to be strings")
+            for key in keys:
+                if not isinstance(key, str):
+                    raise TypeError(f"expected keys to be strings, got {type(key).__name__}")
         if prefix is not None and not isinstance(prefix, str):
             raise TypeError(f"expected prefix to be a str, got {type(prefix).__name__}")
         if predicate is not None and not callable(predicate):

@@ -126,7 +126,7 @@ class PickleEditor:
             self._slots.append(slot)
         self._begins.append(self._begins[-1] + 1)  # what follows STOP is not the pickle's
         if len(stack) != 1 or isinstance(stack[0], int):
-            raise FormatError("expected one object at the end of the pickle")
+            raise FormatError(f"expected one object at the end of the pickle, found {len(stack)}")
         return stack[0]
 
     def _apply(self, i: int, op: _Op, stack: list[Place | int]) -> None:

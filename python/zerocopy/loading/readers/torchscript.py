@@ -185,7 +185,7 @@ def _key_of(opcodes: list[Any], window: list[int]) -> int:
         for name, wanted in zip(names, _ID, strict=True)
     )
     if not as_written:
-        raise StockOnlyError("expected names of storages as torch.jit.save writes them in constants.pkl")
+        raise StockOnlyError(f"expected names of storages in constants.pkl, found {names}")
     return window[_KEY]
 
 

@@ -14,6 +14,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._native import _C
+from zerocopy._torch import sparse
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading import inputs
 from zerocopy.loading.device import staging
@@ -54,7 +55,7 @@ class StorageUnpicklerMixin(FindClassMixin):
 
     def load(self) -> Any:
         """Return the object. Its sparse tensors are checked, as by ``torch.load``."""
-        with _torch.checking_sparse_tensors():
+        with sparse.checking():
             return super().load()  # type: ignore[misc]
 
     def persistent_load(self, pid: Any) -> Any:

@@ -31,8 +31,8 @@ from typing import Any
 
 import torch
 
-from zerocopy import _torch, jit
-from zerocopy._torch import tensor_extras
+from zerocopy import jit
+from zerocopy._torch import sparse, tensor_extras
 from zerocopy.errors import UnsupportedError
 from zerocopy.share.objects import arrays, nested_functions
 
@@ -186,12 +186,12 @@ def is_coalesced(tensor: torch.Tensor) -> bool:
 
 def _of_coalesced(tensor: torch.Tensor) -> Any:
     facts = tuple(tensor.shape), tensor.requires_grad, type(tensor)
-    return _coalesced, (*_torch.sparse_parts(tensor), *facts)
+    return _coalesced, (*sparse.parts(tensor), *facts)
 
 
 def _coalesced(indices: Any, values: Any, shape: Any, requires_grad: bool, cls: type) -> Any:
-    made = torch.sparse_coo_tensor(indices, values, shape, **_torch.sparse_checks(False))
-    made = _torch.as_coalesced(made, True)
+    made = torch.sparse_coo_tensor(indices, values, shape, **sparse.checks(False))
+    made = sparse.as_coalesced(made, True)
     return (
         torch.nn.Parameter(made, requires_grad)
         if cls is torch.nn.Parameter

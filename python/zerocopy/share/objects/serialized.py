@@ -23,7 +23,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._native import _C
-from zerocopy._torch import context, tensor_extras
+from zerocopy._torch import context, sparse, tensor_extras
 from zerocopy.errors import UnsupportedError
 from zerocopy.loading import archives
 from zerocopy.loading.device import staging
@@ -175,7 +175,7 @@ def _built(
         lambda pid: buffers[pid] if isinstance(pid, int) else resolve(pid)
     )
     try:
-        with _torch.checking_sparse_tensors():
+        with sparse.checking():
             return unpickler.load()
     except _FAILURES as error:
         raise UnsupportedError(f"it cannot be built here: {type(error).__name__}: {error}") from error

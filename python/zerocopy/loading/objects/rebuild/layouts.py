@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from zerocopy import _torch
-from zerocopy._torch import safe_globals
+from zerocopy._torch import safe_globals, sparse
 from zerocopy._torch.private_names import private
 from zerocopy.loading.objects.rebuild.registry import (
     QUANTIZED,
@@ -36,7 +36,7 @@ def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.
     """Return a sparse tensor whose indices have been checked: out of range, they write out of bounds later."""
     # On the meta device there are no indices to check, wherever the file's own are.
     is_meta = torch.empty(0).is_meta or any(isinstance(part, torch.Tensor) and part.is_meta for part in data)
-    checks = _torch.sparse_checks(not is_meta)
+    checks = sparse.checks(not is_meta)
     if layout is not torch.sparse_coo:
         compressed, plain, values, size = data
         _require_shape(size)
@@ -48,10 +48,10 @@ def rebuild_sparse_tensor(layout: torch.layout, data: tuple[Any, ...]) -> torch.
     within_storage(indices, values)
     tensor = torch.sparse_coo_tensor(indices, values, size, **checks)
     if flag == [True] and not is_meta:
-        found, _ = _torch.sparse_parts(tensor.coalesce())
+        found, _ = sparse.parts(tensor.coalesce())
         require(torch.equal(found, indices), "a sparse tensor that claims to be coalesced")
     # Said or not: what has fewer than two elements is taken for coalesced otherwise.
-    return _torch.as_coalesced(tensor, flag[0]) if flag else tensor
+    return sparse.as_coalesced(tensor, flag[0]) if flag else tensor
 
 
 def _require_shape(size: Any) -> None:
