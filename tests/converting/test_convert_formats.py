@@ -198,12 +198,6 @@ def test_a_conjugate_is_no_tie(tmp_path: Path, how: dict[str, Any]) -> None:
             zerocopy.convert(tmp_path / "m.pt", tmp_path / "n.safetensors")
 
 
-def test_name_that_a_safetensors_file_cannot_have_is_the_reason(tmp_path: Path) -> None:
-    torch.save({"__metadata__": torch.ones(2), "\ud800": torch.ones(2)}, tmp_path / "m.pt")
-    with pytest.raises(zerocopy.UnsupportedError, match=r"a name that the format reserves.*not Unicode text"):
-        zerocopy.convert(tmp_path / "m.pt", tmp_path / "m.safetensors")
-
-
 def test_metadata_there_and_back(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     path.write_bytes(safetensors_files.saved({"w": torch.ones(2)}, {"format": "pt", "by": "somebody"}))
@@ -399,20 +393,6 @@ def test_sizes(save: Saver, tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_tied_tensors_are_in_one_shard(tmp_path: Path) -> None:
-    weight = torch.arange(300.0)
-    state = {"a": weight, "b": torch.ones(300), "c": weight.view(300)}
-    torch.save(state, tmp_path / "m.pt")
-    for name in ("out/model.pt", "safe"):
-        zerocopy.convert(tmp_path / "m.pt", tmp_path / name, max_shard_size=1300)
-    loaded = zerocopy.load(tmp_path / "out")
-    assert shares(loaded["a"], loaded["c"])
-    zerocopy.convert(tmp_path / "safe", tmp_path / "back.pt")
-    loaded = stock_load(tmp_path / "back.pt")
-    same_tensors(loaded, state)
-    assert shares(loaded["a"], loaded["c"])
-
-
 def test_a_text_that_is_the_name_of_a_tensor_does_not_become_a_tie(
     save: Saver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -458,18 +438,6 @@ def test_tied_name_that_is_a_key_of_the_metadata_is_kept(
     found = zerocopy.load(tmp_path / "back.pt")
     assert torch.equal(found["a"], tied) and torch.equal(found["format"], tied)
     assert found["a"].data_ptr() == found["format"].data_ptr()
-
-
-def test_the_format_is_no_tie_to_a_tensor_of_that_name(
-    save: Saver, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    zerocopy.convert(save({"pt": torch.ones(3), "w": torch.zeros(3)}), tmp_path / "m.safetensors")
-    zerocopy.convert(tmp_path / "m.safetensors", tmp_path / "back.pt")
-    back = torch.load(tmp_path / "back.pt")
-    assert list(back) == ["pt", "w"]
-    zerocopy.convert(tmp_path / "back.pt", tmp_path / "again.safetensors")
-    assert zerocopy.open(tmp_path / "again.safetensors").metadata() == {"format": "pt"}
-    assert not caplog.records
 
 
 def test_nothing_is_converted_in_a_block_of_skip_data(save: Saver, tmp_path: Path) -> None:

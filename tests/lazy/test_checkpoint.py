@@ -48,10 +48,8 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "nested": lambda: {"a": {"b": [BASE, (torch.ones(2), {"c": BASE[:2]})]}, "d": {}, "e": [], "f": None},
     "trained": trained,
     "bare tensor": lambda: torch.ones(2, 3),
-    "bare parameter": lambda: torch.nn.Parameter(torch.ones(2, 3)),
     "bare number": lambda: 3,
     "empty": dict,
-    "list": lambda: [BASE, 3, BASE.t()],
     "keys of other types": lambda: {0: BASE, True: BASE[0], 2.5: BASE[1], None: BASE[2], "s": 1},
     "names that collide": lambda: {"a.b": BASE, "a": {"b": BASE[0], "c": 1}, 0: BASE[1], "0": BASE[2]},
     "a branch and a leaf": lambda: {"a": BASE, "a.b": BASE[0], "": BASE[1], ".": BASE[2]},
@@ -59,7 +57,6 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "views": lambda: [BASE.t(), BASE[:, 1], BASE[::2, ::3], torch.ones(3).expand(2, 3), BASE[1:, :0], BASE[2, 3]],
     "flags": lambda: [torch.ones(2, dtype=torch.complex64).conj(), torch.ones(2, requires_grad=True)],
     "parameters": lambda: {"p": torch.nn.Parameter(BASE), "q": torch.nn.Parameter(BASE[0], requires_grad=False)},
-    "dtypes": lambda: [torch.ones(3, dtype=d) for d in (torch.bfloat16, torch.half, torch.bool, torch.int64)],
     "empty tensors": lambda: [torch.ones(0), torch.ones(2, 0), torch.ones(0)],
     "strange names": lambda: {"\x1b[31m": BASE, "a\nb": BASE[0], "\u202e": BASE[1], "<b>": BASE[2], "ü": BASE[3]},
 }  # fmt: skip
@@ -164,24 +161,6 @@ def test_tensors_that_are_not_dense(kind: str, save: Saver) -> None:
     assert_same(checkpoint.get_tensor("other"), eager[1]["other"])
 
 
-class Marked(torch.Tensor):
-    """A subclass of the user's."""
-
-
-def test_tensor_subclasses_open_as_load_allows(save: Saver) -> None:
-    path = save({"marked": torch.ones(2).as_subclass(Marked), "dense": BASE})
-    refused = outcome(lambda: zerocopy.load(path))
-    assert refused[1] is pickle.UnpicklingError
-    assert outcome(lambda: zerocopy.open(path)) == refused
-    with zerocopy.safe_globals([Marked]):
-        eager, opened = outcome(lambda: zerocopy.load(path)), outcome(lambda: zerocopy.open(path))
-    if eager[0] == "error":
-        assert opened == eager
-        return
-    assert list(opened[1]) == ["marked", "dense"]
-    assert_same(opened[1].get_tensor("marked"), eager[1]["marked"])
-
-
 # ----------------------------------------------------------------------------- a mapping
 
 
@@ -223,12 +202,6 @@ def test_ties(save: Saver) -> None:
     assert row.tolist() == [7] * 6 == weight[1].tolist()
     assert checkpoint.info("row").tied == ("weight", "tied") and checkpoint.info("other").tied == ()
     assert zerocopy.open(checkpoint.path, keys=["row", "tied"]).info("row").tied == ("tied",)
-
-
-def test_many_views_of_one_storage(save: Saver) -> None:
-    flat = torch.arange(5000.0)
-    infos = zerocopy.open(save([flat[i:] for i in range(5000)])).tensors()
-    assert {len(info.tied) for info in infos} == {100} and infos[7].tied[:8] == (*"0123456", "8")
 
 
 def test_threads_get_what_one_thread_gets(path: Path) -> None:
@@ -373,14 +346,6 @@ def test_files_that_take_trust(save: Saver) -> None:
         zerocopy.open(path)
     with pytest.raises(zerocopy.UnsupportedError, match="never runs code"):
         zerocopy.open(path, weights_only=False)
-
-
-def test_far_more_names_than_bytes(save: Saver) -> None:
-    doubled: Any = [torch.ones(1)]
-    for _ in range(40):
-        doubled = [doubled, doubled]
-    with pytest.raises(zerocopy.FormatError, match=r"checkpoint\.pt: .*leaves"):
-        zerocopy.open(save(doubled))
 
 
 def test_a_broken_record(tmp_path: Path) -> None:

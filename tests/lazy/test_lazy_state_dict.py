@@ -205,33 +205,6 @@ def test_converted(save: Saver, mode: str, dtype: torch.dtype) -> None:
     compared(modules[1], modules[0])
 
 
-@MODE
-def test_parameters_in_the_file(save: Saver, mode: str) -> None:
-    """``dict(module.named_parameters())`` was saved: placeholders of parameters."""
-    path = save(dict(seeded(seed=2).named_parameters()))
-    eager, lazy = both(path)
-    modules = [seeded(), seeded()]
-    for module, state in zip(modules, (eager, lazy), strict=True):
-        load(module, state, mode, strict=False)
-    compared(modules[1], modules[0])
-    for module in modules:
-        module(torch.ones(3, 4)).sum().backward()
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-        for _ in range(2):
-            optimizer.step()
-        optimizer.zero_grad()
-    compared(modules[1], modules[0])
-
-
-def test_a_file_that_is_gone(save: Saver) -> None:
-    """torch says of each tensor what happened to it."""
-    path = save(torch.nn.Linear(3, 2).state_dict())
-    lazy = zerocopy.lazy_load(path)
-    path.write_bytes(b"")
-    with pytest.raises(RuntimeError, match=r'"bias".*since it was opened'):
-        torch.nn.Linear(3, 2).load_state_dict(lazy)
-
-
 # ----------------------------------------------------------------------------- modules of placeholders
 
 
