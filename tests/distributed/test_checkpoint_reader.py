@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,9 @@ LOAD = """
         import socket
         socket.gethostname = lambda: f"host{rank // 2}"
         full = torch.load(reference)
-        grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-        line = init_device_mesh("cpu", (4,))
+        size = dist.get_world_size()
+        grid = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "tp"))
+        line = init_device_mesh("cpu", (size,))
         layouts = [(line, [Shard(0)]), (line, [Shard(1)]), (line, [Replicate()]), (grid, [Shard(0), Shard(1)]),
                    (grid, [Replicate(), Shard(0)]), (grid, [Shard(0), Shard(0)])]
         checked = 0
@@ -90,17 +92,24 @@ LOAD = """
 """
 
 
-@pytest.mark.parametrize("broadcast", ["auto", "job", "host"])
+two = pytest.mark.slow("two ranks, as with another broadcast")
+four = pytest.mark.slow("four ranks")
+
+
+@pytest.mark.parametrize(
+    ("world", "broadcast"),
+    [(2, "auto"), *(pytest.param(4, how, marks=four) for how in ("auto", "job", "host"))],
+)
 def test_load_into_any_sharding_from_any_format_equals_the_whole(
-    ranks: Ranks, tmp_path: Path, broadcast: str
+    ranks: Ranks, tmp_path: Path, world: int, broadcast: str
 ) -> None:
     paths = []
     for form in FORMATS:
         (tmp_path / form).mkdir()
         paths.append(checkpoint(form, tmp_path / form))
     torch.save(state(), tmp_path / "reference.pt")
-    checked = ranks.run(LOAD, 4, paths, str(tmp_path / "reference.pt"), broadcast)
-    assert checked == [len(FORMATS) * 7 * len(state())] * 4
+    checked = ranks.run(LOAD, world, paths, str(tmp_path / "reference.pt"), broadcast)
+    assert checked == [len(FORMATS) * 7 * len(state())] * world
 
 
 MODELS = """
@@ -138,6 +147,7 @@ MODELS = """
 """
 
 
+@four
 def test_load_into_fsdp2_and_tensor_parallel_models_computes_the_same(ranks: Ranks, tmp_path: Path) -> None:
     fsdp = pytest.importorskip("torch.distributed.fsdp")
     if not hasattr(fsdp, "fully_shard"):
@@ -179,7 +189,7 @@ VALUES = """
 """
 
 
-@pytest.mark.parametrize("broadcast", ["off", "job"])
+@pytest.mark.parametrize("broadcast", [pytest.param("off", marks=two), "job"])
 def test_load_of_nested_state_brings_values_and_ties(ranks: Ranks, tmp_path: Path, broadcast: str) -> None:
     import torch.distributed.checkpoint as dcp
 
@@ -220,7 +230,7 @@ ERRORS = """
 """
 
 
-@pytest.mark.parametrize("broadcast", ["off", "job"])
+@pytest.mark.parametrize("broadcast", [pytest.param("off", marks=two), "job"])
 def test_errors_of_any_rank_reach_all_of_them(ranks: Ranks, tmp_path: Path, broadcast: str) -> None:
     require_reports()
     path = checkpoint("pt", tmp_path)
@@ -273,7 +283,9 @@ BYTES = """
 """
 
 
-@pytest.mark.parametrize(("dim", "world"), [(0, 2), (0, 4), (1, 4), (1, 8)])
+@pytest.mark.parametrize(
+    ("dim", "world"), [(0, 2), pytest.param(1, 8, marks=pytest.mark.slow("eight ranks"))]
+)
 def test_each_rank_reads_the_bytes_of_its_shards_and_no_others(
     ranks: Ranks, tmp_path: Path, dim: int, world: int
 ) -> None:
@@ -284,18 +296,18 @@ def test_each_rank_reads_the_bytes_of_its_shards_and_no_others(
         assert size > 0.9 * world * read
 
 
-def test_one_rank_reads_a_shared_part_and_sends_it(ranks: Ranks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=four)])
+def test_one_rank_reads_a_shared_part_and_sends_it(ranks: Ranks, tmp_path: Path, world: int) -> None:
     torch.save({f"layer{i}": torch.randn(64, 8192) for i in range(8)}, tmp_path / "model.pt")
     size = (tmp_path / "model.pt").stat().st_size
-    off = ranks.run(BYTES, 4, str(tmp_path / "model.pt"), None, "off")
+    off = ranks.run(BYTES, world, str(tmp_path / "model.pt"), None, "off")
     assert all(read == pytest.approx(size, rel=0.01) for _, read in off)
-    job = ranks.run(BYTES, 4, str(tmp_path / "model.pt"), None, "job")
+    job = ranks.run(BYTES, world, str(tmp_path / "model.pt"), None, "job")
     assert sum(read for _, read in job) == pytest.approx(size, rel=0.05)
-    assert max(read for _, read in job) < 0.3 * size
+    assert max(read for _, read in job) < 1.2 * size / world
 
 
 KILLED = """
-    import time
     from torch.distributed.checkpoint import DefaultLoadPlanner
 
     class Dying(DefaultLoadPlanner):
@@ -305,24 +317,20 @@ KILLED = """
             return super().resolve_tensor(item)
 
     def main(rank, path, broadcast):
-        begin = time.monotonic()
         state = {"embed.weight": torch.zeros(24, 16)}
         reader = CheckpointReader(path, broadcast=broadcast)
-        error = failure(dcp.load, state, storage_reader=reader, planner=Dying())
-        return error, time.monotonic() - begin
+        return failure(dcp.load, state, storage_reader=reader, planner=Dying())
 """
 
 
+@pytest.mark.slow("waits until the others notice")
 @pytest.mark.parametrize("broadcast", ["off", "job"])
 def test_a_rank_that_is_killed_ends_the_load_of_the_others_with_an_error(
     ranks: Ranks, tmp_path: Path, broadcast: str
 ) -> None:
     path = checkpoint("pt", tmp_path)
-    first, killed = ranks.run(KILLED, 2, path, broadcast, killed=(1,), timeout=20)
-    assert killed is None
-    error, seconds = first
-    assert error is not None
-    assert seconds < 30
+    error, killed = ranks.run(KILLED, 2, path, broadcast, killed=(1,), timeout=20)
+    assert error is not None and killed is None
 
 
 def dcp_load(held: dict[str, Any], path: Any, **options: Any) -> dict[str, Any]:
@@ -443,15 +451,15 @@ class TestOneProcess:
             zerocopy.distributed.CheckpointReader("model.pt", broadcast="all")
 
 
-@pytest.mark.parametrize("ranks_", [1, 3, 4, 9])
-def test_load_shard_splits_as_torch_chunk(tmp_path: Path, ranks_: int) -> None:
+def test_load_shard_splits_as_torch_chunk(tmp_path: Path) -> None:
     path = checkpoint("pt", tmp_path)
+    cases = (("embed.weight", 0), ("embed.weight", 1), ("layer.conv", -1), ("layer.bias", 0))
     with zerocopy.open(path) as opened:
-        for name, dim in (("embed.weight", 0), ("embed.weight", 1), ("layer.conv", -1), ("layer.bias", 0)):
+        for (name, dim), world in itertools.product(cases, (1, 3, 4, 9)):
             whole = state()[name]
-            chunks = whole.chunk(ranks_, dim)
-            for rank in range(ranks_):
-                found = load_shard(opened if rank else path, name, dim, rank, ranks_)
+            chunks = whole.chunk(world, dim)
+            for rank in range(world):
+                found = load_shard(opened if rank else path, name, dim, rank, world)
                 if rank < len(chunks):
                     assert torch.equal(found, chunks[rank])
                 else:

@@ -39,6 +39,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.slow("starts torchrun")
 def test_the_first_example_runs_under_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("torch.distributed.tensor")
     (tmp_path / "resume.py").write_text(BLOCKS[0])

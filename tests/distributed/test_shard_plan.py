@@ -79,7 +79,7 @@ def test_a_function_chooses_by_name_and_shape(path: Path) -> None:
     assert "2 ranks" in plan.describe()
 
 
-@pytest.mark.parametrize("mesh", [(1, 8), (8, 1), (3, 4), (12, 2)])
+@pytest.mark.parametrize("mesh", [(1, 8), (3, 4), pytest.param((12, 2), marks=pytest.mark.slow("24 ranks"))])
 def test_requests_on_paper_are_those_of_the_plan_that_a_rank_carries_out(
     tmp_path: Path, mesh: tuple[int, int]
 ) -> None:
@@ -130,6 +130,7 @@ def union(intervals: Iterable[tuple[int, int]]) -> int:
     return total
 
 
+@pytest.mark.slow("ten thousand ranks")
 def test_thousands_of_ranks_are_planned_from_the_file_alone(path: Path) -> None:
     plan = shard_plan(path, (1250, 8), {"wide": (None, 1), "tall": (0, None)})
     assert len(plan.ranks) == 10_000

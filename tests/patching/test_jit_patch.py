@@ -6,9 +6,7 @@ import inspect
 import io
 import logging
 import pickle
-import sys
 import threading
-import types
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,15 +63,6 @@ def test_on_and_off(linear: Path) -> None:
     assert torch.jit.load is ORIGINAL and not is_served(linear)
 
 
-def test_blocks(linear: Path) -> None:
-    zerocopy.patch()
-    with zerocopy.patched(jit=True):
-        with zerocopy.patched(jit=True):
-            assert is_served(linear)
-        assert is_served(linear)
-    assert not is_served(linear) and zerocopy.is_patched()
-
-
 def test_one_thread(linear: Path) -> None:
     served = []
     with zerocopy.patched(jit=True, thread_local=True):
@@ -82,26 +71,6 @@ def test_one_thread(linear: Path) -> None:
         thread.join()
         assert is_served(linear)
     assert served == [False]
-
-
-def test_disabled(linear: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZEROCOPY_DISABLE", "1")
-    with zerocopy.patched(jit=True):
-        assert torch.jit.load is ORIGINAL
-
-
-def test_rebind(linear: Path) -> None:
-    module = types.ModuleType("early_script")
-    module.load = torch.jit.load  # type: ignore[attr-defined]
-    sys.modules["early_script"] = module
-    try:
-        with zerocopy.patched(jit=True, rebind=True):
-            assert module.load is torch.jit.load
-            loaded = module.load(linear)
-            assert lies_in_mapping(loaded.weight.data_ptr(), linear)
-        assert module.load is ORIGINAL
-    finally:
-        del sys.modules["early_script"]
 
 
 def test_signature_name_and_documentation() -> None:
@@ -188,18 +157,6 @@ def test_call_left_to_torch_jit_is_logged(linear: Path, caplog: pytest.LogCaptur
     (record,) = goes_to_stock(caplog)
     assert record.levelno == logging.DEBUG
     assert record.getMessage() == f"{linear} goes to torch.jit.load: a big-endian TorchScript archive"
-
-
-def test_file_objects_that_cannot_seek(linear: Path) -> None:
-    class Stream(io.RawIOBase):
-        def __init__(self) -> None:
-            self._file = linear.open("rb")
-
-        def read(self, size: int = -1) -> bytes:
-            return self._file.read(size)
-
-    with zerocopy.patched(jit=True):
-        assert_same(torch.jit.load(Stream())(X), ORIGINAL(str(linear))(X))
 
 
 def test_warnings(linear: Path) -> None:
