@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
-import signal
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -155,31 +153,6 @@ def test_small_disk_leaves_no_file(save: Saver, small_disk: Path) -> None:
         assert not any(small_disk.iterdir())
 
 
-CUT = """
-    import os, sys, torch, zerocopy
-    torch.set_num_threads(1)
-    source, target, dtype = sys.argv[1], sys.argv[2], getattr(torch, sys.argv[3])
-    how = {"max_shard_size": "20MB"} if target.endswith("out") else {}
-    try:
-        zerocopy.convert(source, target, dtype=dtype, progress=lambda *_: os.truncate(source, 1 << 20), **how)
-    except OSError as error:
-        print(error.errno)
-"""
-
-
-@pytest.mark.slow("files of 30 MB")
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "out"])
-def test_a_source_that_is_cut_meanwhile(
-    save: Saver, forked: Child, tmp_path: Path, name: str, dtype: str
-) -> None:
-    """Tensors copied, converted and transposed; reading what is cut by its mapping would end in SIGBUS."""
-    source = save({"a": torch.ones(1 << 22), "b": torch.ones(3000, 1000).t(), "c": torch.ones(1 << 18)})
-    done = forked(CUT, source, tmp_path / name, dtype)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{errno.ESTALE}\n", "")
-    assert list(tmp_path.iterdir()) == [source]
-
-
 def test_endings(save: Saver, tmp_path: Path) -> None:
     source = save(STATE)
     for name in ("m", "m.txt"):
@@ -300,40 +273,6 @@ def test_source_that_would_be_read_twice_is_refused(save: Saver, tmp_path: Path)
     with pytest.raises(zerocopy.UnsupportedError, match=r"OnlyReads.*reads its source twice: give it a file"):
         zerocopy.convert(OnlyReads(deflated(save(STATE)).read_bytes()), tmp_path / "n.pt")
     assert not (tmp_path / "n.pt").exists()
-
-
-@pytest.mark.slow("an interrupt at each step")
-@pytest.mark.parametrize("step", range(1, 7))
-def test_interrupt_while_shards_get_their_names_leaves_none_that_no_index_names(
-    save: Saver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
-    folder, steps = tmp_path / "model", 0
-    for value in (1, 2):
-        save({f"layer{i}": torch.full((2000,), value) for i in range(3)}, f"{value}.pt")
-    zerocopy.convert(tmp_path / "1.pt", folder, max_shard_size="20KB")
-
-    def interrupting(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **others: Any) -> Any:
-            nonlocal steps
-            result = function(*arguments, **others)
-            steps += 1
-            if steps == step:
-                signal.raise_signal(signal.SIGINT)
-            return result
-
-        return call
-
-    # The names of the three shards, that of the index, and the first two of the old shards.
-    monkeypatch.setattr(os, "link", interrupting(os.link))
-    monkeypatch.setattr(os, "unlink", interrupting(os.unlink))
-    monkeypatch.setattr(Path, "replace", interrupting(Path.replace))
-    with pytest.raises(KeyboardInterrupt):
-        zerocopy.convert(tmp_path / "2.pt", folder, max_shard_size="20KB")
-    monkeypatch.undo()
-    index = json.loads((folder / "model.safetensors.index.json").read_text())
-    there = {path.name for path in folder.iterdir()} - {"model.safetensors.index.json"}
-    assert there == set(index["weight_map"].values())
-    assert {int(tensor[0]) for tensor in zerocopy.load(folder).values()} == {2}
 
 
 @pytest.mark.slow("threads that race")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Child, Saver, digest, lies_in_mapping, outcome
+from conftest import Saver, digest, lies_in_mapping, outcome
 from torch import nn
 
 import zerocopy
@@ -539,38 +539,6 @@ def test_training_leaves_the_file_alone(trained: Net, save: Saver) -> None:
     assert_in_file(net, path)
     assert digest(path) == before
     assert not torch.equal(net.embed.weight, zerocopy.load(path)["embed.weight"])
-
-
-PRIVATE = """
-    import re, sys, torch, zerocopy
-    def private():
-        return int(re.search(r"Anonymous: *(\\d+)", open("/proc/self/smaps_rollup").read())[1])
-    def module(device):
-        return torch.nn.ModuleList(torch.nn.Linear(1024, 1024, bias=False, device=device) for _ in range(16))
-    module("meta")  # imports of torch, as the next line
-    zerocopy.load_model(torch.nn.Linear(1, 1), sys.argv[2])
-    before = private()
-    assigned = module("meta")
-    zerocopy.load_model(assigned, sys.argv[1])
-    total = sum(float(parameter.detach().sum()) for parameter in assigned.parameters())  # reads every page
-    print(private() - before, total)
-    copied = module("cpu")
-    before = private()
-    zerocopy.load_model(copied, sys.argv[1], assign=False)
-    print(private() - before)
-"""
-
-
-@pytest.mark.slow("a file of 64 MiB")
-@pytest.mark.plain_memory("its allocator keeps what is freed, and its shadow counts as memory")
-def test_private_memory(save: Saver, forked: Child) -> None:
-    big = save({f"{index}.weight": torch.ones(1024, 1024) for index in range(16)}, "big.pt")  # 64 MiB
-    done = forked(PRIVATE, big, save(nn.Linear(1, 1).state_dict(), "small.pt"))
-    assert done.returncode == 0, done.stderr
-    assigned, total, copied = done.stdout.split()
-    assert float(total) == 16 << 20
-    assert int(assigned) < 2048, f"{assigned} kB for a module of 64 MiB that lies in the file"
-    assert int(copied) < 2048, f"{copied} kB beside the module that was copied to"
 
 
 # ----------------------------------------------------------------------------- ties of .safetensors

@@ -280,7 +280,7 @@ class OwnCode:
 
 @pytest.mark.parametrize("trusting", [False, True], ids=["safe", "trusting"])
 @pytest.mark.parametrize("device", [None, "cpu", "meta"])
-def test_dtype_of_tensors_without_data(save: Saver, tmp_path: Path, device: Any, trusting: bool) -> None:
+def test_dtype_of_tensors_without_data(save: Saver, device: Any, trusting: bool) -> None:
     """They stay without data, as with ``torch.load(map_location=...)``."""
     meta = torch.ones(2, 3, device="meta").t()
     eager = {"plain": meta, "trained": torch.nn.Parameter(meta), "index": meta.long(), "data": torch.ones(2)}
@@ -292,12 +292,6 @@ def test_dtype_of_tensors_without_data(save: Saver, tmp_path: Path, device: Any,
         assert (lazy[name].shape, lazy[name].stride()) == (wanted.shape, wanted.stride()), name
         assert isinstance(lazy[name], torch.nn.Parameter) == (name == "trained")
         assert lazy[name].requires_grad == tensor.requires_grad
-    if not trusting:
-        with zerocopy.open(path, dtype=torch.float16, device=device) as checkpoint:
-            assert checkpoint["plain"].dtype == checkpoint.info("trained").dtype == torch.float16
-        zerocopy.convert(path, tmp_path / "made.pt", dtype=torch.float16)
-        dtypes = {name: tensor.dtype for name, tensor in zerocopy.load(tmp_path / "made.pt").items()}
-        assert dtypes == {name: torch.int64 if name == "index" else torch.float16 for name in eager}
 
 
 # ----------------------------------------------------------------------------- filters

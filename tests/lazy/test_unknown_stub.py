@@ -94,16 +94,6 @@ def made_of(source: Path, target: Path, **options: Any) -> Any:
     return zerocopy.load(target)
 
 
-def test_convert_with_stubs_copies_hdf5_records_only_if_nothing_is_unknown(
-    save: Saver, path: Path, tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("h5py")
-    assert set(made_of(path, tmp_path / "a.h5")) == {"model", "step"}
-    assert "args" in caplog.text
-    monkeypatch.setattr("zerocopy.converting.outputs.write_hdf5", None)
-    assert made_of(save({"weight": torch.ones(2), "step": 7}), tmp_path / "b.h5")["step"] == 7
-
-
 UNKNOWN = {
     "class": ({"held": Foreign}, "held"),
     "set": ({"held": {Foreign(), 2}}, "held"),
