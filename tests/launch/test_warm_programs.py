@@ -357,15 +357,17 @@ def test_script_may_be_named_in_any_way_also_in_a_folder_that_is_gone(
     folder.mkdir()
     script = 'rmdir "$0"; "$@"; status=$?; mkdir "$0"; exit $status' if is_gone else '"$@"'
 
-    def result(command: list[str]) -> tuple[int, str, str]:
-        shell = ["sh", "-c", script, os.fspath(folder), *command, name.format(tmp_path)]
-        done = subprocess.run(shell, cwd=folder, capture_output=True, text=True)
-        return done.returncode, done.stdout, done.stderr
+    with Place(tmp_path) as place:
 
-    plain = result(PYTHON)
-    assert result([word for word in WARM if word != "--warm"]) == plain
-    if name == "{}/program.py":  # one of these: each program gets a fork server
-        assert result(WARM) == plain
+        def result(command: list[str]) -> tuple[int, str, str]:
+            shell = ["sh", "-c", script, os.fspath(folder), *command, name.format(tmp_path)]
+            done = subprocess.run(shell, cwd=folder, capture_output=True, text=True, env=place.environment)
+            return done.returncode, done.stdout, done.stderr
+
+        plain = result(PYTHON)
+        assert result([word for word in WARM if word != "--warm"]) == plain
+        if name == "{}/program.py":  # one of these: each program gets a fork server
+            assert result(WARM) == plain
 
 
 def test_two_starts_draw_different_random_numbers(place: Place) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -47,6 +48,10 @@ class Place:
             with self._here():
                 control.stop(found["socket"])
         self._await(lambda: not self.servers())
+        for pid in self._processes():  # one that had just begun, or whose place another took
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        self._await(lambda: not self._processes())
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -75,15 +80,18 @@ class Place:
         self._await(lambda: len(self.servers()) >= count and not self._starting())
 
     def _starting(self) -> bool:
-        known = {found["pid"] for found in self.servers()}
+        return bool(self._processes() - {found["pid"] for found in self.servers()})
+
+    def _processes(self) -> set[int]:
+        """Return the fork servers of the runtime folder, also those that do not listen yet or any more."""
+        found = set()
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
-                words = path.read_bytes().split(b"\0")
-                if b"zerocopy-warm" in words and int(path.parent.name) not in known:
+                if b"zerocopy-warm" in path.read_bytes().split(b"\0"):
                     variables = (path.parent / "environ").read_bytes().split(b"\0")
                     if b"XDG_RUNTIME_DIR=" + os.fsencode(self.runtime) in variables:
-                        return True
-        return False
+                        found.add(int(path.parent.name))
+        return found
 
     def _await(self, condition: Any) -> None:
         deadline = time.monotonic() + _PATIENCE
