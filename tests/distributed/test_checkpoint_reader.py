@@ -260,6 +260,8 @@ BYTES = """
             return done
 
     def main(rank, path, dim, broadcast):
+        import socket
+        socket.gethostname = lambda: f"host{rank // 2}"
         world = dist.get_world_size()
         mesh = init_device_mesh("cpu", (world,))
         placements = [Replicate() if dim is None else Shard(dim)]
@@ -305,6 +307,9 @@ def test_one_rank_reads_a_shared_part_and_sends_it(ranks: Ranks, tmp_path: Path,
     job = ranks.run(BYTES, world, str(tmp_path / "model.pt"), None, "job")
     assert sum(read for _, read in job) == pytest.approx(size, rel=0.05)
     assert max(read for _, read in job) < 1.2 * size / world
+    host = [read for _, read in ranks.run(BYTES, world, str(tmp_path / "model.pt"), None, "host")]
+    for first in range(0, world, 2):  # two ranks are a host
+        assert sum(host[first : first + 2]) == pytest.approx(size, rel=0.01)
 
 
 KILLED = """
