@@ -103,6 +103,8 @@ def _live(body: Callable[[], None], stderr: int) -> None:
         faulthandler.disable()  # pytest's: what a sanitizer does about a signal tells more
         for number in (signal.SIGPROF, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(1)  # the threads of the parent are not there, and would be waited for
         body()
         status = 0
     except BaseException:

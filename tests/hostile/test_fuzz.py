@@ -51,7 +51,7 @@ def test_changed_seeds_do_no_harm(target: engine.Target, inputs: int) -> None:
     def body() -> None:
         for i in range(inputs):
             engine.allow_time()
-            print(f"input {i}", file=sys.stderr)
+            print(f"input {i}", file=sys.stderr, flush=True)
             target.check(target.made(1, i, seeds))
 
     failure = engine.in_child(body)
