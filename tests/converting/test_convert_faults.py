@@ -46,6 +46,7 @@ def unfit_tensors() -> dict[str, torch.Tensor]:
         "back": base[4:],
         "wide": torch.ones(2, dtype=torch.complex128),
         "meta": torch.empty(2, device="meta"),
+        "__metadata__": torch.ones(2),
         **({"bits": torch.empty(2, dtype=torch.bits8)} if hasattr(torch, "bits8") else {}),
     }
 
@@ -166,14 +167,18 @@ def test_endings(save: Saver, tmp_path: Path) -> None:
         zerocopy.convert(source, tmp_path / "m.pt", dtype="int")  # type: ignore[arg-type]
 
 
-def test_over_itself(tmp_path: Path) -> None:
-    path = tmp_path / "m.safetensors"
+def test_conversion_over_a_mapped_file_keeps_the_mapping_and_the_permissions(tmp_path: Path) -> None:
+    path, target = tmp_path / "m.safetensors", tmp_path / "m.h5"
     path.write_bytes(safetensors_files.saved({"w": torch.arange(1000.0)}))
-    mapped = zerocopy.load(path)
-    zerocopy.convert(path, path, dtype=torch.float64)
-    assert torch.equal(mapped["w"], torch.arange(1000.0))
-    assert torch.equal(zerocopy.load(path)["w"], torch.arange(1000.0).double())
-    assert list(tmp_path.iterdir()) == [path]
+    zerocopy.convert(path, target)
+    for place in (path, target):
+        place.chmod(0o640)
+        mapped = zerocopy.load(place)
+        zerocopy.convert(place, place, dtype=torch.float64)
+        assert torch.equal(mapped["w"], torch.arange(1000.0))
+        assert torch.equal(zerocopy.load(place)["w"], torch.arange(1000.0).double())
+        assert place.stat().st_mode & 0o777 == 0o640
+    assert {*tmp_path.iterdir()} == {path, target}
 
 
 def test_progress_counts_to_the_number_of_bytes(save: Saver, tmp_path: Path) -> None:

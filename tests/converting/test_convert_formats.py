@@ -66,29 +66,6 @@ def test_there_and_back(save: Saver, tmp_path: Path, there: str) -> None:
             same_tensors(stock_load(tmp_path / "last.pt"), STATE)
 
 
-@pytest.mark.slow("random states")
-@given(
-    st.dictionaries(
-        st.text(max_size=6).filter(lambda name: name != "__metadata__"),
-        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3), st.booleans()),
-        max_size=5,
-    )
-)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_random_state_converts_to_an_equal_one(tmp_path: Path, recipe: dict[str, Any]) -> None:
-    state = {}
-    for seed, (name, (dtype, shape, is_transposed)) in enumerate(recipe.items()):
-        tensor = filled(dtype, torch.Size(shape).numel(), seed).view(shape)
-        state[name] = tensor.t() if is_transposed and len(shape) == 2 else tensor
-    path = tmp_path / "state.safetensors"
-    torch.save(state, tmp_path / "state.pt")
-    zerocopy.convert(tmp_path / "state.pt", path)
-    dotted = {name: zerocopy.load(tmp_path / "state.pt")[name] for name in state}
-    same_tensors(zerocopy.load(path), dotted)
-    zerocopy.convert(path, tmp_path / "again.pt")
-    same_tensors(stock_load(tmp_path / "again.pt"), dotted)
-
-
 @pytest.mark.slow("compares with another library")
 def test_safetensors_output_equals_the_packages_byte_for_byte(save: Saver, tmp_path: Path) -> None:
     reference = pytest.importorskip("safetensors.torch")
@@ -104,9 +81,6 @@ def test_safetensors_output_equals_the_packages_byte_for_byte(save: Saver, tmp_p
     zerocopy.convert(save(state), tmp_path / "ours.safetensors")
     assert (tmp_path / "ours.safetensors").read_bytes() == (tmp_path / "theirs.safetensors").read_bytes()
     same_tensors(reference.load_file(tmp_path / "ours.safetensors"), state)
-
-
-# ----------------------------------------------------------------------- ties, metadata, other values
 
 
 def test_ties_as_save_model_records_them(tmp_path: Path) -> None:
@@ -248,9 +222,6 @@ def test_values_that_are_not_tensors_are_logged(
     assert_same(stock_load(tmp_path / "again.pt"), stock_load(source))
 
 
-# ----------------------------------------------------------------------- dtype, keep, several sources
-
-
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_dtype(save: Saver, tmp_path: Path, ending: str) -> None:
     zerocopy.convert(save(STATE), tmp_path / f"m.{ending}", dtype=torch.float16)
@@ -289,12 +260,33 @@ def test_without_the_optimizer(save: Saver, tmp_path: Path, ending: str) -> None
 
 
 def test_keep_that_fits_nothing(save: Saver, tmp_path: Path) -> None:
-    source = save(STATE)
+    source, target = save(STATE), tmp_path / "m.safetensors"
     with pytest.raises(KeyError, match="nobody"):
-        zerocopy.convert(source, tmp_path / "m.safetensors", keep=["nobody"])
+        zerocopy.convert(source, target, keep=["nobody"])
     with pytest.raises(ValueError, match="selects none of the tensors"):
-        zerocopy.convert(source, tmp_path / "m.safetensors", keep="nobody")
-    assert not (tmp_path / "m.safetensors").exists()
+        zerocopy.convert(source, target, keep="nobody")
+    with pytest.raises(
+        TypeError, match="expected keep to be a prefix, a list of names or a function, got int"
+    ):
+        zerocopy.convert(source, target, keep=5)  # type: ignore[arg-type]
+    assert not target.exists()
+
+
+def test_strip_prefix_removes_it_from_the_names_that_have_it(save: Saver, tmp_path: Path) -> None:
+    source = save({"model.a": torch.ones(2), "model": {"n": 5}, "c": torch.zeros(3)})
+    for ending in ENDINGS:
+        zerocopy.convert(source, tmp_path / f"m.{ending}", strip_prefix="model.")
+        with zerocopy.open(tmp_path / f"m.{ending}") as made:
+            assert list(made) == ["a", "c"] and made.get_tensor("a").tolist() == [1, 1]
+    twice = save({"model.a": torch.ones(2), "a": torch.ones(2)}, "twice.pt")
+    for path, prefix, error, message in (
+        (source, "nobody.", ValueError, "no name begins with"),
+        (source, 5, TypeError, "expected strip_prefix to be a str, got int"),
+        (twice, "model.", zerocopy.UnsupportedError, "these names are there twice: a"),
+    ):
+        with pytest.raises(error, match=message):
+            zerocopy.convert(path, tmp_path / "n.pt", strip_prefix=prefix)
+    assert not (tmp_path / "n.pt").exists()
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -325,9 +317,6 @@ def test_a_folder_of_torch_distributed_checkpoint(tmp_path: Path, ending: str) -
     same_tensors(zerocopy.load(tmp_path / "shards"), {"weight": weight, "bias": torch.ones(5).double()})
 
 
-# ----------------------------------------------------------------------- shards
-
-
 @pytest.mark.parametrize("name", ["out", "out/model.safetensors", "out/pytorch_model.bin", "out/model.pt",
                                   "out/model.safetensors.index.json"])  # fmt: skip
 def test_shards(save: Saver, tmp_path: Path, name: str) -> None:
@@ -343,6 +332,13 @@ def test_shards(save: Saver, tmp_path: Path, name: str) -> None:
     same_tensors(zerocopy.load(tmp_path / "out"), state)
     zerocopy.convert(tmp_path / "out", tmp_path / "one.pt")
     same_tensors(stock_load(tmp_path / "one.pt"), state)
+    large = {
+        "t": torch.arange(3_000_000.0).view(3000, 1000).t(),
+        "tied": (tied := torch.ones(9)),
+        "again": tied,
+    }
+    zerocopy.convert(save(large), tmp_path / name, max_shard_size="1MB", dtype=torch.float16)
+    assert torch.equal(zerocopy.load(tmp_path / "out")["t"], large["t"].half())
 
 
 @pytest.mark.slow("another library")
@@ -400,9 +396,6 @@ def test_metadata_whose_key_and_value_are_stored_tensors_is_kept(
         assert set(zerocopy.load(tmp_path / "part.pt")) == header_of(file).keys() - {"__metadata__"}
     zerocopy.convert(target, tmp_path / "back.pt")
     same_tensors(zerocopy.load(tmp_path / "back.pt"), state)
-
-
-# ------------------------------------------------------------------------------ names of ties and of metadata
 
 
 @pytest.mark.parametrize("options", [{}, {"max_shard_size": "1MB"}, {"keep": lambda name: name != "x"}])

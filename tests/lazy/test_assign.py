@@ -251,17 +251,6 @@ def test_tie_needs_one_key_only(present: int | None) -> None:
     assert module[0].weight.data_ptr() == (before if present is None else tensor).data_ptr()
 
 
-def test_a_module_in_two_places() -> None:
-    shared = nn.Linear(2, 2)
-    module = nn.ModuleList([shared, nn.Sequential(shared)])
-    state_dict = {name: torch.rand(tensor.shape) for name, tensor in module.state_dict().items()}
-    zerocopy.assign(module, state_dict)
-    assert module[0] is module[1][0]
-    assert shared.weight.data_ptr() == state_dict["1.0.weight"].data_ptr(), (
-        "the later one, as everywhere in torch"
-    )
-
-
 def test_tied_buffers() -> None:
     module = nn.ModuleList([nn.Module(), nn.Module()])
     buffer = torch.zeros(3)
@@ -555,24 +544,6 @@ def test_load_model_tied_safetensors_loads(
         net = Net(device)
         assert zerocopy.load_model(net, path, assign=assign) == ([], [])
         assert net.head.weight is net.embed.weight and torch.equal(net.head.weight, trained.head.weight)
-
-
-@pytest.mark.slow("compares with another library")
-def test_load_model_tied_safetensors_as_safetensors_does(trained: Net, tmp_path: Path) -> None:
-    safetensors_torch = pytest.importorskip("safetensors.torch")
-    path = tmp_path / "model.safetensors"
-    safetensors_torch.save_model(trained, path)
-    ours, theirs = Net(), Net()
-    missing, unexpected = safetensors_torch.load_model(theirs, path)
-    assert zerocopy.load_model(ours, path) == (list(missing), list(unexpected))
-    for name, tensor in theirs.state_dict().items():
-        assert torch.equal(ours.state_dict()[name], tensor)
-    without = {name: tensor for name, tensor in zerocopy.load(path).items() if "embed" not in name}
-    without = {name: tensor.clone() for name, tensor in without.items() if "head" not in name}
-    safetensors_torch.save_file(without, path)
-    for load in (zerocopy.load_model, safetensors_torch.load_model):
-        with pytest.raises(RuntimeError, match=r"[Mm]issing"):
-            load(Net(), path)
 
 
 def test_load_model_other_formats_miss_a_tied_name(trained: Net, save: Saver) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import torch
-from archives import big_endian, payload_offset
+from archives import payload_offset
 from conftest import Child, Saver, maps_of, outcome
 from containers import CONTAINERS, leaves, tensors
 from equality import assert_same, untyped
@@ -73,9 +73,6 @@ def path(save: Saver) -> Path:
     return save({"model": STATE, "step": 7})
 
 
-# ----------------------------------------------------------------------------- against the eager result
-
-
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_every_name_is_as_in_the_eager_result(container: str, tmp_path: Path) -> None:
     for number, make in enumerate(OBJECTS.values()):
@@ -123,14 +120,6 @@ def check_info(
         assert tensor.is_conj() or data == first.clone().view(1).view(torch.uint8).numpy().tobytes()
 
 
-def test_big_endian(tmp_path: Path) -> None:
-    state = [BASE.clone(), torch.arange(5, dtype=torch.int16), torch.ones(2, dtype=torch.complex64)]
-    path = tmp_path / "x.pt"
-    path.write_bytes(big_endian(state))
-    checkpoint = zerocopy.open(path)
-    assert_same([checkpoint.get_tensor(name) for name in ("0", "1", "2")], state)
-
-
 def made(make: Callable[[], Any]) -> Any:
     kind, value, *_ = outcome(make)
     return pytest.skip("this release has no such tensor") if kind == "error" else value
@@ -161,9 +150,6 @@ def test_tensors_that_are_not_dense(kind: str, save: Saver) -> None:
     assert "other" in checkpoint.tree() and "other" in checkpoint._repr_html_()
     assert not getattr(checkpoint["other"], "is_loaded", False)
     assert_same(checkpoint.get_tensor("other"), eager[1]["other"])
-
-
-# ----------------------------------------------------------------------------- a mapping
 
 
 def test_checkpoint_is_a_mapping(path: Path) -> None:
@@ -250,9 +236,6 @@ def test_copying_and_pickling_a_checkpoint_advise_its_path(path: Path) -> None:
             attempt(checkpoint)
 
 
-# ----------------------------------------------------------------------------- what is opened
-
-
 def test_sources(path: Path) -> None:
     content = path.read_bytes()
     with path.open("rb") as file:
@@ -319,9 +302,6 @@ def test_conversions(save: Saver) -> None:
     meta = zerocopy.open(path, device="meta")
     assert meta["count"].device.type == meta.get_tensor("count").device.type == "meta"
     assert meta.get_slice("count")[1:].device.type == "meta"
-
-
-# ----------------------------------------------------------------------------- bad input
 
 
 BAD: dict[str, Callable[[Path], Any]] = {

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from archives import rezip
-from conftest import Child, Saver, lies_in_mapping, maps_of, outcome, saved_bytes
+from conftest import Child, Saver, maps_of, outcome, saved_bytes
 from equality import assert_same
 from lazily import compared
 
@@ -123,8 +123,6 @@ def both(source: Any) -> tuple[Any, Any]:
     return zerocopy.load(source), zerocopy.lazy_load(source)
 
 
-# ----------------------------------------------------------------------------- modules
-
 CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "as it is": lambda state: None,
     "a key is missing": lambda state: state.pop("a.weight"),
@@ -172,18 +170,6 @@ def test_copied_tensors_release_the_file(save: Saver, mode: str) -> None:
     assert bool(maps_of(path)) == ("assign" in mode)
 
 
-@pytest.mark.skipif(not HAS_ASSIGN, reason="this release copies always")
-@pytest.mark.parametrize("place", ["cpu", "meta"])
-def test_assigned_tensors_lie_in_the_file(save: Saver, place: str) -> None:
-    path = save(trained())
-    module = seeded(in_meta(network) if place == "meta" else network)
-    module.load_state_dict(zerocopy.lazy_load(path), assign=True)
-    del module.e
-    for tensor in (*module.parameters(), *module.buffers()):
-        assert lies_in_mapping(tensor.data_ptr(), path)
-    assert all(isinstance(p, torch.nn.Parameter) for p in module.parameters())
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 @MODE
 def test_converted(save: Saver, mode: str, dtype: torch.dtype) -> None:
@@ -203,9 +189,6 @@ def test_converted(save: Saver, mode: str, dtype: torch.dtype) -> None:
         del state["e._extra_state"]
         load(module, state, mode, strict=False)
     compared(modules[1], modules[0])
-
-
-# ----------------------------------------------------------------------------- modules of placeholders
 
 
 def saved_and_loaded(module: torch.nn.Module) -> Any:
@@ -241,9 +224,6 @@ def test_module_with_assigned_tensors_works_like_any_other(save: Saver, paramete
             results.append([outcome(lambda m=module, use=use: use(m)), module])
         assert results[0][0][0] == "value", results[0][0]
         compared(*results[::-1])
-
-
-# ----------------------------------------------------------------------------- optimizers
 
 
 def optimized(module: torch.nn.Module, cls: Any, options: Options, steps: int = 2) -> Any:
@@ -313,8 +293,6 @@ def test_optimizer(save: Saver, name: str, dtype: torch.dtype) -> None:
     resaved = [saved_bytes(result[2]) for result in results]
     compared(zerocopy.load(resaved[1]), zerocopy.load(resaved[0]))
 
-
-# ----------------------------------------------------------------------------- memory
 
 MEGABYTE = 1 << 20
 PEAK = """

@@ -45,8 +45,6 @@ def mapped(save: Saver) -> Path:
     return save(STATE)
 
 
-# ----------------------------------------------------------------------------- what it says unread
-
 METADATA: dict[str, Callable[[torch.Tensor], Any]] = {
     "shape": lambda t: t.shape,
     "size": lambda t: (t.size(), list(t.size())),
@@ -128,9 +126,6 @@ def test_placeholder_is_a_key_by_identity(path: Path) -> None:
         assert by_tensor[tensor] == name and hash(tensor) == hashes[name]
 
 
-# ----------------------------------------------------------------------------- loading and letting go
-
-
 def test_materialize_gives_the_real_tensor(path: Path) -> None:
     eager, lazy = zerocopy.load(path), zerocopy.lazy_load(path)
     real = {name: tensor.materialize() for name, tensor in lazy.items()}
@@ -200,11 +195,11 @@ IN_PLACE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def test_changes_stay(path: Path) -> None:
+def test_changes_stay(mapped: Path) -> None:
     """In the placeholder, for the tensors tied to it, and not in the file."""
-    before, names = digest(path), ("big", "transposed")
+    before, names = digest(mapped), ("big", "transposed")
     for how, change in IN_PLACE.items():
-        eager, lazy = zerocopy.load(path), zerocopy.lazy_load(path)
+        eager, lazy = zerocopy.load(mapped), zerocopy.lazy_load(mapped)
         change(eager["big"])
         change(lazy["big"])
         gc.collect()
@@ -212,7 +207,7 @@ def test_changes_stay(path: Path) -> None:
             found = [read(lazy[name]).clone() for name in names]
             assert_same([how, *found], [how, *(eager[name].clone() for name in names)])
         assert (lazy["big"].shape, lazy["big"].stride()) == (eager["big"].shape, eager["big"].stride()), how
-    assert digest(path) == before
+    assert digest(mapped) == before
 
 
 def test_the_source_of_a_copy_is_not_kept(mapped: Path) -> None:
@@ -241,12 +236,6 @@ def test_a_copy_from_one_to_another(save: Saver, how: str) -> None:
         assert torch.equal(into, torch.ones(2, 3)) and torch.equal(lazy["into"], torch.ones(2, 3))
 
 
-def test_operations_on_the_meta_device(save: Saver) -> None:
-    lazy = zerocopy.lazy_load(save([torch.ones(2, 3) for _ in range(3)]), device="meta")
-    results = lazy[0] + 1, lazy[1][0][None], torch.nn.Parameter(lazy[2])
-    assert [result.shape[1] for result in results] == [3] * 3 and all(result.is_meta for result in results)
-
-
 def test_mode_of_the_mapping(save: Saver) -> None:
     """``mode="r+"`` writes to the file what is changed through a placeholder."""
     path = save({"a": torch.zeros(2000)})
@@ -255,9 +244,6 @@ def test_mode_of_the_mapping(save: Saver) -> None:
     del tensor
     gc.collect()
     assert torch.equal(torch.load(path)["a"], torch.full((2000,), 7.0))
-
-
-# ----------------------------------------------------------------------------- the file meanwhile
 
 
 def test_file_that_changed_after_it_was_loaded_does_not_matter(save: Saver) -> None:
@@ -278,9 +264,6 @@ def test_other_folders(save: Saver, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert torch.equal(tensor, torch.ones(3))
 
 
-# ----------------------------------------------------------------------------- threads
-
-
 def test_threads_that_load_one_tensor_at_once(path: Path) -> None:
     """They get one tensor: what one thread changes in place is there for the others."""
     for _ in range(20):
@@ -291,8 +274,6 @@ def test_threads_that_load_one_tensor_at_once(path: Path) -> None:
         assert len(found) == 1
         assert torch.equal(tensor[:16], torch.full((16,), -1.0))
 
-
-# --------------------------------------------------------------------------------- what bypasses the class
 
 LAZY_KINDS: dict[str, Callable[[], torch.Tensor]] = {
     "tensor": lambda: torch.arange(4.0),

@@ -283,9 +283,6 @@ def test_compiled_functions_apply_bits(save: Saver) -> None:
             assert torch.equal(lazy.materialize(), real)
 
 
-# ----------------------------------------------------------------------------- what a plain tensor is compared with
-
-
 def test_a_parameter_lies_in_the_file(save: Saver) -> None:
     path = save(STATE)
     lazy = zerocopy.lazy_load(path)

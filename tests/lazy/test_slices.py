@@ -185,8 +185,6 @@ def test_other_tensors(kind: str, tmp_path: Path) -> None:
             assert ours == eager
 
 
-# ----------------------------------------------------------------------------- pages
-
 ROWS, COLUMNS = 4096, 4096
 
 

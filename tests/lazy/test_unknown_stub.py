@@ -128,11 +128,3 @@ def test_convert_with_stubs_leaves_out_unknown_attributes(
     for before, after in zip((kept, *kept.values()), (made, *made.values()), strict=True):
         assert vars(after) == {key: value for key, value in vars(before).items() if key == "note"}
     assert "attribute 'foreign'" in caplog.text
-
-
-def test_convert_with_stubs_leaves_out_unknown_metadata(save: Saver, tmp_path: Path, caplog: Any) -> None:
-    state = OrderedDict({"model.weight": torch.ones(1)})
-    state.safetensors_metadata = {"author": "A", "foreign": Foreign()}  # type: ignore[attr-defined]
-    made = made_of(save(state), tmp_path / "a.pt", strip_prefix="model.")
-    assert list(made) == ["weight"] and made.safetensors_metadata == {"author": "A"}
-    assert "safetensors_metadata.foreign" in caplog.text
