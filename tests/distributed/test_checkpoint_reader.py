@@ -359,32 +359,24 @@ class TestOneProcess:
             dcp_load({"layer.bias": torch.zeros(7)}, path)["layer.bias"], state()["layer.bias"]
         )
 
-    @pytest.mark.parametrize("fault", ["twice", "elsewhere", "outside", "missing"])
-    def test_an_index_that_contradicts_its_shards_is_refused(self, tmp_path: Path, fault: str) -> None:
+    def test_an_index_that_contradicts_its_shards_is_refused(self, tmp_path: Path) -> None:
         require_reports()
-        path = checkpoint("index", tmp_path)
-        if fault == "twice":
-            held = {name: state()[name] for name in list(state())[2:]}
-            (tmp_path / "two.safetensors").write_bytes(safetensors(held))
-        else:
-            index = tmp_path / "model.safetensors.index.json"
-            homes = json.loads(index.read_text())["weight_map"]
-            names = {
-                "elsewhere": "one.safetensors",
-                "outside": "../two.safetensors",
-                "missing": "3.safetensors",
-            }
-            homes["scale"] = names[fault]
-            index.write_text(json.dumps({"weight_map": homes}))
+        path, index = checkpoint("index", tmp_path), tmp_path / "model.safetensors.index.json"
+        homes = json.loads(index.read_text())["weight_map"]
         # The kind is dcp's own: some releases wrap what read_metadata raises.
-        with pytest.raises(BaseException, match=r"is to be in|not a plain name|No such file"):
-            dcp_load({"layer.bias": torch.zeros(7)}, path)
+        for home in ("one.safetensors", "../two.safetensors", "3.safetensors", "two.safetensors"):
+            index.write_text(json.dumps({"weight_map": {**homes, "scale": home}}))
+            if home == homes["scale"]:  # the second file has a name of the first, too
+                held = {name: state()[name] for name in list(state())[2:]}
+                (tmp_path / home).write_bytes(safetensors(held))
+            with pytest.raises(BaseException, match=r"is to be in|not a plain name|No such file"):
+                dcp_load({"layer.bias": torch.zeros(7)}, path)
 
     def test_files_that_have_one_name_twice_are_refused(self, tmp_path: Path) -> None:
         require_reports()
         one, two = checkpoint("files", tmp_path)
+        (tmp_path / "copy.safetensors").write_bytes(Path(one).read_bytes())
         with pytest.raises(BaseException, match=r"embed\.weight is in .*one.* and in .*copy"):
-            (tmp_path / "copy.safetensors").write_bytes(Path(one).read_bytes())
             dcp_load({"layer.bias": torch.zeros(7)}, [one, two, tmp_path / "copy.safetensors"])
 
     def test_a_tie_that_the_file_records_is_found_by_both_names(self, tmp_path: Path) -> None:
