@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import re
 import sys
 import tempfile
 import zipfile
@@ -35,6 +36,8 @@ import zerocopy  # noqa: E402
 _GROUPS = (dense.DTYPES, dense.TIES, subclasses.FLAGS, layouts.SPARSE, layouts.QUANTIZED, layouts.NESTED,
            layouts.WITHOUT_DATA, values.PLAIN, training.STATE)  # fmt: skip
 _BEFORE = b"PK\5\6junk"  # is not the reader's
+#: The key of a storage in a legacy file, which differs from run to run.
+_ADDRESS = re.compile(rb"X[\x08-\x10]\0\0\0\d{8,16}")
 _DONORS = list(make_seeds.pickles().values())
 
 
@@ -42,11 +45,14 @@ def _written_by_torch() -> Iterator[tuple[str, bytes]]:
     for kind in (kind for group in _GROUPS for kind in group.kinds if kind.is_there()):
         for name, options in (("zip", {}), ("legacy", {"_use_new_zipfile_serialization": False})):
             try:
-                content = saved_bytes(kind.make(), **options)
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(0)  # the same seeds in each run
+                    content = saved_bytes(kind.make(), **options)
             except Exception:  # not every kind can be written by every release, or in both formats
                 continue
-            if len(content) < 16_384:
-                yield f"{name} {kind.name}", content
+            addresses = set(_ADDRESS.findall(content))
+            if len(content) < 16_384 and len(addresses) < 2:
+                yield f"{name} {kind.name}", _ADDRESS.sub(b"X\1\0\0\x007", content)
 
 
 def seeds() -> dict[str, bytes]:

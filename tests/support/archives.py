@@ -32,7 +32,7 @@ def rezip(content: bytes, compression: int = zipfile.ZIP_STORED, **changes: byte
         contents.update((f"{root}/{name}", data) for name, data in changes.items())
         for name, data in contents.items():
             if data is not None:
-                target.writestr(name, data)
+                target.writestr(zipfile.ZipInfo(name), data, compression, QUICKLY)  # without the time of day
     return out.getvalue()
 
 
