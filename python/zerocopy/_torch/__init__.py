@@ -143,7 +143,7 @@ def element_size(dtype: torch.dtype) -> int:
     """Return the bytes of an element."""
     if hasattr(dtype, "itemsize"):  # also for what is neither a number nor a truth value
         return int(dtype.itemsize)
-    return torch.empty(0, dtype=dtype, device="cpu").element_size()
+    return int(private("torch._utils._element_size")(dtype))
 
 
 def storage_view(storage: Any, offset: int, numel: int) -> Any:

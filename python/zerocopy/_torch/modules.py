@@ -20,7 +20,7 @@ EXTRA_STATE = private_or_none("torch.nn.modules.module._EXTRA_STATE_KEY_SUFFIX")
 
 def own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return a module's parameters and buffers without its children's, by name. A tied one is there by each name."""
-    own = {**vars(module)["_parameters"], **vars(module)["_buffers"]}
+    own = {**module._parameters, **module._buffers}
     return {name: tensor for name, tensor in own.items() if tensor is not None}
 
 

@@ -61,6 +61,7 @@ OPTIONAL = {
     "torch._C._get_mkldnn_enabled": "oneDNN counts as used",
     "torch._C._len_torch_dispatch_stack": "dispatch modes stay active",
     "torch._C._log_api_usage_once": "torch's usage log is not told",
+    "torch._utils._element_size": "2.1 and later: dtype.itemsize",
     "torch._utils._get_sparse_tensors_to_validate": "before 2.15: the name below",
     "torch._utils._rebuild_device_tensor_from_numpy": "1.13: a file that names it is refused",
     "torch._utils._rebuild_nested_tensor": "1.13: a file that names it is refused",
