@@ -508,9 +508,7 @@ def disk(sys: Path, number: str, at: str, *, transport: str = "", slaves: tuple[
     return folder
 
 
-def test_disks_are_found_under_partitions_and_arrays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disks_are_found_under_partitions_and_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk(tmp_path, "259:0", "pci/nvme0n1", transport="pcie")
     disk(tmp_path, "259:2", "pci/nvme1n1", transport="rdma")
     disk(tmp_path, "8:0", "pci/sda")

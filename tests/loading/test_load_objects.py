@@ -59,9 +59,13 @@ def test_jagged_on_meta(save: Saver, weights_only: bool) -> None:
             ),
         }
     )
-    stock, ours = (
-        load(path, map_location="meta", weights_only=weights_only) for load in (torch.load, zerocopy.load)
-    )
+    try:
+        stock = torch.load(path, map_location="meta", weights_only=weights_only)
+    except pickle.UnpicklingError:  # 2.15 and later do not allow them
+        with pytest.raises(pickle.UnpicklingError):
+            zerocopy.load(path, map_location="meta", weights_only=weights_only)
+        return
+    ours = zerocopy.load(path, map_location="meta", weights_only=weights_only)
     for name, tensor in stock.items():
         found = ours[name]
         assert (type(found), found.device, found.layout, found.dim()) == (
