@@ -21,6 +21,7 @@ from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.nested import replaced
 from zerocopy.lazy.placeholder import NotYetLoadedTensor, handed_out, set_own
 from zerocopy.loading.objects import builder, rebuild
+from zerocopy.loading.objects.rebuild.registry import are_integers
 from zerocopy.process.fork_safe import ForkSafeLock
 
 Shape = Sequence[int]
@@ -236,7 +237,9 @@ def describe(function: Any, arguments: tuple[Any, ...]) -> Described | None:
                 torch.empty(described.size, dtype=dtype, device="meta")
             else:
                 torch.empty_strided(described.size, described.stride, dtype=dtype, device="meta")
-            if not 0 <= operator.index(described.offset) < 1 << 63:
+            shape = (*described.size, *(described.stride or ()))
+            is_plain = are_integers(shape) and type(described.requires_grad) is bool
+            if not (is_plain and 0 <= operator.index(described.offset) < 1 << 63):
                 return None
     except (TypeError, ValueError, IndexError, AttributeError, RuntimeError):
         return None
