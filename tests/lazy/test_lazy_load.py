@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import assembler as a
 import pytest
 import saved_kinds
 import torch
@@ -583,3 +584,22 @@ def test_parameter_whose_state_holds_data(save: Saver) -> None:
 
 class Whatever:
     """Has the file take trust."""
+
+
+@pytest.mark.parametrize(
+    ("size", "requires_grad"),
+    [((4,), "yes"), ((4.0,), False), (("4",), False)],
+    ids=["flag", "float", "text"],
+)
+def test_quantized_tensor_of_wrong_types_is_refused_as_by_load(
+    tmp_path: Path, size: tuple[Any], requires_grad: Any
+) -> None:
+    scheme = a.name("torch", "per_tensor_affine"), 0.5, 3
+    arguments = 0, size, (1,), scheme, requires_grad, a.ordered_dict()
+    storage = a.storage("0", "QUInt8Storage", "cpu", 64)
+    made = a.call(a.name("torch._utils", "_rebuild_qtensor"), storage, *arguments)
+    path = tmp_path / "q.pt"
+    path.write_bytes(a.checkpoint(a.pickle(made), {"0": bytes(64)}))
+    errors = [outcome(lambda load=load: load(path))[1] for load in (zerocopy.load, zerocopy.lazy_load)]
+    # torch 1.13 has no such function on its list.
+    assert errors[0] is errors[1] and errors[0] in (zerocopy.FormatError, pickle.UnpicklingError)
