@@ -1,6 +1,6 @@
 """Puts small faults into the sources, one at a time, and shows which of them the tests notice.
 
-    scripts/mutants [--torch RELEASE] [--seed N] [--python N] [--core N] [--only NAME] [--list]
+    scripts/mutants [--torch RELEASE] [--seed N] [--python N] [--core N] [--only NAME] [--fast-only] [--list]
 
 Files are chosen at random by their size, and a place in each: a comparison is flipped, a check is dropped, a number
 is off by one, an argument is left out. The fast tier runs until its first failure, the tests of the same room first. A
@@ -122,7 +122,8 @@ def chosen(files: list[Path], faults: object, number: int, chance: random.Random
 class Bench:
     """A copy of the installed package and of the sources, into which faults are put."""
 
-    def __init__(self, torch: str) -> None:
+    def __init__(self, torch: str, fast_only: bool) -> None:
+        self.fast_only = fast_only
         venv = subprocess.check_output(
             [ROOT / "scripts/setup", "--torch", torch, "--venv"], text=True
         ).strip()
@@ -138,7 +139,20 @@ class Bench:
         }
 
     def passes(self, *arguments: str) -> bool:
-        command = [str(self.python), "-m", "pytest", "-x", "-q", "-n", "2", "--dist", "loadfile", *arguments]
+        command = [
+            str(self.python),
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-n",
+            "2",
+            "-p",
+            "no:cacheprovider",
+            "--dist",
+            "loadfile",
+            *arguments,
+        ]
         process = subprocess.Popen(
             command, cwd=ROOT, env=self.environment, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -158,7 +172,7 @@ class Bench:
             return "fast"
         if not self.passes("-m", "not slow"):
             return "fast"
-        return "none" if self.passes("-m", "slow") else "all"
+        return "none" if self.fast_only or self.passes("-m", "slow") else "all"
 
     def python_verdict(self, fault: Fault) -> str:
         name = fault.path.relative_to("python")
@@ -218,6 +232,9 @@ def main() -> int:
     parser.add_argument("--python", type=int, default=28)
     parser.add_argument("--core", type=int, default=12)
     parser.add_argument("--only", default="", help="faults in paths that have this in them")
+    parser.add_argument(
+        "--fast-only", action="store_true", help="give what the fast tier misses to no other test"
+    )
     parser.add_argument("--list", action="store_true", help="print the faults, and put none in")
     options = parser.parse_args()
     chance = random.Random(options.seed)
@@ -232,7 +249,7 @@ def main() -> int:
     if options.list:
         print(*faults, sep="\n")
         return 0
-    bench = Bench(options.torch)
+    bench = Bench(options.torch, options.fast_only)
     verdicts = []
     for fault in faults:
         begin = time.monotonic()
