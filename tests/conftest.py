@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -223,16 +222,6 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(devices.KINDS, "cpu", made)
     monkeypatch.setattr(pinned_ring, "_rings", {})
     return made
-
-
-def python_peak(function: Callable[[], object]) -> int:
-    """Return the bytes that Python's allocators held at most while a function ran."""
-    tracemalloc.start()
-    try:
-        function()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def saved_bytes(obj: Any, **kwargs: Any) -> bytes:

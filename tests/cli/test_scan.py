@@ -79,10 +79,6 @@ def scan(path: Path, capsys: Capture) -> tuple[int, dict[str, Any]]:
     return status, entry
 
 
-def names_in(entry: dict[str, Any]) -> set[tuple[str, str]]:
-    return {(g["module"], g["name"]) for p in entry["pickles"] for g in p["globals"]}
-
-
 EVIL = name("posix", "system")
 RUN = call(EVIL, "touch ran")
 VALUE = code({"weight": tensor()})

@@ -209,11 +209,6 @@ def _rebuild(function: str, *arguments: Any) -> Any:
     return call(name("torch._utils", function), *arguments)
 
 
-def _typed(state: Any) -> Any:
-    parts = (name("torch._utils", "_rebuild_tensor_v2"), name("torch", "Tensor"), _PARTS, state)
-    return call(name("torch._tensor", "_rebuild_from_type_v2"), *parts)
-
-
 def _sparse(indices: int, *coalesced: Any) -> Any:
     """Return a sparse vector of three elements, as many of which are said to be there; their indices are 0, 0, ..."""
     layout = call(name("torch.serialization", "_get_layout"), "torch.sparse_coo")
