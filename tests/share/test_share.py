@@ -639,13 +639,16 @@ def hidden(folder: Path) -> str:
 def test_changed_source_makes_a_new_result(tmp_path: Path, way: str) -> None:
     function, before, change = WAYS[way]
     before(tmp_path)
+    time.sleep(
+        0.02
+    )  # files get their times from a clock that ticks seldom: they have to be older than the call
     first = share.load(function, hidden(tmp_path))
     if way != "link of its own":
         (entry,) = sharing.entries()
         assert share.load(function, hidden(tmp_path)) == first and entry["unseen"] == []
         assert [entry["hits"] for entry in sharing.entries()] == [1]
-    time.sleep(0.02)  # files get their times from a clock that ticks seldom
     change(tmp_path)
+    time.sleep(0.02)
     second = share.load(function, hidden(tmp_path))
     assert second != first and second == share.load(function, hidden(tmp_path))
 
