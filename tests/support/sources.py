@@ -76,6 +76,14 @@ def through_own_link(folder: str) -> str:
         return Path(temporary, "x").read_text()
 
 
+def renamed_meanwhile(folder: str) -> str:
+    renamed = Path(f"/{folder}/a").rename(f"/{folder}/moved")
+    try:
+        return renamed.read_text()
+    finally:
+        renamed.rename(f"/{folder}/a")
+
+
 # ------------------------------------------------------------------- what must not count
 
 
