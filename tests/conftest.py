@@ -177,7 +177,7 @@ def forked(fork_server: ForkServer) -> Child:
 
 @pytest.fixture(scope="session")
 def server_without_zerocopy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """Give a process that forks, and has imported torch alone."""
+    """Return a fork server that has imported torch, and not zerocopy."""
     made = ForkServer(tmp_path_factory.mktemp("fork_server"), has_zerocopy=False)
     yield made
     made.close()

@@ -58,7 +58,7 @@ def plain() -> Iterator[None]:
 
 @pytest.fixture
 def cu(request: pytest.FixtureRequest) -> Any:
-    """Give the fake cuFile, or None where there is none."""
+    """Return the fake cuFile, or None if the test runs without one."""
     return request.getfixturevalue(request.param)
 
 

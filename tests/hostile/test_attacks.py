@@ -112,7 +112,7 @@ def test_payloads_are_live(runner: Runner) -> None:
 @pytest.mark.slow("some 250 files, of which torch refuses many")
 @pytest.mark.skipif(bool(SANITIZED), reason="stock torch is not built with it")
 def test_torch_loads_an_equal_value_or_refuses(runner: Runner) -> None:
-    """What zerocopy loads as equal is what the running release of torch makes of the file."""
+    """The running release of torch loads the same value as zerocopy, or refuses the file."""
     wrong = []
     for family in CATALOG:
         attacks = [attack for attack in family.attacks if attack.here().expected is Expected.EQUAL]

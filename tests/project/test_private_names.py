@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import Child, stock_load
+from prose import ROOT, dotted, nodes, text
 
 import zerocopy
 from zerocopy._torch import private_names
 
-ROOT = Path(__file__).parents[2]
 NAMES = [*private_names.NEEDED, *private_names.OPTIONAL]
 
 # torch may lose any name: these are looked up by pkgutil, in their module or class.
@@ -38,17 +38,8 @@ with zerocopy.patched():
 
 
 def test_running_release_has_the_names() -> None:
-    """What has gone is work for the next version. All else of zerocopy works meanwhile."""
+    """A name in the list is gone from this release: the next version has to do without it."""
     assert [name for name in private_names.NEEDED if private_names.private_or_none(name) is None] == []
-
-
-def dotted(node: ast.AST) -> str:
-    """Return ``"a.b.c"`` for such an expression, else an empty string."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute) and dotted(node.value):
-        return f"{dotted(node.value)}.{node.attr}"
-    return ""
 
 
 def test_private_names_of_torch_are_used_through_the_list() -> None:
@@ -58,7 +49,7 @@ def test_private_names_of_torch_are_used_through_the_list() -> None:
     }
     offenders = []
     for path in ROOT.glob("python/zerocopy/**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if not isinstance(node, ast.Attribute):
                 continue
             first, *others = dotted(node).split(".")
@@ -75,9 +66,9 @@ def test_every_listed_name_is_used() -> None:
     paths = set(ROOT.glob("python/zerocopy/**/*.py")) - {
         Path(ROOT, "python/zerocopy/_torch/private_names.py")
     }
-    text = "".join(path.read_text() for path in paths)
+    sources = "".join(map(text, paths))
     # The settings of the allocator are asked for by a loop over their last parts.
-    assert [name for name in NAMES if f'"{name}"' not in text and "allocator" not in name.lower()] == []
+    assert [name for name in NAMES if f'"{name}"' not in sources and "allocator" not in name.lower()] == []
 
 
 def test_plain_checkpoint_loads_without_any_private_name(forked_with_torch: Child, tmp_path: Path) -> None:

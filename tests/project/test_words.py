@@ -68,7 +68,7 @@ RIDDLE = re.compile(
 )
 #: Words of the code, or of an argument that only the code has, which a user has not heard of.
 INTERNAL = re.compile(r"\b(_core|_C|pybind11|blueprint|catalog|skeleton|twin|zygote|incompatible function)\b")
-#: What was found, in a message.
+#: Words of a message that say which value was found.
 FOUND = re.compile(r"\{|\bgot\b|\bfound\b|\bat least one\b")
 
 

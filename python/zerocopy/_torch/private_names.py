@@ -1,6 +1,7 @@
 """The private names of torch that zerocopy uses, and the only way to get one.
 
-A release may lose any of them. What needs a lost name raises ``UnsupportedError`` with the name, and all else works.
+A release may lose any of them. A feature that needs a lost name raises ``UnsupportedError`` with the name. Other
+features go on.
 ``tests/project/test_private_names.py`` looks each up in the running release, and hides each in turn.
 """
 
@@ -14,7 +15,7 @@ import torch
 
 from zerocopy.errors import UnsupportedError
 
-#: Without these, what they are for is not supported. By path: what that is.
+#: By path: the feature that is not supported without the name.
 NEEDED = {
     "torch._C.CompilationUnit": "TorchScript",
     "torch._C.DeserializationStorageContext": "TorchScript",

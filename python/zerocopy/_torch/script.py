@@ -13,7 +13,7 @@ from zerocopy._torch.private_names import private
 #: The release's own, whoever replaces it later.
 jit_load = torch.jit.load
 #: The module in which pickle finds the functions of ``torch.jit``.
-serialization = sys.modules[torch.jit.load.__module__]
+serialization = sys.modules.get("torch.jit._serialization", torch.jit)
 
 
 def script_device(map_location: Any) -> torch.device | None:

@@ -16,8 +16,9 @@ def checking() -> Iterator[None]:
     """Check the sparse tensors that torch queues in a block. If the block fails, take them out of the queue."""
     of_thread = private_or_none("torch._utils._get_sparse_tensors_to_validate")  # 2.15 and later
     noted = of_thread() if of_thread else private_or_none("torch._utils._sparse_tensors_to_validate")
-    if noted is None:  # loads without sparse tensors need no queue
+    if noted is None:  # a later release keeps the queue elsewhere, and may still check it
         yield
+        (private_or_none("torch._utils._validate_loaded_sparse_tensors") or (lambda: None))()
         return
     before = len(noted)
     try:
