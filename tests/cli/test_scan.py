@@ -264,13 +264,18 @@ def test_pickles_in_hdf5(tmp_path: Path, capsys: Capture) -> None:
     pytest.importorskip("h5py")
     path = tmp_path / "x.h5"
     stray = numpy.frombuffer(stream(RUN), numpy.uint8)
-    path.write_bytes(
-        hdf5(both(linked("archive/data/other", stray), linked("x.PKL", stray), without("offsets_table")))
-    )
+    numbers = numpy.frombuffer(stream(RUN).ljust(128, b"."), numpy.float32)
+
+    def packed(file: Any) -> None:  # is read only where its name says what it is
+        for name in ("y.pkl", "archive/data/packed"):
+            file.create_dataset(name, data=stray, compression="gzip")
+
+    strays = both(linked("archive/data/other", stray), linked("x.PKL", stray), linked("numbers", numbers))
+    path.write_bytes(hdf5(both(strays, both(packed, without("offsets_table")))))
     status, entry = scan(path, capsys)
     found = {one["name"]: one for one in entry["pickles"]}
     assert status == 0, "a load reads neither"
-    assert {name for name, one in found.items() if one["stray"]} == {"archive/data/other", "x.PKL"}
+    assert {name for name, one in found.items() if one["stray"]} == {"archive/data/other", "x.PKL", "y.pkl"}
     assert path.read_bytes()[found["archive/data.pkl"]["offset"] :].startswith(good())
     path.write_bytes(hdf5(packed_pickle))
     (one,) = scan(path, capsys)[1]["pickles"]

@@ -341,6 +341,15 @@ def test_shards(save: Saver, tmp_path: Path, name: str) -> None:
     assert torch.equal(zerocopy.load(tmp_path / "out")["t"], large["t"].half())
 
 
+def test_views_of_one_storage_are_in_one_shard(save: Saver, tmp_path: Path) -> None:
+    storage = torch.arange(200.0)
+    source = save({"first": storage[:100], "other": torch.ones(100), "second": storage[100:]})
+    zerocopy.convert(source, tmp_path / "out/pytorch_model.bin", max_shard_size="0.5KB")
+    assert len(list((tmp_path / "out").glob("*.bin"))) == 2
+    loaded = zerocopy.load(tmp_path / "out")
+    assert loaded["second"].data_ptr() == loaded["first"].data_ptr() + 400
+
+
 @pytest.mark.slow("another library")
 def test_transformers_reads_the_shards(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")

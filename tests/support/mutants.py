@@ -138,43 +138,38 @@ class Bench:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
-    def passes(self, *arguments: str) -> bool:
-        command = [
-            str(self.python),
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-n",
-            "2",
-            "-p",
-            "no:cacheprovider",
-            "--dist",
-            "loadfile",
-            *arguments,
-        ]
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=self.environment, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            return process.wait(SECONDS) in (0, 5)
-        except subprocess.TimeoutExpired:
-            return False
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
+    def failure(self, *arguments: str) -> str:
+        """Run tests until the first that fails, and return its name, or nothing where all pass."""
+        options = ["-x", "-q", "-n", "2", "-p", "no:cacheprovider", "--dist", "loadfile", *arguments]
+        with (WORK / "tests.log").open("w+") as log:
+            process = subprocess.Popen(
+                [self.python, "-m", "pytest", *options], cwd=ROOT, env=self.environment, start_new_session=True,
+                stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            try:
+                if process.wait(SECONDS) in (0, 5):
+                    return ""
+            except subprocess.TimeoutExpired:
+                return f"no end within {SECONDS} s"
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, 9)
+            log.seek(0)
+            failed = re.search(r"^(?:FAILED|ERROR) (?:tests/)?(\S+)", log.read(), re.MULTILINE)
+        return failed[1] if failed else f"pytest ended with {process.returncode}"
 
-    def verdict(self, room: str) -> str:
-        """Return which tests notice the fault that is there."""
+    def verdict(self, room: str) -> tuple[str, str]:
+        """Return which tests notice the fault that is there, and the first that does."""
         nearest = ROOT / "tests" / room
-        if nearest.is_dir() and not self.passes("-m", "not slow", str(nearest)):
-            return "fast"
-        if not self.passes("-m", "not slow"):
-            return "fast"
-        return "none" if self.fast_only or self.passes("-m", "slow") else "all"
+        if nearest.is_dir() and (name := self.failure("-m", "not slow", str(nearest))):
+            return "fast", name
+        if name := self.failure("-m", "not slow"):
+            return "fast", name
+        if not self.fast_only and (name := self.failure("-m", "slow")):
+            return "all", name
+        return "none", ""
 
-    def python_verdict(self, fault: Fault) -> str:
+    def python_verdict(self, fault: Fault) -> tuple[str, str]:
         name = fault.path.relative_to("python")
         original = (ROOT / fault.path).read_text()
         (self.site / name).write_text(fault.apply(original))
@@ -204,20 +199,20 @@ class Bench:
             shutil.copy2(module, self.site / "zerocopy")
         return True
 
-    def core_verdict(self, fault: Fault) -> str:
+    def core_verdict(self, fault: Fault) -> tuple[str, str]:
         for name in ("csrc", "cmake", "tests/core", "tests/fuzz", "tests/gds", "benchmarks/engine"):
             shutil.copytree(ROOT / name, self.source / name, dirs_exist_ok=True)
         shutil.copy2(ROOT / "CMakeLists.txt", self.source)
         (self.source / fault.path).write_text(fault.apply((ROOT / fault.path).read_text()))
         try:
             if not self.build():
-                return "does not compile"
+                return "does not compile", ""
             try:
                 command = [WORK / "build/tests/core/core_tests", "--gtest_brief=1"]
                 tests = subprocess.run(command, timeout=SECONDS, check=False, capture_output=True)
             except subprocess.TimeoutExpired:
-                return "fast"
-            return "fast" if tests.returncode else self.verdict("hostile")
+                return "fast", f"core_tests: no end within {SECONDS} s"
+            return ("fast", "core_tests") if tests.returncode else self.verdict("hostile")
         finally:
             shutil.copy2(ROOT / fault.path, self.source / fault.path)
 
@@ -253,9 +248,10 @@ def main() -> int:
     verdicts = []
     for fault in faults:
         begin = time.monotonic()
-        verdict = bench.core_verdict(fault) if fault.path.suffix == ".cpp" else bench.python_verdict(fault)
+        put_in = bench.core_verdict if fault.path.suffix == ".cpp" else bench.python_verdict
+        verdict, test = put_in(fault)
         verdicts.append(verdict)
-        print(f"{verdict:16s} {time.monotonic() - begin:5.0f} s  {fault}", flush=True)
+        print(f"{verdict:16s} {time.monotonic() - begin:5.0f} s  {fault}  {test}", flush=True)
     counted = [verdict for verdict in verdicts if verdict != "does not compile"]
     fast, every = counted.count("fast"), len(counted) - counted.count("none")
     print(f"noticed by the fast tier: {fast} of {len(counted)}; by all tests: {every}")
