@@ -267,8 +267,8 @@ def test_pickles_in_hdf5(tmp_path: Path, capsys: Capture) -> None:
     numbers = numpy.frombuffer(stream(RUN).ljust(128, b"."), numpy.float32)
 
     def packed(file: Any) -> None:  # is read only where its name says what it is
-        for name in ("y.pkl", "archive/data/packed"):
-            file.create_dataset(name, data=stray, compression="gzip")
+        for other in ("y.pkl", "archive/data/packed"):
+            file.create_dataset(other, data=stray, compression="gzip")
 
     strays = both(linked("archive/data/other", stray), linked("x.PKL", stray), linked("numbers", numbers))
     path.write_bytes(hdf5(both(strays, both(packed, without("offsets_table")))))
