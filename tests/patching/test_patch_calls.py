@@ -378,6 +378,9 @@ def test_torchscript_under_weights_only(scripted: Path) -> None:
         torch.load(scripted, weights_only=True)
     if HAS_SAFE_DEFAULT:
         assert check(lambda: torch.load(scripted, weights_only=True))[0] == "error"
+        with zerocopy.patched(), pytest.warns(UserWarning) as said, pytest.raises(RuntimeError):
+            torch.load(scripted, weights_only=True)
+        assert {warning.filename for warning in said} == {__file__}, "of the caller's line"
 
 
 # ------------------------------------------------------------------------ state of torch
