@@ -144,6 +144,12 @@ def test_show_of_a_slice_equals_indexing(text: str, index: Any, save: Saver, cap
     assert found["values"] == WEIGHT[index].tolist() and found["shown_shape"] == list(WEIGHT[index].shape)
 
 
+def test_json_lists_a_thousand_values_and_no_more(save: Saver, capsys: Capture) -> None:
+    path = save({"a": torch.arange(1001)})
+    assert shown(capsys, path, "a[1:]")["values"] == [*range(1, 1001)]
+    assert shown(capsys, path, "a")["values"] is None
+
+
 def test_show_prints_values_and_a_histogram(save: Saver, capsys: Capture) -> None:
     printed = show(capsys, save({"x": WEIGHT}), "x[:2]")
     assert "float32 30 x 20" in printed and "tensor(" in printed
