@@ -1,10 +1,9 @@
-"""Saving, converting and renaming. Every side ends with the bytes on the disk."""
+"""Saving and converting. Every side ends with the bytes on the disk."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from ..system import loop
 stock_save = torch.save
 LARGEST_STREAMED = 2048 * 5632 * 4 / 1e6  # megabytes of the largest tensor of stream.pt
 PIECE = 16 << 20
-RENAMED = "renamed"
 
 
 @dataclass(eq=False)
@@ -79,26 +77,9 @@ def _target_and_content(path: str) -> Target:
     return Target(Path(path).parent, content=memoryview(content))
 
 
-def _copied(path: str) -> Target:
-    """Return a copy of the file."""
-    made = Target(Path(path).parent, is_new=False)
-    shutil.copyfile(path, made.path)
-    with made.path.open("r+b") as file:
-        os.fsync(file.fileno())
-    return made
-
-
 def _read_back(made: Target) -> Any:
     """Return what stock torch.load reads of what was saved."""
     return stock_load(made.path)
-
-
-def _renamed(state: Any) -> Any:
-    """Return a state dict with its first entry under another name, as `_rename` leaves the file."""
-    (_, tensor), *rest = state.items()
-    made = type(state)([(RENAMED, tensor), *rest])
-    made.__dict__.update(state.__dict__)
-    return made
 
 
 def _save(_: str, made: Target) -> Target:
@@ -138,22 +119,6 @@ def _torch_save(_: str, made: Target) -> Target:
 def _torch_save_loaded(path: str, made: Target) -> Target:
     """Save a checkpoint under another name."""
     _synced(lambda: stock_save(stock_load(path), made.path), made)
-    return made
-
-
-def _rename(_: str, made: Target) -> Target:
-    """Rename the first key, and each time the other way round; it is `RENAMED` after the last of an odd number."""
-    import zerocopy
-
-    first = next(iter(zerocopy.open(made.path)))
-    made.state = made.state or first
-    zerocopy.rename_keys(made.path, {first: RENAMED if first != RENAMED else made.state})
-    return made
-
-
-def _rewrite(path: str, made: Target) -> Target:
-    """Rename the first key with torch alone."""
-    _synced(lambda: stock_save(_renamed(stock_load(path)), made.path), made)
     return made
 
 
@@ -249,8 +214,6 @@ LOADERS: dict[str, Loader] = {
             ("torch-save-loaded-xfs", "torch.save(torch.load), fsync", _torch_save_loaded),
         )
     },
-    "zerocopy-rename": _saver("zerocopy.rename_keys", _rename, _copied, missing=_OURS, expected=_renamed),
-    "torch-rewrite": _saver("torch.load, torch.save, fsync", _rewrite, _target, expected=_renamed),
     "zerocopy-convert": Loader(
         "zerocopy.convert",
         _convert,
@@ -289,7 +252,6 @@ CASES: tuple[Case, ...] = (
             ("save/reflink", "zerocopy-save-xfs", "torch-save-loaded-xfs", "llm.pt", 20),
             ("save/reflink-checked", "zerocopy-save-checked-xfs", "torch-save-loaded-xfs", "llm.pt", 20),
             ("convert/shards", "zerocopy-convert", "transformers-convert", "stream.pt", 2),
-            ("save/rename", "zerocopy-rename", "torch-rewrite", "stream.pt", 100),
         )
     ),
     UseCase(

@@ -33,7 +33,6 @@ __all__, __getattr__, __dir__ = _public_names.on_first_use(
         "loading.readers.unpickler": "Unpickler",
         "loading.untyped_storage": "untyped_storage",
         "patching": "is_patched patch patched unpatch",
-        "saving.edit": "drop_keys rename_keys",
         "saving.handle": "Saving",
         "saving.pickler": "StoredTensor",
         "saving.saver": "save",

@@ -50,8 +50,6 @@ from zerocopy.patching import is_patched as is_patched
 from zerocopy.patching import patch as patch
 from zerocopy.patching import patched as patched
 from zerocopy.patching import unpatch as unpatch
-from zerocopy.saving.edit import drop_keys as drop_keys
-from zerocopy.saving.edit import rename_keys as rename_keys
 from zerocopy.saving.handle import Saving as Saving
 from zerocopy.saving.pickler import StoredTensor as StoredTensor
 from zerocopy.saving.saver import save as save

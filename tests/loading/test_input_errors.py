@@ -42,7 +42,6 @@ def test_empty_path_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         lambda empty: zerocopy.convert(empty, "converted.pt"),
         lambda empty: zerocopy.convert("saved.pt", empty),
         lambda empty: zerocopy.convert("saved.pt", empty, max_shard_size="1GB"),
-        lambda empty: zerocopy.rename_keys(empty, {}),
     ):
         with pytest.raises(FileNotFoundError) as error:
             call("")
@@ -55,8 +54,6 @@ def test_argument_of_another_type_is_named(save: Saver) -> None:
         lambda path: zerocopy.lazy_load(path, predicate=3),
         lambda path: zerocopy.lazy_load(path, keys=3),
         lambda path: zerocopy.convert(path, path.with_suffix(".safetensors"), keep=3),
-        lambda path: zerocopy.drop_keys(path, None),
-        lambda path: zerocopy.rename_keys(path, None),
     ):
         with pytest.raises(TypeError, match=r"expected .* got \w+$"):
             call(save(STATE))
