@@ -5,7 +5,6 @@
 #include <map>
 
 #include "binding/builder.h"
-#include "binding/gds.h"
 #include "binding/lazy.h"
 #include "binding/read_ahead.h"
 #include "binding/records.h"
@@ -291,7 +290,6 @@ PYBIND11_MODULE(_C, module) {
   register_read_ahead(module);
   register_storages(module);
   register_transfer_plan(module);
-  register_gds(module);
   module.def(
       "foreign_globals",
       [](const py::bytes& pickle) { return list_foreign_globals(ByteSpan(std::string_view(pickle))); },

@@ -21,13 +21,12 @@ LAYERS = {
     "io": {"memory", "io"},
     "container": {"memory", "text", "io", "container"},
     "pickle": {"memory", "text", "pickle"},
-    "gds": {"memory", "io", "gds"},
     "watch": {"watch"},
     "bridge": {"bridge"},
     "checkpoint": {"memory", "text", "io", "container", "pickle", "checkpoint"},
     "python": {"memory", "text", "io", "container", "pickle", "checkpoint", "python"},
     "binding": {
-        *("memory", "text", "io", "container", "pickle", "checkpoint", "gds", "python"),
+        *("memory", "text", "io", "container", "pickle", "checkpoint", "python"),
         *("bridge", "binding"),
     },
 }
@@ -61,7 +60,7 @@ MAX_TOP_FILES = {"python/zerocopy": 14, "tests": 10, "benchmarks": 12}
 MAPPING = {ROOT / "csrc" / name for name in ("io/mapping.cpp", "memory/pages.cpp", "watch/area.cpp")}
 
 # The files that open libraries, and the only one that sees a library's header.
-OPENING = {ROOT / "csrc" / name for name in ("gds/library.cpp", "watch/next.h", "binding/torch_bridge.cpp")}
+OPENING = {ROOT / "csrc" / name for name in ("watch/next.h", "binding/torch_bridge.cpp")}
 LIBRARIES = {
     "zlib.h": "container/inflate.cpp",
     "libdeflate.h": "container/checksum.cpp",
@@ -121,7 +120,7 @@ def may_include(path: Path, included: str) -> bool:
     if included == "Python.h" or included.startswith("pybind11/"):
         return layer in ("python", "binding", "bridge")
     is_systems = included.endswith(".h") and included.partition("/")[0] not in LAYERS
-    return not is_systems or layer in ("memory", "io", "gds", "watch", "python", "binding")
+    return not is_systems or layer in ("memory", "io", "watch", "python", "binding")
 
 
 def test_foreign_headers_are_included_in_their_room_only() -> None:

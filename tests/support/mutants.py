@@ -200,7 +200,7 @@ class Bench:
         return True
 
     def core_verdict(self, fault: Fault) -> tuple[str, str]:
-        for name in ("csrc", "cmake", "tests/core", "tests/fuzz", "tests/gds", "benchmarks/engine"):
+        for name in ("csrc", "cmake", "tests/core", "tests/fuzz", "benchmarks/engine"):
             shutil.copytree(ROOT / name, self.source / name, dirs_exist_ok=True)
         shutil.copy2(ROOT / "CMakeLists.txt", self.source)
         (self.source / fault.path).write_text(fault.apply((ROOT / fault.path).read_text()))

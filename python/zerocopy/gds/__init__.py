@@ -1,12 +1,11 @@
 """GPUDirect Storage: files to the memory of a GPU and back, past the host's, where the machine can do that.
 
-Every call works on every machine. Where cuFile is not there, or refuses, files are read and written plainly, on the way
-to a GPU through a little pinned memory, and :func:`available` says why.
+``torch.cuda.gds`` moves the bytes. Every call works on every machine: where torch cannot use cuFile, files are read and
+written plainly, on the way to a GPU through a little pinned memory, and :func:`available` says why.
 """
 
-from zerocopy.gds.availability import Availability, available
-from zerocopy.gds.buffers import deregister_buffer, register_buffer
-from zerocopy.gds.file import GdsFile
+from zerocopy.gds.available import Availability, available
+from zerocopy.gds.file import GdsFile, deregister_buffer, register_buffer
 from zerocopy.gds.loading import load
 from zerocopy.gds.saving import save
 

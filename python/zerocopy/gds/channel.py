@@ -3,158 +3,127 @@
 from __future__ import annotations
 
 import logging
-import operator
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Self, SupportsIndex
+import os
+import stat
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from zerocopy import _torch
-from zerocopy._native import _C
-from zerocopy.errors import UnsupportedError
-from zerocopy.gds import driver, staging
+from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.gds import cufile
+from zerocopy.loading.objects.builder import tensor_over
+from zerocopy.process.os_errors import naming
 
 log = logging.getLogger("zerocopy")
 
-_AT_ONCE = 1 << 30  # bytes: then signals are looked for
+_PIECE = 16 << 20
+#: Bytes: copying a smaller storage through the host's memory takes less time than a request.
+LARGE = 1 << 20
 
-
-class Part(NamedTuple):
-    """Bytes of a file that belong into a storage."""
-
-    offset: int
-    storage: torch.UntypedStorage
-    begin: int
-    size: int
-
-
-def untyped(storage: Any) -> torch.UntypedStorage:
-    """Return what the user gave for a storage as one of bytes."""
-    if isinstance(storage, torch.storage.TypedStorage):
-        return _torch.untyped(storage)
-    if not isinstance(storage, torch.UntypedStorage):
-        raise TypeError(f"expected a torch.UntypedStorage, got {type(storage).__name__}")
-    return storage
+#: Moves bytes between memory of the host and the file, whose offset is given.
+_Move = Callable[[memoryview, int], None]
 
 
 class Channel:
-    """A context manager: what it ends with is that cuFile forgets the file. Its maker keeps the descriptor open.
+    """Reads and writes storages of any device. Whoever makes it keeps the descriptor open.
 
     Parameters
     ----------
     descriptor, name : int, str
         Of the file.
-    strict : bool
-        Whether it is an UnsupportedError where cuFile does not take what it should.
+    access : int
+        How it is open: ``os.O_RDONLY``, ``os.O_WRONLY`` or ``os.O_RDWR``.
 
     Attributes
     ----------
-    native : _C.GdsFile or None
-        cuFile's handle of the file.
+    native : torch.cuda.gds.GdsFile or None
+        cuFile's file.
     reason : str
-        Why cuFile is not used; empty where it is.
+        Why cuFile is not used; empty if it is.
     """
 
-    def __init__(self, descriptor: int, name: str, *, strict: bool = False) -> None:
-        self._descriptor, self._name, self._strict = descriptor, name, strict
-        self.reason = "it is not registered"
-        self.native: _C.GdsFile | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.deregister()
-
-    def register(self) -> None:
-        """Have cuFile know the file. UnsupportedError, OSError: it does not take it."""
-        if self.native is None:
-            self.native = _C.GdsFile.open(driver.opened().driver, self._descriptor, self._name)
-            self.reason = ""
-
-    def register_if_taken(self) -> None:
-        """Have cuFile know the file, or note why it does not."""
+    def __init__(self, descriptor: int, name: str, access: int) -> None:
+        self._descriptor, self._name, self._access = descriptor, name, access
+        self.native: Any = None
         try:
             self.register()
-        except (UnsupportedError, OSError) as error:
-            self._give_up(error)
+        except UnsupportedError as error:
+            self.reason = str(error)
 
-    def deregister(self) -> None:
-        """Have cuFile forget the file."""
-        self.native, self.reason = None, "it is not registered"
+    def register(self) -> None:
+        """Open the file with cuFile. Raises UnsupportedError."""
+        if self.native is None:
+            self.native = cufile.open_file(self._descriptor, self._name, self._access)
+            self.reason = ""
+
+    def deregister(self, reason: str) -> None:
+        """Close cuFile's file."""
+        self.native, self.reason = None, reason
 
     def read(self, storage: torch.UntypedStorage, offset: int) -> None:
-        """Fill a storage."""
-        self.read_all([Part(offset, storage, 0, storage.nbytes())])
-
-    def read_all(self, parts: Iterable[Part]) -> None:
-        """Fill parts of storages. Raises FormatError where the file ends, OSError."""
-        by_device: dict[torch.device, list[Part]] = {}
-        for part in parts:
-            if part.size:
-                by_device.setdefault(part.storage.device, []).append(part)
-        for device, those in by_device.items():
-            for group in _groups(those):
-                self._read_group(device, group)
+        """Fill a storage. Raises FormatError if the file ends too early, OSError."""
+        found = os.fstat(self._descriptor)
+        if stat.S_ISREG(found.st_mode) and offset + storage.nbytes() > found.st_size:
+            raise _too_short(self._name, found.st_size)
+        storage.data_ptr()  # memory that is shared until it is written to is copied now
+        if not self._by_cufile("load_storage", storage, offset):
+            with naming(self._name):
+                _by_host(storage, offset, self._fill, to_storage=True)
 
     def write(self, storage: torch.UntypedStorage, offset: int) -> None:
-        """Write a storage's bytes."""
-        if self.native is not None and driver.takes(storage):
-            try:
-                with driver.ready(storage.device):
-                    self.native.write(storage, offset)
-                return
-            except UnsupportedError as error:
-                self._give_up(error)
-        staging.write(self._descriptor, self._name, offset, storage)
+        """Write a storage's bytes. Raises OSError."""
+        if not self._by_cufile("save_storage", storage, offset):
+            with naming(self._name):
+                _by_host(storage, offset, self._drain, to_storage=False)
 
-    def _read_group(self, device: torch.device, group: list[Part]) -> None:
-        if self.native is not None and driver.takes(group[0].storage):
-            for part in group:
-                part.storage.data_ptr()  # one that shares memory until it is written to gets its own now
-            try:
-                with driver.ready(device):
-                    self.native.read_all(
-                        [(part.offset, part.storage, part.begin, part.size) for part in group]
-                    )
-                return
-            except UnsupportedError as error:
-                self._give_up(error)
-        for part in group:
-            staging.read(self._descriptor, self._name, *part)
+    def _by_cufile(self, method: str, storage: torch.UntypedStorage, offset: int) -> bool:
+        """Return whether cuFile moved the bytes."""
+        if self.native is None or storage.device.type not in cufile.DEVICES or storage.nbytes() < LARGE:
+            return False
+        try:
+            with cufile.ready(storage.device):
+                getattr(self.native, method)(storage, offset)
+        except RuntimeError as error:
+            self.deregister(f"{self._name}: {error}")
+            log.info("%s: without cuFile: %s", self._name, str(error))  # its frames hold the file
+            return False
+        return True
 
-    def _give_up(self, error: Exception) -> None:
-        self.deregister()
-        self.reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        if self._strict:
-            raise UnsupportedError(f"{self._name}: without cuFile: {self.reason}") from None
-        log.info("%s: without cuFile: %s", self._name, self.reason)
+    def _fill(self, memory: memoryview, offset: int) -> None:
+        while memory:
+            got = os.preadv(self._descriptor, [memory], offset)
+            if not got:
+                raise _too_short(self._name, offset)
+            memory, offset = memory[got:], offset + got
+
+    def _drain(self, memory: memoryview, offset: int) -> None:
+        while memory:
+            put = os.pwrite(self._descriptor, memory, offset)
+            memory, offset = memory[put:], offset + put
 
 
-def _groups(parts: list[Part]) -> Iterator[list[Part]]:
-    """Yield parts, cut and in groups of no more than so many bytes."""
-    group: list[Part] = []
-    room = _AT_ONCE
-    for offset, storage, begin, size in parts:
-        done = 0
-        while done < size:
-            step = min(size - done, room)
-            group.append(Part(offset + done, storage, begin + done, step))
-            done += step
-            room -= step
-            if not room:
-                yield group
-                group, room = [], _AT_ONCE
-    if group:
-        yield group
+def _too_short(name: str, size: int) -> FormatError:
+    return FormatError(f"{name}: the file ends before byte {size:#x}")
 
 
-def checked_offset(offset: SupportsIndex) -> int:
-    """Return the offset of a file, as numbers of NumPy are too. Raises ValueError if it is none."""
-    try:
-        found = operator.index(offset)
-    except TypeError:
-        found = -1
-    if not 0 <= found < 1 << 63:
-        raise ValueError(f"expected an offset in a file, got {offset!r}")
-    return found
+def _by_host(storage: torch.UntypedStorage, offset: int, move: _Move, *, to_storage: bool) -> None:
+    """Move bytes between a file and a storage, through pinned memory if the storage is on a GPU."""
+    size = storage.nbytes()
+    if storage.device.type == "cpu" or not size:
+        move(_torch.bytes_of(storage), offset)
+        return
+    pinned = storage.device.type == "cuda" and size >= LARGE
+    host = torch.empty(min(size, _PIECE), dtype=torch.uint8, device="cpu", pin_memory=pinned)
+    memory = _torch.bytes_of(_torch.untyped_of(host))
+    with cufile.ready(storage.device):
+        for begin in range(0, size, _PIECE):
+            step = min(size - begin, _PIECE)
+            there = tensor_over(storage, torch.uint8, begin, (step,), (1,), False, False, False)
+            if to_storage:
+                move(memory[:step], offset + begin)
+                there.copy_(host[:step])
+            else:
+                host[:step].copy_(there)
+                move(memory[:step], offset + begin)

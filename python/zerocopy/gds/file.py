@@ -1,44 +1,42 @@
-"""``zerocopy.gds.GdsFile``: ``torch.cuda.gds.GdsFile``, on every release and every machine."""
+"""``zerocopy.gds.GdsFile`` and registered buffers: those of ``torch.cuda.gds``, on every release and every machine."""
 
 from __future__ import annotations
 
+import logging
+import operator
 import os
-import sys
-from collections.abc import Iterable
-from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, SupportsIndex
 
 import torch
 
-from zerocopy._native import _C
-from zerocopy.errors import UnsupportedError
-from zerocopy.gds import driver, staging
-from zerocopy.gds.availability import Availability, availability_of
-from zerocopy.gds.channel import Channel, Part, checked_offset, untyped
+from zerocopy import _torch
+from zerocopy.gds import cufile
+from zerocopy.gds.channel import Channel
+
+log = logging.getLogger("zerocopy")
 
 
 class GdsFile:
     """A file whose bytes go to storages and back by cuFile, where that takes both.
 
-    Storages on CUDA devices go by cuFile; those on the CPU, and all where cuFile is not there or refuses, are read and
-    written plainly. Any offset and any size will do: whole blocks of 4096 bytes go directly, the ends over the host.
-    A read of fewer bytes than the storage has raises an error.
+    Storages on CUDA devices go by ``torch.cuda.gds.GdsFile``. Those on the CPU, those of less than a megabyte, and all
+    where cuFile is missing or refuses, are read and written plainly. Any offset and any size will do.
 
     Parameters
     ----------
     filename : str or PathLike
         The file.
     flags : int
-        As for ``os.open``: ``os.O_RDONLY``, ``os.O_RDWR | os.O_CREAT``, ... ``O_DIRECT`` need not be said. With
-        ``O_APPEND`` too it is the offset that says where.
+        As for ``os.open``: ``os.O_RDONLY``, ``os.O_RDWR | os.O_CREAT``, ... ``O_DIRECT`` is implied, ``O_APPEND`` is
+        ignored.
 
     Attributes
     ----------
     filename : str
         The file.
     fd : int
-        Its descriptor; -1 when it is closed.
+        Its descriptor; -1 after :meth:`close`.
     handle : object
         cuFile's handle, or None.
     reason : str
@@ -65,54 +63,44 @@ class GdsFile:
     7
     """
 
-    fd = -1  # until there is one: __del__ looks at it
+    fd = -1  # until it is open: __del__ looks at it
 
     def __init__(self, filename: str | os.PathLike[str], flags: int = os.O_RDONLY) -> None:
         self.filename, self.flags = os.fsdecode(filename), flags
         self.fd = os.open(filename, flags & ~(os.O_DIRECT | os.O_APPEND) | os.O_CLOEXEC, 0o666)
-        self._channel = Channel(self.fd, self.filename)
-        try:
-            self._channel.register_if_taken()
-        except BaseException:
-            self.close()
-            raise
+        self._channel = Channel(self.fd, self.filename, flags & os.O_ACCMODE)
 
     @property
-    def handle(self) -> _C.GdsFile | None:
+    def handle(self) -> Any:
         """Return cuFile's handle of the file, or None."""
-        return self._channel.native
+        return getattr(self._channel.native, "handle", None)
 
     @property
     def reason(self) -> str:
-        """Why cuFile does not know the file; empty where it does."""
+        """Return why cuFile is not used; an empty string if it is."""
         return self._channel.reason
 
-    def availability(self) -> Availability:
-        """Return what GPUDirect Storage comes to with this file."""
-        return availability_of(Path(f"/proc/self/fd/{self._open()}"))
-
     def register_handle(self) -> None:
-        """Have cuFile know the file, as it does from the beginning where it can.
+        """Use cuFile for the file, as it is from the beginning if possible.
 
         Raises
         ------
-        zerocopy.UnsupportedError, OSError
-            It does not take it, and why.
+        zerocopy.UnsupportedError
+            cuFile is missing, or refuses the file.
         """
-        self._open()
-        self._channel.register()
+        self._open().register()
 
     def deregister_handle(self) -> None:
-        """Have cuFile forget the file; it is read and written plainly from then on."""
-        self._channel.deregister()
+        """Read and write the file plainly from now on."""
+        self._channel.deregister("it is not registered")
 
-    def load_storage(self, storage: torch.UntypedStorage, offset: int = 0) -> None:
+    def load_storage(self, storage: torch.UntypedStorage, offset: SupportsIndex = 0) -> None:
         """Fill a storage from the file.
 
         Parameters
         ----------
         storage : torch.UntypedStorage
-            All of it is filled, and there when this returns.
+            All of its bytes are there when this returns.
         offset : int
             In the file.
 
@@ -123,65 +111,15 @@ class GdsFile:
         OSError
             It cannot be read.
         """
-        self._open()
-        self._channel.read(untyped(storage), checked_offset(offset))
+        self._open().read(_untyped(storage), _checked(offset))
 
-    def load_storages(self, storages: Iterable[tuple[torch.UntypedStorage, int]]) -> None:
-        """Fill many storages, as :meth:`load_storage` each, by batches where the library has them.
-
-        Parameters
-        ----------
-        storages : iterable of (torch.UntypedStorage, int)
-            Each with its offset in the file.
-
-        Raises
-        ------
-        zerocopy.FormatError, OSError
-            As :meth:`load_storage`. The contents of the storages are then undefined.
-        """
-        self._open()
-        found = [(untyped(storage), checked_offset(offset)) for storage, offset in storages]
-        self._channel.read_all(Part(offset, storage, 0, storage.nbytes()) for storage, offset in found)
-
-    def load_storage_async(
-        self, storage: torch.UntypedStorage, offset: int = 0, stream: torch.cuda.Stream | None = None
-    ) -> Loading:
-        """Begin to fill a storage, in the order of a stream's work where the library can.
-
-        Parameters
-        ----------
-        storage : torch.UntypedStorage
-            Nobody else may use it until ``wait()`` of the result has returned.
-        offset : int
-            In the file.
-        stream : torch.cuda.Stream, optional
-            Default: the current one of the storage's device.
-
-        Returns
-        -------
-        Loading
-        """
-        native, offset = untyped(storage), checked_offset(offset)
-        loading, file = Loading(self._open(), self.filename, native, offset), self._channel.native
-        if file is None or not driver.takes(native) or not native.nbytes():
-            return loading
-        native.data_ptr()  # one that shares memory until it is written to gets its own now
-        if native.device.type != "cuda":
-            loading.begun = file.begin_read(native, offset, stream)
-            return loading
-        with torch.cuda.device(native.device):
-            stream = stream or torch.cuda.current_stream(native.device)
-            stream.query()  # so that this thread has CUDA's context, which a call of the runtime gives it: cuFile asks
-            loading.begun = file.begin_read(native, offset, stream)
-            return loading
-
-    def save_storage(self, storage: torch.UntypedStorage, offset: int = 0) -> None:
+    def save_storage(self, storage: torch.UntypedStorage, offset: SupportsIndex = 0) -> None:
         """Write a storage's bytes to the file.
 
         Parameters
         ----------
         storage : torch.UntypedStorage
-            All of it is written when this returns, though perhaps not to the disk: ``os.fsync`` sees to that.
+            All of its bytes are written when this returns, but may not be on the disk before ``os.fsync``.
         offset : int
             In the file.
 
@@ -190,20 +128,20 @@ class GdsFile:
         OSError
             It cannot be written to.
         """
-        self._open()
-        self._channel.write(untyped(storage), checked_offset(offset))
+        self._open().write(_untyped(storage), _checked(offset))
 
     def close(self) -> None:
-        """Close the file; again does nothing."""
+        """Close the file. Closing it again does nothing."""
         if self.fd >= 0:
-            self.deregister_handle()
             descriptor, self.fd = self.fd, -1
+            if hasattr(self, "_channel"):
+                self.deregister_handle()
             os.close(descriptor)
 
-    def _open(self) -> int:
+    def _open(self) -> Channel:
         if self.fd < 0:
             raise ValueError("I/O operation on closed file.")
-        return self.fd
+        return self._channel
 
     def __enter__(self) -> Self:
         return self
@@ -217,53 +155,70 @@ class GdsFile:
         self.close()
 
 
-class Loading:
-    """A storage that is being filled; the file may be closed meanwhile.
+def register_buffer(storage: torch.UntypedStorage) -> None:
+    """Register the memory of a storage with cuFile, as ``torch.cuda.gds.gds_register_buffer``.
 
-    Attributes
+    Registering takes longer than many a read. It is worth it for a storage that is read into, or saved, repeatedly.
+    Without cuFile nothing is registered, and an INFO line of the logger "zerocopy" says why.
+
+    Parameters
     ----------
-    begun : _C.GdsRead or None
-        The request in cuFile.
+    storage : torch.UntypedStorage
+        On a CUDA device. Deregister it before its memory is freed.
+
+    Raises
+    ------
+    zerocopy.UnsupportedError
+        The storage is not on a CUDA device, or cuFile refuses it: pinned memory of GPUs is scarce.
+
+    Examples
+    --------
+    >>> import torch, zerocopy
+    >>> if torch.cuda.is_available():
+    ...     storage = torch.UntypedStorage(1 << 20, device="cuda")
+    ...     zerocopy.gds.register_buffer(storage)
+    ...     zerocopy.gds.deregister_buffer(storage)
     """
+    native = _untyped(storage)
+    if reason := cufile.refusal():
+        log.info("a buffer is not registered: %s", reason)
+    else:
+        cufile.register(native)
 
-    begun: _C.GdsRead | None = None
-    _descriptor = -1  # until there is one, and when all is done
 
-    def __init__(self, descriptor: int, name: str, storage: torch.UntypedStorage, offset: int) -> None:
-        self._name, self._storage, self._offset = name, storage, offset
-        self._descriptor = os.dup(descriptor)
+def deregister_buffer(storage: torch.UntypedStorage) -> None:
+    """Undo :func:`register_buffer`, as ``torch.cuda.gds.gds_deregister_buffer``. Without cuFile this does nothing.
 
-    def wait(self) -> torch.UntypedStorage:
-        """Return the storage when its bytes are there. Raises as :meth:`GdsFile.load_storage`."""
-        if self._descriptor >= 0:
-            size = self._storage.nbytes()
-            if size and not self._came():
-                staging.read(self._descriptor, self._name, self._offset, self._storage, 0, size)
-            self._close()
-        return self._storage
+    Parameters
+    ----------
+    storage : torch.UntypedStorage
+        One that is registered.
 
-    def _came(self) -> bool:
-        """Wait for cuFile, and return whether it brought the bytes; else they are read plainly."""
-        if self.begun is None:
-            return False
-        try:
-            # The default stream belongs to the current device, which may differ in this thread.
-            with driver.ready(self._storage.device):
-                self.begun.wait()
-        except UnsupportedError:
-            return False
-        return True
+    Raises
+    ------
+    zerocopy.UnsupportedError
+        It is not registered.
+    """
+    native = _untyped(storage)
+    if not cufile.refusal():
+        cufile.deregister(native)
 
-    def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        os.close(descriptor)
 
-    def __del__(self) -> None:
-        if self._descriptor < 0 or sys.is_finalizing():
-            return
-        try:
-            if self.begun is not None:
-                with driver.ready(self._storage.device):
-                    self.begun = None  # waits for what is under way: the storage may be gone next
-        finally:
-            self._close()
+def _untyped(storage: Any) -> torch.UntypedStorage:
+    """Return a storage as one of bytes. Raises TypeError if it is none."""
+    if isinstance(storage, torch.storage.TypedStorage):
+        return _torch.untyped(storage)
+    if not isinstance(storage, torch.UntypedStorage):
+        raise TypeError(f"expected a torch.UntypedStorage, got {type(storage).__name__}")
+    return storage
+
+
+def _checked(offset: SupportsIndex) -> int:
+    """Return an offset in a file as an int. Raises ValueError if it is none."""
+    try:
+        found = operator.index(offset)
+    except TypeError:
+        found = -1
+    if not 0 <= found < 1 << 63:
+        raise ValueError(f"expected an offset in a file, got {offset!r}")
+    return found

@@ -1,4 +1,4 @@
-"""``zerocopy.gds.load``: the index from the file's head or tail, then the bytes of all storages to one place."""
+"""``zerocopy.gds.load``: the index from the file's head or tail, then each storage straight to the device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import pickle
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,18 +16,14 @@ from zerocopy import _torch
 from zerocopy._native import _C
 from zerocopy._typing import GdsMode
 from zerocopy.errors import Error, UnsupportedError
-from zerocopy.gds import driver
-from zerocopy.gds.availability import is_required, required
+from zerocopy.gds import cufile
+from zerocopy.gds.available import is_required, required
 from zerocopy.gds.channel import Channel
-from zerocopy.gds.devices import device_of
-from zerocopy.gds.image import Image, Record
 from zerocopy.loading import error_context, inputs, loader
 from zerocopy.loading.formats import dcp_metadata, shard_index
 from zerocopy.loading.objects import allowlist, builder
 
 log = logging.getLogger("zerocopy")
-
-_PLAIN = ("zip", "legacy", "safetensors")
 
 
 def load(
@@ -35,7 +31,7 @@ def load(
 ) -> Any:
     """Load a checkpoint to a GPU, by GPUDirect Storage if possible.
 
-    All storages of a file lie in one allocation, which lives as long as one of them. Shared storages stay shared.
+    Shared storages stay shared.
 
     Parameters
     ----------
@@ -70,8 +66,8 @@ def load(
     >>> zerocopy.gds.load(path, device="cpu")
     {'weight': tensor([0., 1., 2., 3.])}
     """
-    found = device_of(device)
-    if found.type not in driver.devices():
+    found = _device(device)
+    if found.type not in cufile.DEVICES:
         if is_required(require):
             raise UnsupportedError(f"GPUDirect Storage is required, but cannot load to {found}")
         return loader.load(path, map_location=found)
@@ -82,12 +78,31 @@ def load(
     return _load_file(Path(os.fsdecode(file)), found, require)
 
 
+def _device(device: str | int | torch.device) -> torch.device:
+    """Return the device that is meant. Raises UnsupportedError, a RuntimeError like torch's, if it is missing."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if found.type != "cuda":
+        return found
+    if not torch.cuda.is_available():
+        raise UnsupportedError(
+            f"{found}: torch.cuda.is_available() is False. device='cpu' loads without a GPU; device='auto' does so "
+            "if the machine lacks one"
+        )
+    index = torch.cuda.current_device() if found.index is None else found.index
+    if index >= torch.cuda.device_count():
+        raise UnsupportedError(
+            f"cuda:{index} does not exist: this machine has {torch.cuda.device_count()} CUDA devices"
+        )
+    return torch.device("cuda", index)
+
+
 def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
     required(require, path)
     name = os.fsdecode(path)
-    if require is None and device.type == "cuda" and (reason := driver.refusal()):
-        _warn(name, reason)
-        return loader.load(path, map_location=device)  # by a staged copy
+    if require is None and (reason := cufile.refusal()):
+        return _load_without(name, device, reason)
     if path.is_dir() or _torch.skips_data():
         return _load_by_cpu(path, device, require)
     with path.open("rb") as file:
@@ -95,25 +110,55 @@ def _load_file(path: Path, device: torch.device, require: str | None) -> Any:
             archive = inputs.open_archive(file, "c", "mmap")
             records = _records(archive)
         except (Error, pickle.UnpicklingError):
-            records = None  # zerocopy.load says what it is
+            records = None  # zerocopy.load says what is wrong with it
         if records is None:
             return _load_by_cpu(path, device, require)
-        image = Image(records, device, name)
-        with (
-            error_context.naming(path),
-            Channel(file.fileno(), name, strict=require is not None) as channel,
-        ):
-            if image.size:
-                channel.register_if_taken()
-                if channel.reason:
-                    _say(channel, image, name)
-                    return loader.load(path, map_location=device)
-            result = archive.load_over(
-                allowlist.resolve, lambda i: image.storage(i, channel), "utf-8", builder
-            )
+        channel = Channel(file.fileno(), name, os.O_RDONLY)
+        if require is None and channel.reason:
+            return _load_without(name, device, channel.reason)
+        storages = _Storages(records, device, channel, name)
+        with error_context.naming(path):
+            result = archive.load_over(allowlist.resolve, storages.__getitem__, "utf-8", builder)
             archive.require_unchanged()
-            _say(channel, image, name)
+    if channel.reason:
+        if require is not None:
+            raise UnsupportedError(f"{name}: GPUDirect Storage ({require}) is required: {channel.reason}")
+        _warn(name, channel.reason)
     return result
+
+
+class _Record(NamedTuple):
+    """The place of a storage's bytes in the file."""
+
+    offset: int
+    size: int
+
+
+class _Storages(dict[int, torch.UntypedStorage]):
+    """The storages of a file on a device. Each is read when it is first asked for."""
+
+    def __init__(self, records: list[_Record], device: torch.device, channel: Channel, name: str) -> None:
+        super().__init__()
+        self._records, self._device, self._channel, self._name = records, device, channel, name
+
+    def __missing__(self, number: int) -> torch.UntypedStorage:
+        offset, size = self._records[number]
+        try:
+            made = torch.UntypedStorage(size, device=self._device)
+        except torch.cuda.OutOfMemoryError as error:
+            needed = sum(record.size for record in self._records)
+            raise type(error)(
+                f"{self._name}: {needed} bytes are needed on {self._device}: {error}"
+            ) from error
+        self._channel.read(made, offset)
+        self[number] = made
+        return made
+
+
+def _load_without(name: str, device: torch.device, reason: str) -> Any:
+    """Load by a staged copy through the host's memory, with a warning."""
+    _warn(name, reason)
+    return loader.load(name, map_location=device)
 
 
 def _load_by_cpu(path: Path, device: torch.device, require: str | None) -> Any:
@@ -127,32 +172,21 @@ def _load_by_cpu(path: Path, device: torch.device, require: str | None) -> Any:
     )
 
 
-def _records(archive: _C.Archive) -> list[Record] | None:
+def _records(archive: _C.Archive) -> list[_Record] | None:
     """Return where the storages are; None unless the file has all of them as they are in memory."""
-    if archive.is_torchscript or archive.big_endian or archive.container not in _PLAIN:
+    if (
+        archive.is_torchscript
+        or archive.big_endian
+        or archive.container not in ("zip", "legacy", "safetensors")
+    ):
         return None
     storages = archive.explain()
     if any(storage.how == "inflated" for storage in storages):
         return None
-    elements = {dtype: _element_size(dtype) for dtype in {storage.dtype for storage in storages}}
-    return [Record(storage.offset, storage.nbytes, elements[storage.dtype]) for storage in storages]
-
-
-def _element_size(name: str) -> int:
-    dtype = _torch.dtype(name)
-    return _torch.element_size(dtype) if dtype is not None else 1
-
-
-def _say(channel: Channel, image: Image, name: str) -> None:
-    if not image.size:
-        return
-    if not channel.reason:
-        log.info("%s: %d bytes read by cuFile", name, image.size)
-    elif image.device.type == "cuda":
-        _warn(name, channel.reason)
+    return [_Record(storage.offset, storage.nbytes) for storage in storages]
 
 
 def _warn(name: str, reason: str) -> None:
     warnings.warn(
-        f"{name}: loaded through the host's memory, without GPUDirect Storage: {reason}", stacklevel=5
+        f"{name}: loaded through the host's memory, without GPUDirect Storage: {reason}", stacklevel=6
     )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from typing import Any
 
 from zerocopy import _core, _torch
 from zerocopy._typing import GdsMode
 from zerocopy.errors import UnsupportedError
-from zerocopy.gds import driver
-from zerocopy.gds.availability import required
-from zerocopy.gds.channel import Channel
+from zerocopy.gds import channel, cufile
+from zerocopy.gds.available import required
 from zerocopy.saving import saver
 from zerocopy.saving.atomic_file import is_special, path_of_file, replacing
 from zerocopy.saving.checkpoint_writer import CheckpointWriter
@@ -21,12 +19,6 @@ from zerocopy.saving.sink import FileSink
 from zerocopy.saving.zip_writer import ROOT
 
 _ALIGNMENT = 4096
-_MAX_LAYOUTS = 8
-# Copying a smaller storage to the CPU takes less time than a request.
-_LARGE = 1 << 20
-
-#: Where storages are in a file, by what that follows from: the length of the pickle and the sizes of all storages.
-_layouts: OrderedDict[tuple[int, tuple[int, ...]], dict[str, int]] = OrderedDict()
 
 
 def save(state_dict: Any, path: str | os.PathLike[str], *, require: GdsMode | None = None) -> None:
@@ -79,11 +71,12 @@ def save(state_dict: Any, path: str | os.PathLike[str], *, require: GdsMode | No
     with replacing(path) as new:
         later = _reserve(parts, FileSink(new.descriptor, name))
         if later:
-            offsets = _offsets(parts, new.descriptor, name)
-            with Channel(new.descriptor, name, strict=require is not None) as channel:
-                channel.register_if_taken()
-                for number in later:
-                    channel.write(parts.storage(number), offsets[f"{ROOT}/data/{number}"])
+            offsets = {record.name: record.offset for record in _core.zip_records(new.descriptor, name)}
+            file = channel.Channel(new.descriptor, name, os.O_RDWR)
+            for number in later:
+                file.write(parts.storage(number), offsets[f"{ROOT}/data/{number}"])
+            if require is not None and file.reason:
+                raise UnsupportedError(f"{name}: GPUDirect Storage ({require}) is required: {file.reason}")
 
 
 def _reserve(parts: PickledObject, sink: FileSink) -> list[int]:
@@ -93,22 +86,10 @@ def _reserve(parts: PickledObject, sink: FileSink) -> list[int]:
         writer.pickle(parts.pickle)
         for number, size in enumerate(parts.sizes):
             storage = parts.storage(number)
-            if size >= _LARGE and driver.takes(storage):
+            if size >= channel.LARGE and storage.device.type in cufile.DEVICES:
                 writer.reserve(str(number), size)
                 later.append(number)
             else:
                 writer.storage(str(number), storage, mapped if parts.is_kept(number) else None)
         writer.finish()
     return [] if _torch.skips_data() else later
-
-
-def _offsets(parts: PickledObject, descriptor: int, name: str) -> dict[str, int]:
-    """Return where the records are: as the file's own directory has it, once for all saves that are laid out alike."""
-    key = (len(parts.pickle), tuple(parts.sizes))
-    found = _layouts.pop(key, None)
-    if found is None:
-        found = {record.name: record.offset for record in _core.zip_records(descriptor, name)}
-    _layouts[key] = found
-    if len(_layouts) > _MAX_LAYOUTS:
-        _layouts.popitem(last=False)
-    return found
