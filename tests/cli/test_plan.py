@@ -33,15 +33,12 @@ def planned(capsys: Capture, *arguments: object) -> Any:
 
 
 def test_plan_json_equals_shard_plan(path: Path, capsys: Capture) -> None:
-    found = planned(
-        capsys, "--ranks", 8, "--tp", 4, "--replicate", "--ranks-per-host", 4, "--servers", 2, path
-    )
+    found = planned(capsys, "--ranks", 8, "--tp", 4, "--replicate", "--ranks-per-host", 4, path)
     split = {"q_proj.weight": 0, "q_proj.bias": 0, "o_proj.weight": 1, "norm.weight": None}
     placements = {f"layers.{n}.{name}": (None, dim) for n in range(2) for name, dim in split.items()}
     expected = shard_plan(path, (2, 4), placements)
     assert found["ranks"] == [rank._asdict() for rank in expected.ranks]
     assert found["hosts"] == [host._asdict() for host in expected.hosts(4)]
-    assert found["servers"] == [server._asdict() for server in expected.servers(2)]
     assert found["bytes"] == expected.file_bytes
 
 
@@ -60,15 +57,11 @@ def test_missing_shard_is_named(path: Path, capsys: Capture) -> None:
     assert capsys.readouterr().err == f"zerocopy plan: {folder}: {gone}: No such file or directory\n"
 
 
-def test_plan_text_names_ranks_hosts_and_servers(path: Path, capsys: Capture) -> None:
-    assert main(["plan", "--ranks", "16", "--servers", "4", "--each", str(path)]) == 0
+def test_plan_text_names_ranks_and_hosts(path: Path, capsys: Capture) -> None:
+    assert main(["plan", "--ranks", "16", "--each", str(path)]) == 0
     out = capsys.readouterr().out
-    assert (
-        "16 ranks: each reads " in out
-        and "2 hosts: each reads " in out
-        and "4 storage servers: each sends " in out
-    )
-    assert out.count("  rank ") == 16 and out.count("  host ") == 2 and out.count("  server ") == 4
+    assert "16 ranks: each reads " in out and "2 hosts: each reads " in out
+    assert out.count("  rank ") == 16 and out.count("  host ") == 2
 
 
 @pytest.mark.parametrize(
@@ -77,7 +70,6 @@ def test_plan_text_names_ranks_hosts_and_servers(path: Path, capsys: Capture) ->
         ["--ranks", "6", "--tp", "4"],
         ["--ranks", "0"],
         ["--ranks", "2", "--rowwise", "("],
-        ["--ranks", "2", "--stripe", "many"],
         ["--ranks", "x"],
     ],
 )

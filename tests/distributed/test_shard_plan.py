@@ -61,15 +61,6 @@ def test_hosts_read_shared_bytes_once(path: Path) -> None:
     assert [(host.bytes_read, host.bytes_once) for host in parted.hosts(4)] == [(whole // 2, whole // 2)] * 2
 
 
-def test_servers_send_every_byte_that_ranks_read(path: Path) -> None:
-    plan = shard_plan(path, (8,), {"wide": (0,), "tall": (None,)})
-    for number, stripe in ((1, 1 << 20), (3, 4096), (16, 1 << 16)):
-        servers = plan.servers(number, stripe)
-        assert len(servers) == number
-        assert sum(server.bytes_read for server in servers) == sum(rank.bytes_read for rank in plan.ranks)
-    assert plan.servers(1, 1 << 40)[0].requests == sum(rank.requests for rank in plan.ranks)
-
-
 def test_a_function_chooses_by_name_and_shape(path: Path) -> None:
     def chosen(info: zerocopy.TensorInfo) -> Any:
         return (0,) if len(info.shape) == 2 else None
@@ -108,14 +99,6 @@ def test_requests_on_paper_are_those_of_the_plan_that_a_rank_carries_out(
     for host in plan.hosts(4):
         ranks = range(4 * host.host, min(4 * host.host + 4, len(plan.ranks)))
         assert host.bytes_once == union(interval for rank in ranks for interval in intervals[rank])
-    nbytes, requests = [0] * 3, [0] * 3
-    for begin, end in (interval for found in intervals.values() for interval in found):
-        stripes = range(begin // 5000, (end - 1) // 5000 + 1)
-        for stripe in stripes:
-            nbytes[stripe % 3] += min(end, 5000 * stripe + 5000) - max(begin, 5000 * stripe)
-        for server in {stripe % 3 for stripe in stripes}:
-            requests[server] += 1
-    assert [server[1:] for server in plan.servers(3, 5000)] == list(zip(nbytes, requests, strict=True))
 
 
 def intervals_of(reads: Any) -> list[tuple[int, int]]:

@@ -35,7 +35,7 @@ name; and the only dimension of a bias whose weight has its first split. Everyth
 other ranks are data parallel: each has a part of the first dimension of every tensor (FSDP2), or all (--replicate).
 
 example:
-  $ zerocopy plan --ranks 1024 --tp 8 --servers 16 model.safetensors.index.json
+  $ zerocopy plan --ranks 1024 --tp 8 model.safetensors.index.json
 """
 )
 
@@ -54,20 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks-per-host", type=int, default=8, metavar="N", help="ranks in a row on one host (8)"
     )
-    parser.add_argument(
-        "--servers", type=int, metavar="N", help="storage servers that hold stripes of the file in turn"
-    )
-    parser.add_argument("--stripe", default="1MiB", metavar="SIZE", help="bytes of a stripe (1MiB)")
-    parser.add_argument("--each", action="store_true", help="a line for every rank, host and server")
+    parser.add_argument("--each", action="store_true", help="a line for every rank and host")
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/distributed.md)")
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Plan, and return the exit code."""
-    if (
-        min(options.ranks, options.tp, options.ranks_per_host, options.servers or 1) < 1
-        or options.ranks % options.tp
-    ):
+    if min(options.ranks, options.tp, options.ranks_per_host) < 1 or options.ranks % options.tp:
         parser.error("numbers are at least 1, and --ranks is a multiple of --tp")
     try:
         rowwise = re.compile(options.rowwise)
@@ -76,22 +69,15 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     # They need torch, which --help does not.
     import torch
 
-    from zerocopy.converting.shard_plan import size_of
     from zerocopy.distributed.planning import shard_plan
-
-    try:
-        stripe = size_of(options.stripe)
-    except ValueError as error:
-        parser.error(f"--stripe: {error}")
 
     def plan() -> int:
         mesh = (options.ranks // options.tp, options.tp)
         found = shard_plan(options.file, mesh, lambda info: placements(info, rowwise, options.replicate))
-        servers = found.servers(options.servers, stripe) if options.servers else []
         if options.json:
-            say_json(_as_json(found, options, servers))
+            say_json(_as_json(found, options))
         else:
-            say(_lines(found, options, servers))
+            say(_lines(found, options))
         return reading.FINE
 
     threads = torch.get_num_threads()
@@ -114,7 +100,7 @@ def placements(info: TensorInfo, rowwise: re.Pattern[str], replicate: bool) -> t
     return data, 0 if dims >= 2 or (follows_rows and not is_norm) else None
 
 
-def _as_json(found: ShardPlan, options: argparse.Namespace, servers: list[Any]) -> dict[str, Any]:
+def _as_json(found: ShardPlan, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "schema": _SCHEMA,
         "command": "plan",
@@ -122,11 +108,10 @@ def _as_json(found: ShardPlan, options: argparse.Namespace, servers: list[Any]) 
         "bytes": found.file_bytes,
         "ranks": [rank._asdict() for rank in found.ranks],
         "hosts": [host._asdict() for host in found.hosts(options.ranks_per_host)],
-        "servers": [server._asdict() for server in servers],
     }
 
 
-def _lines(found: ShardPlan, options: argparse.Namespace, servers: list[Any]) -> Iterator[str]:
+def _lines(found: ShardPlan, options: argparse.Namespace) -> Iterator[str]:
     hosts = found.hosts(options.ranks_per_host)
     ranks = found.ranks
     yield f"{escaped(options.file)}: {size(found.file_bytes)} of tensors"
@@ -140,16 +125,8 @@ def _lines(found: ShardPlan, options: argparse.Namespace, servers: list[Any]) ->
         f"{count(len(hosts), 'host')}: each reads {spread([host.bytes_read for host in hosts], size)}, of which "
         f"{spread([host.bytes_once for host in hosts], size)} for the first time"
     )
-    if servers:
-        yield (
-            f"{count(len(servers), 'storage server')}: each sends "
-            f"{spread([server.bytes_read for server in servers], size)} for "
-            f"{spread([server.requests for server in servers], str)} requests"
-        )
     if options.each:
         yield from (f"  rank {n}: {size(read)} in {requests} requests" for n, _, read, requests in ranks)
         for host in hosts:
             once = size(host.bytes_once)
             yield f"  host {host.host}: {size(host.bytes_read)} in {host.requests} requests, {once} once"
-        for server in servers:
-            yield f"  server {server.server}: {size(server.bytes_read)} for {server.requests} requests"

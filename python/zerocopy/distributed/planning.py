@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import torch
 
 from zerocopy import display
 from zerocopy.distributed.simulation import (
@@ -15,7 +13,6 @@ from zerocopy.distributed.simulation import (
     Reads,
     Simulation,
     Split,
-    add_to_servers,
     box_of,
     length_of_union,
 )
@@ -70,14 +67,6 @@ class HostReads(NamedTuple):
     bytes_once: int
 
 
-class ServerReads(NamedTuple):
-    """The bytes that one storage server sends, if files are striped over the servers in turn."""
-
-    server: int
-    bytes_read: int
-    requests: int
-
-
 class _Planned(NamedTuple):
     """A tensor of a plan: its name, its bytes, where it lies, and how it is split."""
 
@@ -88,7 +77,7 @@ class _Planned(NamedTuple):
 
 
 class ShardPlan:
-    """The reads of each rank, host and storage server: the result of :func:`shard_plan`.
+    """The reads of each rank and host: the result of :func:`shard_plan`.
 
     Attributes
     ----------
@@ -111,8 +100,6 @@ class ShardPlan:
     >>> plan.hosts(ranks_per_host=4)
     [HostReads(host=0, bytes_read=4000000, requests=4, bytes_once=4000000),
      HostReads(host=1, bytes_read=4000000, requests=4, bytes_once=4000000)]
-    >>> sum(server.bytes_read for server in plan.servers(2, stripe=1 << 20))
-    8000000
     """
 
     def __init__(
@@ -189,36 +176,6 @@ class ShardPlan:
             found.append(HostReads(host, read, sum(rank.requests for rank in inside), once[keys]))
         return found
 
-    def servers(self, number: int, stripe: int = 1 << 20) -> list[ServerReads]:
-        """Return the reads from each storage server of a file system that stripes files over its servers.
-
-        Parameters
-        ----------
-        number : int
-            The number of servers. Each file begins at the first one.
-        stripe : int
-            The bytes of a stripe. A request that spans several stripes is one to each of their servers.
-
-        Returns
-        -------
-        list of ServerReads
-            One for each server.
-
-        Raises
-        ------
-        ValueError
-            A number is below 1.
-        """
-        if number < 1 or stripe < 1:
-            raise ValueError(f"expected at least 1 server and 1 byte, got {number} and {stripe}")
-        nbytes = torch.zeros(number, dtype=torch.int64, device="cpu")
-        requests = torch.zeros(number, dtype=torch.int64, device="cpu")
-        for key, times in Counter(map(self._simulation.key, self._places)).items():
-            for intervals in self._simulation.reads(key).files.values():
-                add_to_servers(intervals, stripe, times, nbytes, requests)
-        each = zip(nbytes.tolist(), requests.tolist(), strict=True)
-        return [ServerReads(server, *reads) for server, reads in enumerate(each)]
-
     def _bytes_once(self, keys: frozenset[tuple[int, ...]]) -> int:
         by_file: dict[str, list[Intervals]] = defaultdict(list)
         for key in keys:
@@ -260,7 +217,7 @@ def shard_plan(
     Returns
     -------
     ShardPlan
-        Bytes and requests by rank, host and storage server.
+        Bytes and requests by rank and host.
 
     Raises
     ------

@@ -192,20 +192,3 @@ def length_of_union(intervals: Iterable[Intervals]) -> int:
     end = end[order]
     reached = torch.cat([begin[:1], torch.cummax(end, 0).values[:-1]])
     return int((end - torch.maximum(begin, reached)).clamp(min=0).sum())
-
-
-def add_to_servers(
-    intervals: Intervals, stripe: int, times: int, nbytes: torch.Tensor, requests: torch.Tensor
-) -> None:
-    """Count the bytes and requests of each server, if stripes of so many bytes lie on the servers in turn."""
-    first = torch.div(intervals.begin, stripe, rounding_mode="floor")
-    count = torch.div(intervals.end - 1, stripe, rounding_mode="floor") - first + 1
-    begins = torch.repeat_interleave(torch.cumsum(count, 0) - count, count)
-    number = torch.arange(len(begins), device="cpu") - begins  # of the stripe within its request
-    at = torch.repeat_interleave(first, count) + number
-    begin = torch.maximum(torch.repeat_interleave(intervals.begin, count), at * stripe)
-    end = torch.minimum(torch.repeat_interleave(intervals.end, count), (at + 1) * stripe)
-    server = at % len(nbytes)
-    nbytes.index_add_(0, server, times * (end - begin))
-    is_first = number < len(nbytes)  # a request goes to each server once
-    requests.index_add_(0, server[is_first], torch.full_like(server[is_first], times))
