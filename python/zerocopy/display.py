@@ -1,10 +1,13 @@
-"""Checkpoints as people read them: sizes, names of strangers', an outline.
+"""Checkpoints as people read them: sizes, texts of strangers, an outline.
 
-Names come from the file. A shown name is bounded, cannot control the terminal, and is not markup.
+:func:`shown` makes every text of a file, a path or an argument fit to be seen, wherever the text goes: a row, an error,
+a log, a page. The places where output leaves (``cli/output.py``, the parser of arguments, the logger, ``Error``) apply
+it once more to whole lines.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -12,14 +15,49 @@ from typing import Any
 _MAX_LENGTH = 200  # characters of a name in a message
 _WIDEST, _NARROWEST = 60, 12  # of the column of names in an outline
 _DEEPEST = 12  # levels of an outline; the rest of a name is one label
+_BEFORE_BACKSLASH = r"\[\]-"  # a gap in the range of plain characters
 _UNITS = {1000: ("B", "kB", "MB", "GB", "TB"), 1024: ("B", "KiB", "MiB", "GiB", "TiB")}
 
 
-def shown(text: str, longest: int = _MAX_LENGTH) -> str:
-    """Return a text of a file's, cut, and escaped unless all of it is printable."""
+def shown(
+    text: str | bytes, longest: int | None = _MAX_LENGTH, *, exact: bool = False, keep: str = ""
+) -> str:
+    r"""Return a text of a stranger's so that it can neither control what shows it nor look like another text.
+
+    Control characters, line breaks, marks that change the direction of writing, and halves of characters become
+    escapes (``\x1b``, ``\n``, ``\u202e``). The result is printable.
+
+    Parameters
+    ----------
+    text : str or bytes
+        Bytes are taken for UTF-8.
+    longest : int, optional
+        How many characters are shown before "..."; None for all.
+    exact : bool
+        Escape backslashes too, and all that is not ASCII: no other text is shown so.
+    keep : str
+        Characters that stay: the line breaks of a text whose parts are shown already.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "surrogateescape")
     cut = text[:longest]
-    safe = cut if cut.isprintable() else cut.encode("unicode_escape").decode("ascii")
-    return safe if len(text) <= longest and len(safe) <= longest else safe[:longest] + "..."
+    if exact or not cut.isprintable():
+        cut = _odd(exact, keep).sub(_plainer if exact else _visible, cut)
+    is_cut = longest is not None and (len(text) > longest or (len(cut) > longest and not exact))
+    return (cut if exact else cut[:longest]) + "..." if is_cut else cut
+
+
+@lru_cache
+def _odd(exact: bool, keep: str) -> re.Pattern[str]:
+    return re.compile(f"[^ -{_BEFORE_BACKSLASH if exact else ''}~{keep}]")
+
+
+def _plainer(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+def _visible(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else _plainer(found)
 
 
 def described(value: object) -> str:

@@ -1,8 +1,13 @@
 """The exceptions that zerocopy raises, apart from ``OSError`` and ``pickle.UnpicklingError``."""
 
+from zerocopy.display import shown
+
 
 class Error(Exception):
     """Base of zerocopy's own exceptions."""
+
+    def __str__(self) -> str:
+        return shown(super().__str__(), None, keep="\n")
 
 
 class FormatError(Error, ValueError):

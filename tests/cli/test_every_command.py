@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
 import pickle
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -129,6 +132,71 @@ def test_names_of_strangers_stay_harmless_on_a_terminal(command: str, here: Path
             for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
                 shown = terminals.run_on_terminal([command, "names.pt"], columns, **plain)[1]
                 assert "\x1b" not in shown
+
+
+HOSTILE = "\x1b]0;pwn\x07\u202egnp\n\x85FORGED\u2066"
+
+
+def is_harmless(text: str) -> bool:
+    """Return whether a text can neither control a terminal, nor has a line that a name has begun."""
+    return text.translate({10: " ", 9: " "}).isprintable() and not re.search(
+        "^\\s*FORGED", text, re.MULTILINE
+    )
+
+
+def hostile_calls() -> Iterator[list[str]]:
+    """Yield command lines that have a hostile text in each place where a command takes one."""
+    file, other, missing, option = (HOSTILE + ending for ending in (".pt", "2.pt", "missing", ""))
+    yield [option]
+    for command in cli.COMMANDS:
+        yield from ([command, f"--{option}"], [command, option], [command, missing, missing])
+        yield from (
+            [command, flag, option, file] for flag in ("--socket", "--by", "--dtype", "--keep", "--ranks")
+        )
+    for command in READING.keys() - {"bench", "warm"}:
+        words = {"out.safetensors": f"{option}.safetensors", "weight": option}
+        yield [words.get(word, word) for word in reading(command, file)]
+    yield from ([*words, file] for words in (["ls", "--tree"], ["ls", "--table"], ["verify", "--files"]))
+    yield from (["diff", file, other], ["ls", file, option], ["report", "--compare", other, "-o", "-", file])
+
+
+def test_hostile_texts_are_visible_in_all_that_each_command_prints(here: Path, capfd: Capture) -> None:
+    torch.save({HOSTILE: torch.ones(3), "meta": {HOSTILE: HOSTILE}}, f"{HOSTILE}.pt")
+    torch.save({HOSTILE: torch.zeros(3), f"{HOSTILE}2": torch.ones(1)}, f"{HOSTILE}2.pt")
+    seen = 0
+    for words in hostile_calls():
+        if words[0] == "run" and f"{HOSTILE}.pt" in words:
+            continue  # Python's own message
+        with contextlib.suppress(SystemExit):
+            entry(words)
+        for text in capfd.readouterr():
+            assert is_harmless(text), words
+            seen += "gnp" in text
+    assert seen > 80 and is_harmless(Path("out.html").read_text()) and "gnp" in Path("out.html").read_text()
+
+
+def test_hostile_texts_are_visible_in_logs_errors_and_reprs(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "zerocopy")
+    file = Path(f"{HOSTILE}.pt")
+    torch.save({HOSTILE: torch.ones(3), "x": argparse.Namespace(**{HOSTILE: 1})}, file)
+    state = zerocopy.load(file, unknown="stub")
+    with zerocopy.open(file, unknown="stub") as checkpoint:
+        found = [
+            str(checkpoint.tree()),
+            repr(checkpoint),
+            repr(checkpoint[HOSTILE]),
+            checkpoint._repr_html_(),
+        ]
+    explained, memory = zerocopy.explain(file), zerocopy.memory()
+    found += [str(explained), explained.details(), str(memory), memory._repr_html_(), repr(state["x"])]
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(zerocopy.FormatError) as refused:
+        zerocopy.load(file)
+    found += [str(refused.value), *caplog.messages]
+    assert [text for text in found if not is_harmless(text)] == []
+    assert sum("gnp" in text for text in found) > 8 and any("gnp" in text for text in caplog.messages)
 
 
 WRITING = ["ls", "map", "scan", "show", "diff", "verify", "ls --json", "ls --table", "plan --each"]

@@ -33,7 +33,8 @@ LAYERS = {
 
 # The Python half, from the bottom up. A file imports from the rooms above it in this list, and from its own.
 ROOMS = (
-    "_version errors environment display progress _interpreters _typing",
+    "_version display",
+    "errors environment progress _interpreters _typing",
     "process notebook",
     "_public_names",
     "_torch",

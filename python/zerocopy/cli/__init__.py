@@ -12,10 +12,10 @@ import importlib
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import zerocopy
-from zerocopy import _public_names
+from zerocopy import _public_names, display
 from zerocopy.cli import output
 
 #: The summary of each subcommand in the help.
@@ -40,6 +40,8 @@ COMMANDS = {
     "verify": "check a checkpoint's structure and checksums",
     "warm": "load checkpoints into the model server in advance",
 }
+
+_MAX_MESSAGE = 2000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,12 +104,18 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises the errors of standard output, which argparse drops since Python 3.12."""
+    """Shows arguments so that they cannot control the terminal. Raises the errors of standard output.
+
+    argparse drops the latter since Python 3.12.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        super().error(display.shown(message, _MAX_MESSAGE))
 
     def _print_message(self, message: str, file: Any = None) -> None:
         stream = file or sys.stderr
         if message and stream is not None:
-            stream.write(message)
+            stream.write(display.shown(message, None, keep="\n"))
 
 
 class _CommandParser(_Parser):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pickle import UnpicklingError
 from typing import Any
 
+from zerocopy import display
 from zerocopy._version import __version__
 from zerocopy.cli import output, reading
 from zerocopy.errors import Error
@@ -41,7 +42,7 @@ def guarded(command: str, path: str, action: Callable[[], int]) -> int:
 
 def _trouble(command: str, path: str, why: str) -> int:
     # The loader's errors begin with the path.
-    why = why.removeprefix(f"{path}: ").partition("\n")[0]
+    why = why.removeprefix(f"{display.shown(path, None)}: ").partition("\n")[0]
     output.print_error(f"zerocopy {command}: {output.named(path)}: {output.printable(why, _MAX_MESSAGE)}")
     return reading.TROUBLE
 

@@ -16,17 +16,13 @@ from zerocopy.display import listed as listed
 _MAX_LENGTH = 200
 _NARROWEST = 40  # columns
 _USUAL = 80
+_LAYOUT = "\n\t"  # of outlines, and of rows for a pipe
 _MIN_BYTES = 1 << 20  # of a progress whose rate is shown
 
 
 def escaped(text: str | bytes, longest: int = _MAX_LENGTH) -> str:
-    """Return text from a file as short ASCII that cannot control a terminal or break a line."""
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "surrogateescape")
-    elif len(text) <= longest and text.isascii() and text.isprintable() and "\\" not in text:
-        return text
-    cut = text[:longest].encode("unicode_escape").decode("ascii")
-    return cut if len(text) <= longest else cut + "..."
+    """Return text from a file as short ASCII: what is shown so is no other text, and can be typed."""
+    return display.shown(text, longest, exact=True)
 
 
 def named(text: str) -> str:
@@ -44,10 +40,14 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+class Bold(str):
+    """A line that is printed in bold where standard output is a terminal that takes colors."""
+
+
 def bold(text: str) -> str:
-    """Return a text in bold where standard output is a terminal that takes colors (``NO_COLOR`` is honored)."""
+    """Return a line in bold where standard output is a terminal that takes colors (``NO_COLOR`` is honored)."""
     wanted = is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "dumb")
-    return f"\x1b[1m{text}\x1b[0m" if wanted else text
+    return Bold(text) if wanted else text
 
 
 def width() -> int:
@@ -83,14 +83,15 @@ def writing() -> Iterator[None]:
 def say(lines: Iterable[str]) -> None:
     """Print lines to standard output."""
     for line in lines:
+        text = display.shown(line, None, keep=_LAYOUT)
         with writing():
-            print(line)
+            print(f"\x1b[1m{text}\x1b[0m" if isinstance(line, Bold) else text)
 
 
 def say_text(text: str) -> None:
     """Print a text of many lines at once."""
     with writing():
-        sys.stdout.write(text)
+        sys.stdout.write(display.shown(text, None, keep=_LAYOUT))
 
 
 def say_compact_json(value: Any) -> None:
@@ -107,7 +108,7 @@ def say_json(value: Any) -> None:
 
 def print_error(line: str) -> None:
     """Print a line to standard error."""
-    print(line, file=sys.stderr)
+    print(display.shown(line, None), file=sys.stderr)
 
 
 def flush() -> None:
@@ -126,7 +127,7 @@ class Progress:
     """Shows percentage, bytes, rate and time left on the last line of a terminal, and nothing elsewhere."""
 
     def __init__(self, what: str, whole: int) -> None:
-        self._what, self._whole, self._done, self._shown = what, whole, 0, -1
+        self._what, self._whole, self._done, self._shown = display.shown(what, None), whole, 0, -1
         self._wanted = sys.stderr.isatty() and environment.shows_progress()
         self._start, self._width = time.monotonic(), 0
 

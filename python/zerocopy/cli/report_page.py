@@ -70,7 +70,8 @@ def page(
     differences: Sequence[str] | None = None,
     other: str = "",
 ) -> str:
-    """Return the page."""
+    """Return the page. Its script gets texts as they are shown."""
+    rows = [row._replace(name=_shown(row.name), more=tuple(map(_shown, row.more))) for row in rows]
     nbytes = sum(row.own_bytes for row in rows)
     sizes: Counter[str] = Counter()
     for row in rows:
@@ -97,6 +98,10 @@ def page(
         version=html.escape(__version__),
         data=_data(rows, columns),
     )  # fmt: skip
+
+
+def _shown(cell: Any) -> Any:
+    return display.shown(cell, None) if isinstance(cell, str) else cell
 
 
 def _keys(sizes: Counter[str], colors: Mapping[str, int]) -> Iterator[str]:

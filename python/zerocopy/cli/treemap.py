@@ -95,11 +95,6 @@ def _narrowed(node: Node) -> Node:
     return node
 
 
-def _visible(text: str) -> str:
-    """Return text for an attribute: characters that a terminal might obey, or hide, as references."""
-    return "".join(c if c.isprintable() else f"&#{ord(c)};" for c in html.escape(text))
-
-
 def _rectangle(node: Node, label: str, box: Box, color: str) -> str:
     path = html.escape(display.shown(node.path))
     facts = f"{display.count(node.tensors, 'tensor')}, {display.size(node.nbytes)}"
@@ -112,7 +107,7 @@ def _rectangle(node: Node, label: str, box: Box, color: str) -> str:
     # The larger boxes can be reached by the keyboard; all of them would be too many stops.
     focus = ' tabindex="0" role="button"' if box.width * box.height > WIDTH * HEIGHT / 150 else ""
     return (
-        f'<g data-path="{_visible(node.path)}"{focus}><title>{path}: {facts}</title>'
+        f'<g data-path="{html.escape(node.path)}"{focus}><title>{path}: {facts}</title>'
         f'<rect class="{color}" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"/>'
         f"{text}</g>"
     )

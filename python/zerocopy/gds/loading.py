@@ -15,6 +15,7 @@ import torch
 from zerocopy import _torch
 from zerocopy._native import _C
 from zerocopy._typing import GdsMode
+from zerocopy.display import shown
 from zerocopy.errors import Error, UnsupportedError
 from zerocopy.gds import cufile
 from zerocopy.gds.available import is_required, required
@@ -188,5 +189,5 @@ def _records(archive: _C.Archive) -> list[_Record] | None:
 
 def _warn(name: str, reason: str) -> None:
     warnings.warn(
-        f"{name}: loaded through the host's memory, without GPUDirect Storage: {reason}", stacklevel=6
+        f"{shown(name)}: loaded through the host's memory, without GPUDirect Storage: {reason}", stacklevel=6
     )

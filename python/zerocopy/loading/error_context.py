@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+from zerocopy.display import shown
 from zerocopy.errors import Error, FormatError
 from zerocopy.loading import diagnosis, inputs
 
@@ -47,5 +48,5 @@ def public(f: Any, weights_only: bool = True) -> Iterator[None]:
 
 
 def _named(f: Any, error: object) -> str:
-    name, text = inputs.name_of(f), str(error)
+    name, text = shown(inputs.name_of(f), None), str(error)
     return text if text.startswith(f"{name}: ") else f"{name}: {text}"

@@ -111,20 +111,19 @@ class Explanation(NamedTuple):
         return "\n".join([self._verdict(), *map(_line, self.storages), *self._remedy()])
 
     def _repr_html_(self) -> str:
-        title = self._replace(name=shown(self.name))._verdict()
         heads = ("tensors", "how", "bytes", "dtype", "offset", "reason")
         rows = ((s.label, s.how, size(s.nbytes), s.dtype, str(s.offset), s.why) for s in self.storages)
         more = notebook.left_out(len(self.storages), "storage")
-        return notebook.table(title, heads, rows, more=more, notes=self._remedy())
+        return notebook.table(self._verdict(), heads, rows, more=more, notes=self._remedy())
 
     def _verdict(self) -> str:
-        note = f", {self.note}" if self.note else ""
+        name, note = shown(self.name), f", {self.note}" if self.note else ""
         if not self.storages:
-            return f"{self.name}: {self.container}{note or ', no storages'}"
+            return f"{name}: {self.container}{note or ', no storages'}"
         whole = size(sum(storage.nbytes for storage in self.storages))
         hows = sorted({storage.how for storage in self.storages}, reverse=True)
         sums = ", ".join(f"{size(self.nbytes(how))} {how}" for how in hows) if hows[1:] else f"all {hows[0]}"
-        return f"{self.name}: {self.container}{note}, {count(len(self.storages), 'storage')}, {whole}: {sums}"
+        return f"{name}: {self.container}{note}, {count(len(self.storages), 'storage')}, {whole}: {sums}"
 
     def _reasons(self) -> Iterable[str]:
         groups: dict[tuple[str, str], list[StorageExplanation]] = defaultdict(list)

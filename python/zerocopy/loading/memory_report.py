@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerocopy import notebook
-from zerocopy.display import count, size
+from zerocopy.display import count, shown, size
 from zerocopy.process.control_group import ControlGroup, control_group
 
 _HEADS = ("mapped", "resident", "private", "shared", "file")
@@ -120,7 +120,7 @@ class MemoryReport(NamedTuple):
 
 def _row(counted: FileMemory | MemoryReport, name: str) -> tuple[str, ...]:
     sizes = (counted.mapped, counted.resident, counted.private, counted.shared)
-    return *map(size, sizes), ascii(name)[1:-1]
+    return *map(size, sizes), shown(name, None)
 
 
 def memory() -> MemoryReport:

@@ -1,15 +1,28 @@
-"""Sends the log of zerocopy to standard error where ``ZEROCOPY_LOG_LEVEL`` asks for it."""
+"""Sends the log of zerocopy to standard error where ``ZEROCOPY_LOG_LEVEL`` asks for it.
+
+Whoever handles the records gets paths and names of files in them as ``display.shown`` shows them.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 
+from zerocopy.display import shown
+
 VARIABLE = "ZEROCOPY_LOG_LEVEL"
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _logger = logging.getLogger("zerocopy")
 
 
+def _made_visible(record: logging.LogRecord) -> bool:
+    message = record.getMessage()
+    if not message.isprintable():
+        record.msg, record.args = shown(message, None), ()
+    return True
+
+
+_logger.addFilter(_made_visible)
 _handlers: list[logging.Handler] = []  # one, as soon as a level is asked for
 
 

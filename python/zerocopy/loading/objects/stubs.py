@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from zerocopy.display import shown
 from zerocopy.loading.objects import allowlist, builder, rebuild
 from zerocopy.loading.objects.global_names import Name
 
@@ -31,7 +32,7 @@ class UnknownGlobal:
     name: str
 
     def __repr__(self) -> str:
-        return f"<unknown global {ascii(f'{self.module}.{self.name}')[1:-1]}>"
+        return f"<unknown global {shown(f'{self.module}.{self.name}', None)}>"
 
 
 @dataclass(eq=False, repr=False)
