@@ -80,6 +80,11 @@ def _use_runtime_folder_of_our_own(config: pytest.Config) -> None:
     config.add_cleanup(patch.undo)
 
 
+def pytest_report_header() -> str:
+    """Return the line about torch that stands below pytest's own about Python."""
+    return f"torch {torch.__version__}"
+
+
 def pytest_collection_finish() -> None:
     """Leave what was collected out of collections of garbage: each would go through a million objects."""
     gc.collect()
