@@ -1,11 +1,14 @@
 #include "io/maps.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <fstream>
+#include <functional>
 #include <span>
 
 #include "memory/pages.h"
@@ -22,14 +25,49 @@ bool take(std::string_view& line, int base, char behind, std::uint64_t& number) 
   return true;
 }
 
-// Bits of a 64-bit entry of pagemap, one entry per page. kThere: in memory or swapped. kOfFile: a
-// page of a file, or shared.
+// Bits of a 64-bit entry of pagemap, one entry per page. kPresent: in memory. kThere: that, or swapped.
+// kOfFile: a page of a file, or shared.
+constexpr std::uint64_t kPresent = std::uint64_t{1} << 63U;
 constexpr std::uint64_t kThere = std::uint64_t{3} << 62U;
 constexpr std::uint64_t kOfFile = std::uint64_t{1} << 61U;
 
 constexpr std::size_t kPermissions = 4;  // characters: rw-p
 
 bool is_private(std::uint64_t entry) { return (entry & kThere) != 0 && (entry & kOfFile) == 0; }
+bool is_clean(std::uint64_t entry) { return (entry & kPresent) != 0 && (entry & kOfFile) != 0; }
+
+// Calls `see` with the first page and the entries of each block of the pages [first, behind), until it
+// returns false. Returns false then, or if the kernel does not tell.
+bool for_each_block(int pagemap, std::uint64_t first, std::uint64_t behind,
+                    const std::function<bool(std::uint64_t, std::span<const std::uint64_t>)>& see) {
+  std::array<std::uint64_t, 4096> entries{};
+  while (first < behind) {
+    const std::size_t wanted = std::min<std::uint64_t>(entries.size(), behind - first);
+    const ssize_t got = ::pread(pagemap, entries.data(), wanted * sizeof entries[0],
+                                static_cast<off_t>(first * sizeof entries[0]));
+    if (got < 0 || static_cast<std::size_t>(got) != wanted * sizeof entries[0]) return false;
+    if (!see(first, std::span(entries).first(wanted))) return false;
+    first += wanted;
+  }
+  return true;
+}
+
+// MADV_PAGEOUT of Linux 5.4 never loses what a page has, whoever writes to it at that moment.
+// MADV_DONTNEED would, of a private mapping.
+void page_out(std::uint64_t first, std::uint64_t pages) {
+  const std::uint64_t page = page_size();
+  // NOLINTNEXTLINE(*-reinterpret-cast,*-no-int-to-ptr): an address from /proc/self/maps
+  ::madvise(reinterpret_cast<void*>(first * page), pages * page, MADV_PAGEOUT);
+}
+
+std::uint64_t clean_pages(int pagemap, std::uint64_t first, std::uint64_t behind) {
+  std::uint64_t found = 0;
+  for_each_block(pagemap, first, behind, [&](std::uint64_t, std::span<const std::uint64_t> entries) {
+    found += static_cast<std::uint64_t>(std::ranges::count_if(entries, is_clean));
+    return true;
+  });
+  return found;
+}
 
 }  // namespace
 
@@ -97,18 +135,36 @@ std::optional<File> file_of(const FileMapping& mapping) {
 
 bool is_unwritten(int pagemap, std::uint64_t address, std::uint64_t size) {
   const std::uint64_t page = page_size();
-  const std::uint64_t behind = (address + size + page - 1) / page;
-  std::array<std::uint64_t, 4096> entries{};
-  for (std::uint64_t first = address / page; first < behind;) {
-    const std::size_t wanted = std::min<std::uint64_t>(entries.size(), behind - first);
-    const ssize_t got = ::pread(pagemap, entries.data(), wanted * sizeof entries[0],
-                                static_cast<off_t>(first * sizeof entries[0]));
-    if (got < 0 || static_cast<std::size_t>(got) != wanted * sizeof entries[0]) return false;
-    const std::span<const std::uint64_t> pages = std::span(entries).first(wanted);
-    if (std::ranges::any_of(pages, is_private)) return false;
-    first += wanted;
+  return for_each_block(pagemap, address / page, (address + size + page - 1) / page,
+                        [](std::uint64_t, std::span<const std::uint64_t> entries) {
+                          return std::ranges::none_of(entries, is_private);
+                        });
+}
+
+std::uint64_t release_pages(const FileMapping& mapping, std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t page = page_size();
+  if (end <= mapping.begin || mapping.end <= begin) return 0;
+  const std::uint64_t first = std::max(begin, mapping.begin) / page;
+  const std::uint64_t behind = (std::min(end, mapping.end) + page - 1) / page;
+  const File pagemap = File::open("/proc/self/pagemap", File::Access::read);
+  const int descriptor = pagemap.descriptor();
+  const std::uint64_t before = clean_pages(descriptor, first, behind);
+  for_each_block(descriptor, first, behind, [](std::uint64_t at, std::span<const std::uint64_t> entries) {
+    for (auto run = entries.begin(); run != entries.end();) {
+      run = std::find_if(run, entries.end(), is_clean);
+      const auto last = std::find_if_not(run, entries.end(), is_clean);
+      if (run != last) page_out(at + (run - entries.begin()), last - run);
+      run = last;
+    }
+    return true;
+  });
+  // What was read ahead into the page cache, and is not mapped.
+  if (const std::optional<File> file = file_of(mapping)) {
+    ::posix_fadvise(file->descriptor(), static_cast<off_t>(mapping.offset + first * page - mapping.begin),
+                    static_cast<off_t>((behind - first) * page), POSIX_FADV_DONTNEED);
   }
-  return true;
+  const std::uint64_t after = clean_pages(descriptor, first, behind);
+  return before > after ? (before - after) * page : 0;
 }
 
 }  // namespace zerocopy

@@ -44,4 +44,11 @@ std::optional<File> file_of(const FileMapping& mapping);
 // Returns false if the kernel does not tell.
 bool is_unwritten(int pagemap, std::uint64_t address, std::uint64_t size);
 
+// Gives clean pages of these bytes back to the system, from this process and from the page cache.
+// Addresses and values stay: pages that were written to are kept, and the others are read again when
+// they are touched, so other threads may read and write meanwhile. Pages that other processes map, and
+// files that this process may not write to, are left alone. Returns the number of bytes that this
+// process had in memory and has no more. Throws FileError.
+std::uint64_t release_pages(const FileMapping& mapping, std::uint64_t begin, std::uint64_t end);
+
 }  // namespace zerocopy

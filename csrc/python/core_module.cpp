@@ -107,6 +107,25 @@ bool unwritten(int pagemap, std::uint64_t address, std::uint64_t size) {
   return is_unwritten(pagemap, address, size);
 }
 
+// Releases the pages of ranges of addresses, each as begin and size.
+std::uint64_t release(std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges) {
+  const GilReleased released;
+  std::ranges::sort(ranges);
+  std::uint64_t given_back = 0;
+  const std::vector<FileMapping> mappings = file_mappings();
+  for (auto range = ranges.begin(); range != ranges.end();) {
+    const std::uint64_t begin = range->first;
+    std::uint64_t end = begin;
+    // Neighbours in one page, or in two that follow each other, go together.
+    while (range != ranges.end() && range->first <= end + page_size()) {
+      end = std::max(end, range->first + range->second);
+      ++range;
+    }
+    for (const FileMapping& mapping : mappings) given_back += release_pages(mapping, begin, end);
+  }
+  return given_back;
+}
+
 const RecordType& file_mapping() {
   static const RecordType type("zerocopy._core.FileMapping",
                                {"begin", "end", "shared", "writable", "offset", "identity", "path"});
@@ -249,6 +268,7 @@ PYBIND11_MODULE(_core, module) {
   module.def("container", &container, py::arg("descriptor"), py::arg("name"), py::arg("part") = py::none());
   module.def("file_mappings", &list_file_mappings);
   module.def("file_mapping_at", &find_file_mapping, py::arg("address"));
+  module.def("release", &release, py::arg("ranges"));
   module.def("is_unwritten", &unwritten, py::arg("pagemap"), py::arg("address"), py::arg("size"));
   module.def("crc32", &checksum, py::arg("content"), py::arg("crc") = 0);
   module.def("zip_records", &zip_records, py::arg("descriptor"), py::arg("name"),

@@ -25,6 +25,7 @@ __all__, __getattr__, __dir__ = _public_names.on_first_use(
         "lazy.overlay": "overlay",
         "lazy.placeholder": "NotYetLoadedTensor",
         "lazy.prefetch": "Prefetch prefetch",
+        "lazy.release": "release",
         "loading.explain": "Explanation explain",
         "loading.loader": "load",
         "loading.memory_report": "FileMemory MemoryReport memory",

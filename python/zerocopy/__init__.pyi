@@ -28,6 +28,7 @@ from zerocopy.lazy.overlay import overlay as overlay
 from zerocopy.lazy.placeholder import NotYetLoadedTensor as NotYetLoadedTensor
 from zerocopy.lazy.prefetch import Prefetch as Prefetch
 from zerocopy.lazy.prefetch import prefetch as prefetch
+from zerocopy.lazy.release import release as release
 from zerocopy.lazy.tensor_info import TensorInfo as TensorInfo
 from zerocopy.loading.explain import Explanation as Explanation
 from zerocopy.loading.explain import explain as explain

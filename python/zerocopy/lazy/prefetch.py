@@ -212,12 +212,12 @@ def prefetch(
 
 
 def _readings_of(path_or_obj: Any, lock: bool) -> Iterator[_C.BackgroundReading]:
-    if (path := _path_of(path_or_obj)) is not None:
-        paths, tensors = _files_of(path), []
+    if (path := path_of(path_or_obj)) is not None:
+        paths, tensors = files_of(path), []
     else:
-        leaves = list(_leaves_of(path_or_obj, set()))
+        leaves = list(leaves_of(path_or_obj, set()))
         opened = dict.fromkeys(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
-        paths = [path for each in opened for path in _files_read_by(each)]
+        paths = [path for each in opened for path in files_read_by(each)]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     for path in dict.fromkeys(paths):
         encoded = inputs.encoded(path)
@@ -229,7 +229,7 @@ def _readings_of(path_or_obj: Any, lock: bool) -> Iterator[_C.BackgroundReading]
         yield _C.read_storages_ahead(list(storages.values()), threads, lock)
 
 
-def _path_of(path_or_obj: Any) -> str | os.PathLike[str] | None:
+def path_of(path_or_obj: Any) -> str | os.PathLike[str] | None:
     """Return a path, or that of an open file; None for what may hold tensors. Refuse what does neither."""
     if isinstance(path_or_obj, (str, os.PathLike)):
         return path_or_obj
@@ -244,38 +244,38 @@ def _path_of(path_or_obj: Any) -> str | os.PathLike[str] | None:
     )
 
 
-def _leaves_of(obj: Any, seen: set[int]) -> Iterator[LazyFile | FileLayer | torch.Tensor]:
+def leaves_of(obj: Any, seen: set[int]) -> Iterator[LazyFile | FileLayer | torch.Tensor]:
     """Yield the tensors of an object that are in memory, and the open files of its lazy tensors."""
     if isinstance(obj, NotYetLoadedTensor) and not obj.is_loaded:
         yield obj._recipe[0]
     elif isinstance(obj, NotYetLoadedTensor):
-        yield from _leaves_of(obj.materialize(), seen)
+        yield from leaves_of(obj.materialize(), seen)
     elif isinstance(obj, torch.Tensor):
         if obj.layout is torch.strided and obj.device.type == "cpu":
             yield obj
     elif id(obj) in seen:
         return
     elif isinstance(obj, torch.nn.Module):
-        yield from (leaf for tensor in obj.parameters() for leaf in _leaves_of(tensor, seen))
-        yield from (leaf for tensor in obj.buffers() for leaf in _leaves_of(tensor, seen))
+        yield from (leaf for tensor in obj.parameters() for leaf in leaves_of(tensor, seen))
+        yield from (leaf for tensor in obj.buffers() for leaf in leaves_of(tensor, seen))
     elif isinstance(obj, Checkpoint):
         for layer in obj.layers:
             yield from [layer] if isinstance(layer, FileLayer) else map(layer.tensor, layer.names())
     elif isinstance(obj, _CONTAINERS):
         seen.add(id(obj))
         for item in obj.values() if isinstance(obj, Mapping) else obj:
-            yield from _leaves_of(item, seen)
+            yield from leaves_of(item, seen)
 
 
-def _files_read_by(opened: LazyFile | FileLayer) -> list[str]:
+def files_read_by(opened: LazyFile | FileLayer) -> list[str]:
     """Return the files that tensors will be read from. Return none for an opened buffer."""
     path = opened.current_path()
     if Path(path).is_file():
         return [path]
-    return _files_of(path) if Path(path).is_dir() else []
+    return files_of(path) if Path(path).is_dir() else []
 
 
-def _files_of(path: str | os.PathLike[str]) -> list[str]:
+def files_of(path: str | os.PathLike[str]) -> list[str]:
     """Return the files whose bytes a checkpoint is made of: shards and not their index."""
     match inputs.located(path):
         case shard_index.Index() as index:

@@ -1,0 +1,76 @@
+"""``zerocopy.release``: gives memory of mapped files back to the system."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerocopy import _core, _torch
+from zerocopy.lazy.prefetch import files_of, files_read_by, leaves_of, path_of
+
+
+def release(path_or_obj: Any) -> int:
+    """Give clean pages of mapped tensors back to the system. Values and addresses stay.
+
+    The pages leave this process's memory and the page cache, which counts as the memory of a container, and of a GPU
+    that shares the machine's memory. A tensor that is used again is read from its file again. Pages that were written
+    to are kept, also while other threads write.
+
+    Parameters
+    ----------
+    path_or_obj : path, tensor, module, Checkpoint, or containers of these
+        As for :func:`zerocopy.prefetch`. A path or a Checkpoint stands for all mappings of its files in this process.
+
+    Returns
+    -------
+    int
+        The bytes that were resident in this process, and are no more.
+
+    Raises
+    ------
+    TypeError
+        The argument is none of these.
+    OSError
+        The path does not exist, or the kernel does not tell which pages are resident.
+
+    Notes
+    -----
+    Pages stay that another process maps, that are not on the disk yet, and those of a file that this process may not
+    write to. Linux 5.4 and later.
+
+    Examples
+    --------
+    >>> import tempfile, torch, zerocopy
+    >>> file = tempfile.NamedTemporaryFile(suffix=".pt")
+    >>> torch.save({"weight": torch.ones(1 << 20)}, file.name)
+    >>> state = zerocopy.load(file.name)
+    >>> state["weight"].sum()
+    tensor(1048576.)
+    >>> zerocopy.release(state) >= 0
+    True
+    >>> state["weight"].sum()
+    tensor(1048576.)
+    """
+    if (path := path_of(path_or_obj)) is not None:
+        return _core.release(_ranges_of(files_of(path)))
+    leaves = list(leaves_of(path_or_obj, set()))
+    storages = [_torch.untyped_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    ranges = {(storage.data_ptr(), storage.nbytes()) for storage in storages if storage.nbytes()}
+    opened = dict.fromkeys(leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
+    files = [file for each in opened for file in files_read_by(each)]
+    return _core.release([*ranges, *_ranges_of(files)])
+
+
+def _ranges_of(files: list[str]) -> list[tuple[int, int]]:
+    """Return where files are mapped."""
+    wanted = {os.fsencode(Path(file).resolve(strict=True)) for file in files}
+    if not wanted:
+        return []
+    return [
+        (mapping.begin, mapping.end - mapping.begin)
+        for mapping in _core.file_mappings()
+        if mapping.path in wanted
+    ]
