@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import shutil
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -183,24 +184,60 @@ def test_a_shard_that_is_not_a_plain_file_is_a_format_error(folder: Path, kind: 
             way(folder)
 
 
-@each_way
-def test_a_tensor_that_is_not_in_its_shard(folder: Path, way: Way) -> None:
-    write_index(folder, {**WEIGHT_MAP, "layers.9.weight": "model-00001-of-00003.bin"})
-    with pytest.raises(zerocopy.FormatError, match=r"layers\.9\.weight.*model-00001-of-00003\.bin"):
-        way(folder)
+FIRST, SECOND, LAST = SHARDS
+SWAPPED = {**WEIGHT_MAP, "layers.0.weight": LAST, "layers.2.weight": FIRST}
+# What is in the index, what the first shard has too, what the error says, and what the warning says.
+WRONG: dict[str, tuple[Any, Any, str, str]] = {
+    "a name more": (
+        {**WEIGHT_MAP, "layers.9.weight": FIRST},
+        {},
+        r"layers\.9\.weight.*-00001-",
+        r"1 tensor .*layers\.9",
+    ),
+    "a shard more": ({**WEIGHT_MAP, "x": "gone.bin"}, {}, "gone.bin", "x is to be in gone.bin"),
+    "swapped": (SWAPPED, {}, r"layers\.[02].*-0000[13]-", r"layers\.0\.weight .* and model-00001"),
+    "extra": (
+        WEIGHT_MAP,
+        {"extra": torch.ones(1)},
+        "extra.*-00001-.* has it",
+        "extra is in no shard by the index",
+    ),
+    "twice": (
+        WEIGHT_MAP,
+        {"layers.1.weight": torch.ones(1)},
+        r"layers\.1\.weight.*-00001-.* has it",
+        r"layers\.1",
+    ),
+}
 
 
 @each_way
-@pytest.mark.parametrize("extra", ["extra", "layers.1.weight"])
-def test_a_tensor_that_is_not_in_the_index_or_in_two_shards(folder: Path, way: Way, extra: str) -> None:
+@pytest.mark.parametrize("kind", WRONG)
+def test_an_index_that_is_wrong_is_refused_and_with_strict_false_what_the_shards_have_is_taken(
+    folder: Path, way: Way, kind: str
+) -> None:
     """A reader of the shards would see another checkpoint than a reader of the index."""
-    path = folder / "model-00001-of-00003.bin"
-    tensors = {name: STATE[name] for name in SHARDS[path.name]}
-    torch.save({**tensors, "step": 7}, path)
-    same(way(folder), STATE)
-    torch.save({**tensors, extra: torch.ones(1)}, path)
-    with pytest.raises(zerocopy.FormatError, match=rf"{extra}.*model-00001-of-00003\.bin has it"):
+    weight_map, more, error, warning = WRONG[kind]
+    write_index(folder, weight_map)
+    torch.save({**{name: STATE[name] for name in SHARDS[FIRST]}, "step": 7, **more}, folder / FIRST)
+    with pytest.raises((zerocopy.FormatError, FileNotFoundError), match=error):
         way(folder)
+    with pytest.warns(UserWarning, match=warning) as warned:
+        found = way(folder, strict=False)
+    assert [Path(each.filename).name for each in warned] == [Path(__file__).name]
+    expected = {**more, **STATE}
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+
+
+@each_way
+def test_an_index_that_is_right_warns_of_nothing_with_strict_false(folder: Path, way: Way) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same(way(folder, strict=False), STATE)
+        (folder / INDEX).write_text(
+            f'{{"weight_map": {{"a": "{FIRST}"}}, {json.dumps({"weight_map": WEIGHT_MAP})[1:]}'
+        )
+        same(way(folder, strict=False), STATE)
 
 
 @each_way

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
@@ -235,10 +236,10 @@ def with_ties(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _of_index(path: str, index: shard_index.Index) -> Contents:
-    entries: dict[str, Entry] = {}
+    held: dict[Path, dict[str, Entry]] = {}
     stored = 0
     kinds: dict[str, None] = {}
-    for shard, held in index.shards.items():
+    for shard in index.shards:
         try:
             part = _of_file(str(shard), str(shard))
         except OSError as error:
@@ -246,15 +247,11 @@ def _of_index(path: str, index: shard_index.Index) -> Contents:
         except Trouble as trouble:
             raise Trouble(f"{escaped(shard.name)}: {trouble}") from None
         found = {entry.name: entry for entry in part.entries}
-        for name in held:
-            if name not in found:
-                raise shard_index.not_there(index, name)
-            entries[name] = found[name]
-        shard_index.require_named(index, shard, found)
+        held[shard] = found
         stored += part.stored_nbytes
         kinds[part.container] = None
     container = f"sharded {' and '.join(kinds)}".rstrip()
-    ordered = [entries[name] for name in index.homes]
+    ordered = [held[shard][name] for name, shard in shard_index.homes(index, held).items()]
     return Contents(path, container, [str(shard) for shard in index.shards], ordered, [], {}, stored)
 
 

@@ -36,6 +36,7 @@ def lazy_load(
     mode: Mode = "c",
     encoding: str = "utf-8",
     unknown: Unknown = "refuse",
+    strict: bool = True,
 ) -> Any:
     """Load what ``torch.save`` wrote, with placeholders for its tensors.
 
@@ -61,6 +62,7 @@ def lazy_load(
     mode : {"c", "r", "r+"}
     encoding : str
     unknown : {"refuse", "stub"}
+    strict : bool
         As for ``load``.
 
     Returns
@@ -85,13 +87,16 @@ def lazy_load(
     >>> zerocopy.lazy_load(file.name, dtype=torch.float16, keys=["model.bias", "step"])
     {'model': {'bias': NotYetLoadedTensor(shape=(2,), dtype=torch.float16, file=...)}, 'step': 7}
     """
-    options = checked(dtype, device, weights_only, backend, mode, encoding, unknown)
+    options = checked(dtype, device, weights_only, backend, mode, encoding, unknown, strict)
     selection = Selection(keys, prefix, predicate)
-    match inputs.located(path):
+    match inputs.located(path, strict):
         case shard_index.Index() as index:
             checkpoint = open_shards(index, options, selection)
-            there = frozenset(checkpoint)
-            return {name: checkpoint[name] for name in index.homes if name in there}
+            return {
+                name: checkpoint[name]
+                for name in dict.fromkeys([*index.homes, *checkpoint])
+                if name in checkpoint
+            }
         case dcp_metadata.Folder() as folder:
             return _built(lazy_file.read_folder(folder, options), selection)
         case file:

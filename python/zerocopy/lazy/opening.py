@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ def open(
     predicate: Predicate | None = None,
     encoding: str = "utf-8",
     unknown: Unknown = "refuse",
+    strict: bool = True,
 ) -> Checkpoint:
     """Open a checkpoint to look at it and take single tensors out of it.
 
@@ -58,6 +60,8 @@ def open(
     unknown : {"refuse", "stub"}
         As for ``load``: with "stub" a file that names unknown globals opens, and ``metadata()`` has a
         ``zerocopy.Stub`` for each object that would need one.
+    strict : bool
+        As for ``load``: False opens what the shards of a wrong index have.
 
     Returns
     -------
@@ -80,9 +84,9 @@ def open(
     ...         list(checkpoint), checkpoint.metadata(), checkpoint.get_tensor("model.bias")
     (['model.weight', 'model.bias'], {'step': 7}, tensor([0., 0.]))
     """
-    options = checked(dtype, device, weights_only, backend, mode, encoding, unknown)
+    options = checked(dtype, device, weights_only, backend, mode, encoding, unknown, strict)
     selection = Selection(keys, prefix, predicate)
-    found = inputs.located(path)
+    found = inputs.located(path, strict)
     if isinstance(found, shard_index.Index):
         return open_shards(found, options, selection)
     file = lazy_file.read_with_names(found, options)
@@ -91,17 +95,18 @@ def open(
 
 
 def open_shards(index: shard_index.Index, options: LazyOptions, selection: Selection) -> Checkpoint:
-    """Open the shards of an index as one checkpoint: a layer each, of the tensors that the index says are in it."""
-    chosen = selection.chosen(index)
-    wanted = None if chosen is None else set(chosen)
-    layers: list[Layer] = []
+    """Open the shards of an index as one checkpoint: a layer each."""
+    files: dict[Path, lazy_file.LazyFile] = {}
     with ExitStack() as on_failure:
-        for shard, held in index.shards.items():
-            file = lazy_file.read_with_names(shard, options)
-            on_failure.callback(file.native.close)
-            if missing := [name for name in held if file.native.find(name) < 0]:
-                raise shard_index.not_there(index, missing[0])
-            shard_index.require_named(index, shard, file.native.names())
-            layers.append(FileLayer(file, held if wanted is None else wanted.intersection(held)))
+        for shard in shard_index.present(index, options.load.strict):
+            files[shard] = lazy_file.read_with_names(shard, options)
+            on_failure.callback(files[shard].native.close)
+        held = {shard: file.native.names() for shard, file in files.items()}
+        homes = shard_index.homes(index, held, options.load.strict)
+        chosen = selection.chosen(index._replace(homes=homes))
+        names = dict[Path, list[str]]()
+        for name in homes if chosen is None else chosen:
+            names.setdefault(homes[name], []).append(name)
+        layers: list[Layer] = [FileLayer(file, names.get(shard, ())) for shard, file in files.items()]
         on_failure.pop_all()
     return Checkpoint(layers, opened=layers, path=index.name)

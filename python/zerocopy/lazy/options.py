@@ -52,6 +52,7 @@ def checked(
     mode: str = "c",
     encoding: str = "utf-8",
     unknown: str = "refuse",
+    strict: bool = True,
 ) -> LazyOptions:
     """Return the options of a load. Raises TypeError, ValueError or RuntimeError where they contradict each other."""
     # One that is not there is said now, and "cuda" is the one that it stands for.
@@ -61,5 +62,5 @@ def checked(
     if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
         raise TypeError(f"expected a floating-point dtype to cast to, got {dtype}")
     where, pickle_args = None if found is None else "cpu", {"encoding": encoding}
-    load = options.checked(where, None, weights_only, None, backend, mode, unknown, pickle_args)
+    load = options.checked(where, None, weights_only, None, backend, mode, unknown, pickle_args, strict)
     return LazyOptions(load, dtype, found)

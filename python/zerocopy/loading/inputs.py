@@ -33,8 +33,8 @@ _WRAPPERS = {
 }
 
 
-def located(f: Any) -> Any:
-    """Return where the checkpoint is that a path leads to.
+def located(f: Any, strict: bool = True) -> Any:
+    """Return where the checkpoint is that a path leads to. `strict` is that of the functions of ``shard_index``.
 
     Returns
     -------
@@ -47,7 +47,7 @@ def located(f: Any) -> Any:
     object
         `f` itself, for a file, a file object or a buffer.
     """
-    found = model_folder.located(f)
+    found = model_folder.located(f, strict)
     return dcp_metadata.folder_of(found) or found
 
 

@@ -32,6 +32,7 @@ def load(
     backend: Backend = "auto",
     mode: Mode = "c",
     unknown: Unknown = "refuse",
+    strict: bool = True,
     **pickle_load_args: Any,
 ) -> Any:
     """Load what ``torch.save`` wrote, a ``.safetensors`` or an HDF5 file, without reading the data until it is touched.
@@ -71,6 +72,9 @@ def load(
         The treatment of a global that is not on an allow-list, with `weights_only`. "refuse": raise. "stub":
         return a ``zerocopy.Stub`` in place of each object that needs the global, with the object's arguments,
         state and tensors. Nothing is imported or run.
+    strict : bool
+        Whether an index of shards that is wrong raises FormatError. With False, what the shards have is returned,
+        and one warning names what is missing.
     **pickle_load_args
         ``encoding`` (default "utf-8") for files that Python 2 wrote; others for `weights_only` false only.
 
@@ -110,12 +114,12 @@ def load(
     {'weight': tensor([0., 1., 2., 3.])}
     """
     options = checked(
-        map_location, pickle_module, weights_only, mmap, backend, mode, unknown, pickle_load_args
+        map_location, pickle_module, weights_only, mmap, backend, mode, unknown, pickle_load_args, strict
     )
-    match inputs.located(f):
+    match inputs.located(f, strict):
         case shard_index.Index() as index:
             # For a shard an index or a folder is none: a few of them could name each other without end.
-            return shard_index.load(index, lambda shard: _load_file(shard, options))
+            return shard_index.load(index, lambda shard: _load_file(shard, options), strict)
         case dcp_metadata.Folder() as folder:
             files = Files(folder, options, windows=False)
             return folder.nested({name: files.load(name) for name in folder.entries})

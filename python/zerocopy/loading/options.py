@@ -19,7 +19,7 @@ class LoadOptions:
 
     Attributes
     ----------
-    map_location, pickle_module, weights_only, mode, unknown
+    map_location, pickle_module, weights_only, mode, unknown, strict
         As for ``zerocopy.load``.
     backend : {"auto", "mmap", "pread", "direct"}
         As the argument, `mmap` or the environment says.
@@ -34,6 +34,7 @@ class LoadOptions:
     mode: str = "c"
     unknown: str = "refuse"
     pickle_args: dict[str, Any] = field(default_factory=lambda: {"encoding": "utf-8"})
+    strict: bool = True
 
     @property
     def encoding(self) -> str:
@@ -50,6 +51,7 @@ def checked(
     mode: str = "c",
     unknown: str = "refuse",
     pickle_args: dict[str, Any] | None = None,
+    strict: bool = True,
 ) -> LoadOptions:
     """Return the options of a load. Raises TypeError, ValueError or RuntimeError where they contradict each other."""
     weights_only = is_weights_only(weights_only, unknown)
@@ -59,7 +61,7 @@ def checked(
     if pickle_args:
         _require_known(pickle_args, weights_only)
     pickle_args = {"encoding": "utf-8", **(pickle_args or {})}
-    return LoadOptions(map_location, pickle_module, weights_only, backend, mode, unknown, pickle_args)
+    return LoadOptions(map_location, pickle_module, weights_only, backend, mode, unknown, pickle_args, strict)
 
 
 def _require_known(pickle_args: dict[str, Any], weights_only: bool) -> None:

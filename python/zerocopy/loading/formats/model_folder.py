@@ -44,7 +44,7 @@ def is_distributed(folder: str | os.PathLike[str]) -> bool:
     return Path(os.fsdecode(folder), _DCP_METADATA).is_file()
 
 
-def located(f: Any) -> Any:
+def located(f: Any, strict: bool = True) -> Any:
     """Return the index of shards that a path leads to, or the model file of a folder; anything else as it is.
 
     Raises
@@ -55,12 +55,12 @@ def located(f: Any) -> Any:
         As :func:`zerocopy.loading.formats.shard_index.index_in`.
     """
     if not is_folder(f):
-        return shard_index.index_named(f) or f
+        return shard_index.index_named(f, strict) or f
     folder = Path(os.fsdecode(f))
     if not is_distributed(folder):
         for name in NAMES:
             if (folder / name).is_file():
-                return shard_index.index_named(folder / name) or str(folder / name)
+                return shard_index.index_named(folder / name, strict) or str(folder / name)
     return (
-        shard_index.index_in(folder) or f
+        shard_index.index_in(folder, strict) or f
     )  # an index of another name, or the metadata of a distributed folder

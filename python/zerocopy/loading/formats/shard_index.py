@@ -10,17 +10,19 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerocopy import _core
-from zerocopy.display import shown
+from zerocopy.display import count, listed, shown
 from zerocopy.errors import FormatError, UnsupportedError
 from zerocopy.loading.formats import dotted_names
 
 _ENDING = ".index.json"
 _MAX_LENGTH = 100_000_000  # bytes, as a safetensors header
+_MAX_WRONG = 10  # tensors in other shards that a warning names
 _MAX_NAME = 255  # bytes of a file's name on Linux
 
 
@@ -55,7 +57,7 @@ class Index(NamedTuple):
         return shards
 
 
-def index_named(f: Any) -> Index | None:
+def index_named(f: Any, strict: bool = True) -> Index | None:
     """Return the index that a path names; None for anything else.
 
     Raises
@@ -63,13 +65,13 @@ def index_named(f: Any) -> Index | None:
     OSError
         It cannot be read.
     zerocopy.FormatError
-        It is not an index, or names a file outside its folder.
+        It is not an index, or names a file outside its folder; with `strict`, it has a name twice.
     """
     name = os.fsdecode(f) if isinstance(f, (str, os.PathLike)) else ""
-    return _read(Path(name)) if name.endswith(_ENDING) else None
+    return _read(Path(name), strict) if name.endswith(_ENDING) else None
 
 
-def index_in(folder: Path) -> Index | None:
+def index_in(folder: Path, strict: bool = True) -> Index | None:
     """Return the index that is in a folder, or None. Errors as :func:`index_named`.
 
     Raises
@@ -78,40 +80,68 @@ def index_in(folder: Path) -> Index | None:
         The folder holds several indices.
     """
     found = _in_folder(folder)
-    return None if found is None else _read(found)
+    return None if found is None else _read(found, strict)
 
 
-def load(index: Index, load_shard: Callable[[Path], Any]) -> dict[str, Any]:
-    """Return the tensors of all shards, as `load_shard` loads each, in the order of the index."""
+def load(index: Index, load_shard: Callable[[Path], Any], strict: bool = True) -> dict[str, Any]:
+    """Return the tensors of all shards, as `load_shard` loads each, in the order of :func:`homes`."""
     import torch  # The command line lists shards without torch.
 
-    loaded = {}
-    for shard in index.shards:
+    loaded: dict[Path, dict[str, Any]] = {}
+    for shard in present(index, strict):
         budget = _core.Budget(shard.stat().st_size, f"{shard}: far more leaves than it spells out")
-        leaves = loaded[shard] = dotted_names.leaves_of(load_shard(shard), budget)
-        require_named(index, shard, (name for name, leaf in leaves.items() if isinstance(leaf, torch.Tensor)))
-    for name, shard in index.homes.items():
-        if name not in loaded[shard]:
-            raise not_there(index, name)
-    return {name: loaded[shard][name] for name, shard in index.homes.items()}
+        leaves = dotted_names.leaves_of(load_shard(shard), budget)
+        loaded[shard] = {
+            name: leaf
+            for name, leaf in leaves.items()
+            if isinstance(leaf, torch.Tensor) or index.homes.get(name) == shard
+        }
+    return {name: loaded[shard][name] for name, shard in homes(index, loaded, strict).items()}
 
 
-def require_named(index: Index, shard: Path, tensors: Iterable[Any]) -> None:
-    """Raise ``FormatError`` if a shard has a tensor that is another shard's by the index, or nobody's.
+def present(index: Index, strict: bool) -> list[Path]:
+    """Return the shards to read: all, or unless `strict` those that exist."""
+    return [shard for shard in index.shards if strict or shard.exists()]
 
-    Loaders that go by the shards, and not by the index, would see another checkpoint.
+
+def homes(index: Index, held: Mapping[Path, Iterable[str]], strict: bool = True) -> dict[str, Path]:
+    """Return the shard to read each tensor from, in the order of the index; then those that only shards name.
+
+    Parameters
+    ----------
+    index : Index
+        Where each tensor is said to be.
+    held : dict of Path to names
+        The tensors that each shard has.
+    strict : bool
+        Whether to raise ``FormatError`` where index and shards disagree: loaders that go by the shards, and not by the
+        index, would see another checkpoint. Otherwise one warning says how they disagree, and what the shards have is
+        returned. Of a tensor in two shards the one counts that the index names.
     """
-    for name in tensors:
-        home = index.homes.get(name)
-        if home is not shard and home != shard:  # comparing paths takes long
+    found: dict[str, Path] = {}
+    wrong = []
+    for shard, names in held.items():
+        for name in names:
+            home = index.homes.get(name)
+            if home is shard or home == shard:  # comparing paths takes long
+                found[name] = shard
+                continue
+            found.setdefault(name, shard)
             place = f"is to be in {shown(home.name)}" if home else "is in no shard by the index"
-            raise FormatError(f"{index.name}: {shown(str(name))} {place}, and {shown(shard.name)} has it")
+            wrong.append(f"{shown(name)} {place}, and {shown(shard.name)} has it")
+    missing = [name for name in index.homes if name not in found]
+    if missing or wrong:
+        _disagree(index, missing, wrong, strict)
+    return {name: found[name] for name in dict.fromkeys([*index.homes, *found]) if name in found}
 
 
-def not_there(index: Index, name: str) -> FormatError:
-    """Return the error for a tensor that is not in its shard."""
-    shard = shown(index.homes[name].name)
-    return FormatError(f"{index.name}: {shown(name)} is to be in {shard}, which does not have it")
+def _disagree(index: Index, missing: list[str], wrong: list[str], strict: bool) -> None:
+    lost = [f"{shown(name)} is to be in {shown(index.homes[name].name)}" for name in missing]
+    if strict:
+        first = f"{lost[0]}, which does not have it" if lost else wrong[0]
+        raise FormatError(f"{index.name}: {first}. strict=False takes what the shards have")
+    texts = [f"no shard has {count(len(missing), 'tensor')} of the index: {listed(lost)}"] if lost else []
+    warnings.warn(f"{shown(index.name)}: {'; '.join([*texts, *wrong[:_MAX_WRONG]])}", stacklevel=5)
 
 
 def _in_folder(folder: Path) -> Path | None:
@@ -122,14 +152,14 @@ def _in_folder(folder: Path) -> Path | None:
     raise UnsupportedError(f"{folder}: expected one index, found several; name one of them: {names}")
 
 
-def _read(path: Path) -> Index:
+def _read(path: Path, strict: bool) -> Index:
     try:
         with open(path, "rb", opener=_plain) as file:
             # Python allocates the number of bytes that it is asked for, however short the file is.
             text = file.read(min(_MAX_LENGTH, os.fstat(file.fileno()).st_size) + 1)
         if len(text) > _MAX_LENGTH:
             raise ValueError("more than 100 MB")
-        content = json.loads(text.decode("utf-8"), object_pairs_hook=_without_doubles)
+        content = json.loads(text.decode("utf-8"), object_pairs_hook=_without_doubles if strict else dict)
         weight_map = content["weight_map"] if isinstance(content, dict) else None
         if not isinstance(weight_map, dict):
             raise TypeError("its weight_map is not an object")
