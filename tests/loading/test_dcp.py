@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import warnings
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors_files
 import torch
 from conftest import lies_in_mapping
 from dcp_folders import TensorProperties, Writer
@@ -329,6 +331,85 @@ def test_tensors_as_safetensors(tmp_path: Path, way: Way, has_others: bool) -> N
     writer.files["__0_0.distcp"] = writer.files["__0_0.distcp"][:begin] + content
     with pytest.raises(zerocopy.UnsupportedError, match=r"__0_0.distcp: .*SerializationFormat.SAFETENSORS"):
         way(writer.write())
+
+
+HALVES = torch.arange(24.0).view(4, 6)
+SHARDED = {"w": HALVES, "b": torch.arange(3.0), "empty": torch.ones(0, 2)}
+
+
+def write_shards(folder: Path, change: Callable[[dict[str, Any]], object] = lambda said: None) -> Path:
+    """Write what two ranks of ``HuggingFaceStorageWriter(save_distributed=True)`` do."""
+    ranks = [
+        ({"w": HALVES[:, :2], "b": SHARDED["b"]}, [0, 0]),
+        ({"w": HALVES[:, 2:], "empty": SHARDED["empty"]}, [0, 2]),
+    ]
+    for number, (tensors, begin) in enumerate(ranks, 1):
+        said = {
+            name: {"saved_offsets": begin if name == "w" else [0] * each.dim()}
+            for name, each in tensors.items()
+        }
+        change(said)
+        file = folder / f"shard-{number:05}-model-00001-of-00001.safetensors"
+        file.write_bytes(
+            safetensors_files.saved(tensors, {"DCP_SHARDING_INFO": json.dumps(said), "DCP_VERSION": "1.0"})
+        )
+    return folder
+
+
+def test_shards_of_tensors_that_the_writer_of_hugging_face_leaves_are_one_checkpoint(tmp_path: Path) -> None:
+    folder = write_shards(tmp_path)
+    assert materialized(zerocopy.load(folder)).keys() == SHARDED.keys()
+    for found in (
+        zerocopy.load(folder),
+        zerocopy.load(folder, backend="pread"),
+        materialized(zerocopy.lazy_load(folder)),
+    ):
+        assert all(torch.equal(found[name], each) for name, each in SHARDED.items())
+    assert lies_in_mapping(zerocopy.load(folder)["b"].data_ptr(), sorted(folder.iterdir())[0])
+    with zerocopy.open(folder) as checkpoint:
+        assert torch.equal(checkpoint.read({"w": (slice(1, 3), slice(1, 4))})["w"], HALVES[1:3, 1:4])
+        assert checkpoint.plan({"w": slice(0, 1)}).bytes_read <= 96
+    explained = {storage.key: storage.how for storage in zerocopy.explain(folder).storages}
+    assert explained == {"w": "copied", "b": "mapped", "empty": "mapped"}
+    zerocopy.convert(folder, folder / "whole.pt")
+    assert torch.equal(torch.load(folder / "whole.pt")["w"], HALVES)
+
+
+def test_shards_of_tensors_are_read_by_dcp_load_and_as_torch_writes_them(tmp_path: Path) -> None:
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    state = {name: torch.zeros_like(each) for name, each in SHARDED.items()}
+    dcp.load(state, storage_reader=zerocopy.distributed.CheckpointReader(write_shards(tmp_path)))
+    assert all(torch.equal(state[name], each) for name, each in SHARDED.items())
+    writer = getattr(dcp, "HuggingFaceStorageWriter", None)
+    if writer is None:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it saves in a single process
+        dcp.save({"x": torch.ones(3)}, storage_writer=writer(str(tmp_path / "own"), save_distributed=True))
+    assert torch.equal(zerocopy.load(tmp_path / "own")["x"], torch.ones(3))
+
+
+WRONG_SHARDS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "an overlap": (lambda said: said["w"].update(saved_offsets=[0, 0]), "do not make up"),
+    "a hole": (
+        lambda said: said["w"].update(saved_offsets=[0, 2 * said["w"]["saved_offsets"][1]]),
+        "do not make up",
+    ),
+    "far away": (lambda said: said["w"].update(saved_offsets=[1 << 61, 0]), "do not make up"),
+    "another rank": (lambda said: said["w"].update(saved_offsets=[0]), "an offset for each dimension"),
+    "no number": (lambda said: said["w"].update(saved_offsets=[0, "2"]), "expected offsets"),
+    "negative": (lambda said: said["w"].update(saved_offsets=[0, -2]), "expected offsets"),
+    "no offsets": (lambda said: said.pop("w"), "DCP_SHARDING_INFO"),
+    "a list": (lambda said: said.update(w=[]), "DCP_SHARDING_INFO"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_SHARDS)
+def test_shards_of_tensors_that_do_not_fit_are_refused(tmp_path: Path, kind: str) -> None:
+    change, message = WRONG_SHARDS[kind]
+    with pytest.raises(zerocopy.FormatError, match=message) as refused:
+        zerocopy.load(write_shards(tmp_path, change))
+    assert str(tmp_path) in str(refused.value)
 
 
 def test_a_file_that_is_replaced(writer: Writer) -> None:

@@ -99,6 +99,19 @@ def test_files_in_memory(save: Saver) -> None:
         assert found(Path(file.name)).resident >= 4 << 20
 
 
+def test_tensors_of_torch_multiprocessing_share_one_row(save: Saver) -> None:
+    path = save({"weight": torch.ones(1 << 20)})
+    loaded, sent = zerocopy.load(path), [torch.ones(1000).share_memory_() for _ in range(30)]
+    report = zerocopy.memory()
+    assert sum(file.path.startswith("/dev/shm/torch_") for file in report.files) == len(sent) and loaded
+    for text in (str(report), report._repr_html_()):
+        assert (
+            text.count("shm/torch_") == 1
+            and "/dev/shm/torch_*: 30 files of torch" in text
+            and str(path) in text
+        )
+
+
 def test_libraries_are_no_files_of_ours(forked: Child) -> None:
     done = forked("import torch, zerocopy; print([f.path for f in zerocopy.memory().files])")
     assert done.stdout == "[]\n", done.stdout

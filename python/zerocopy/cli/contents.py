@@ -258,13 +258,13 @@ def _of_index(path: str, index: shard_index.Index) -> Contents:
 def _of_folder(path: str) -> Contents:
     """Return what is in a folder of torch.distributed.checkpoint: its metadata is a pickle that takes torch."""
     if not model_folder.is_distributed(path):
-        raise Trouble(model_folder.NOT_A_CHECKPOINT)
+        raise Trouble(model_folder.not_a_checkpoint(path))
     from zerocopy.cli import distributed_folder
 
     dcp_metadata = distributed_folder.reader()
     folder = dcp_metadata.folder_of(path)
     if folder is None:
-        raise Trouble(model_folder.NOT_A_CHECKPOINT)
+        raise Trouble(model_folder.not_a_checkpoint(path))
     entries, values = [], []
     for name, found in folder.entries.items():
         if not isinstance(found, dcp_metadata.Chunked):

@@ -114,7 +114,7 @@ def _archives_by_file(path: str) -> tuple[dict[str, list[Archive]], Exception | 
     except (Error, UnpicklingError) as error:
         return {}, error.with_traceback(None)
     if folder is None:
-        raise Trouble(model_folder.NOT_A_CHECKPOINT)
+        raise Trouble(model_folder.not_a_checkpoint(path))
     files: dict[str, list[Archive]] = {}
     for name, entry in folder.entries.items():
         if isinstance(entry, dcp_metadata.ArchiveExtent):

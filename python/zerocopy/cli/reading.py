@@ -213,7 +213,7 @@ def _located(path: str) -> list[str] | str:
         return [str(shard) for shard in found.shards]
     if os.path.isdir(found):  # noqa: PTH112  as in model_folder
         if not model_folder.is_distributed(found):
-            raise Trouble(model_folder.NOT_A_CHECKPOINT)
+            raise Trouble(model_folder.not_a_checkpoint(found))
         return str(found)
     return [str(found)]
 

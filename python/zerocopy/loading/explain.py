@@ -250,13 +250,25 @@ def _of_folder(folder: dcp_metadata.Folder, backend: str, mode: str) -> Explanat
         return [storage._replace(how="copied", why="the tensor does not lie row by row") for storage in found]
 
     options = LoadOptions(backend=backends.backend_of(backend, None), mode=mode)
-    files = dcp_folder.Files(folder, options, windows=True, load_archive=of_archive)
+    paths = dict.fromkeys(place.file for place in folder.places)
+    parts: dict[str, Iterable[list[StorageExplanation]]]
+    if folder.is_safetensors:
+        known = {
+            (path, each.key): [each] for path in paths for each in _of_file(path, backend, mode).storages
+        }
+        parts = {
+            name: [known[place.file, name] for place in dcp_metadata.places_of(entry)]
+            for name, entry in folder.entries.items()
+        }
+    else:
+        files = dcp_folder.Files(folder, options, windows=True, load_archive=of_archive)
+        parts = {name: files.each(name) for name in folder.entries}
     storages: list[StorageExplanation] = []
     for name, entry in folder.entries.items():
-        found = [storage._replace(key=name, names=(name,)) for part in files.each(name) for storage in part]
+        found = [storage._replace(key=name, names=(name,)) for part in parts[name] for storage in part]
         if isinstance(entry, dcp_metadata.Chunked) and len(entry.chunks) > 1:
             why = "the tensor is put together of several chunks"
             found = [storage._replace(how="copied", why=why) for storage in found]
         storages += found
-    where = f"in {count(len({place.file for place in folder.places}), 'file')}"
+    where = f"in {count(len(paths), 'file')}"
     return Explanation(folder.name, "distributed", tuple(storages), where)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from zerocopy._native import _C
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading import backends, diagnosis
-from zerocopy.loading.formats import dcp_metadata, hdf5, model_folder
+from zerocopy.loading.formats import dcp_metadata, hdf5, hf_shards, model_folder
 
 Backend = str
 
@@ -46,9 +46,19 @@ def located(f: Any, strict: bool = True) -> Any:
         The one model file of a Hugging Face folder.
     object
         `f` itself, for a file, a file object or a buffer.
+
+    Raises
+    ------
+    IsADirectoryError
+        The folder `f` has none of these.
     """
     found = model_folder.located(f, strict)
-    return dcp_metadata.folder_of(found) or found
+    if not model_folder.is_folder(found):
+        return found
+    folder = dcp_metadata.folder_of(found) or hf_shards.folder_of(os.fsdecode(found))
+    if folder is None:
+        raise IsADirectoryError(errno.EISDIR, model_folder.not_a_checkpoint(found), os.fsdecode(found))
+    return folder
 
 
 def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows: bool = False) -> _C.Archive:

@@ -17,6 +17,8 @@ _HEADS = ("mapped", "resident", "private", "shared", "file")
 # Libraries and what else the system maps for every program; of its devices one is a folder of anybody's files.
 _OF_THE_SYSTEM = re.compile("/usr/lib/|/usr/share/locale/|/dev/(?!shm/)|/SYSV")
 
+_SENT = "/dev/shm/torch_"  # names that torch.multiprocessing gives
+
 _HEAD = re.compile(r"[0-9a-f]+-[0-9a-f]+ (\S{4}) [0-9a-f]+ (\S+ \d+) +(/.*)")
 _FIELD = re.compile(r"(Size|Rss|Anonymous): +(\d+) kB")
 
@@ -107,13 +109,21 @@ class MemoryReport(NamedTuple):
             ", ".join(map(" ".join, zip(_HEADS, sums, strict=False)))
             + f" in {count(len(self.files), 'file')}"
         )
-        rows = (_row(file, file.path) for file in self.files)
-        more = notebook.left_out(len(self.files), "file")
+        rows = list(self._files())
+        more = notebook.left_out(len(rows), "file")
         return notebook.table(title, _HEADS, rows, more=more, notes=self._below())
 
-    def _rows(self) -> Iterator[tuple[str, ...]]:
+    def _files(self) -> Iterator[tuple[str, ...]]:
+        """Yield a row for each file, and one for all tensors that came from other processes."""
+        sent = [file for file in self.files if file.path.startswith(_SENT)]
         for file in self.files:
-            yield _row(file, file.path)
+            if len(sent) < 2 or not file.path.startswith(_SENT):
+                yield _row(file, file.path)
+        if len(sent) > 1:
+            yield _row(MemoryReport(tuple(sent), 0), f"{_SENT}*: {len(sent)} files of torch.multiprocessing")
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        yield from self._files()
         if len(self.files) != 1:
             yield _row(self, "together")
 

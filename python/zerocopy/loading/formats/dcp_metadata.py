@@ -67,25 +67,29 @@ class Folder(NamedTuple):
         Under which keys of nested dicts and lists each belongs.
     metadata_size : int
         Bytes of ``.metadata``: what is made of the folder is in proportion to them.
+    is_safetensors : bool
+        Whether the files are ``.safetensors``, where a chunk has the name of its tensor.
     """
 
     name: str
     entries: dict[str, Chunked | ArchiveExtent]
     paths: dict[str, dcp_paths.Path]
     metadata_size: int
+    is_safetensors: bool = False
 
     @property
     def places(self) -> Iterator[ArchiveExtent]:
         """The extents of all of its archives."""
         for entry in self.entries.values():
-            yield from _places_of(entry)
+            yield from places_of(entry)
 
     def nested(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return values by name as the nested object that was saved."""
         return dcp_paths.nested(values, self.paths, self.metadata_size)
 
 
-def _places_of(entry: Chunked | ArchiveExtent) -> list[ArchiveExtent]:
+def places_of(entry: Chunked | ArchiveExtent) -> list[ArchiveExtent]:
+    """Return the places of the chunks of a tensor, or the place of another value."""
     return [chunk.place for chunk in entry.chunks] if isinstance(entry, Chunked) else [entry]
 
 
@@ -187,9 +191,7 @@ def _folder(name: str, folder: Path, metadata: Any, size: int) -> Folder:
             entries[key] = places[key, None]
         else:
             entries[key] = _chunked(key, _state(value, "TensorStorageMetadata"), places, budget)
-    dcp_extents.require_disjoint(
-        (key, place) for key, entry in entries.items() for place in _places_of(entry)
-    )
+    dcp_extents.require_disjoint((key, place) for key, entry in entries.items() for place in places_of(entry))
     planned = said.get("planner_data") or {}
     if not isinstance(planned, dict):
         raise TypeError("planner_data is not a dict")
@@ -257,8 +259,7 @@ def _chunked(
             raise ValueError(f"{shown(name)} has no place for its chunk at {begin}")
         chunks.append(Chunk(begin, size, place))
     tensor = Chunked(shape, dtype, chunks)
-    if not _is_whole(name, tensor, budget):
-        raise ValueError(f"the chunks of {shown(name)} do not make up a tensor of {tensor.shape}")
+    require_whole(name, tensor, budget)
     return tensor
 
 
@@ -269,6 +270,12 @@ def _extent(value: Any) -> tuple[int, ...]:
     if len(numbers) > _MAX_DIMENSIONS:
         raise ValueError(f"a size of {len(numbers)} dimensions")
     return numbers
+
+
+def require_whole(name: str, tensor: Chunked, budget: _core.Budget) -> None:
+    """Raise ``ValueError`` unless each element of a tensor is in one chunk."""
+    if not _is_whole(name, tensor, budget):
+        raise ValueError(f"the chunks of {shown(name)} do not make up a tensor of {tensor.shape}")
 
 
 def _is_whole(name: str, tensor: Chunked, budget: _core.Budget) -> bool:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from zerocopy.display import listed, shown
 from zerocopy.loading.formats import shard_index
 
 #: In the order in which transformers, diffusers and peft look.
@@ -21,11 +22,6 @@ NAMES = (
     "adapter_model.bin",
 )
 
-NOT_A_CHECKPOINT = (
-    "is a directory without a checkpoint: expected an index (*.index.json), model.safetensors, pytorch_model.bin, or "
-    "the .metadata of torch.distributed.checkpoint"
-)
-
 OF_DISTRIBUTED = (
     "is a folder of torch.distributed.checkpoint, whose files have a format of its own: "
     "ls, show, diff, report, scan and verify take it"
@@ -37,6 +33,15 @@ _DCP_METADATA = ".metadata"
 def is_folder(f: Any) -> bool:
     """Return whether `f` is the path of a folder, and not a file object or a buffer."""
     return isinstance(f, (str, os.PathLike)) and os.path.isdir(f)  # noqa: PTH112  a Path takes longer to make
+
+
+def not_a_checkpoint(folder: str | os.PathLike[str]) -> str:
+    """Return the error about a folder that has no file of a known name: what it has, and what was expected."""
+    names = sorted(os.listdir(folder))  # noqa: PTH208  names, not paths
+    return (
+        f"is a directory without a checkpoint: it has {listed(map(shown, names), 10) or 'no files'}; expected an index "
+        "(*.index.json), model.safetensors, pytorch_model.bin, or the .metadata of torch.distributed.checkpoint"
+    )
 
 
 def is_distributed(folder: str | os.PathLike[str]) -> bool:

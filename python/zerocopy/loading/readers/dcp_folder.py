@@ -56,16 +56,21 @@ class Files:
         total = sum(place.length for place in folder.places)
         self._repeats = _core.Budget(total, "repeated bytes")
         self._repeating: set[str] = set()
-        self._parts = {
-            file: inputs.open_parts(file, options.mode, options.backend, windows=windows, total=total)
-            for file in dict.fromkeys(place.file for place in folder.places)
-        }
+        files = dict.fromkeys(place.file for place in folder.places)
+        self._parts, self._tensors = {}, {}
+        if folder.is_safetensors:
+            self._tensors = {file: _TensorFile(file, options, windows) for file in files}
+        else:
+            self._parts = {
+                file: inputs.open_parts(file, options.mode, options.backend, windows=windows, total=total)
+                for file in files
+            }
 
     def load(self, name: str) -> Any:
         """Return a tensor, over its file or put together of its chunks; or whatever else has that name."""
         entry = self.folder.entries[name]
         if isinstance(entry, dcp_metadata.ArchiveExtent):
-            return self._loaded(entry)
+            return self._loaded(name, entry)
         parts = (
             _checked(name, entry.dtype, *part) for part in zip(entry.chunks, self.each(name), strict=True)
         )
@@ -76,12 +81,8 @@ class Files:
     def each(self, name: str) -> Iterator[Any]:
         """Yield each part of what has that name, in the order of the chunks."""
         entry = self.folder.entries[name]
-        for place in (
-            [entry]
-            if isinstance(entry, dcp_metadata.ArchiveExtent)
-            else [chunk.place for chunk in entry.chunks]
-        ):
-            yield self._loaded(place)
+        for place in dcp_metadata.places_of(entry):
+            yield self._loaded(name, place)
 
     def chunk_places(self, name: str, chunks: list[dcp_metadata.Chunk]) -> list[ChunkPlace] | None:
         """Return where the elements of some chunks of a tensor lie; None if one is not stored as it is."""
@@ -94,6 +95,9 @@ class Files:
         self, name: str, entry: dcp_metadata.Chunked, chunk: dcp_metadata.Chunk
     ) -> ChunkPlace | None:
         place = chunk.place
+        if place.file in self._tensors:
+            self._tensors[place.file].archive.require_there()
+            return ChunkPlace(place.file, place.offset, torch.empty(chunk.sizes, device="meta").stride())
         with error_context.public(place.file):
             archive = self._archive(place)
             archive.require_there()
@@ -164,13 +168,34 @@ class Files:
             raise FormatError(f"the bytes at {place.offset:#x} are not a file of torch.save")
         return archive
 
-    def _loaded(self, place: dcp_metadata.ArchiveExtent) -> Any:
+    def _loaded(self, name: str, place: dcp_metadata.ArchiveExtent) -> Any:
         with error_context.public(place.file):
+            if place.file in self._tensors:
+                return self._tensors[place.file].load(name)
             archive = self._archive(place)
             archive.require_there()
             loaded = self._load_archive(archive, self._options)
             archive.require_unchanged()
             return loaded
+
+
+class _TensorFile:
+    """An open ``.safetensors`` file, whose tensors are chunks."""
+
+    def __init__(self, file: str, options: LoadOptions, windows: bool) -> None:
+        with error_context.public(file):
+            self.archive = inputs.open_archive(file, options.mode, options.backend, windows=windows)
+            destination = staging.destination_of(options.map_location, is_legacy=False)
+            self._native = _C.Lazy(self.archive, archives.refuse_all, destination, "utf-8", builder, file)
+
+    def load(self, name: str) -> torch.Tensor:
+        """Return a tensor. Nobody else holds it."""
+        place = self._native.find(name)
+        if place < 0:
+            raise FormatError(f"the file changed: it has no tensor {shown(name)}")
+        tensor: torch.Tensor = self._native.tensor_at(place)
+        self.archive.require_unchanged()
+        return tensor
 
 
 def _checked(name: str, dtype: torch.dtype, chunk: dcp_metadata.Chunk, part: Any) -> torch.Tensor:
