@@ -21,17 +21,16 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
 IMAGES = ROOT / "docs" / "images"
-_TIMED = ("ready", "touch", "consume", "cold", "cold-consume", "second", "attach")
-_ENDING = {".pt": "`.pt`", ".safetensors": "`.safetensors`", ".h5": "`.h5`"}
+_TIMED = ("ready", "consume", "cold-consume", "second", "attach")  # "touch" and "cold" are in the JSON
 _INTRODUCTION = """# Results
 
 `python -m benchmarks.page` makes this page from the runs in `benchmarks/results`. Do not edit it.
-[benchmarks.md](benchmarks.md) says what the files, columns and rows are, how it is measured, and
-why goals are missed.
+[benchmarks.md](benchmarks.md) says what the files, columns and rows are, and how it is measured.
 
 A time is the median of the rounds. A ratio is the median of the rounds' ratios, the peer's time
 over zerocopy's: above 1, zerocopy takes less. `ready` alone says little about a loader that maps,
-so `consume`, which reads every byte, stands beside it.
+so `consume`, which reads every byte, stands beside it. The rows `floor/...` compare with the least
+that a loader can do with the file.
 """
 
 _ABOUT_GROWTH = """![Times of growing checkpoints, on logarithmic axes](images/growth.svg)
@@ -62,9 +61,8 @@ def _growth() -> str:
     lines = ["## How cost grows", "", *_about(content), "", _ABOUT_GROWTH]
     for name, points in content["series"].items():
         measures = list(dict.fromkeys(key for point in points for key in point if key != name))
-        rows = [
-            (f"{point[name]:,}", *(_growing(key, point.get(key)) for key in measures)) for point in points
-        ]
+        ends = (points[0], points[-1])
+        rows = [(f"{point[name]:,}", *(_growing(key, point.get(key)) for key in measures)) for point in ends]
         powers = exponents(name, points)
         last = ("exponent", *(f"{powers[key]:.2f}" if key in powers else "" for key in measures))
         lines += _table((name, *measures), [*rows, last])
@@ -97,15 +95,7 @@ def _section(name: str, content: dict[str, Any]) -> str:
             f"![Ratios of {name}](images/results-{name}.svg)",
             "",
             *_table(("case", "peer", *_columns(lines)), _times_by_case(lines)),
-            *_titled(
-                "Other quantities", ("case", "column", "zerocopy", "peer", "goal", ""), _quantities(lines)
-            ),
-            *_titled("Goals", ("case", "column", "goal", "found", ""), _goals(lines)),
-            *_titled(
-                "Every format, state of the page cache and peer, worst first",
-                ("ratio", "min", "format", "page cache", "until", "zerocopy", "peer"),
-                _cells(lines),
-            ),
+            *_titled("Other quantities", ("case", "column", "zerocopy", "peer"), _quantities(lines)),
         ]
     )
 
@@ -163,50 +153,9 @@ def _quantities(lines: list[Line]) -> list[tuple[str, ...]]:
             line["column"],
             quantity(line["ours"], line["unit"]),
             quantity(line["peer"], line["unit"]),
-            line["goal"]["text"] if line["goal"] else "",
-            _verdict(line),
         )
         for line in lines
-        if line["column"] not in _TIMED
-    ]
-
-
-def _goals(lines: list[Line]) -> list[tuple[str, ...]]:
-    return [
-        (
-            f"`{line['case']}`",
-            line["column"],
-            line["goal"]["text"],
-            quantity(line["ours"], line["unit"]) if line["goal"]["unit"] else times(line["ratio"]),
-            _verdict(line),
-        )
-        for line in lines
-        if line["goal"] and line["column"] in _TIMED
-    ]
-
-
-def _verdict(line: Line) -> str:
-    return {True: "met", False: "missed", None: ""}[line["met"]]
-
-
-def _cells(lines: list[Line]) -> list[tuple[str, ...]]:
-    """Return each comparison with another loader. The least that a loader can do is a floor, not a peer."""
-    compared = {
-        (line["case"], line["column"]): line
-        for line in lines
-        if line["column"] in _TIMED and line["ratio"] and not line["case"].startswith(("floor/", "size/"))
-    }
-    return [
-        (
-            times(line["ratio"]),
-            times(line["ratio_min"]),
-            _ENDING.get(Path(line["file"]).suffix, ""),
-            "cold" if line["column"].startswith("cold") else "warm",
-            line["column"].removeprefix("cold-").replace("cold", "ready"),
-            line["our_side"],
-            line["peer_side"],
-        )
-        for line in sorted(compared.values(), key=lambda line: line["ratio"])
+        if line["column"] not in (*_TIMED, "touch", "cold")
     ]
 
 

@@ -1,4 +1,4 @@
-"""Kinds of rows: the sides of a row, its columns, and its goals. The rows themselves are in `rows`."""
+"""Kinds of rows: the sides of a row, and its columns. The rows themselves are in `rows`."""
 
 from __future__ import annotations
 
@@ -21,37 +21,6 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Goal:
-    """A bound that one column must keep.
-
-    Attributes
-    ----------
-    column : str
-        One of COLUMNS, "private", "peak", "resident", "read", "attaches" or "pss".
-    at_least, at_most : float, optional
-        The bound.
-    unit : str
-        The unit of the bound: "ms", "MB" or "/s" of our side; empty for the median of peer/ours.
-    since : tuple of int
-        The first torch release for which the goal was set; earlier ones are measured and not judged.
-    """
-
-    column: str
-    at_least: float | None = None
-    at_most: float | None = None
-    unit: str = ""
-    since: tuple[int, int] = (0, 0)
-
-    def __str__(self) -> str:
-        bound = f">= {self.at_least:.4g}" if self.at_least is not None else f"<= {self.at_most:.4g}"
-        return f"{bound} {self.unit}".rstrip()
-
-    def met(self, value: float) -> bool:
-        """Say whether a value keeps the bound."""
-        return value >= self.at_least if self.at_least is not None else value <= (self.at_most or 0)
-
-
-@dataclass(frozen=True)
 class TimeCase:
     """Two sides timed in turn, or ours alone.
 
@@ -62,7 +31,6 @@ class TimeCase:
     name: str
     ours: Side
     peer: Side | None
-    goals: tuple[Goal, ...] = ()
     columns: tuple[str, ...] = ("ready", "touch", "consume")
     check_ends: bool = False
     most_rounds: int = 51
@@ -76,7 +44,6 @@ class MemoryCase:
     ours: Side
     peer: Side
     copies: tuple[int, int]
-    goals: tuple[Goal, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +57,6 @@ class UseCase:
     ours: Side
     peer: Side | None
     columns: tuple[str, ...]
-    goals: tuple[Goal, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,7 +66,6 @@ class ClientsCase:
     name: str
     ours: Side
     column: str
-    goals: tuple[Goal, ...]
     peer: Side | None = None
 
 

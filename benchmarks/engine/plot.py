@@ -1,4 +1,4 @@
-"""The picture: ratios on a logarithmic axis, with their goals. Only here does matplotlib load."""
+"""The picture: ratios on a logarithmic axis. Only here does matplotlib load."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_plot(path: Path, lines: list[dict[str, Any]], subtitle: str) -> str:
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_yticks(range(len(timed)), [f"{line['case']}  {line['column']}" for line in timed])
     axes.set_ylim(len(timed) - 0.4, -0.6)
-    axes.set_xlabel("peer's time over zerocopy's: median of rounds; black: least to greatest; red: goal")
+    axes.set_xlabel("peer's time over zerocopy's: median of rounds; black: least to greatest")
     axes.set_title(subtitle, fontsize="small")
     write_svg(figure, path)
     return f"plot: {path}"
@@ -50,6 +50,3 @@ def _draw(axes: Any, row: int, line: dict[str, Any]) -> None:
     axes.barh(row, ratio - 1, left=1, color=COLOURS[line["column"]], height=0.7)
     axes.hlines(row, line["ratio_min"], line["ratio_max"], color="black", linewidth=0.8)
     axes.annotate(f" {ratio:,.3g}x", (max(ratio, line["ratio_max"], 1), row), va="center", fontsize="small")
-    if line["goal"]:
-        bound = line["goal"]["at_least"] or line["goal"]["at_most"]
-        axes.vlines(bound, row - 0.42, row + 0.42, color="crimson", linewidth=2)

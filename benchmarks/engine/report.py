@@ -20,8 +20,6 @@ HEADERS = (
     "rounds",
     "of DRAM",
     "of floor",
-    "goal",
-    "",
 )
 
 
@@ -108,8 +106,6 @@ def _cells(line: Line, ceiling: dict[str, float], floors: dict[tuple[str, str], 
         str(line.get("rounds", "")),
         _of_dram(line, ceiling),
         times(line["ours"] / floor) if floor else "",
-        line["goal"]["text"] if line["goal"] else "",
-        {True: "met", False: "MISSED", None: "not judged" if line["goal"] else ""}[line["met"]],
     )
 
 

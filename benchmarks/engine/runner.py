@@ -1,23 +1,20 @@
-"""Runs one case: makes and warms its files, checks the results, measures, and judges the goals."""
+"""Runs one case: makes and warms its files, checks the results, and measures."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ..data.files import Files
 from ..data.objects import difference, spans_of
 from ..rows import LOADERS
 from ..system.pagecache import cached_bytes, drop, mapping_of, warm, why_it_stays
 from . import clients
-from .cases import Case, ClientsCase, Goal, MemoryCase, Side, TimeCase, UseCase
+from .cases import Case, ClientsCase, MemoryCase, Side, TimeCase, UseCase
 from .kernels import Kernels
 from .loader import needs_module
 from .measure import READING, interleave
@@ -25,7 +22,6 @@ from .memory import private_memory
 from .use import measure_use
 
 MAX_READ = 4 << 30  # a larger file is compared with torch.load's mapping of it
-SCALES = {"ms": 1e3, "MB": 1e-6, "/s": 1.0}  # of the seconds, bytes and rates that are measured
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class DifferentError(Exception):
 
 def missing(case: Case, files: Files) -> str:
     """Say why a case cannot run here, or return an empty string."""
-    if isinstance(case, UseCase):  # ours is held against a bound, and goes without a peer
+    if isinstance(case, UseCase):  # ours is measured without a peer, too
         reason = LOADERS[case.ours.loader].missing()
         return reason or (why_it_stays(files.folder) if "read" in case.columns else "")
     reasons = [LOADERS[side.loader].missing() for side in sides(case)]
@@ -82,7 +78,7 @@ def run_case(case: Case, files: Files, kernels: Kernels, settings: Settings) -> 
         lines = [_clients_line(case, files)]
     else:
         lines = _time_lines(case, files, kernels, settings)
-    return [common | line | _judged(case.goals, line, settings) for line in lines]
+    return [common | line for line in lines]
 
 
 def _time_lines(case: TimeCase, files: Files, kernels: Kernels, settings: Settings) -> list[dict[str, Any]]:
@@ -226,18 +222,3 @@ def _check(side: Side, files: Files, only_ends: bool) -> str:
     if found := difference(loader.real(_call(side, files)()), theirs, only_ends=only_ends):
         raise DifferentError(f"{side}: {found}")
     return f"{side}: structure and {'ends of storages' if only_ends else 'every byte'} equal"
-
-
-def _judged(goals: tuple[Goal, ...], line: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    goal = next((goal for goal in goals if goal.column == line["column"]), None)
-    if goal is None:
-        return {"goal": None, "met": None}
-    judged = torch_release() >= goal.since and not settings.quick
-    value = line["ours"] * SCALES[goal.unit] if goal.unit else line["ratio"]
-    return {"goal": asdict(goal) | {"text": str(goal)}, "met": goal.met(value) if judged else None}
-
-
-def torch_release() -> tuple[int, int]:
-    """Return major and minor number of the running torch."""
-    major, minor = re.findall(r"\d+", torch.__version__)[:2]
-    return int(major), int(minor)

@@ -1,4 +1,4 @@
-"""The rows, a file an area: what is compared, by which loaders, and with which goals.
+"""The rows, a file an area: what is compared, by which loaders.
 
 An area has ``LOADERS``, by name, and ``CASES``. A row may name loaders of other areas.
 """

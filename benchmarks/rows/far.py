@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..engine.cases import Case, Goal, Side, TimeCase
+from ..engine.cases import Case, Side, TimeCase
 from ..engine.loader import Loader
 from ..system.far import place_of, why_not
 
@@ -38,10 +38,9 @@ CASES: tuple[Case, ...] = (
             f"far/{ours}",
             Side(f"far-{ours}", "far.pt"),
             Side("far-touch", "far.pt"),
-            (Goal("cold-consume", at_least=goal),),
             columns=("cold-consume",),
             most_rounds=5,
         )
-        for ours, goal in (("auto", 12), ("direct", 20))
+        for ours in ("auto", "direct")
     ),
 )

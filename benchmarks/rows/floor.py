@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..engine import floor
-from ..engine.cases import Case, Goal, Side, TimeCase
+from ..engine.cases import Case, Side, TimeCase
 from ..engine.loader import Loader, by_name, needs_module
 
 _TYPED = torch.storage.TypedStorage
@@ -75,8 +75,6 @@ LOADERS: dict[str, Loader] = {
     ),
 }
 
-# Of the floor a load may take 1.6 times as long, with cold caches twice as long.
-_HOT, _COLD = 1 / 1.6, 1 / 2.0
 STEMS = ("bert", "lora", "moe")
 
 CASES: tuple[Case, ...] = (
@@ -85,7 +83,6 @@ CASES: tuple[Case, ...] = (
             f"floor/{stem}",
             Side("zerocopy", f"{stem}.pt"),
             Side("floor", f"{stem}.pt"),
-            (Goal("ready", at_least=_HOT), Goal("cold", at_least=_COLD)),
             columns=("ready", "cold"),
         )
         for stem in STEMS
@@ -95,7 +92,6 @@ CASES: tuple[Case, ...] = (
             f"floor/{stem}-safetensors",
             Side("zerocopy-safetensors", f"{stem}.safetensors"),
             Side("floor", f"{stem}.safetensors"),
-            (Goal("ready", at_least=_HOT),),
             columns=("ready", "cold"),
         )
         for stem in STEMS
@@ -105,7 +101,6 @@ CASES: tuple[Case, ...] = (
             f"{stem}/fifteen-lines",
             Side("zerocopy", f"{stem}.pt"),
             Side("fifteen-lines", f"{stem}.pt"),
-            (Goal("ready", at_least=1.5), Goal("consume", at_least=1)),
             columns=("ready", "consume", "cold", "cold-consume"),
         )
         for stem in STEMS
@@ -115,7 +110,6 @@ CASES: tuple[Case, ...] = (
             f"{stem}/fifteen-lines-safetensors",
             Side("zerocopy-safetensors", f"{stem}.safetensors"),
             Side("fifteen-lines-safetensors", f"{stem}.safetensors"),
-            (Goal("ready", at_least=1.5), Goal("consume", at_least=1)),
             columns=("ready", "consume", "cold", "cold-consume"),
         )
         for stem in STEMS

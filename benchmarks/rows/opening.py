@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..engine.cases import Case, Goal, Side, TimeCase, UseCase
+from ..engine.cases import Case, Side, TimeCase, UseCase
 from ..engine.loader import Loader, mapped, needs_module, needs_open, needs_torch_mmap
 
 CHECKPOINT = ("zerocopy.lazy.opening",)  # what the first call would import
@@ -76,7 +76,6 @@ CASES: tuple[Case, ...] = (
         "sparse64/list",
         Side("zerocopy-list", "sparse-64GiB.pt"),
         None,
-        (Goal("ready", at_most=20, unit="ms"),),
         columns=("ready",),
     ),
     UseCase(
@@ -84,23 +83,20 @@ CASES: tuple[Case, ...] = (
         Side("zerocopy-list", "sparse-64GiB.pt"),
         None,
         columns=("resident",),
-        goals=(Goal("resident", at_most=20, unit="MB"),),
     ),
     *(
         TimeCase(
             f"moe/one/{peer}",
             Side("zerocopy-one", "moe.pt"),
             Side(f"{peer}-one", "moe.pt"),
-            (Goal("ready", at_least=goal),),
             columns=("ready",),
         )
-        for peer, goal in (("torch-mmap", 60), ("zipslicer", 40))
+        for peer in ("torch-mmap", "zipslicer")
     ),
     TimeCase(
         "moe/one/load",
         Side("zerocopy-one", "moe.pt"),
         Side("zerocopy", "moe.pt"),
-        (Goal("ready", at_least=1 / 0.6),),
         columns=("ready", "cold"),
     ),
 )

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from ..data.objects import spans_of
-from ..engine.cases import Case, Goal, Side, TimeCase, UseCase
+from ..engine.cases import Case, Side, TimeCase, UseCase
 from ..engine.kernels import Kernels, load_kernels
 from ..engine.loader import Loader, mapped, needs_open, needs_torch_mmap
 from .opening import CHECKPOINT
 
-PAGE = 4096 / 1e6
 FEW, MANY = (
     slice(5001, 5005),
     slice(1001, 3049),
@@ -99,15 +98,13 @@ CASES: tuple[Case, ...] = (
             Side(f"zerocopy-{rows}", "matrix.pt"),
             Side(f"torch-mmap-{rows}", "matrix.pt"),
             columns=("read",),
-            goals=(Goal("read", at_most=1.1 * megabytes + 2 * PAGE, unit="MB"),),
         )
-        for rows, megabytes in (("few-rows", 0.065536), ("many-rows", 33.554432))
+        for rows in ("few-rows", "many-rows")
     ),
     TimeCase(
         "stream/layers",
         Side("zerocopy-layers", "stream.pt"),
         Side("disk", "stream.pt"),
-        (Goal("cold", at_least=0.85),),
         columns=("cold",),
         most_rounds=5,
     ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..engine.cases import Case, Goal, Side, TimeCase
+from ..engine.cases import Case, Side, TimeCase
 from ..engine.loader import Loader, needs_module, state_of
 
 
@@ -33,7 +33,6 @@ CASES: tuple[Case, ...] = (
         "script/torch.jit",
         Side("zerocopy-script", "script.pt"),
         Side("torch-script", "script.pt"),
-        (Goal("ready", at_least=50),),
         columns=("ready",),
     ),
 )
