@@ -232,4 +232,3 @@ def advise(
     stride: list[int] | tuple[int, ...],
     advice: str,
 ) -> None: ...
-

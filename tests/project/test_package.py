@@ -118,7 +118,7 @@ PARAMETERS = [
     (zerocopy.open, ["path", "mode"]),
     (zerocopy.jit.load, ["path_or_buffer", "map_location"]),
     (zerocopy.load, ["f", "map_location", "pickle_module", "weights_only", "mmap", "backend", "mode"]),
-    (zerocopy.load_model, ["module", "path", "strict", "assign", "device"]),
+    (zerocopy.load_model, ["module", "path", "strict", "assign", "device", "map_location"]),
     (zerocopy.prefetch, ["path_or_obj", "block", "progress"]),
     (zerocopy.save, ["obj", "f", "alignment", "checksum", "progress", "wait"]),
     (zerocopy.convert, ["src", "dst", "dtype", "max_shard_size", "keep", "progress"]),

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib.util
 import mmap
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
@@ -157,3 +158,15 @@ def without_dispatch_modes() -> Iterator[None]:
         yield
     finally:
         del guard
+
+
+@contextlib.contextmanager
+def advising_device() -> Iterator[None]:
+    """Name the argument `device` where torch's own error says to use ``torch.load`` with ``map_location``."""
+    try:
+        yield
+    except RuntimeError as error:
+        advice = re.sub(r"torch\.load with map_location(=\S+)?", 'device="cpu"', str(error))
+        if error.args == (str(error),):
+            error.args = (advice,)
+        raise

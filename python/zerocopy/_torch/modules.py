@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from zerocopy import _torch
 from zerocopy._torch.private_names import private, private_or_none
 
 if TYPE_CHECKING:
@@ -22,6 +23,44 @@ def own_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return a module's parameters and buffers without its children's, by name. A tied one is there by each name."""
     own = {**module._parameters, **module._buffers}
     return {name: tensor for name, tensor in own.items() if tensor is not None}
+
+
+def saved_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return those of :func:`own_tensors` that are entries of the module's state dict."""
+    passing = module._non_persistent_buffers_set
+    return {name: tensor for name, tensor in own_tensors(module).items() if name not in passing}
+
+
+def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the parameters and buffers of a module and its children, each by its first name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is elements of a storage, to torch too. Wrapper subclasses are not."""
+    is_plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return (
+        is_plain
+        and not torch.nn.parameter.is_lazy(tensor)
+        and tensor.layout is torch.strided
+        and not tensor.is_quantized
+    )
+
+
+def is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether dense tensors of the same shape differ in their elements only."""
+    return _look(one) == _look(other)
+
+
+def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
+    flags = tensor.is_conj(), tensor.is_neg(), tensor.is_inference()
+    return tensor.device, tensor.dtype, tensor.stride(), *flags
+
+
+def owns_memory(tensor: torch.Tensor) -> bool:
+    """Return whether a dense tensor shows all of its storage, which other processes do not have."""
+    size = tensor.numel() * tensor.element_size()
+    return _torch.untyped_of(tensor).nbytes() == size and not tensor.is_shared()
 
 
 def parameter_flag(attribute: str) -> property:
@@ -55,13 +94,8 @@ def before_loading(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
     return register(module, hook, with_module=True)
 
 
-def same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors are the same elements. Of a tensor subclass only the object itself is."""
-    return one is other or place_of(one) == place_of(other) is not None
-
-
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     """Return where the elements of a tensor are, its address first, and how it shows them; None of other classes."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return None
-    return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()
+    return tensor.data_ptr(), tensor.shape, *_look(tensor)

@@ -1,46 +1,51 @@
-"""``zerocopy.assign`` and ``zerocopy.load_model``: a checkpoint's tensors become those of a module."""
+"""``zerocopy.assign`` and ``zerocopy.load_model``: a module's tensors get the memory of a checkpoint's."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import re
+import warnings
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
-from zerocopy._torch import modules
+from zerocopy._torch import context, modules
 from zerocopy._typing import File
+from zerocopy.display import listed
+from zerocopy.lazy.handover import Handover
 from zerocopy.lazy.placeholder import materialized
 from zerocopy.loading import inputs, loader
 from zerocopy.loading.formats import dcp_metadata, shard_index
 
-Slot = tuple[torch.nn.Module, str]
-
 _SAFETENSORS_HEAD = 9  # bytes: the size of the header, and its brace
+_LOAD_ARGUMENTS = {*inspect.signature(loader.load).parameters, "encoding", "errors", "fix_imports"}
 
 
 def assign(
-    module: torch.nn.Module, state_dict: Mapping[str, Any], *, strict: bool = True
+    module: torch.nn.Module, state_dict: Mapping[str, Any], *, strict: bool = True, keep_dtype: bool = True
 ) -> modules.IncompatibleKeys:
-    """Make the tensors of a state dict a module's parameters and buffers, without copying or reading a byte.
+    """Load a state dict into a module, whose parameters and buffers then share its memory.
 
-    Does on every release what ``module.load_state_dict(state_dict, strict, assign=True)`` does since PyTorch
-    2.1: keys, checks, hooks and messages are torch's own. One difference: a parameter in several places of
-    the module (tied weights) stays one parameter, unless the state dict has different tensors for these
-    places.
+    Does what ``module.load_state_dict(state_dict, strict)`` does, with its keys, checks, hooks and messages, but
+    copies a tensor only where it must: to another dtype, device or order of strides, into memory that other tensors
+    share, and for the second of two parameters that one tensor of the state dict would fill.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Its tensors may be on the ``meta`` device. Afterwards they have the devices and dtypes of the state dict, and
-        the ``requires_grad`` that the module's had. An optimizer has to be made afterwards.
+        Its parameters stay the objects that they are, so optimizers, hooks and tied weights go on. A parameter on
+        the ``meta`` device is replaced where the release of PyTorch cannot do better (before 2.3). Devices and
+        ``requires_grad`` stay too. Tensors on ``meta`` go to the device of the state dict's.
     state_dict : mapping
-        Of names to tensors: a ``dict``, what ``zerocopy.load`` returned, a checkpoint of placeholders. A
-        ``torch.nn.Parameter`` in it becomes the module's as that object.
+        Of names to tensors: a ``dict``, what ``zerocopy.load`` returned, a checkpoint of placeholders.
     strict : bool
         Whether missing and unexpected keys are an error.
+    keep_dtype : bool
+        True: tensors of another dtype are converted to the module's, which takes a copy. False: the module takes the
+        dtypes and kinds of tensors of the state dict, as by ``load_state_dict(assign=True)``.
 
     Returns
     -------
@@ -55,6 +60,12 @@ def assign(
     TypeError
         `module` is not a module, or `state_dict` is not a mapping.
 
+    Warns
+    -----
+    UserWarning
+        Tensors of the module are on the ``meta`` device still, since the state dict does not have them. Also
+        without `strict`, if a prefix before every name keeps them from matching.
+
     Examples
     --------
     >>> import torch, zerocopy
@@ -65,7 +76,7 @@ def assign(
     [7.0]
     """
     _require_module(module)
-    return _assign(module, state_dict, strict)
+    return _load(module, state_dict, strict, Handover(module, keep_dtype=keep_dtype, moves=False))
 
 
 def load_model(
@@ -75,6 +86,8 @@ def load_model(
     strict: bool = True,
     assign: bool = True,
     device: Any = None,
+    map_location: Any = None,
+    keep_dtype: bool = True,
     **load_args: Any,
 ) -> modules.IncompatibleKeys:
     """Load a state dict into a module, whose parameters and buffers then lie in the mapping of the file.
@@ -82,18 +95,21 @@ def load_model(
     Parameters
     ----------
     module : torch.nn.Module
-        Its tensors may be on the ``meta`` device.
+        As for ``zerocopy.assign``: parameters stay the objects that they are. Its tensors may be on the ``meta``
+        device.
     path : str, PathLike, binary file object or buffer
         As in ``zerocopy.load``. Of a ``.safetensors`` file, which holds tied tensors once, one name is enough for all
         names that a tensor has in the module.
     strict : bool
-        Whether missing and unexpected keys are an error.
+        Whether missing and unexpected keys are an error, and a wrong index of shards, as for ``zerocopy.load``.
     assign : bool
-        True: the file's tensors become the module's, as in ``zerocopy.assign``. An optimizer has to be made
-        afterwards. False: they are copied into the module's tensors, as ``load_state_dict`` does; of private memory
-        that takes the module's own and no more.
-    device : optional
-        Where the file's tensors go, in any form of `map_location`. Default: where the file says.
+        True: the file's tensors become the module's, as in ``zerocopy.assign``. False: they are copied into the
+        memory that the module has; of private memory that takes the module's own and no more.
+    device, map_location : optional
+        Where tensors of a module on the CPU or on ``meta`` go, in any form of `map_location`; those on another
+        device stay there. Default: all stay, and those on ``meta`` go where the file says.
+    keep_dtype : bool
+        As for ``zerocopy.assign``. True: the file's tensors of another dtype are copied to the module's.
     **load_args
         Further arguments of ``zerocopy.load``: ``mode``, ``backend``, ``weights_only``, ...
 
@@ -106,10 +122,17 @@ def load_model(
     ------
     TypeError
         `module` is not a module, or the file does not hold a state dict.
+    ValueError
+        Both `device` and `map_location` are given, or neither `assign` nor `keep_dtype` is true.
     RuntimeError
         As from ``load_state_dict``: shapes that differ, and missing and unexpected keys with `strict`.
     Exception
         As from ``zerocopy.load``.
+
+    Warns
+    -----
+    UserWarning
+        As ``zerocopy.assign``.
 
     Examples
     --------
@@ -124,14 +147,22 @@ def load_model(
     tensor([[1., 1.]], requires_grad=True)
     """
     _require_module(module)
+    if strangers := load_args.keys() - _LOAD_ARGUMENTS:
+        raise TypeError(f"load_model() got an unexpected keyword argument {min(strangers)!r}")
+    if device is not None and map_location is not None:
+        raise ValueError("expected device or map_location, which are names of one argument, got both")
+    if not (assign or keep_dtype):
+        raise ValueError("keep_dtype=False needs assign=True: a copy has the dtype of the module")
+    device = map_location if device is None else device
     begin = inputs.position_of(path)
-    state_dict = loader.load(path, device, **load_args)
+    # Inference tensors could not become those of a module that is going to be trained.
+    with context.advising_device(), torch.inference_mode(False):
+        state_dict = loader.load(path, device, strict=strict, **load_args)
     _require_state_dict(state_dict, inputs.name_of(path))
-    if _is_safetensors(path, begin):
+    if _is_safetensors(path, begin, strict):
         state_dict = _with_tied_names(module, state_dict)
-    if assign:
-        return _assign(module, state_dict, strict)
-    return module.load_state_dict(state_dict, strict=strict)
+    handover = Handover(module, keep_dtype=keep_dtype, moves=device is not None)
+    return _load(module, state_dict, strict, handover if assign else None)
 
 
 def _require_module(module: Any) -> None:
@@ -141,9 +172,9 @@ def _require_module(module: Any) -> None:
         )
 
 
-def _is_safetensors(f: Any, begin: int | None) -> bool:
+def _is_safetensors(f: Any, begin: int | None, strict: bool) -> bool:
     """Return whether a file that begins at `begin`, or the shards of an index, are in the format that has no ties."""
-    match inputs.located(f):
+    match inputs.located(f, strict):
         case shard_index.Index() as index:
             return any(shard.suffix == ".safetensors" for shard in index.shards)
         case dcp_metadata.Folder():
@@ -206,102 +237,59 @@ def _has_tensors(mapping: Mapping[Any, Any]) -> bool:
     return any(isinstance(value, torch.Tensor) for value in mapping.values())
 
 
-def _assign(module: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool) -> modules.IncompatibleKeys:
+def _load(
+    module: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool, handover: Handover | None
+) -> modules.IncompatibleKeys:
+    """Call ``load_state_dict``, with a handover before each module takes its entries."""
     # torch raises its own error for anything but a mapping.
     entries = _entries(state_dict) if isinstance(state_dict, Mapping) else state_dict
-    ties = _ties(module)
-    try:
-        if "assign" in inspect.signature(module.load_state_dict).parameters:
-            return module.load_state_dict(entries, strict=strict, assign=True)
-        return _load_by_handover(module, entries, strict)
-    finally:
-        for tensor, slots in ties.items():
-            _tie_again(tensor, slots)
+    with contextlib.ExitStack() as hooks:
+        if handover is not None:
+            for each in module.modules():
+                hooks.enter_context(modules.before_loading(each, handover))
+        try:
+            found = module.load_state_dict(entries, strict=strict)
+        except RuntimeError as error:
+            error.args = ("\n\t".join([str(error), *_prefix_hints(module, entries)]),)
+            raise
+    for hint in (*_prefix_hints(module, entries), *_meta_hints(module, entries)):
+        warnings.warn(hint, stacklevel=3)
+    return found
 
 
 def _entries(state_dict: Mapping[str, Any]) -> OrderedDict[str, Any]:
-    """Return a state dict of real tensors that torch may write to."""
+    """Return a state dict of real tensors."""
     entries = OrderedDict((key, materialized(value)) for key, value in state_dict.items())
-    metadata = getattr(state_dict, "_metadata", None)
-    if metadata is not None:
-        # torch notes assign=True in there, and would go by that when the caller loads the same state dict again.
-        entries._metadata = {prefix: dict(local) for prefix, local in metadata.items()}  # type: ignore[attr-defined]
+    if (metadata := getattr(state_dict, "_metadata", None)) is not None:
+        entries._metadata = metadata  # type: ignore[attr-defined]
     return entries
 
 
-class _Handover:
-    """Stands for a tensor in a state dict: where torch would copy it into its slot in a module, it goes there itself.
-
-    More than this torch does not ask of what it copies.
-    """
-
-    is_meta = True  # torch warns of copying to meta tensors, which this does not
-
-    def __init__(self, tensor: torch.Tensor, slot: Slot) -> None:
-        self._tensor = tensor
-        self._slot = slot
-
-    @property
-    def shape(self) -> torch.Size:
-        return self._tensor.shape
-
-    def size(self) -> torch.Size:
-        return self._tensor.size()
-
-    def __getitem__(self, index: int) -> _Handover:
-        return _Handover(self._tensor[index], self._slot)
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not torch.Tensor.copy_:
-            return NotImplemented
-        target, source = args
-        source._take_the_place_of(target)
-        return target
-
-    def _take_the_place_of(self, target: torch.Tensor) -> None:
-        tensor = self._tensor
-        if isinstance(target, torch.nn.Parameter):
-            if isinstance(tensor, torch.nn.Parameter):
-                tensor.requires_grad_(target.requires_grad)
-            else:
-                tensor = torch.nn.Parameter(tensor, requires_grad=target.requires_grad)
-        setattr(*self._slot, tensor)
+def _prefix_hints(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the remedy for a prefix before every key that keeps all keys from being the module's."""
+    names = modules.named_tensors(module).keys()
+    if not state_dict or not names.isdisjoint(state_dict):
+        return
+    first = next(iter(state_dict))
+    for prefix in (first[: dot.end()] for dot in re.finditer(r"\.", first)):
+        rest = {key.removeprefix(prefix) for key in state_dict if key.startswith(prefix)}
+        if len(rest) == len(state_dict) and not names.isdisjoint(rest):
+            yield (
+                f"Every key in state_dict begins with {prefix!r}, which the module's names do not. "
+                f"DistributedDataParallel writes 'module.', torch.compile '_orig_mod.'. Load the file with "
+                f"zerocopy.load, and give zerocopy.assign the state dict "
+                f"{{key.removeprefix({prefix!r}): value for key, value in state_dict.items()}}"
+            )
+            return
 
 
-def _load_by_handover(module: torch.nn.Module, entries: Any, strict: bool) -> modules.IncompatibleKeys:
-    """Do what ``assign=True`` does, for a ``load_state_dict`` that does not have it."""
-    with contextlib.ExitStack() as hooks:
-        for each in module.modules():
-            hooks.enter_context(modules.before_loading(each, _hand_over))
-        return module.load_state_dict(entries, strict=strict)
-
-
-def _hand_over(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Put a handover in the place of each tensor that torch is about to copy into this module.
-
-    This late, nobody else sees them: a module that takes its entries in a way of its own, and a hook, find tensors.
-    """
-    for name in modules.own_tensors(module):
-        tensor = state_dict.get(prefix + name)
-        if isinstance(tensor, torch.Tensor):
-            state_dict[prefix + name] = _Handover(tensor, (module, name))
-
-
-def _ties(module: torch.nn.Module) -> dict[torch.Tensor, list[Slot]]:
-    """Return the parameters and buffers that are in several slots of a module, with those."""
-    slots: dict[torch.Tensor, list[Slot]] = {}
-    for owner in module.modules():
-        for name, tensor in modules.own_tensors(owner).items():
-            slots.setdefault(tensor, []).append((owner, name))
-    return {tensor: places for tensor, places in slots.items() if len(places) > 1}
-
-
-def _tie_again(before: torch.Tensor, slots: list[Slot]) -> None:
-    """Make one of what came to slots that held one, where it is the same memory or nothing came."""
-    came = [now for slot in slots if (now := getattr(*slot)) is not before]
-    for slot in slots:
-        now = getattr(*slot)
-        equals = (tensor for tensor in came if now is before or modules.same_memory(now, tensor))
-        if (same := next(equals, now)) is not now:
-            setattr(*slot, same)
+def _meta_hints(module: torch.nn.Module, state_dict: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the remedy for tensors that stay on the meta device and are not there in the state dict."""
+    held = modules.named_tensors(module)
+    left = [name for name, tensor in held.items() if tensor.is_meta]
+    if left := [name for name in left if not getattr(state_dict.get(name), "is_meta", False)]:
+        yield (
+            f"{len(left)} of {len(held)} tensors of the module stay on the meta device, without values, because the "
+            f"state dict does not have them: {listed(left)}. Give them values (module.NAME = torch.tensor(...)), or "
+            f"make the module on the CPU, where zerocopy copies nothing either"
+        )

@@ -82,7 +82,7 @@ class LazyFile:
 
         It is the same whatever is active where a placeholder is first used.
         """
-        with error_context.naming(self.name):
+        with error_context.naming(self.name), context.advising_device():
             return context.ordinarily(self._load, recipe)
 
     def _load(self, recipe: int | Call) -> torch.Tensor:

@@ -14,6 +14,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._native import _C
+from zerocopy._torch import context
 from zerocopy.errors import ClosedError
 from zerocopy.lazy.file import LazyFile
 from zerocopy.lazy.indexing import Geometry
@@ -210,7 +211,7 @@ class FileLayer:
 
     def _part(self, index: int, part: Geometry) -> torch.Tensor:
         native = self._native
-        with error_context.naming(self.path):
+        with error_context.naming(self.path), context.advising_device():
             return native.part(index, *part)
 
     @property

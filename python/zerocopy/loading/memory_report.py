@@ -56,7 +56,7 @@ class MemoryReport(NamedTuple):
         By path.
     anonymous : int
         Bytes of private memory in which no file is: what Python and torch allocate, and the tensors of
-        ``backend="pread"`` and ``"direct"``.
+        ``backend="pread"`` and ``"direct"``, and those that ``zerocopy.load_model`` converts to the module's dtype.
     control_group : ControlGroup or None
         The memory that the process's control group is charged with, for a container the number that counts; None
         where the kernel shows none.

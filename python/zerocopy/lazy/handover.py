@@ -1,0 +1,95 @@
+"""Gives a module's tensors the memory of a state dict's, in the place of the copy that ``load_state_dict`` makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zerocopy._torch import modules
+
+
+class Handover:
+    """A hook of each module, which runs right before torch copies into the module, when all keys are final.
+
+    It puts the module's own tensor into the state dict, which torch then copies to itself: that reads nothing.
+
+    Attributes
+    ----------
+    keep_dtype : bool
+        Whether the module's tensors keep their dtypes and kinds.
+    moves : bool
+        Whether those on the CPU go to the device of the state dict's.
+    """
+
+    def __init__(self, root: torch.nn.Module, *, keep_dtype: bool, moves: bool) -> None:
+        self.keep_dtype, self.moves = keep_dtype, moves
+        self._slots = dict[torch.Tensor, list[tuple[torch.nn.Module, str]]]()
+        for owner in root.modules():
+            for name, tensor in modules.own_tensors(owner).items():
+                self._slots.setdefault(tensor, []).append((owner, name))
+        self._targets = dict[int, torch.Tensor]()  # by the address of the memory that they were given
+        self._filled = set[torch.Tensor]()
+
+    def __call__(
+        self, module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, *others: Any
+    ) -> None:
+        """Hand over what the state dict has of the module's own tensors."""
+        for name, target in modules.saved_tensors(module).items():
+            tensor = state_dict.get(key := prefix + name)
+            if isinstance(tensor, torch.Tensor) and modules.is_dense(target):
+                try:
+                    # An inference tensor could not be trained later.
+                    with torch.inference_mode(False), torch.no_grad():
+                        state_dict[key] = self._given(target, tensor)
+                except Exception as error:  # torch goes on with the next tensor too
+                    others[-1].append(
+                        f'While copying the parameter named "{key}", whose dimensions in the model are {target.size()} '
+                        f"and whose dimensions in the checkpoint are {tensor.size()}, an exception occurred : "
+                        f"{error.args}."
+                    )
+
+    def _given(self, target: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the module's tensor if it has the memory of `tensor` now, else `tensor`, for torch to copy."""
+        is_dense = modules.is_dense(tensor)
+        if not is_dense and (self.keep_dtype and not target.is_meta):
+            return tensor
+        given = tensor[0] if not target.dim() and tensor.shape == (1,) else tensor  # before PyTorch 0.4
+        if given.shape != target.shape:
+            return tensor
+        moves = target.is_meta or (self.moves and target.device.type == "cpu")
+        changes = target.is_meta or not self.keep_dtype or (moves and given.device != target.device)
+        # What torch copied into memory that was handed over before would change the state dict.
+        if changes or target in self._filled:
+            dtype = target.dtype if self.keep_dtype and is_dense else given.dtype
+            given = given.to(given.device if moves else target.device, dtype)
+        elif not (modules.is_alike(target, given) and modules.owns_memory(target)):
+            return tensor
+        elif self._targets.setdefault(given.data_ptr(), target) is not target:
+            return tensor  # the module has different tensors where the state dict has one
+        self._filled.add(target)
+        return self._with_memory(target, given)
+
+    def _with_memory(self, target: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        try:
+            target.data = tensor
+        except RuntimeError:  # from or to the meta device, or to another kind of tensor
+            return self._replaced(target, tensor)
+        if target.is_leaf and target.grad is not None:
+            target.grad = target.grad.to(tensor.device, tensor.dtype)
+        return target
+
+    def _replaced(self, target: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """Put another tensor in the place of the module's: into the same object, where the release can do that."""
+        is_parameter = isinstance(target, torch.nn.Parameter)
+        new = torch.nn.Parameter(tensor, target.requires_grad) if is_parameter else tensor.detach()
+        if modules.is_dense(tensor):
+            new.__class__ = type(target)
+        vars(new).update(vars(target) | vars(new))
+        try:
+            torch.utils.swap_tensors(target, new)
+        except (AttributeError, RuntimeError):  # before 2.3; a weak reference to it, or one from C++
+            for slot in self._slots.get(target, ()):
+                setattr(*slot, new)
+            return new
+        return target
