@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 _MAX_LENGTH = 200  # characters of a name in a message
-_WIDEST, _NARROWEST = 60, 12  # of the column of names in an outline
+_LONGEST = 2000  # characters of a label in an outline
+_WIDEST, _NARROWEST = 60, 12  # of the column of labels; one that is longer has a line of its own
 _DEEPEST = 12  # levels of an outline; the rest of a name is one label
 _BEFORE_BACKSLASH = r"\[\]-"  # a gap in the range of plain characters
 _UNITS = {1000: ("B", "kB", "MB", "GB", "TB"), 1024: ("B", "KiB", "MiB", "GiB", "TiB")}
@@ -58,6 +59,15 @@ def _plainer(found: re.Match[str]) -> str:
 
 def _visible(found: re.Match[str]) -> str:
     return found[0] if found[0].isprintable() else _plainer(found)
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes: letters of CJK and emoji take two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    import unicodedata  # few need it
+
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 def described(value: object) -> str:
@@ -145,7 +155,7 @@ def outline(title: str, infos: Iterable[Any], depth: int | None = None, width: i
     depth : int, optional
         How many levels; branches below are only summed up.
     width : int, optional
-        How long lines may be, as far as shorter labels help.
+        How long lines may be, but for those of long labels, which have lines of their own.
     """
     root = _Branch()
     for info in infos:
@@ -156,12 +166,21 @@ def outline(title: str, infos: Iterable[Any], depth: int | None = None, width: i
             branch.nbytes += info.nbytes
         branch.tensors += (info,)
     rows = list(_rows(root, 1, _DEEPEST if depth is None else depth))
-    widths = [max((len(cell) for cell in column), default=0) for column in zip(*rows, strict=True)]
-    if width is not None and rows:
-        widths[0] = min(widths[0], max(_NARROWEST, width - sum(widths[1:]) - 2 * len(widths[1:])))
-        rows = [(shortened(row[0], widths[0]), *row[1:]) for row in rows]
-    lines = ("  ".join(map(str.ljust, row[:-1], widths)) + "  " + row[-1].rjust(widths[-1]) for row in rows)
-    return "\n".join([title, *lines])
+    if not rows:
+        return title
+    labels, *others = zip(*rows, strict=True)
+    rest = [max(map(len, column)) for column in others]
+    most = max(map(columns, labels))
+    room = _WIDEST if width is None else max(_NARROWEST, width - sum(rest) - 2 * len(rest))
+    most = min(most, room)
+    lines = [title]
+    for label, *cells in rows:
+        if columns(label) > most:
+            lines.append(label)
+            label = ""
+        first = label + " " * (most - columns(label))
+        lines.append("  ".join([first, *map(str.ljust, cells[:-1], rest), cells[-1].rjust(rest[-1])]))
+    return "\n".join(lines)
 
 
 def _rows(branch: _Branch, level: int, depth: int) -> Iterator[tuple[str, str, str, str]]:
@@ -169,7 +188,7 @@ def _rows(branch: _Branch, level: int, depth: int) -> Iterator[tuple[str, str, s
     if level > depth or branch.below is None:
         return
     for label, inner in branch.below.items():
-        text = shown("  " * level + (shown(label) or "''"), _WIDEST)
+        text = "  " * level + (shown(label, _LONGEST) or "''")
         for info in inner.tensors:
             yield text, dtype(info), shape(info), size(info.nbytes)
         if inner.below:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 from pathlib import Path
@@ -17,6 +18,7 @@ from json_schemas import require_valid
 from terminals import run_on_terminal
 
 import zerocopy
+from zerocopy import display
 from zerocopy.__main__ import main
 from zerocopy.cli.contents import Entry
 from zerocopy.cli.folding import folded, ranges
@@ -225,23 +227,93 @@ def test_ls_finds_a_name_with_brackets_and_its_branch(save: Saver, capsys: Captu
     assert [line.split("\t")[0] for line in ls(capsys, path, "w[[]0].*").splitlines()] == ["w[0].x"]
 
 
-def test_ls_on_a_terminal_fits_its_width(save: Saver) -> None:
-    path = save({"a" * 70 + f".{i}.{'b' * 100}.weight": torch.ones(2, i + 1) for i in range(5)} | layers())
-    for columns in (80, 200):
-        code, printed = run_on_terminal(["ls", str(path)], columns)
-        assert code == 0 and "\x1b[1mNAME" in printed
-        lines = printed.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
-        assert max(len(line) for line in lines[1:]) <= columns
-        assert any(line.startswith("layers.{0..11}.wq.weight ") for line in lines)
+def test_ls_on_a_terminal_never_cuts_a_name(save: Saver) -> None:
+    names = ["a" * 70 + f".{i}.{'b' * 100}.weight" for i in range(5)]
+    path = save({name: torch.ones(2, i + 1) for i, name in enumerate(names)} | layers())
+    for form in ([], ["--tree", "--all"]):
+        for columns in (40, 80, 200):
+            code, printed = run_on_terminal(["ls", *form, str(path)], columns)
+            lines = printed.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()[1:]
+            rows = [line for line in lines if not re.search("aaa|bbb|tied| %", line)]
+            assert code == 0 and max(map(len, rows)) <= columns
+            shown = {line.split()[0] for line in lines}
+            assert shown.issuperset(
+                [names[0], "layers.{0..11}.wq.weight"] if not form else ["a" * 70, "b" * 100]
+            )
 
 
-def test_tree_on_a_terminal_fits_its_width(save: Saver) -> None:
-    path = save({f"model.{i}.{'b' * 58}.weight": torch.ones(2, i + 1) for i in range(5)})
-    for columns in (50, 80, 200):
-        code, printed = run_on_terminal(["ls", "--tree", "--all", str(path)], columns)
-        lines = printed.splitlines()
-        assert code == 0 and max(len(line) for line in lines[1:]) <= columns
-        assert sum("bbb" in line for line in lines[1:]) == 5
+def test_letters_of_any_language_keep_their_columns_on_a_terminal(save: Saver) -> None:
+    path = save({"\u5c42.\u6743\u91cd": torch.ones(2), "\U0001f525": torch.ones(3), "plain": torch.ones(4)})
+    _, printed = run_on_terminal(["ls", str(path)], 80)
+    rows = printed.splitlines()[2:5]
+    assert [row.split()[0] for row in rows] == ["\u5c42.\u6743\u91cd", "\U0001f525", "plain"]
+    assert {display.columns(row[: row.index("float32")]) for row in rows} == {9}
+    for name in ("\u5c42.\u6743\u91cd", "\U0001f525"):
+        assert main(["show", str(path), name]) == 0
+
+
+def test_shards_are_named_once_a_group(save: Saver, tmp_path: Path) -> None:
+    state = {f"layers.{i:02}.weight": torch.ones(100) for i in range(12)}
+    zerocopy.convert(save(state), tmp_path / "shards", max_shard_size="2kB")
+    _, printed = run_on_terminal(["ls", "--all", str(tmp_path / "shards")], 120)
+    files = [word for word in printed.split() if word.startswith("model-0")]
+    assert len(files) == len(set(files)) > 1
+
+
+def test_several_files_are_one_line_each(save: Saver, tmp_path: Path, capsys: Capture) -> None:
+    path = save({"a": torch.ones(2), "b": torch.ones(2, dtype=torch.int64)})
+    other = tmp_path / "other.safetensors"
+    zerocopy.convert(path, other)
+    (tmp_path / "text").write_text("no checkpoint")
+    assert main(["ls", str(path), str(other), str(tmp_path / "text")]) == 2
+    out, err = capsys.readouterr()
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert rows[0] == [str(path), "zip", "2", "24", "int64,float32", "-"]
+    assert [row[1] for row in rows] == ["zip", "safetensors"] and f"zerocopy ls: {tmp_path / 'text'}: " in err
+    assert main(["ls", "--json", str(path), str(other)]) == 0
+    assert [each["tensors"] for each in json.loads(capsys.readouterr().out)["files"]] == [2, 2]
+    assert main(["ls", "--table", str(path), str(other)]) == 0
+    assert "2 files, 4 tensors, 48 B" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main(["ls", str(path), str(other), "a*"])
+
+
+def test_pipeline_lists_its_components(save: Saver, tmp_path: Path, capsys: Capture) -> None:
+    pipe = tmp_path / "pipe"
+    for name in ("unet", "vae", "scheduler"):
+        (pipe / name).mkdir(parents=True)
+    (pipe / "model_index.json").write_text("{}")
+    for name in ("unet", "vae"):
+        zerocopy.convert(save({name: torch.ones(3)}), pipe / name / "diffusion_pytorch_model.safetensors")
+    assert main(["ls", str(pipe)]) == 0
+    assert [Path(line.split("\t")[0]).name for line in capsys.readouterr().out.splitlines()] == [
+        "unet",
+        "vae",
+    ]
+
+
+def test_standard_input_is_listed(save: Saver, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    with save({"a": torch.ones(2)}).open("rb") as file, io.TextIOWrapper(file) as text:
+        monkeypatch.setattr("sys.stdin", text)
+        assert ls(capsys, "-").split("\t")[:5] == ["a", "float32", "2", "8", "-"]
+
+
+def test_lists_of_values_are_folded(save: Saver, capsys: Capture) -> None:
+    path = save(
+        {"params": list(range(199)), "loss": [0.5] * 9, "beta": [1, 2], "tags": list("abcdef"), "step": 3}
+    )
+    assert main(["ls", "--table", str(path)]) == 0
+    out = capsys.readouterr().out
+    for line in (
+        "  params: 199 integers 0..198",
+        "  loss: 9 floats from 0.5 to 0.5",
+        "  beta: [1, 2]",
+        "  tags: 6 strings: 'a', 'b', ...",
+        "  step: 3",
+    ):
+        assert line in out.splitlines()
+    assert main(["ls", "--table", "--all", str(path)]) == 0
+    assert "  params.198: 198" in capsys.readouterr().out.splitlines()
 
 
 def entries(*names: str) -> list[Entry]:

@@ -235,6 +235,15 @@ def with_ties(entries: Iterable[Entry]) -> list[Entry]:
     return found
 
 
+def by_dtype(entries: Iterable[Entry]) -> dict[str, tuple[int, int]]:
+    """Return the number of tensors and their bytes for each dtype."""
+    sums: dict[str, tuple[int, int]] = {}
+    for entry in entries:
+        count, nbytes = sums.get(entry.dtype or "?", (0, 0))
+        sums[entry.dtype or "?"] = (count + 1, nbytes + entry.nbytes)
+    return sums
+
+
 def _of_index(path: str, index: shard_index.Index) -> Contents:
     held: dict[Path, dict[str, Entry]] = {}
     stored = 0

@@ -10,10 +10,13 @@ from zerocopy.cli.contents import Entry
 
 _NUMBER = re.compile(r"(?<![^.])(\d{1,9})(?![^.])")
 _MAX_RANGES = 6
+# What an optimizer keeps for each parameter, by the parameter's number: torch.optim.Optimizer.state_dict. The tensors
+# of one kind are one row, whatever their shapes.
+_OF_OPTIMIZER = re.compile(r"(?:^|\.)state\.\d+\.\w+$")
 
 
 class Row(NamedTuple):
-    """One row of a list: a tensor, or several of one dtype and shape.
+    """One row of a list: a tensor, or several of one dtype, and of one shape but in the state of an optimizer.
 
     Attributes
     ----------
@@ -36,6 +39,11 @@ class Row(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of all its tensors."""
         return sum(entry.nbytes for entry in self.entries)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...] | None]:
+        """The shapes of its tensors, each once."""
+        return list(dict.fromkeys(entry.shape for entry in self.entries))
 
 
 def single(entry: Entry) -> Row:
@@ -64,8 +72,8 @@ def folded(entries: Sequence[Entry]) -> list[Row]:
             other = _NUMBER.split(tie)
             tie = "\0".join(other[::2]) if other[1::2] == numbers else tie
         key: tuple[Any, ...] = (
-            tuple(parts[::2]), entry.dtype, entry.shape, entry.made_by, entry.inside, tie,
-            bool(entry.same_as),
+            tuple(parts[::2]), entry.dtype, None if _OF_OPTIMIZER.search(entry.name) else entry.shape,
+            entry.made_by, entry.inside, tie, bool(entry.same_as),
         )  # fmt: skip
         block = _Block(tuple((int(number),) for number in numbers), (position,))
         groups.setdefault(key, []).append(block)

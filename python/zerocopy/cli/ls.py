@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -12,15 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerocopy import display
-from zerocopy.cli import folding, guard, output, reading, tables
-from zerocopy.cli.contents import Contents, Entry, Value, contents_of
+from zerocopy.cli import folding, guard, output, plain_values, reading, summary, tables
+from zerocopy.cli.contents import Contents, Entry, Value, by_dtype, contents_of
 from zerocopy.cli.folding import Row
 from zerocopy.cli.output import escaped
 from zerocopy.process.collector import collector_paused
 
 DESCRIPTION = """
 Lists the tensors of a checkpoint: name, dtype, shape, bytes and offset; then the values that are not tensors, and
-totals. FILE is a file of any format, an index of shards, or a folder. No tensor is read, and no code is run.
+totals. FILE is a file of any format, an index of shards, a folder, or "-" for standard input. Several files, and the
+folder of a diffusers pipeline, are one line each. No tensor is read, and no code is run.
 """
 
 EPILOG = """
@@ -33,33 +35,44 @@ exit codes:
 In a pipe, each tensor is one line of seven columns, separated by tabs:
   name, dtype, shape (2x3), bytes, file, offset in the file, tie
 A column without a value is "-". A tie is "=NAME" (the same bytes) or "~NAME" (another view of the same storage).
+Of several files, each is one line:
+  file, format, number of tensors, bytes, dtypes, note
 
 examples:
   $ zerocopy ls model.safetensors
   $ zerocopy ls model.pt 'encoder.*.weight' --sort size
   $ zerocopy ls model.pt | cut -f1,4
+  $ zerocopy ls *.safetensors
 """
 
-_HEADING = ("NAME", "DTYPE", "SHAPE", "BYTES", "OFFSET")
-_NUMBERS = (3, 4)
+_COLUMNS = (
+    tables.Column("NAME"),
+    tables.Column("DTYPE", rank=1),
+    tables.Column("SHAPE", rank=2),
+    tables.Column("BYTES", is_number=True, is_size=True),
+    tables.Column("OFFSET", is_number=True, rank=4),
+)
+_FILE_COLUMN = tables.Column("FILE", rank=3)
 _MAX_SHOWN = 2000  # characters of a name in a pipe
-_MAX_VALUES = 100
-_MAX_VALUE = 60
+_MAX_SHAPE = 40
 _DIGITS = re.compile(r"(\d+)")
-_TIE = re.compile(" [=~] ")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("file", metavar="FILE", help="a checkpoint, an index of shards, or a folder")
     parser.add_argument(
-        "globs",
-        metavar="GLOB",
-        nargs="*",
-        default=[],  # Without a default, argparse says that globs are required.
-        help="only names that match: 'encoder.*', or a branch with all that is below it",
+        "file", metavar="FILE", help="a checkpoint, an index of shards, a folder, or - for standard input"
     )
-    parser.add_argument("--all", action="store_true", help="print one row for each tensor: no folding")
+    parser.add_argument(
+        "more",
+        metavar="FILE|GLOB",
+        nargs="*",
+        default=[],  # Without a default, argparse says that they are required.
+        help="more files; or only names that match: 'encoder.*', or a branch with all that is below it",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="print one row for each tensor and value: no folding"
+    )
     parser.add_argument(
         "--sort", choices=("size", "name", "offset"), help="sort the rows (default: the order of the file)"
     )
@@ -72,12 +85,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @collector_paused
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """List, and return the exit code."""
+    files = [text for text in options.more if os.path.lexists(text)]
+    options.globs = [text for text in options.more if text not in files]
+    if files and (options.globs or options.tree):
+        odd = f"no file {escaped(options.globs[0])}" if options.globs else "--tree is for one file"
+        parser.error(f"of several files each is one line: {odd}")
+    paths = [options.file, *files] if files else summary.components(options.file)
+    if paths:
+        return reading.run_guarded("ls", lambda: summary.execute(paths, options))
     return guard.guarded("ls", options.file, lambda: _list(options))
 
 
 def _list(options: argparse.Namespace) -> int:
-    contents = contents_of(options.file)
+    with reading.standard_input(options.file) as path:
+        contents = contents_of(path)._replace(path=options.file)
     entries = [entry for entry in contents.entries if _matches(entry.name, options.globs)]
+    if path != options.file:
+        entries = [entry._replace(file=options.file) for entry in entries]
     values = [value for value in contents.values if _matches(value.name, options.globs)]
     contents = contents._replace(entries=_sorted(entries, options.sort), values=values)
     if options.json:
@@ -152,78 +176,53 @@ def _table(contents: Contents, options: argparse.Namespace) -> Iterator[str]:
     yield _title(contents)
     rows = _rows(contents, options)
     if rows:
-        sharded = len(contents.files) > 1
-        cells = [(*_cells(row), *((_file_of(row),) if sharded else ())) for row in rows]
-        heading = (*_HEADING, "FILE") if sharded else _HEADING
-        yield from tables.lines(heading, cells, _NUMBERS, _shortened)
-    yield from _values(contents)
+        cells, columns = list(map(_cells, rows)), list(_COLUMNS)
+        if len(contents.files) > 1:
+            cells = [(*row, file) for row, file in zip(cells, _files_of(rows), strict=True)]
+            columns.append(_FILE_COLUMN)
+        yield from tables.lines(columns, cells)
+    yield from _values(contents, options)
     yield from _totals(contents)
 
 
 def _title(contents: Contents) -> str:
     where = f" in {display.count(len(contents.files), 'file')}" if len(contents.files) > 1 else ""
-    return f"{escaped(contents.path)}: {contents.container}{where}"
+    return f"{output.visible(contents.path)}: {contents.container}{where}"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     first = row.entries[0]
-    name = tables.cell(row.name) or "''"
+    name = tables.cell(row.name)
     if row.tie:
         name += f" {'~' if row.is_view else '='} {tables.cell(row.tie)}"
     offset = "-" if first.offset is None else str(first.offset)
     times = f"{len(row.entries)} of " if len(row.entries) > 1 else ""
-    shape = times + display.shortened(_shape(first, " x "), 40)
-    return name, first.dtype or "?", shape, display.size(row.nbytes), offset
+    shapes = row.shapes
+    shape = _short_shape(first) if len(shapes) == 1 else f"{len(shapes)} shapes"
+    return name, first.dtype or "?", times + shape, display.size(row.nbytes), offset
 
 
-def _shortened(text: str, width: int) -> str:
-    """Return a name with its tie: each gets its share of the width, so that neither is lost."""
-    found = _TIE.search(text)
-    if found is None or len(text) <= width:
-        return display.shortened(text, width)
-    name, sign, tie = text[: found.start()], found.group(), text[found.end() :]
-    spare = width - len(sign)
-    name = display.shortened(name, max(spare // 2, spare - len(tie)))
-    return name + sign + display.shortened(tie, spare - len(name))
+def _short_shape(entry: Entry) -> str:
+    """Return a shape, and of very many dimensions the first ones."""
+    text = _shape(entry, " x ")
+    if len(text) <= _MAX_SHAPE or entry.shape is None:
+        return text
+    return f"{' x '.join(map(str, entry.shape[:3]))} x ... ({len(entry.shape)} dimensions)"
 
 
-def _file_of(row: Row) -> str:
-    files = list(dict.fromkeys(entry.file for entry in row.entries))
-    most = max(12, output.width() // 5)
-    return display.shortened(escaped(Path(files[0]).name), most) if len(files) == 1 else f"{len(files)} files"
+def _files_of(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the file of each row, once for neighbours in the same one."""
+    last = ""
+    for row in rows:
+        files = list(dict.fromkeys(entry.file for entry in row.entries))
+        text = output.visible(Path(files[0]).name) if len(files) == 1 else f"{len(files)} files"
+        yield "" if text == last else text
+        last = text
 
 
-def _values(contents: Contents) -> Iterator[str]:
+def _values(contents: Contents, options: argparse.Namespace) -> Iterator[str]:
     said = contents.values + [Value(name, "str", text) for name, text in contents.metadata.items()]
-    if not said:
-        return
-    yield output.bold(
-        f"{display.count(len(said), 'value')} that are not tensors:"
-        if len(said) > 1
-        else "1 value that is not a tensor:"
-    )
-    for value in said[:_MAX_VALUES]:
-        yield f"  {output.named(value.name)}: {described(value)}"[: output.width()]
-    if len(said) > _MAX_VALUES:
-        yield f"  and {len(said) - _MAX_VALUES} more"
-
-
-def described(value: Value) -> str:
-    """Return a value that is not a tensor for people: itself, or its kind and length."""
-    kind, held = value.kind, value.value
-    if kind in ("None", "bool", "float", "complex"):
-        return str(held)
-    if kind == "int":
-        return str(held) if held is not None else "an int of more than 1000 bytes"
-    if kind == "str":
-        return f"'{escaped(held, _MAX_VALUE)}'"
-    if kind in ("bytes", "bytearray"):
-        return f"{kind} of {held} bytes"
-    if kind in ("object", "global", "storage", "torch.device"):
-        return f"{kind} {escaped(held)}"
-    if isinstance(held, int):
-        return f"{kind} of {display.count(held, 'item')}"
-    return f"{kind} {escaped(str(held))}"
+    yield from plain_values.lines(said, every=options.all)
 
 
 def _totals(contents: Contents) -> Iterator[str]:
@@ -245,15 +244,6 @@ def _amount(entries: list[Entry]) -> str:
     return f"{display.count(elements, 'element')}, {display.size(sum(entry.nbytes for entry in entries))}"
 
 
-def by_dtype(entries: Sequence[Entry]) -> dict[str, tuple[int, int]]:
-    """Return the number of tensors and their bytes for each dtype."""
-    sums: dict[str, tuple[int, int]] = {}
-    for entry in entries:
-        count, nbytes = sums.get(entry.dtype or "?", (0, 0))
-        sums[entry.dtype or "?"] = (count + 1, nbytes + entry.nbytes)
-    return sums
-
-
 class _Leaf(NamedTuple):
     """A row as an outline takes it."""
 
@@ -268,7 +258,9 @@ def _tree(contents: Contents, options: argparse.Namespace) -> Iterator[str]:
     rows = [
         _Leaf(
             # An outline nests at dots, so a range has a dash.
-            name=escaped(re.sub(r"(?<=\d)\.\.(?=\d)", "-", row.name) if len(row.entries) > 1 else row.name),
+            name=output.visible(
+                re.sub(r"(?<=\d)\.\.(?=\d)", "-", row.name) if len(row.entries) > 1 else row.name
+            ),
             dtype=row.entries[0].dtype,
             shape=row.entries[0].shape or (),
             nbytes=row.nbytes,
@@ -276,9 +268,8 @@ def _tree(contents: Contents, options: argparse.Namespace) -> Iterator[str]:
         )
         for row in _rows(contents, options)
     ]
-    text = display.outline(_title(contents), rows, width=output.width() if output.is_terminal() else None)
-    yield text.encode("ascii", "backslashreplace").decode("ascii")
-    yield from _values(contents)
+    yield display.outline(_title(contents), rows, width=output.width() if output.is_terminal() else None)
+    yield from _values(contents, options)
     yield from _totals(contents)
 
 

@@ -33,8 +33,13 @@ examples:
   $ zerocopy map model.pt | grep -e misaligned -e unreferenced
 """
 
-_HEADING = ("NAME", "KIND", "OFFSET", "BYTES", "NOTE")
-_NUMBERS = (2, 3)
+_COLUMNS = (
+    tables.Column("NAME"),
+    tables.Column("KIND", rank=1),
+    tables.Column("OFFSET", is_number=True, rank=2),
+    tables.Column("BYTES", is_number=True),
+    tables.Column("NOTE"),
+)
 _MAX_SHOWN = 2000
 
 
@@ -75,10 +80,16 @@ def _line(extent: Extent) -> str:
 def _table(path: str, found: FileMap) -> Iterator[str]:
     yield f"{escaped(path)}: {found.container}, {found.size} bytes"
     rows = [
-        (tables.cell(extent.name) or "-", extent.kind, str(extent.offset), str(extent.size), extent.note)
+        (
+            tables.cell(extent.name) if extent.name else "-",
+            extent.kind,
+            str(extent.offset),
+            str(extent.size),
+            extent.note,
+        )
         for extent in found.extents
     ]
-    yield from tables.lines(_HEADING, rows, _NUMBERS)
+    yield from tables.lines(_COLUMNS, rows)
     for kind, (count, size) in sorted(_by_kind(found).items(), key=lambda item: -item[1][1]):
         percent = 100 * size / found.size
         yield f"  {kind:<10}  {display.count(count, 'part'):>12}  {display.size(size):>9}  {percent:5.1f} %"

@@ -14,6 +14,7 @@ from zerocopy import display, environment
 from zerocopy.display import listed as listed
 
 _MAX_LENGTH = 200
+_MAX_VISIBLE = 2000
 _NARROWEST = 40  # columns
 _USUAL = 80
 _LAYOUT = "\n\t"  # of outlines, and of rows for a pipe
@@ -23,6 +24,12 @@ _MIN_BYTES = 1 << 20  # of a progress whose rate is shown
 def escaped(text: str | bytes, longest: int = _MAX_LENGTH) -> str:
     """Return text from a file as short ASCII: what is shown so is no other text, and can be typed."""
     return display.shown(text, longest, exact=True)
+
+
+def visible(text: str) -> str:
+    """Return text from a file for people: letters of any language as they are, where standard output takes them."""
+    takes_all = is_terminal() and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return display.shown(text, _MAX_VISIBLE) if takes_all else escaped(text, _MAX_VISIBLE)
 
 
 def named(text: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pickle import UnpicklingError
 from typing import Any, NamedTuple, Protocol
@@ -170,6 +172,18 @@ class FilePart(OpenFile):
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the part, fewer only at its end."""
         return self._whole.read(self.offset + offset, min(size, self.size - offset))
+
+
+@contextlib.contextmanager
+def standard_input(path: str) -> Iterator[str]:
+    """Yield a path that can be opened: of "-" one of what standard input has, whole and in memory."""
+    if path != "-":
+        yield path
+        return
+    with os.fdopen(os.memfd_create("standard input"), "w+b") as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.flush()
+        yield f"/proc/self/fd/{copy.fileno()}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

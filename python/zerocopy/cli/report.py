@@ -86,7 +86,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _page(path: str) -> str:
     """Return the page of what a file states of its tensors, which takes no torch."""
-    from zerocopy.cli import ls, report_page
+    from zerocopy.cli import plain_values, report_page
     from zerocopy.cli.contents import contents_of
     from zerocopy.cli.report_page import TIE, File, Row
 
@@ -104,7 +104,9 @@ def _page(path: str) -> str:
         tie = entry.same_as or None
         rows.append(Row(entry.name, entry.dtype or "?", shape, entry.nbytes, entry.offset, own, (tie,)))
     files = [File(name, Path(name).stat().st_size, extents[name]) for name in contents.files]
-    values = {display.shown(value.name): display.shown(ls.described(value)) for value in contents.values}
+    values = {
+        display.shown(value.name): display.shown(plain_values.described(value)) for value in contents.values
+    }
     values |= {display.shown(k): display.shown(display.described(v)) for k, v in contents.metadata.items()}
     return report_page.page(path, contents.container, rows, files, values, [TIE], None, "")
 

@@ -1,52 +1,103 @@
-"""Lays out text in columns that fit the terminal."""
+"""Lays out rows in columns that fit the terminal. Names are never cut: other columns go first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from zerocopy import display
 from zerocopy.cli import output
 
 _GAP = "  "
-_MIN_FLEXIBLE = 12
+_INDENT = 4  # of the cells below a name that has a line of its own
+_EXTRA = 3  # the rank from which a column makes room for a longer name
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Attributes
+    ----------
+    title : str
+        Its heading.
+    is_number : bool
+        Whether its cells are aligned to the right.
+    rank : int
+        The column of the greatest rank is the first to be left out. From 3 on it makes room for a name that would need
+        a line of its own; below, only where the cells alone are wider than the terminal. 0 stays.
+    is_size : bool
+        Whether cells such as "1.2 MB" may become "1.2M".
+    """
+
+    title: str
+    is_number: bool = False
+    rank: int = 0
+    is_size: bool = False
 
 
 def cell(text: str) -> str:
     """Return text from a file as one cell: without a space, so that it cannot look like several cells, or a tie."""
-    return output.escaped(text).replace(" ", "\\x20")
+    return output.visible(text).replace(" ", "\\x20") or "''"
 
 
-def lines(
-    heading: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    numbers: Collection[int],
-    shorten: Callable[[str, int], str] = display.shortened,
-) -> Iterator[str]:
-    """Yield a table whose first column is shortened until the lines fit the terminal.
+def lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table that fits the terminal, as far as names allow it.
 
     Parameters
     ----------
-    heading : sequence of str
-        Titles of the columns.
+    columns : sequence of Column
+        The first has the names.
     rows : sequence of sequences of str
-        ASCII, without line breaks.
-    numbers : collection of int
-        The columns that are aligned to the right.
-    shorten : callable
-        Returns the text of a first cell in at most so many characters.
+        Cells without line breaks.
     """
-    widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
     most = output.width()
-    spare = most - sum(widths[1:]) - len(_GAP) * (len(widths) - 1)
-    widths[0] = min(widths[0], max(spare, _MIN_FLEXIBLE))
+    names = [row[0] for row in rows]
+    table = [[column.title for column in columns], *rows]
+    widths = [max(map(display.columns, found)) for found in zip(*table, strict=True)]
+    kept = list(range(1, len(columns)))
+    short = False
+
+    def taken() -> int:
+        return sum(len(_GAP) + _width(widths[i], columns[i], short=short) for i in kept)
+
+    def is_left_out(least: int) -> bool:
+        number = max(kept, key=lambda i: columns[i].rank, default=0)
+        if columns[number].rank < least:
+            return False
+        kept.remove(number)
+        return True
+
+    while widths[0] + taken() > most and is_left_out(_EXTRA):
+        pass
+    short = widths[0] + taken() > most
+    while _INDENT + taken() > most and is_left_out(1):
+        pass
+    first = min(widths[0], max(most - taken(), _INDENT))
 
     def line(cells: Sequence[str]) -> str:
-        first = shorten(cells[0], widths[0])
-        laid = (
-            cell.rjust(width) if number in numbers else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip((first, *cells[1:]), widths, strict=True))
-        )
-        return _GAP.join(laid).rstrip()[:most]
+        laid = [_padded(cells[0], first, is_number=False)]
+        for i in kept:
+            text = _short(cells[i]) if short and columns[i].is_size else cells[i]
+            laid.append(_padded(text, _width(widths[i], columns[i], short=short), columns[i].is_number))
+        return _GAP.join(laid).rstrip()
 
-    yield output.bold(line(heading))
-    yield from map(line, rows)
+    yield output.bold(line(table[0]))
+    for name, cells in zip(names, rows, strict=True):
+        if display.columns(name) > first and kept:
+            yield name
+            cells = ["", *cells[1:]]
+        yield line(cells)
+
+
+def _width(width: int, column: Column, *, short: bool) -> int:
+    """Return the width of a column: "1234.5 MB" loses a space and a letter, the heading does not."""
+    return max(len(column.title), width - 2) if short and column.is_size else width
+
+
+def _short(size: str) -> str:
+    return size.replace(" ", "").removesuffix("B")
+
+
+def _padded(text: str, width: int, is_number: bool) -> str:
+    padding = " " * (width - display.columns(text))
+    return padding + text if is_number else text + padding
