@@ -15,6 +15,7 @@
 #include "python/file_name.h"
 #include "python/gil.h"
 #include "python/listing.h"
+#include "python/object_source.h"
 #include "python/transfer_options.h"
 
 namespace py = pybind11;
@@ -124,6 +125,14 @@ ArchivePointer open_buffer(const py::object& buffer, const std::string& letters,
                      std::move(listed));
 }
 
+// A file object is read into private memory, by position.
+ArchivePointer open_object(py::object reader, const py::object& listing) {
+  Listed listed = listing_of(listing);
+  std::shared_ptr<const Source> source = source_of_object(std::move(reader));
+  const GilReleased released;
+  return open_listed(std::move(source), nullptr, Mode::copy_on_write, std::move(listed));
+}
+
 // A file that contains several archives, one after the other. The fixed amounts of their budgets
 // together are that of one checkpoint of `total` bytes.
 class MultiArchiveFile {
@@ -193,6 +202,7 @@ void register_archive_opener(py::module_& module, ArchiveClass& archive) {
                   py::arg("listing") = py::none())
       .def_static("open_buffer", &open_buffer, py::arg("buffer"), py::arg("mode"),
                   py::arg("listing") = py::none())
+      .def_static("open_object", &open_object, py::arg("reader"), py::arg("listing") = py::none())
       .def_static("open_published", &open_published, py::arg("parts"), py::arg("lease"), py::arg("mappings"),
                   py::arg("storages"), py::arg("pickle"))
       .def_property_readonly("is_direct",

@@ -9,7 +9,7 @@ namespace zerocopy {
 
 using ArchiveClass = pybind11::class_<Archive>;
 
-// Registers Archive.open, open_descriptor, open_buffer, is_direct, and MultiArchiveFile.
+// Registers Archive.open, open_descriptor, open_buffer, open_object, is_direct, and MultiArchiveFile.
 void register_archive_opener(pybind11::module_& module, ArchiveClass& archive);
 
 }  // namespace zerocopy

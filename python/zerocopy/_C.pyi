@@ -31,6 +31,8 @@ class Archive:
     @staticmethod
     def open_buffer(buffer: object, mode: str, listing: Listing) -> Archive: ...
     @staticmethod
+    def open_object(reader: object, listing: Listing) -> Archive: ...
+    @staticmethod
     def open_published(
         parts: list[tuple[int, int, int]],
         lease: int,

@@ -159,7 +159,7 @@ def open_archive(f: Any, options: LoadOptions) -> Opened:
     begin, name = inputs.position_of(f), inputs.name_of(f)
     if isinstance(f, (str, os.PathLike)) and os.fspath(f):
         f = _absolute(os.fsdecode(f))  # placeholders find it when the program has gone elsewhere
-    archive = inputs.open_archive(f, options.mode, options.backend, windows=True)
+    archive = inputs.open_archive(f, options.mode, options.backend, windows=True, by_position=True)
     if archive.is_torchscript:
         raise diagnosis.TorchScriptError(loader.TORCHSCRIPT_REFUSED)
     return Opened(archive, name, f, begin)

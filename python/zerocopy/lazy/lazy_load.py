@@ -46,7 +46,7 @@ def lazy_load(
     Parameters
     ----------
     path : str, PathLike, binary file object or buffer
-        As for ``load``.
+        As for ``load``. A file object that can seek is read by position, when tensors are used: keep it open.
     dtype : torch.dtype, optional
         The dtype that floating-point tensors are cast to when they are loaded. Complex tensors need a complex
         dtype.

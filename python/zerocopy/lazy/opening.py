@@ -39,7 +39,8 @@ def open(
     Parameters
     ----------
     path : str, PathLike, binary file object or buffer
-        As for ``load``, in every format that it reads.
+        As for ``load``, in every format that it reads. A file object that can seek is read by position, where
+        something is asked for: keep it open.
     mode : {"c", "r", "r+"}
     backend : {"auto", "mmap", "pread", "direct"}
     encoding : str

@@ -200,7 +200,9 @@ def _of_file(f: Any, backend: str, mode: str) -> Explanation:
     try:
         with error_context.public(f):
             try:
-                archive = inputs.open_archive(f, mode, backends.backend_of(backend, None), windows=True)
+                archive = inputs.open_archive(
+                    f, mode, backends.backend_of(backend, None), windows=True, by_position=True
+                )
             except diagnosis.TarError as error:
                 if str(error).endswith(diagnosis.OTHER_TAR):
                     raise

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from zerocopy._native import _C
 from zerocopy.errors import Error, FormatError, UnsupportedError
-from zerocopy.loading import backends, diagnosis
+from zerocopy.loading import backends, diagnosis, file_objects
 from zerocopy.loading.formats import dcp_metadata, hdf5, hf_shards, model_folder
 
 Backend = str
@@ -61,12 +61,14 @@ def located(f: Any, strict: bool = True) -> Any:
     return folder
 
 
-def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows: bool = False) -> _C.Archive:
+def open_archive(
+    f: Any, mode: str = "c", backend: Backend = "auto", *, windows: bool = False, by_position: bool = False
+) -> _C.Archive:
     """Open a checkpoint without reading its data.
 
     A path, or an unwrapped file object of a real file, is mapped or read as the backend says: mapped as a whole, or in
     `windows` that come and go with the storages in them. Buffers and :class:`mmap.mmap` objects are used as
-    they are, and other file objects are read to their end.
+    they are. Other file objects are read to their end; or `by_position`, where something is needed, if they can seek.
     """
     if mode not in _MODES:
         raise ValueError(f"mode must be 'c', 'r' or 'r+', not {mode!r}")
@@ -114,6 +116,14 @@ def open_archive(f: Any, mode: str = "c", backend: Backend = "auto", *, windows:
     if mode == "r+":
         raise ValueError(
             f"{name}: mode 'r+' needs a path, a file object of a plain file, or a buffer: use mode 'c'"
+        )
+    reader = file_objects.reader_of(f, name) if by_position and type(f) is not io.BytesIO else None
+    if reader is not None:
+        return _attempt(
+            lambda listing: _C.Archive.open_object(reader, listing),
+            lambda: _sample_of_reader(reader),
+            lambda: hdf5.listing_of_reader(reader, name),
+            name,
         )
     # Private from here on, yet perhaps the file object's own bytes: mode "c" copies what is used.
     return _open_buffer(rest_of(f), "c", name)
@@ -214,6 +224,12 @@ def _sample_of_buffer(buffer: Any) -> diagnosis.FileSample:
         return diagnosis.FileSample(
             bytes(flat[: diagnosis.HEAD]), bytes(flat[-diagnosis.TAIL :]), flat.nbytes
         )
+
+
+def _sample_of_reader(reader: file_objects.PieceReader) -> diagnosis.FileSample:
+    size, tail = reader.size, min(reader.size, diagnosis.TAIL)
+    head = reader.read(0, min(size, file_objects.PIECE))
+    return diagnosis.FileSample(head, reader.read(size - tail, tail), size)
 
 
 def position_of(f: Any) -> int | None:

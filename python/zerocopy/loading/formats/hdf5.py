@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerocopy import _core
 from zerocopy.errors import FormatError, UnsupportedError
+from zerocopy.loading.file_objects import PieceReader
 from zerocopy.loading.formats.hdf5_dataset import DatasetReader
-from zerocopy.loading.formats.hdf5_stream import FileImage, Image, faults
+from zerocopy.loading.formats.hdf5_stream import FileImage, Image, ObjectImage, faults
 
 if TYPE_CHECKING:
     from zerocopy._native import _C  # which needs torch; the command line has none
@@ -77,6 +78,11 @@ def listing_of_path(path: bytes) -> list[_C.ListingEntry]:
 def listing_of_descriptor(descriptor: int, start: int, name: str) -> list[_C.ListingEntry]:
     """Return what is in a file that is open, and begins at `start` of it."""
     return _listing(FileImage(os.dup(descriptor), start, name))
+
+
+def listing_of_reader(reader: PieceReader, name: str) -> list[_C.ListingEntry]:
+    """Return what is in a file object that is read by position."""
+    return _listing(ObjectImage(reader, name))
 
 
 def listing_of_buffer(buffer: Any) -> list[_C.ListingEntry]:

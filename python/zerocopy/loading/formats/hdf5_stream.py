@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerocopy.errors import Error, FormatError
+from zerocopy.loading.file_objects import PieceReader
 
 
 class FileImage(io.RawIOBase):
@@ -61,6 +62,28 @@ class FileImage(io.RawIOBase):
         if not self.closed:
             os.close(self._descriptor)
         super().close()
+
+
+class ObjectImage(FileImage):
+    """A file object, read by position."""
+
+    def __init__(self, reader: PieceReader, name: str) -> None:
+        self._reader, self._name, self._size, self._at = reader, name, reader.size, 0
+        self.fault = None
+
+    def _read(self, room: memoryview) -> int:
+        got = max(0, min(room.nbytes, self._size - self._at))
+        try:
+            room[:got] = self._reader.read(self._at, got)
+        except OSError as error:
+            self.fault = error
+            raise
+        self._at += got
+        return got
+
+    def close(self) -> None:
+        """Leave the file object to its owner."""
+        io.RawIOBase.close(self)
 
 
 Image = io.BytesIO | FileImage

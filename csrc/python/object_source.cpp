@@ -1,0 +1,56 @@
+#include "python/object_source.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "python/buffer.h"
+#include "python/gil.h"
+
+namespace py = pybind11;
+
+namespace zerocopy {
+namespace {
+
+class ObjectSource final : public Source {
+ public:
+  explicit ObjectSource(py::object reader)
+      : reader_(std::move(reader)), size_(reader_.attr("size").cast<std::uint64_t>()) {}
+  ObjectSource(const ObjectSource&) = delete;
+  ObjectSource& operator=(const ObjectSource&) = delete;
+  ~ObjectSource() override {
+    release_with_gil([this] { reader_.release().dec_ref(); });
+    reader_.release();  // where the interpreter is ending, the object is leaked
+  }
+
+  std::uint64_t size() const noexcept override { return size_; }
+  void require_unchanged() const override {
+    const GilTaken gil;
+    reader_.attr("require_unchanged")();
+  }
+  void require_in_place() const override {}  // an object has no path that could lead elsewhere
+
+ private:
+  void fill(std::uint64_t offset, std::span<std::byte> into) const override {
+    if (into.empty()) return;
+    const GilTaken gil;
+    const py::object content = reader_.attr("read")(offset, into.size());
+    const Region bytes = region_of_buffer(content.ptr(), Access::any);
+    if (bytes.size() != into.size()) {
+      throw FormatError("the file object gave " + std::to_string(bytes.size()) + " bytes at " + hex(offset) +
+                        ", not " + std::to_string(into.size()));
+    }
+    std::memcpy(into.data(), bytes.data(), into.size());
+  }
+
+  py::object reader_;
+  std::uint64_t size_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Source> source_of_object(py::object reader) {
+  return std::make_shared<const ObjectSource>(std::move(reader));
+}
+
+}  // namespace zerocopy

@@ -1,0 +1,170 @@
+"""File objects that are read by position, in pieces, and only where something is needed.
+
+::
+
+    core ── read(offset, nbytes) ─→ PieceReader ── read_at(offset, nbytes) ─→ SeekableFile ── seek, read ─→ file object
+                                    keeps pieces                              one thread at a time
+
+A file that is not on this machine takes the place of ``SeekableFile``: it has the members of :class:`PositionedFile`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import io
+import os
+from typing import Any, Protocol
+
+from zerocopy.errors import ClosedError
+from zerocopy.process.fork_safe import ForkSafeLock
+
+#: The fewest bytes that are read at once, and how many at the end, where archives have their directories.
+PIECE = 1 << 16
+TAIL = 1 << 17
+_MAX_PIECES = 64  # that are kept
+
+# Going back in these begins anew: each is read once, to its end.
+_DECOMPRESSING = {
+    ("zipfile", "ZipExtFile"),
+    ("_compression", "BaseStream"),
+    ("compression._common._streams", "BaseStream"),
+}
+
+
+class PositionedFile(Protocol):
+    """A file of known size whose bytes are read by position, by any thread."""
+
+    @property
+    def size(self) -> int:
+        """The number of its bytes."""
+
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        """Return exactly these bytes. Raise ``OSError`` if there are fewer."""
+
+    def require_unchanged(self) -> None:
+        """Raise ``OSError`` (ESTALE) if the file is not what it was when it was opened."""
+
+
+class SeekableFile:
+    """The rest of a seekable file object. Its own position stays what it is."""
+
+    def __init__(self, file: Any, name: str) -> None:
+        self._file, self._name, self._lock = file, name, ForkSafeLock()
+        self._begin = file.tell()
+        self.size = max(0, self._end() - self._begin)
+
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        """Return exactly these bytes. Raise ``OSError`` if there are fewer."""
+        with self._lock.held():
+            here = self._position()
+            try:
+                self._file.seek(self._begin + offset)
+                return self._read(nbytes)
+            finally:
+                self._file.seek(here)
+
+    def require_unchanged(self) -> None:
+        """Raise ``OSError`` (ESTALE) if the file has another size than when it was opened."""
+        if self._end() - self._begin != self.size:
+            raise OSError(errno.ESTALE, "the file changed since it was opened", self._name)
+
+    def _read(self, nbytes: int) -> bytes:
+        pieces: list[bytes] = []
+        while nbytes:
+            piece = self._file.read(nbytes)
+            if piece is None:
+                raise BlockingIOError(
+                    errno.EAGAIN, "no bytes yet: expected a file that waits for them", self._name
+                )
+            if not isinstance(piece, bytes):
+                raise TypeError(f"{self._name}: expected read() to return bytes, got {type(piece).__name__}")
+            if not piece:
+                raise OSError(errno.ESTALE, "the file was cut since it was opened", self._name)
+            pieces.append(piece)
+            nbytes -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _end(self) -> int:
+        with self._lock.held():
+            here = self._position()
+            try:
+                self._file.seek(0, os.SEEK_END)
+                return int(self._file.tell())
+            finally:
+                self._file.seek(here)
+
+    def _position(self) -> int:
+        if getattr(self._file, "closed", False):
+            raise ClosedError(
+                f"{self._name}: the file object was closed, and lazy tensors read from it: keep it open"
+            )
+        return int(self._file.tell())
+
+
+class PieceReader:
+    """Reads a file in pieces of at least 64 KiB, and keeps the last ones: most hold several headers."""
+
+    def __init__(self, file: PositionedFile) -> None:
+        self._file, self.size = file, file.size
+        self._lock = ForkSafeLock()
+        self._starts: list[int] = []  # ascending
+        self._pieces: dict[int, bytes] = {}  # by their starts; the oldest is the first
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Return exactly these bytes."""
+        found = []
+        while nbytes:
+            part = self._kept(offset, nbytes)
+            if not part:
+                if (nbytes >= PIECE and offset + nbytes < self.size) or nbytes > TAIL:
+                    found.append(self._file.read_at(offset, nbytes))
+                    break
+                part = self._piece(offset, nbytes)[:nbytes]
+            found.append(part)
+            offset, nbytes = offset + len(part), nbytes - len(part)
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def require_unchanged(self) -> None:
+        """Raise ``OSError`` (ESTALE) if the file changed since it was opened."""
+        self._file.require_unchanged()
+
+    def _kept(self, offset: int, nbytes: int) -> bytes:
+        """Return as much of the bytes as one kept piece has of their beginning."""
+        with self._lock.held():
+            place = bisect.bisect_right(self._starts, offset)
+            start = self._starts[place - 1] if place else 0
+            return self._pieces.get(start, b"")[offset - start : offset - start + nbytes] if place else b""
+
+    def _piece(self, offset: int, nbytes: int) -> bytes:
+        """Read a piece: from an offset on, or what lies before the next piece or before the end of the file.
+
+        Return the bytes from the offset on.
+        """
+        with self._lock.held():
+            following = self._starts[bisect.bisect_right(self._starts, offset) :]
+        start, end, limit = offset, offset + max(nbytes, PIECE), following[0] if following else self.size
+        if end >= limit:
+            end, start = limit, max(0, min(offset, limit - (PIECE if following else TAIL)))
+        piece = self._file.read_at(start, end - start)
+        with self._lock.held():
+            if start not in self._pieces:
+                bisect.insort(self._starts, start)
+            self._pieces[start] = piece
+            if len(self._pieces) > _MAX_PIECES:
+                oldest = next(iter(self._pieces))
+                del self._pieces[oldest]
+                self._starts.remove(oldest)
+        return piece[offset - start :]
+
+
+def reader_of(file: Any, name: str) -> PieceReader | None:
+    """Return a reader of the rest of a file object; None if it has to be read from front to back."""
+    if isinstance(file, io.TextIOBase) or not (hasattr(file, "seek") and hasattr(file, "tell")):
+        return None
+    if any((each.__module__, each.__qualname__) in _DECOMPRESSING for each in type(file).__mro__):
+        return None
+    try:
+        return PieceReader(SeekableFile(file, name))
+    except (OSError, ValueError, TypeError):  # it cannot seek, or not from its end
+        return None
