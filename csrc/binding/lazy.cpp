@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "binding/document_pruner.h"
 #include "binding/records.h"
-#include "checkpoint/dict_entries.h"
 #include "io/mapping.h"
 #include "pickle/geometry.h"
 #include "python/names.h"
@@ -61,66 +61,6 @@ class Placeholders final : public Tensors {
   py::object source_;
   bool as_is_;
   py::str recipe_name_{"_recipe"};
-};
-
-// Builds the document without the leaves that were not chosen. Dicts omit these and the branches
-// left empty. Lists and tuples, whose positions matter, hold None.
-class DocumentPruner {
- public:
-  DocumentPruner(const Document& document, Builder& builder, const std::vector<bool>& keep,
-                 py::object construction)
-      : path_(document), builder_(builder), keep_(keep), construction_(std::move(construction)) {}
-
-  py::object root(const Value& root) {
-    if (py::object made = keep_.empty() ? py::object() : value(root)) return made;
-    if (root.is_mapping()) return new_dict(root.as<Mapping>());
-    return root.is(Kind::list)    ? py::object(py::list())
-           : root.is(Kind::tuple) ? py::object(py::tuple())
-                                  : py::none();
-  }
-
- private:
-  // Returns null if no leaf of the value was chosen. Visits the leaves in the order of NameIndex.
-  py::object value(const Value& value) {
-    if (!BranchPath::is_branch(value)) return keep_[next_++] ? builder_.value(value) : py::object();
-    if (!path_.enter(value.node())) return {};
-    py::object made = value.is_mapping() ? mapping(value.as<Mapping>()) : sequence(value.as<Sequence>());
-    path_.leave(value.node());
-    return made;
-  }
-
-  static py::object new_dict(const Mapping& mapping) {
-    return steal(mapping.kind == Kind::ordered_dict ? PyODict_New() : PyDict_New());
-  }
-
-  py::object mapping(const Mapping& mapping) {
-    const py::object made = new_dict(mapping);
-    for (const auto& [key, item] : DictEntries(mapping)) {
-      if (const py::object kept = value(item)) made[builder_.value(key)] = kept;
-    }
-    if (py::len(made) == 0) return {};
-    if (!mapping.state.is(Kind::none))
-      construction_.attr("set_attributes")(made, builder_.value(mapping.state));
-    return made;
-  }
-
-  py::object sequence(const Sequence& sequence) {
-    py::list made;
-    bool empty = true;
-    for (const Value& item : sequence.items) {
-      const py::object kept = value(item);
-      empty = empty && !kept;
-      made.append(kept ? kept : py::none());
-    }
-    if (empty) return {};
-    return sequence.kind == Kind::tuple ? py::object(py::tuple(made)) : py::object(made);
-  }
-
-  BranchPath path_;
-  Builder& builder_;
-  const std::vector<bool>& keep_;
-  py::object construction_;
-  std::size_t next_ = 0;
 };
 
 }  // namespace
@@ -230,6 +170,8 @@ void Lazy::close() { std::exchange(opened_, nullptr).reset(); }
 
 const char* Lazy::container() const { return opened()->archive().container(); }
 
+py::list Lazy::left_out() const { return names_left_out(opened()->archive()); }
+
 void Lazy::require_there() const { opened()->archive().content().require_in_place(); }
 
 // --------------------------------------------------------------------------------------- names
@@ -291,9 +233,10 @@ py::object Lazy::build(const py::object& objects, const py::object& chosen) {
   const BuildPolicy policy{allowed_, encoding_, objects};
   Builder builder(parsed_.document, placeholders, policy);
   if (chosen.is_none()) return builder.value(parsed_.document.root);
-  std::vector<bool> keep(leaves().name_index.leaves().size());
+  const std::vector<Leaf>& all = leaves().name_index.leaves();
+  std::vector<bool> keep(all.size());
   for (const py::handle name : chosen) keep[leaf_at(name)] = true;
-  return DocumentPruner(parsed_.document, builder, keep, objects).root(parsed_.document.root);
+  return DocumentPruner(parsed_.document, builder, all, keep, objects).root(parsed_.document.root);
 }
 
 py::object Lazy::leaf(const py::str& name, const py::object& objects) {

@@ -35,6 +35,7 @@ class Lazy {
 
   const char* container() const;
   const FileName& name() const noexcept { return name_; }
+  pybind11::list left_out() const;
 
   // names() lists the tensors, other_names() all other leaves. find() returns a position in
   // names(), or -1.

@@ -13,12 +13,14 @@
 #include "binding/torchscript.h"
 #include "binding/transfer_plan.h"
 #include "checkpoint/archive.h"
+#include "checkpoint/name_index.h"
 #include "pickle/machine.h"
 #include "pickle/opcode.h"
 #include "python/archive_opener.h"
 #include "python/errors.h"
 #include "python/file_name.h"
 #include "python/gil.h"
+#include "python/names.h"
 
 namespace py = pybind11;
 
@@ -111,15 +113,21 @@ auto read_allowed(Archive& archive, const py::object& allow, const Read& read)
   return {std::move(*parsed), std::move(globals)};
 }
 
+// `by_name` returns the leaves by their dotted names, in place of the object.
 py::object load(Archive& archive, const py::object& allow, const py::object& destination,
-                const std::string& encoding, const py::object& construction) {
+                const std::string& encoding, const py::object& construction, bool by_name) {
   const bool take_modules = construction.attr("takes_modules").cast<bool>();
   const auto [parsed, globals] =
       read_allowed(archive, allow, [&](Archive& opened) { return read_for_load(opened, take_modules); });
   const Document& document = parsed.document;
   RealTensors tensors(document, archive.content(), parsed.records, destination_of(destination), construction);
   const BuildPolicy policy{globals, encoding, construction};
-  return Builder(document, tensors, policy).value(document.root);
+  Builder builder(document, tensors, policy);
+  if (!by_name) return builder.value(document.root);
+  py::dict leaves;
+  const NameIndex name_index(document);
+  for (const Leaf& leaf : name_index.leaves()) leaves[text_of(leaf.name)] = builder.value(leaf.value);
+  return leaves;
 }
 
 // Loads over existing storages: storage_at(i) returns the i-th storage of explain().
@@ -245,11 +253,12 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("big_endian", [](const Archive& self) { return self.content().big_endian(); })
       .def_property_readonly("end", &Archive::end)
       .def_property_readonly("is_pickled", &Archive::is_pickled)
+      .def_property_readonly("left_out", &names_left_out)
       .def("begin_records", &Archive::begin_records)
       .def("pickle", &pickle_of)
       .def("explain", &explain)
       .def("load", &load, py::arg("allow"), py::arg("destination"), py::arg("encoding"),
-           py::arg("construction"))
+           py::arg("construction"), py::arg("by_name") = false)
       .def("load_over", &load_over, py::arg("allow"), py::arg("storage_at"), py::arg("encoding"),
            py::arg("construction"))
       .def("storages", &storages, py::arg("named"))
@@ -266,6 +275,7 @@ PYBIND11_MODULE(_C, module) {
       .def_property_readonly("container", &Lazy::container)
       .def_property_readonly("name", &Lazy::name)
       .def_property_readonly("closed", &Lazy::closed)
+      .def_property_readonly("left_out", &Lazy::left_out)
       .def("names", &Lazy::names)
       .def("other_names", &Lazy::other_names)
       .def("find", &Lazy::find, py::arg("name"))

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "checkpoint/content.h"
@@ -63,6 +64,13 @@ class Archive {
 
   // Starts to prepare what records() returns, in parallel with document().
   virtual void begin_records() const {}
+
+  // Lists what the file has beside its tensors that no value of the document stands for, and why.
+  struct LeftOut {
+    std::string name;
+    std::string why;
+  };
+  virtual std::span<const LeftOut> left_out() const noexcept { return {}; }
 
   // Returns the end of the checkpoint in its source. Call this after records().
   virtual std::uint64_t end() const noexcept = 0;

@@ -71,6 +71,13 @@ Region text_of(const Hdf5Listing& listing) {
 
 Hdf5Archive::Hdf5Archive(Content content, Hdf5Listing listing)
     : Archive(std::move(content)), listing_(std::move(listing)), by_path_(listing_.size()) {
+  const auto is_left_out = [](const Hdf5Entry& entry) { return !entry.is_group && entry.dtype.empty(); };
+  const auto begin = std::ranges::find_if(listing_, is_left_out);
+  for (auto at = begin; at != listing_.end(); ++at) {
+    std::ranges::replace(at->path, '/', '.');
+    left_out_.push_back({std::move(at->path), std::move(at->refusal)});
+  }
+  listing_.erase(begin, listing_.end());
   for (std::size_t i = 0; i < listing_.size(); ++i) {
     Hdf5Entry& entry = listing_[i];
     if (!by_path_.insert(entry.path, i).second) throw FormatError("hdf5: " + quote(entry.path) + " twice");

@@ -28,6 +28,7 @@ class Hdf5Archive final : public Archive {
   bool is_pickled() const override { return pickle_ != nullptr; }
   Region pickle() const override;
   std::vector<Record> records(std::span<const StorageRequest> storages) override;
+  std::span<const LeftOut> left_out() const noexcept override { return left_out_; }
   std::uint64_t end() const noexcept override { return content_.source()->size(); }
 
  private:
@@ -41,6 +42,7 @@ class Hdf5Archive final : public Archive {
   Document tree() const;
 
   Hdf5Listing listing_;
+  std::vector<LeftOut> left_out_;
   NameTable<NameHash> by_path_;
   const Hdf5Entry* pickle_ = nullptr;
   std::string storages_;  // the common start of the storages' paths

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <set>
 #include <span>
 #include <string_view>
 
@@ -146,7 +147,11 @@ const Tensor* NameIndex::dense(const Value& value) {
 }
 
 void NameIndex::add(std::string_view name, const Value& value) {
-  if (!BranchPath::is_branch(value)) return add_leaf(name, value);
+  if (!BranchPath::is_branch(value)) {
+    add_leaf(name, value);
+    if (value.is(Kind::object) && !is_tensor(value)) add_object(value);
+    return;
+  }
   leaf_budget_.charge(kBranchCost);
   if (!branch_path_.enter(value.node())) return;
   std::size_t place = 0;
@@ -160,6 +165,139 @@ void NameIndex::add(std::string_view name, const Value& value) {
     for (const Value& item : value.as<Sequence>().items) add(join(name, keep(std::to_string(place++))), item);
   }
   branch_path_.leave(value.node());
+}
+
+// Adds the tensors inside the object that was the last leaf.
+void NameIndex::add_object(const Value& object) {
+  const std::size_t position = leaves_.size() - 1;
+  visited_.resize(seen_.size());
+  path_ = leaves_[position].name;
+  search(object, *object.as<Object>().callable, /*again=*/true);
+  leaves_[position].within = leaves_.size() - position - 1;
+}
+
+// Visits each container once, since objects refer to each other in any way. Values that have a name on
+// each path are visited `again`: objects that are leaves, and modules, as by state_dict().
+void NameIndex::search(const Value& value, const Global& owner, bool again) {
+  if (is_tensor(value)) {
+    add_leaf(keep(path_), value);
+    leaves_.back().inside = &owner;
+    return;
+  }
+  const bool is_object = value.is(Kind::object);
+  if (!is_object && !BranchPath::is_branch(value)) return;
+  const bool first = !visited_[value.node().slot];
+  visited_[value.node().slot] = true;
+  if (!(first || again) || !branch_path_.enter(value.node())) return;
+  leaf_budget_.charge(kBranchCost);
+  if (is_object) {
+    search_object(value.as<Object>(), first);
+  } else if (value.is_mapping()) {
+    search_mapping(value.as<Mapping>(), owner);
+  } else {
+    search_items(value.as<Sequence>().items, owner);
+  }
+  branch_path_.leave(value.node());
+}
+
+void NameIndex::search_object(const Object& object, bool first) {
+  const Global& owner = *object.callable;
+  const std::optional<Module> module = module_of(object);
+  if (module) {
+    search_mapping(*module->parameters, owner);
+    search_mapping(*module->buffers, owner, /*again=*/false, module->hidden);
+    search_mapping(*module->modules, owner, /*again=*/true);
+    if (!first) return;
+    for (const Mapping* searched : {module->parameters, module->buffers, module->modules})
+      visited_[searched->slot] = true;
+  }
+  if (object.arguments != nullptr) search_items(object.arguments->items, owner);
+  std::size_t place = 0;
+  for (const Object::Step& step : object.steps) {
+    switch (step.effect) {
+      case Object::Effect::set_item:
+        search_item(step.key.is_text() ? std::string(step.key.as<Blob>().bytes.text()) : spelled(step.key, place),
+                    step.value, owner);
+        ++place;
+        break;
+      case Object::Effect::append:
+        search_item(std::to_string(place++), step.value, owner);
+        break;
+      case Object::Effect::state:
+        search_state(step.value, owner);
+        break;
+    }
+  }
+}
+
+// A state is a dict of attributes, or a pair of dicts if the class has slots.
+void NameIndex::search_state(const Value& state, const Global& owner) {
+  if (state.is_mapping()) return search_mapping(state.as<Mapping>(), owner);
+  const auto is_part = [](const Value& part) { return part.is_mapping() || part.is(Kind::none); };
+  if (state.is(Kind::tuple) && state.as<Sequence>().items.size() == 2 &&
+      std::ranges::all_of(state.as<Sequence>().items, is_part)) {
+    for (const Value& part : state.as<Sequence>().items) search_state(part, owner);
+  } else {
+    search(state, owner, /*again=*/false);
+  }
+}
+
+void NameIndex::search_mapping(const Mapping& mapping, const Global& owner, bool again,
+                               const Sequence* hidden) {
+  leaf_budget_.charge(mapping.items.size());
+  std::set<std::string_view> left_out;
+  if (hidden != nullptr) {
+    leaf_budget_.charge(hidden->items.size());
+    for (const Value& name : hidden->items)
+      if (name.is_text()) left_out.insert(name.as<Blob>().bytes.text());
+  }
+  std::size_t place = 0;
+  for (const auto& [key, item] : DictEntries(mapping)) {
+    const std::size_t here = place++;
+    if (key.is_text()) {
+      const std::string_view text = key.as<Blob>().bytes.text();
+      if (!left_out.contains(text)) search_item(text, item, owner, again);
+    } else {
+      search_item(spelled(key, here), item, owner, again);
+    }
+  }
+}
+
+void NameIndex::search_items(const ArenaList<Value>& items, const Global& owner) {
+  leaf_budget_.charge(items.size());
+  std::size_t place = 0;
+  for (const Value& item : items) search_item(std::to_string(place++), item, owner);
+}
+
+void NameIndex::search_item(std::string_view key, const Value& value, const Global& owner, bool again) {
+  if (!value.is_node()) return;
+  name_budget_.charge(key.size());
+  const std::size_t length = path_.size();
+  if (!path_.empty()) path_ += '.';
+  path_ += key;
+  search(value, owner, again);
+  path_.resize(length);
+}
+
+// Finds what state_dict() walks through, in the attributes of an object.
+std::optional<NameIndex::Module> NameIndex::module_of(const Object& object) {
+  Module found;
+  for (const Object::Step& step : object.steps) {
+    if (step.effect != Object::Effect::state || !step.value.is_mapping()) continue;
+    leaf_budget_.charge(step.value.as<Mapping>().items.size());
+    for (const auto& [key, item] : step.value.as<Mapping>().items) {
+      if (!key.is_text()) continue;
+      const std::string_view name = key.as<Blob>().bytes.text();
+      if (name == "_non_persistent_buffers_set" && item.is(Kind::set)) found.hidden = &item.as<Sequence>();
+      if (!item.is_mapping()) continue;
+      if (name == "_parameters") found.parameters = &item.as<Mapping>();
+      if (name == "_buffers") found.buffers = &item.as<Mapping>();
+      if (name == "_modules") found.modules = &item.as<Mapping>();
+    }
+  }
+  const bool is_module =
+      found.parameters != nullptr && found.buffers != nullptr && found.modules != nullptr;
+  return is_module ? std::optional(found) : std::nullopt;
 }
 
 void NameIndex::add_leaf(std::string_view name, const Value& value) {

@@ -7,6 +7,12 @@
 // no leaves. Keys other than strings are converted as by str(), long or nested tuples by their
 // position. If two leaves have the same name, the later name gets "~2" appended. If keys of a dict
 // are equal, the last value takes the place of the first, as in Python.
+//
+// An object is a leaf, and the tensors inside it are leaves after it: by attribute, key or position.
+// Parameters and buffers of a module have the names that its state_dict() gives them. Buffers that
+// are not persistent have no name, as there.
+//
+//   {"model": Net(), "box": Box(start=T)}          model   model.conv.weight   box   box.start
 #pragma once
 
 #include <deque>
@@ -23,6 +29,8 @@ namespace zerocopy {
 struct Leaf {
   std::string_view name;  // a view of the pickle, or of the index
   Value value;
+  const Global* inside = nullptr;  // the class of the object that holds the tensor, if one does
+  std::size_t within = 0;          // of an object: the number of tensors inside it, the next leaves
 };
 
 // The branches on the current path. A branch that contains itself is not entered again.
@@ -62,14 +70,33 @@ class NameIndex {
   static const Tensor* dense(const Value& value);
 
  private:
+  // An object that torch.nn.Module.state_dict() would walk through.
+  struct Module {
+    const Mapping* parameters = nullptr;
+    const Mapping* buffers = nullptr;
+    const Mapping* modules = nullptr;
+    const Sequence* hidden = nullptr;  // names of buffers that are not persistent
+  };
+
   void add(std::string_view name, const Value& value);
+  void add_object(const Value& object);
+  void search(const Value& value, const Global& owner, bool again);
+  void search_object(const Object& object, bool first);
+  void search_state(const Value& state, const Global& owner);
+  void search_mapping(const Mapping& mapping, const Global& owner, bool again = false,
+                      const Sequence* hidden = nullptr);
+  void search_items(const ArenaList<Value>& items, const Global& owner);
+  void search_item(std::string_view key, const Value& value, const Global& owner, bool again = false);
+  std::optional<Module> module_of(const Object& object);
   void add_leaf(std::string_view name, const Value& value);
   std::string_view join(std::string_view branch, std::string_view key);
   std::string_view keep(std::string name);
 
   Budget leaf_budget_;
   Budget name_budget_;
-  std::vector<bool> seen_;  // by slot
+  std::vector<bool> seen_;     // by slot
+  std::vector<bool> visited_;  // by slot: values inside objects
+  std::string path_;           // of such a value
   BranchPath branch_path_;
   std::vector<Leaf> leaves_;
   std::deque<std::string> kept_;

@@ -23,7 +23,8 @@
 
 namespace zerocopy {
 
-// A group, or a dataset of numbers with a torch dtype.
+// A group, or a dataset of numbers with a torch dtype. Without a dtype, a dataset or an attribute that
+// is left out; `refusal` says why.
 struct Hdf5Entry {
   std::string path;  // from the root group, without a leading slash
   bool is_group = false;
@@ -38,7 +39,7 @@ struct Hdf5Entry {
   std::optional<std::size_t> same_as{};             // an earlier entry of the same dataset under another name
 };
 
-// In file order. Each group precedes its members.
+// In file order. Each group precedes its members. What is left out comes last.
 using Hdf5Listing = std::vector<Hdf5Entry>;
 
 // Checks the first bytes.

@@ -14,7 +14,6 @@
 #include "checkpoint/archive.h"
 #include "checkpoint/dict_entries.h"
 #include "checkpoint/name_index.h"
-#include "checkpoint/object_tensors.h"
 #include "python/file_name.h"
 #include "python/gil.h"
 #include "python/listing.h"
@@ -153,18 +152,11 @@ Scattered scattered_of(const Object& object) {
   return made_by(object.callable->name, {arguments.begin(), arguments.size()});
 }
 
-// A tensor of a document, by its dotted name or by its path inside an object.
-struct NamedTensor {
-  std::string_view name;
-  const Value* value;
-  const Global* inside;
-};
-
-py::object facts_of(const NamedTensor& named, const std::vector<Record>& records) {
-  const py::object name = text_of(named.name);
+py::object facts_of(const Leaf& leaf, const std::vector<Record>& records) {
+  const py::object name = text_of(leaf.name);
   const py::object inside =
-      named.inside == nullptr ? py::object(py::none()) : text_of(path_of(*named.inside));
-  const Value& value = *named.value;
+      leaf.inside == nullptr ? py::object(py::none()) : text_of(path_of(*leaf.inside));
+  const Value& value = leaf.value;
   const Tensor* tensor = NameIndex::dense(value);
   if (tensor == nullptr) {
     const Value& made = value.is(Kind::parameter) ? value.as<Parameter>().data : value;
@@ -294,7 +286,6 @@ py::dict contents(int descriptor, const FileName& name, const py::object& listin
   std::unique_ptr<Archive> archive;
   std::optional<Document> document;
   std::optional<NameIndex> name_index;
-  std::optional<ObjectTensors> inside;
   std::vector<Record> records;
   {
     const GilReleased released;
@@ -304,29 +295,21 @@ py::dict contents(int descriptor, const FileName& name, const py::object& listin
     document = std::move(parsed.document);
     records = std::move(parsed.records);
     name_index.emplace(*document);
-    inside.emplace(*document);
-    for (const Leaf& leaf : name_index->leaves()) {
-      if (leaf.value.is(Kind::object) && !NameIndex::is_tensor(leaf.value))
-        inside->look(leaf.name, leaf.value);
-    }
   }
   py::list tensors;
   py::list others;
   for (const Leaf& leaf : name_index->leaves()) {
     if (NameIndex::is_tensor(leaf.value)) {
-      tensors.append(facts_of({leaf.name, &leaf.value, nullptr}, records));
+      tensors.append(facts_of(leaf, records));
     } else {
       const auto [kind, value] = described(leaf.value);
       others.append(py::make_tuple(text_of(leaf.name), kind, value));
     }
   }
-  for (const ObjectTensor& tensor : inside->found()) {
-    tensors.append(facts_of({tensor.name, &tensor.value, tensor.owner}, records));
-  }
   return py::dict(py::arg("container") = archive->container(), py::arg("end") = archive->end(),
                   py::arg("tensors") = tensors, py::arg("others") = others,
                   py::arg("storages") = storages_of(*document, records),
-                  py::arg("metadata") = metadata_of(*document));
+                  py::arg("metadata") = metadata_of(*document), py::arg("left_out") = names_left_out(*archive));
 }
 
 }  // namespace

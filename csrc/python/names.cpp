@@ -33,6 +33,12 @@ std::optional<std::size_t> position_of(const NameIndex& name_index, py::handle n
   return std::nullopt;
 }
 
+py::list names_left_out(const Archive& archive) {
+  py::list listed;
+  for (const auto& [name, why] : archive.left_out()) listed.append(py::make_tuple(text_of(name), why));
+  return listed;
+}
+
 void throw_missing(py::handle name) {
   PyErr_SetObject(PyExc_KeyError, name.ptr());
   throw py::error_already_set();

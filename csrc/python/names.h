@@ -1,4 +1,4 @@
-// Converts the names of a name index to Python strings.
+// Converts names of a checkpoint to Python strings.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "checkpoint/archive.h"
 #include "checkpoint/name_index.h"
 
 namespace zerocopy {
@@ -14,6 +15,9 @@ namespace zerocopy {
 // which invalid ones are escaped. position_of() tries both conversions back.
 pybind11::str text_of(std::string_view name);
 std::optional<std::size_t> position_of(const NameIndex& name_index, pybind11::handle name);
+
+// Returns (name, reason) of each.
+pybind11::list names_left_out(const Archive& archive);
 
 // Throws KeyError.
 [[noreturn]] void throw_missing(pybind11::handle name);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 import safetensors_files
 import torch
 from archives import deflated
+from assembler import Code, checkpoint, pickle, tensor
 from conftest import Child, Saver, stock_load
 from equality import assert_same
 
@@ -274,10 +276,67 @@ class OnlyReads:
         self.read = io.BytesIO(content).read
 
 
-def test_source_that_would_be_read_twice_is_refused(save: Saver, tmp_path: Path) -> None:
-    with pytest.raises(zerocopy.UnsupportedError, match=r"OnlyReads.*reads its source twice: give it a file"):
-        zerocopy.convert(OnlyReads(deflated(save(STATE)).read_bytes()), tmp_path / "n.pt")
-    assert not (tmp_path / "n.pt").exists()
+@pytest.mark.parametrize("name", ["n.pt", "n.h5", "n.safetensors"])
+def test_pipe_is_read_once(save: Saver, tmp_path: Path, name: str) -> None:
+    zerocopy.convert(OnlyReads(deflated(save(STATE)).read_bytes()), tmp_path / name)
+    loaded = zerocopy.load(tmp_path / name)
+    assert_same({key: loaded[key] for key in STATE}, dict(STATE))
+
+
+REFUSED = """
+    import os, sys, zerocopy
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    for target in sys.argv[2:]:
+        try:
+            zerocopy.convert(sys.argv[1], target, **({"max_shard_size": 2000} if "out" in target else {}))
+        except PermissionError as error:
+            print(error.filename)
+"""
+
+
+@pytest.mark.parametrize("closed", ["source.pt", "new"])
+def test_unreadable_source_or_unwritable_target_is_named(forked: Child, closed: str) -> None:
+    with tempfile.TemporaryDirectory() as made:  # in no folder that only we may look into
+        folder = Path(made)
+        torch.save(STATE, folder / "source.pt")
+        (folder / "new" / "out").mkdir(parents=True)
+        for each in (folder, folder / "new", folder / "new" / "out"):
+            each.chmod(0o777)
+        for path in [folder / closed, folder / closed / "out"] if closed == "new" else [folder / closed]:
+            path.chmod(0o500)
+        done = forked(
+            REFUSED, folder / "source.pt", *(folder / "new" / name for name in TARGETS if name != "out")
+        )
+        said = done.stdout.split()
+        assert len(said) == 4 and all(Path(path).is_relative_to(folder / closed) for path in said), (
+            done.stdout
+        )
+        assert [path for path in (folder / "new").rglob("*") if path.is_file()] == []
+
+
+def test_values_that_nest_too_deep_for_pickle_are_refused(tmp_path: Path) -> None:
+    """Python 3.11 pickles fewer levels than a checkpoint may have, later ones more."""
+    path = tmp_path / "model.pt"
+    path.write_bytes(checkpoint(pickle({"weight": tensor(), "deep": Code(b"]" * 900 + b"a" * 899)})))
+    try:
+        zerocopy.convert(path, tmp_path / "out.pt")
+    except zerocopy.UnsupportedError as error:
+        assert "nested too deep" in str(error) and not (tmp_path / "out.pt").exists()
+    else:
+        depth, level = 1, zerocopy.load(tmp_path / "out.pt")["deep"]
+        while level:
+            depth, level = depth + 1, level[0]
+        assert depth == 900
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_tied_name_that_is_no_text_is_refused_by_name(save: Saver, tmp_path: Path, order: int) -> None:
+    path = save(dict.fromkeys(("a", "\ud800")[::order], torch.ones(2)))
+    with pytest.raises(zerocopy.UnsupportedError, match=r"\\ud800 \(a tied name that is not"):
+        zerocopy.convert(path, tmp_path / "n.safetensors")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.slow("threads that race")

@@ -85,8 +85,53 @@ TEST(NameIndex, NamesOutOfProportionAreRefused) {
   EXPECT_THROW(NameIndex name_index(document), FormatError);
 }
 
+const std::string sparse = "ctorch._utils\n_rebuild_sparse_tensor\n)R";
+
+// Returns the pickle of an object with attributes.
+std::string object(const std::string& attributes) { return "cmine\nNet\n)\x81" + attributes + "b"; }
+
+std::string module(const std::string& modules, const std::string& attributes = "") {
+  const std::string buffers = dict({{text("kept"), sparse}, {text("gone"), sparse}});
+  const std::string state =
+      dict({{text("_parameters"), dict({{text("weight"), sparse}, {text("bias"), "N"}})},
+            {text("_buffers"), buffers},
+            {text("_non_persistent_buffers_set"), "\x8f(" + text("gone") + "\x90"},
+            {text("_modules"), modules}});
+  return object(state + (attributes.empty() ? "" : "(" + attributes + "u"));
+}
+
+TEST(NameIndex, TensorsInsideObjectsFollowThem) {
+  EXPECT_EQ(names(dict({{text("net"), module(dict({{text("a"), module("}")}}))}, {text("step"), "K\1"}})),
+            (Names{"net", "net.weight", "net.kept", "net.a.weight", "net.a.kept", "step"}));
+  EXPECT_EQ(names(module("}", text("extra") + "](" + sparse + "K\1e")),
+            (Names{"", "weight", "kept", "extra.0"}));
+  EXPECT_EQ(names(object("N" + dict({{text("slot"), sparse}}) + "\x86")), (Names{"", "slot"}));
+  EXPECT_EQ(names(object("](" + sparse + "e")), (Names{"", "0"}));
+}
+
+TEST(NameIndex, ModulesHaveEachOfTheirNamesAndOtherObjectsOne) {
+  const std::string shared = module("}") + "q\0"s;
+  EXPECT_EQ(names(module(dict({{text("a"), shared}, {text("b"), "h\0"s}}), text("again") + "h\0"s)),
+            (Names{"", "weight", "kept", "a.weight", "a.kept", "b.weight", "b.kept"}));
+  const std::string box = object(dict({{text("t"), sparse}})) + "q\0"s;
+  EXPECT_EQ(names("](" + box + "h\0"s + object(dict({{text("of"), "h\0"s}})) + "e"),
+            (Names{"0", "0.t", "1", "1.t", "2"}));
+  EXPECT_EQ(names("cmine\nNet\n)\x81q\0"s + dict({{text("self"), "h\0"s}, {text("t"), sparse}}) + "b"),
+            (Names{"", "t"}));
+}
+
+TEST(NameIndex, ModulesOutOfProportionAreRefused) {
+  std::string pickle = module("}") + "q\0"s;
+  for (int i = 1; i < 24; ++i) {
+    const std::string before = "h"s + static_cast<char>(i - 1);
+    pickle += module(dict({{text("a"), before}, {text("b"), before}, {text("c"), before}})) + "q"s +
+              static_cast<char>(i);
+  }
+  const Document document = read_pickle(region_of(pickle + "."));
+  EXPECT_THROW(NameIndex name_index(document), FormatError);
+}
+
 TEST(NameIndex, RecognisesTensors) {
-  const std::string sparse = "ctorch._utils\n_rebuild_sparse_tensor\n)R";
   const std::string other = "ctorch._utils\nsomething\n)R";
   const Document document =
       read_pickle(region_of(dict({{text("a"), sparse}, {text("b"), other}, {text("c"), "N"}}) + "."));

@@ -18,9 +18,11 @@ void run(const Region& pickle) {
     const Document document = read_pickle(pickle);
     const NameIndex name_index(document);
     for (std::size_t i = 0; i < name_index.leaves().size(); ++i) {
-      const auto& [name, value] = name_index.leaves()[i];
+      const auto& [name, value, inside, within] = name_index.leaves()[i];
       check(name_index.find(name) == i, "a leaf is found by its name");
       check(!BranchPath::is_branch(value), "a leaf is no branch");
+      check(within < name_index.leaves().size() - i, "tensors inside an object are leaves after it");
+      check(inside == nullptr || NameIndex::is_tensor(value), "only tensors are inside objects");
       const Tensor* tensor = NameIndex::dense(value);
       check(tensor == nullptr || document.tensors[tensor->index] == tensor, "a tensor knows its number");
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,18 +229,61 @@ def test_nothing_in_a_dataset(tmp_path: Path) -> None:
     assert loaded["scalar"].shape == () and loaded["scalar"] == 3
 
 
-def test_what_is_no_number_is_left_out(tmp_path: Path) -> None:
+def test_texts_are_left_out_and_numbers_that_no_tensor_holds_are_named(tmp_path: Path) -> None:
     path = tmp_path / "f.h5"
     with h5py.File(path, "w") as file:
         file["x"] = numpy.ones(3)
         file["text"], file["texts"] = "text", numpy.array([b"a", b"b"])
-        file["pairs"] = numpy.zeros(3, [("a", "i4"), ("b", "f4")])
-        file["reference"] = numpy.array([file["x"].ref], h5py.ref_dtype)
-        file["colours"] = numpy.zeros(3, h5py.enum_dtype({"RED": 0, "BLUE": 1}, "i4"))
-        file["shades"] = numpy.zeros(3, h5py.enum_dtype({"GREY": 0, "BLACK": 1}, "u1"))
         file["type"] = numpy.dtype("f4")
         file.attrs["author"] = "nobody"
-    assert list(zerocopy.load(path)) == ["x"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(zerocopy.load(path)) == ["x"]
+    with h5py.File(path, "r+") as file:
+        file["group/pairs"] = numpy.zeros(3, [("a", "i4"), ("b", "f4")])
+        file["reference"] = numpy.array([file["x"].ref], h5py.ref_dtype)
+        file["colours"] = numpy.zeros(3, h5py.enum_dtype({"RED": 0, "BLUE": 1}, "i4"))
+        file["wide"] = numpy.zeros(3, numpy.longdouble)
+        file["bytes"] = numpy.zeros(3, "V2")
+        file.create_dataset("ragged", (2,), h5py.vlen_dtype("i4"))
+    for call in (zerocopy.load, zerocopy.lazy_load, lambda path: dict(zerocopy.open(path))):
+        with pytest.warns(UserWarning, match="left out 6 datasets") as warned:
+            found = call(path)
+        assert [name for name in found if name != "group"] == ["x"] and len(warned) == 1
+        assert call is zerocopy.lazy_load or Path(warned[0].filename).name == Path(__file__).name
+        said = str(warned[0].message)
+        for name in ("group.pairs (compound: a, b)", "reference (references)", "colours (an enumeration)",
+                     "wide (of type ", "bytes (of type ", "ragged (lists of any length)"):  # fmt: skip
+            assert name in said, said
+
+
+OPAQUE = ["bfloat16", *(name for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name))]
+
+
+@pytest.mark.parametrize("named", [str.encode, str, numpy.bytes_])
+def test_opaque_numbers_are_what_an_attribute_says(tmp_path: Path, named: Callable[[str], Any]) -> None:
+    path = tmp_path / "f.h5"
+    wanted = {}
+    with h5py.File(path, "w") as file:
+        for dtype in OPAQUE:
+            wanted[dtype] = torch.arange(12.0).view(3, 4).to(getattr(torch, dtype))
+            raw = wanted[dtype].view(torch.uint8).numpy().view(f"V{wanted[dtype].element_size()}")
+            for how, options in {"mapped": {}, "packed": {"compression": "gzip", "chunks": (2, 2)}}.items():
+                file.create_dataset(f"{dtype}/{how}", data=raw, **options).attrs["dtype"] = named(dtype)
+        file.create_dataset("wrong", data=numpy.zeros(3, "V3")).attrs["dtype"] = "bfloat16"
+        file.create_dataset("unknown", data=numpy.zeros(3, "V2")).attrs["dtype"] = numpy.arange(70)
+    with pytest.warns(UserWarning, match=r"wrong \(of type \|V3\)"):
+        loaded = zerocopy.load(path)
+    with pytest.warns(UserWarning), zerocopy.open(path) as checkpoint:
+        for dtype, tensor in wanted.items():
+            for kind in ("mapped", "packed"):
+                assert loaded[dtype][kind].dtype == tensor.dtype
+                assert torch.equal(loaded[dtype][kind].float(), tensor.float())
+                assert torch.equal(
+                    checkpoint.get_slice(f"{dtype}.{kind}")[1:, 2].float(), tensor[1:, 2].float()
+                )
+        assert checkpoint.info("bfloat16.mapped").offset is not None
+    assert main(["verify", str(path)]) == 0
 
 
 def test_two_names_of_one_dataset_are_tied(tmp_path: Path) -> None:

@@ -197,6 +197,12 @@ def _of_file(path: str, file_path: str) -> Contents:
                 facts = tar_contents.facts_of(file)
     entries = list(_entries(facts, file_path))
     values = [Value(*value) for value in facts["others"]]
+    if left_out := facts.get("left_out"):  # of HDF5
+        from zerocopy.loading.formats import hdf5
+
+        values += [
+            Value(name, "left out", why) for name, why in left_out if why not in (hdf5.TEXT, hdf5.ATTRIBUTE)
+        ]
     stored = sum(storage.nbytes for storage in facts["storages"])
     return Contents(
         path, facts["container"], [file_path], with_ties(entries), values, facts["metadata"] or {}, stored

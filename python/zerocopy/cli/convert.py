@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from pickle import UnpicklingError
@@ -23,7 +24,7 @@ sources are merged. One tensor at a time is in memory. After an error, DST is wh
 EPILOG = (
     reading.EXIT_CODES.format(
         fine="converted",
-        bad="--verify found a difference",
+        bad="--verify found damage in a source, and converted nothing, or a difference afterwards",
         trouble="nothing was converted, or the result could not be verified or reported: one line on standard error "
         "says why",
     )
@@ -64,25 +65,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="objects of classes that are not allowed: refuse the file, or leave these objects out (default: refuse)",
     )
     parser.add_argument(
-        "--verify", action="store_true", help="compare source and target afterwards, bit for bit"
+        "--ties",
+        choices=("note", "copy"),
+        default="note",
+        help="tensors that show the same bytes, in .safetensors: written once, and the other names noted in the "
+        "metadata; or copied for each name (default: note)",
+    )
+    parser.add_argument(
+        "--tied-name",
+        metavar="NAME",
+        action="append",
+        help="of tied names, one to write (default: the first in the alphabet); may be repeated",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="an error if DST would leave out anything, in place of a warning",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="check the checksums of the sources first, and compare source and target afterwards, bit for bit",
     )
 
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Convert, and return the exit code."""
     target = options.target
-    if options.verify and any(_is_same_file(source, target) for source in options.sources):
+    replaces = any(_is_same_file(source, target) for source in options.sources)
+    if options.verify and replaces:
         parser.error("--verify needs the source, which DST replaces")
+    if options.tied_name and options.ties == "copy":
+        parser.error("--ties copy writes every name: leave out --tied-name")
+    dtype = _dtype(parser, options.dtype)
     try:
-        with _failing_as("convert", target):
+        with _failing_as("convert", target), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the summary of what is left out has all
+            if options.verify and (damage := _damage(options.sources)):
+                say(damage)
+                return reading.BAD
             start = time.perf_counter()
-            _convert(parser, options)
-            _say_written(options, time.perf_counter() - start)
+            _convert(options, dtype)
+            _say_written(options, time.perf_counter() - start, ", in place of its source" if replaces else "")
             if options.verify:
                 from zerocopy.cli.conversion import difference  # which needs torch
 
-                found = difference(options, _dtype(parser, options.dtype), _keep(options.keep))
-                say([f"{escaped(target)}: {found or 'equal to its source, bit for bit'}"])
+                found = difference(options, dtype, _keep(options.keep))
+                cast = f"after conversion to {str(dtype).removeprefix('torch.')}" if dtype else "bit for bit"
+                say([f"{escaped(target)}: {found or f'its tensors are equal to its source, {cast}'}"])
                 return reading.BAD if found else reading.FINE
     except reading.Trouble:
         return reading.TROUBLE
@@ -91,7 +121,16 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     return reading.FINE
 
 
-def _convert(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _damage(paths: list[str]) -> list[str]:
+    """Return what ``zerocopy verify`` says of the sources that are damaged."""
+    from zerocopy.cli import verify
+
+    return [
+        line for report in verify.reports_on(paths) if report.code == reading.BAD for line in report.lines()
+    ]
+
+
+def _convert(options: argparse.Namespace, dtype: Any) -> None:
     from zerocopy.converting.converter import convert
 
     shown = _Bar(f"zerocopy convert: {escaped(options.target)}:")
@@ -99,18 +138,20 @@ def _convert(parser: argparse.ArgumentParser, options: argparse.Namespace) -> No
         convert(
             options.sources,
             options.target,
-            dtype=_dtype(parser, options.dtype),
+            dtype=dtype,
             max_shard_size=options.max_shard_size,
             keep=_keep(options.keep),
             progress=shown,
             unknown=options.unknown,
             strip_prefix=options.strip_prefix,
+            ties=options.tied_name or options.ties,
+            strict=options.strict or None,
         )
     finally:
         shown.end()
 
 
-def _say_written(options: argparse.Namespace, seconds: float) -> None:
+def _say_written(options: argparse.Namespace, seconds: float, replacing: str) -> None:
     """Print the path of the checkpoint, its size, and how fast it was written."""
     files, shards = [Path(options.target)], ""
     if options.max_shard_size is not None:
@@ -124,7 +165,7 @@ def _say_written(options: argparse.Namespace, seconds: float) -> None:
     size = sum(file.stat().st_size for file in files)
     rate = f", {display.size(int(size / seconds))}/s" if seconds > 0 else ""
     where = escaped(str(files[0]), _MAX_LENGTH)
-    say([f"wrote {where}{shards}: {display.size(size)} in {seconds:.1f} s{rate}"])
+    say([f"wrote {where}{replacing}{shards}: {display.size(size)} in {seconds:.1f} s{rate}"])
 
 
 class _Bar:
@@ -181,5 +222,5 @@ def _keep(prefixes: list[str] | None) -> Callable[[str], bool] | None:
 def _is_same_file(source: str, target: str) -> bool:
     try:
         return Path(source).samefile(target)
-    except OSError:
+    except (OSError, ValueError):
         return False

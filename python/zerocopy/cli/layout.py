@@ -166,7 +166,7 @@ class Dataset(NamedTuple):
 def datasets_of(listing: Listing) -> Iterator[Dataset]:
     """Yield the datasets of an HDF5 file, each once, whatever names it has."""
     for path, dtype, shape, offset, foreign, _, refusal, same_as in listing or ():
-        if dtype is None or same_as is not None:
+        if not dtype or same_as is not None:
             continue
         size = hdf5.SIZES[dtype] * math.prod(shape)
         stored = 0 if offset is None else size

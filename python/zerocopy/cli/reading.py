@@ -243,17 +243,17 @@ def report_on(
 
     `examine_folder` yields the reports on a folder of ``torch.distributed.checkpoint``.
     """
-    reports: list[Report] = []
+    found: list[Report] = []
     try:
-        for report in _reports(options.files, examine, examine_folder):
-            reports.append(report)
+        for report in reports(options.files, examine, examine_folder):
+            found.append(report)
             if isinstance(report, TroubleReport):
                 output.print_error(f"zerocopy {command}: {output.named(report.path)}: {report.why}")
             if not options.json:
                 output.say(report.lines())
-        code = max((report.code for report in reports), default=FINE)  # an index may have no shards
+        code = max((report.code for report in found), default=FINE)  # an index may have no shards
         if options.json:
-            files = [report.as_json() for report in reports]
+            files = [report.as_json() for report in found]
             output.say_json({**head(command), "verdict": [*verdicts, "trouble"][code], "files": files})
         output.flush()
         return code
@@ -291,11 +291,12 @@ def run_guarded(command: str, execute: Callable[[], int]) -> int:
     return TROUBLE
 
 
-def _reports(
+def reports(
     paths: Sequence[str],
     examine: Callable[[OpenFile], Report],
     examine_folder: Callable[[str], Iterator[Report]],
 ) -> Iterator[Report]:
+    """Yield the reports on the files that paths lead to."""
     for path in paths:
         try:
             found = _located(path)

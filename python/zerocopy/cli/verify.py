@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,8 +14,9 @@ from zerocopy.cli.distributed_folder import Archive
 from zerocopy.cli.integrity import Checked
 from zerocopy.cli.layout import Record
 from zerocopy.cli.output import Progress, escaped, listed
-from zerocopy.cli.reading import Reason
+from zerocopy.cli.reading import OpenFile, Reason, Report
 from zerocopy.errors import Error, FormatError
+from zerocopy.loading.formats import hdf5
 
 if TYPE_CHECKING:
     from zerocopy._C import Listing
@@ -103,13 +104,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Verify the files, and return the exit code."""
-    examine_file = functools.partial(examine, with_records=options.records, compare=options.compare)
-    examine_folder = functools.partial(
-        distributed_folder.reports_on,
-        of_metadata=functools.partial(_examine_metadata, compare=options.compare),
-        of_data=functools.partial(_examine_archives, with_records=options.records, compare=options.compare),
+    return reading.report_on(
+        "verify", options, *_examiners(with_records=options.records, compare=options.compare), _VERDICTS
     )
-    return reading.report_on("verify", options, examine_file, examine_folder, _VERDICTS)
+
+
+def reports_on(paths: list[str]) -> Iterator[Report]:
+    """Verify the files that paths lead to."""
+    return reading.reports(paths, *_examiners(with_records=False, compare=False))
+
+
+def _examiners(
+    *, with_records: bool, compare: bool
+) -> tuple[Callable[[OpenFile], Report], Callable[[str], Iterator[Report]]]:
+    """Return what verifies a file, and what verifies a folder."""
+    folder = functools.partial(
+        distributed_folder.reports_on,
+        of_metadata=functools.partial(_examine_metadata, compare=compare),
+        of_data=functools.partial(_examine_archives, with_records=with_records, compare=compare),
+    )
+    return functools.partial(examine, with_records=with_records, compare=compare), folder
 
 
 def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool = False) -> Verification:
@@ -253,6 +267,10 @@ def _not_read(listing: Listing) -> Iterator[str]:
     refused = [
         f"{escaped(one.record.name)} {one.refusal}" for one in layout.datasets_of(listing) if one.refusal
     ]
+    left_out = [
+        (entry[0].decode(errors="backslashreplace"), entry[6]) for entry in listing or () if entry[1] == ""
+    ]
+    refused += map(escaped, hdf5.numbers_left_out(left_out))
     if refused:
         yield f"not read: {listed(refused)}"
 

@@ -6,20 +6,21 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
-from zerocopy import _torch
+from zerocopy import _core, _torch
 from zerocopy._native import _C
 from zerocopy._typing import FilePath, Unknown
 from zerocopy.converting import outputs, shard_plan
 from zerocopy.converting.hdf5_writer import Hdf5Writer
 from zerocopy.converting.inputs import Keep
 from zerocopy.converting.zip_records import zip_records
-from zerocopy.errors import UnsupportedError
+from zerocopy.errors import Error, UnsupportedError
 from zerocopy.lazy.options import checked
 from zerocopy.loading import error_context, inputs
 from zerocopy.loading.formats import hdf5
@@ -40,6 +41,8 @@ def convert(
     progress: Progress | None = None,
     unknown: Unknown = "refuse",
     strip_prefix: str = "",
+    ties: str | Collection[str] = "note",
+    strict: bool | None = None,
 ) -> None:
     """Write a checkpoint in another format: ``.pt``, ``.safetensors`` and ``.h5``, one file or shards.
 
@@ -70,7 +73,14 @@ def convert(
         Called with the bytes that are written and those that there are.
     unknown : {"refuse", "stub"}
         How to treat objects whose globals are not on an allow-list. "refuse": raise an error. "stub": leave
-        out the values that are or hold such objects, and name them in a warning.
+        out the values that are or hold such objects. The tensors inside them are written.
+    ties : {"note", "copy"} or list of str
+        Tensors that show the same bytes, in ``.safetensors``. "note": write them once, under the first name in the
+        alphabet, and note the other names in the metadata. A list has names that are written in any case. "copy":
+        write the bytes under each name, and also of tensors that overlap.
+    strict : bool, optional
+        With True, an error if the target would leave out anything. By default one WARNING counts and names what it
+        leaves out. With False, a set of shards whose index is wrong is taken for what the shards have, as by ``load``.
 
     Raises
     ------
@@ -81,11 +91,12 @@ def convert(
         As ``open``.
     zerocopy.UnsupportedError
         There are tensors that the format cannot hold (sparse, quantized, overlapping, ...), which the message lists;
-        several sources have the same names; a format that is none of these; h5py is not installed.
+        several sources have the same names; a format that is none of these; h5py is not installed; with `strict`, what
+        the target would leave out.
     ValueError
-        No such size; `keep` leaves nothing; no name begins with `strip_prefix`.
+        No such size; nothing to write; `keep` leaves nothing; no name begins with `strip_prefix`.
     KeyError
-        `keep` has a name that is not there.
+        `keep` or `ties` has a name that is not there.
 
     Notes
     -----
@@ -115,7 +126,10 @@ def convert(
         )
     if not isinstance(strip_prefix, str):
         raise TypeError(f"expected strip_prefix to be a str, got {type(strip_prefix).__name__}")
-    job = outputs.Job(paths, dtype, keep, progress, unknown, strip_prefix)
+    if isinstance(ties, str) and ties not in ("note", "copy"):
+        raise ValueError(f"expected ties to be 'note', 'copy' or a list of names, got {ties!r}")
+    kept_ties = None if ties == "copy" else () if ties == "note" else list(ties)
+    job = outputs.Job(paths, dtype, keep, progress, unknown, strip_prefix, strict, kept_ties)
     if max_shard_size is not None:
         most = shard_plan.size_of(max_shard_size)
         layout = shard_plan.layout_of(target, outputs.SUFFIXES)
@@ -150,13 +164,19 @@ def _can_be_copied(source: Any, unknown: Unknown) -> bool:
     """Return whether the source is a zip archive whose records can all be copied."""
     if not isinstance(source, (str, os.PathLike)):
         return False
-    with error_context.public(source):
+    name = inputs.name_of(source)
+    with error_context.public(source), inputs.descriptor_of(source) as descriptor:
+        if _core.container(descriptor, name) != "zip":
+            return False
         # It checks the file, and says what it is instead.
         archive = inputs.open_archive(source, windows=True)
-        if archive.container != "zip" or unknown == "refuse":
-            return archive.container == "zip"
-        _, refused = allowlist.look_up(_C.foreign_globals(archive.pickle()))
-        return not refused
+        with contextlib.suppress(
+            Error, UnpicklingError
+        ):  # a pickle that the safe machine cannot read is copied
+            found = _core.contents(descriptor, name)
+            if not (found["tensors"] or found["others"]):
+                raise ValueError(f"{name}: nothing to write: found no values")
+        return unknown == "refuse" or not allowlist.look_up(_C.foreign_globals(archive.pickle()))[1]
 
 
 def _copy_archive(source: Path, target: Path, progress: Progress | None) -> None:

@@ -47,7 +47,7 @@ class FlatPickle(PickleWithStorages):
             if tensor in tied:
                 pieces.append(tied[tensor])
                 continue
-            entry = tensor.facts().entry
+            entry = tensor.entry()
             template = templates.get(entry.dtype)
             if template is None:
                 wanted = cast_dtype(builder.dtype(entry.dtype), dtype)

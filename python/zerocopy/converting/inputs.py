@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import functools
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 import torch
 
-from zerocopy import _core, _torch, display
+from zerocopy import _core
 from zerocopy._native import _C
+from zerocopy.converting.left_out import LeftOut, listed
 from zerocopy.converting.unknown import UnknownSearch, remove_unknown
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
@@ -23,6 +26,7 @@ from zerocopy.lazy.layer import FileLayer
 from zerocopy.lazy.selection import Selection
 from zerocopy.lazy.tensor_info import TensorInfo, device_of
 from zerocopy.loading import error_context
+from zerocopy.loading.formats import hdf5
 from zerocopy.saving.mapped_files import FileExtent
 
 Keep = str | Sequence[str] | Callable[[str], bool]
@@ -39,71 +43,33 @@ _TIE = 512  # bytes that a name more for a tensor takes
 _AROUND_TIE = 6  # quotes, colon and comma in a header
 
 
-class Facts(NamedTuple):
-    """The facts that a file states about a tensor.
+class SourceTensor(NamedTuple):
+    """A tensor that is to be written: the file that has it, and its name there."""
 
-    Attributes
-    ----------
-    info : TensorInfo
-        Shape, dtype, strides, bytes.
-    entry : TensorEntry
-        The further facts that the core has.
-    path : str
-        The file.
-    """
+    layer: FileLayer
+    name: str
 
-    info: TensorInfo
-    entry: _C.TensorEntry
-    path: str
+    def entry(self) -> _C.TensorEntry:
+        """Look up the facts in the file. They are not kept, because a hundred thousand of them take memory."""
+        return self.layer.entry(self.name)
 
-    @property
-    def storage(self) -> tuple[str, str] | None:
-        """A value that tensors over one storage share. None if the tensor does not have one storage."""
-        # That of a .safetensors file may be called "".
-        has_one = self.info.storage or self.entry.offset is not None
-        return (self.path, self.info.storage) if has_one else None
-
-    @property
-    def begin(self) -> int:
-        """The byte at which it begins in its file, or in its storage where no file has it as it is."""
-        in_storage = self.entry.storage_offset * _torch.element_size(self.info.dtype)
-        return in_storage if self.entry.offset is None else self.entry.offset
-
-
-class SourceTensor:
-    """A tensor that is to be written.
-
-    Parameters
-    ----------
-    layer : FileLayer
-        The file that has it.
-    name : str
-        Its name there.
-    """
-
-    __slots__ = "_name", "layer"
-
-    def __init__(self, layer: FileLayer, name: str) -> None:
-        self.layer, self._name = layer, name
-
-    def facts(self) -> Facts:
-        """Look up the facts in the file. The facts are not kept, because a hundred thousand of them take memory."""
-        entry = self.layer.entry(self._name)
-        return Facts(self.layer.info_from(self._name, entry), entry, self.layer.path)
+    def info(self) -> TensorInfo:
+        """Look up shape and dtype, also of a tensor that is not dense."""
+        return self.layer.info(self.name)
 
     @property
     def is_mapped(self) -> bool:
         """Return whether its bytes are used from the file: a CPU tensor's, stored as memory has them."""
-        entry = self.layer.entry(self._name)
+        entry = self.entry()
         return entry.is_mapped and device_of(entry.location) == _CPU
 
     def placeholder(self) -> torch.Tensor:
         """Return a tensor that is not read yet."""
-        return self.layer.tensor(self._name)
+        return self.layer.tensor(self.name)
 
     def read(self) -> torch.Tensor:
         """Return a tensor that is read. Nobody else holds it."""
-        return self.layer.read(self._name)
+        return self.layer.read(self.name)
 
 
 class Sources:
@@ -128,13 +94,9 @@ class Sources:
         Leaves that are not tensors.
     stubs : list of str
         Names of values, keys and attributes that are left out because they are or hold objects of unknown classes
-        (``unknown="stub"``).
+        (``unknown="stub"``). Tensors inside them are among `tensors`.
     is_filtered : bool
         Whether leaves are left out.
-    is_renamed : bool
-        Whether names lack a prefix that they have in the sources.
-    is_mapped : bool
-        Whether :meth:`are_mapped` found that all tensors are used where they lie in their files.
     is_of_torch : bool
         Whether a source is a file of ``torch.save``.
     metadata : dict of str to object
@@ -145,7 +107,8 @@ class Sources:
         self._block = contextlib.ExitStack()
         self.others: dict[str, Any] = {}
         self.stubs: list[str] = []
-        self.is_filtered, self.is_renamed, self.is_mapped = keep is not None, bool(strip_prefix), False
+        self.is_filtered, self._is_renamed = keep is not None, bool(strip_prefix)
+        self._is_cast = how.get("dtype") is not None
         self._has_stubs = how.get("unknown") == "stub"
         try:
             self._buffers = [path for path in paths if not isinstance(path, (str, os.PathLike))]
@@ -166,6 +129,8 @@ class Sources:
             if self._has_stubs:
                 self._leave_out_unknown()
             self._choose(keep)
+            if not (self.tensors or self.others):
+                raise ValueError(f"{self.name}: nothing to write: found no values of known classes")
             if strip_prefix:
                 self._strip(strip_prefix)
         except BaseException:
@@ -183,18 +148,47 @@ class Sources:
         return list(self.tensors)
 
     def other_names(self) -> list[str]:
-        """Return the names of the other leaves."""
-        return list(self.others)
+        """Return the names of all else, also of what is left out."""
+        return [*self.others, *self.stubs, *self._of_hdf5]
 
-    def are_mapped(self) -> bool:
-        """Look whether all tensors are used where they lie in their files, and note the answer."""
-        self.is_mapped = all(tensor.is_mapped for tensor in set(self.tensors.values()))
-        return self.is_mapped
+    @functools.cached_property
+    def is_mapped(self) -> bool:
+        """Whether all tensors are used where they lie in their files, as they are."""
+        return not self._is_cast and all(tensor.is_mapped for tensor in set(self.tensors.values()))
+
+    def require_tensors(self) -> None:
+        """Raise ``ValueError`` if there is no tensor to write."""
+        if not self.tensors:
+            raise ValueError(f"{self.name}: nothing to write: found no tensor")
+
+    @functools.cached_property
+    def objects(self) -> list[str]:
+        """Names of other leaves inside which there are tensors that are wanted."""
+        ordered = sorted(self.tensors)
+
+        def holds_tensors(name: str) -> bool:
+            prefix = f"{name}." if name else ""
+            at = bisect.bisect(ordered, prefix)
+            return at < len(ordered) and ordered[at].startswith(prefix)
+
+        return [name for name in self.others if holds_tensors(name)]
+
+    def left_out(self, others: Collection[str]) -> LeftOut:
+        """Return what a target leaves out that does not hold these other leaves. No target holds all of HDF5."""
+        found = LeftOut()
+        found.add("objects of unknown classes, but for the tensors inside", self.stubs)
+        found.add("objects, but for the tensors inside", (name for name in others if name in self.objects))
+        found.add("values that are not tensors", (name for name in others if name not in self.objects))
+        numbers = hdf5.numbers_left_out(list(self._of_hdf5.items()))
+        found.add("HDF5 datasets of numbers that no tensor holds", numbers)
+        for kind, why in (("HDF5 datasets of text", hdf5.TEXT), ("HDF5 attributes", hdf5.ATTRIBUTE)):
+            found.add(kind, (name for name, said in self._of_hdf5.items() if said == why))
+        return found
 
     def place_of(self, name: str) -> FileExtent | None:
         """Return where a tensor's first byte is; None where no byte of a file is the tensor's."""
         tensor = self.tensors[name]
-        offset = tensor.facts().info.offset
+        offset = tensor.entry().offset
         _, descriptor = self._files.get(tensor.layer.path, (None, None))
         return None if descriptor is None or offset is None else FileExtent(descriptor, offset)
 
@@ -208,11 +202,12 @@ class Sources:
         return [(number, path) for path, (layer, number) in self._files.items() if layer.container == "zip"]
 
     def whole(self) -> FileLayer | None:
-        """Return the one file, or folder of torch.distributed.checkpoint, that has a structure to be kept."""
+        """Return the one file, or folder of torch.distributed.checkpoint, whose structure the target keeps."""
         layers = [layer for each in self.opened for layer in _file_layers(each)]
         if len(layers) != 1 or layers[0].container == "safetensors":
             return None
-        return layers[0] if layers[0].path == self.name else None  # not the one shard of an index
+        is_one = layers[0].path == self.name  # not the one shard of an index
+        return layers[0] if is_one and not self._is_renamed else None
 
     def without_unknown(self, made: Any) -> Any:
         """Remove unknown keys and attributes from an object built of the sources, and add their names to `stubs`."""
@@ -234,8 +229,11 @@ class Sources:
     def _merge(self) -> None:
         self.tensors: dict[str, SourceTensor] = {}
         self.metadata: dict[str, Any] = {}
+        self._of_hdf5: dict[str, str] = {}
         doubles: dict[str, None] = {}
         for each in self.opened:
+            for layer in _file_layers(each):
+                self._of_hdf5.update(layer.left_out())
             tensors = {name: SourceTensor(cast(FileLayer, each.layer_of(name)), name) for name in each}
             others, metadata = _others_and_metadata(each)
             for dropped, kept in _recorded_ties(each.path, tensors, metadata).items():
@@ -257,12 +255,6 @@ class Sources:
     def _leave_out_unknown(self) -> None:
         search = UnknownSearch()
         unknown = {name: found for name, value in self.others.items() if (found := search.first_in(value))}
-        if list(unknown) == list(self.others) == [""] and not self.tensors:
-            found = getattr(unknown[""], "callable", unknown[""])
-            raise UnsupportedError(
-                f"{self.name}: the whole file is one object of an unknown class, {found}, whose "
-                "tensors cannot be named: convert its state_dict instead"
-            )
         for name in unknown:
             del self.others[name]
         self.stubs += unknown
@@ -286,7 +278,7 @@ class Sources:
     def _choose(self, keep: Keep | None) -> None:
         if keep is None:
             return
-        had_some = bool(self.tensors)
+        had_tensors = bool(self.tensors)
         if isinstance(keep, str):
             wanted = Selection(prefix=keep).chosen(self)
         elif callable(keep):
@@ -297,15 +289,13 @@ class Sources:
             )
         else:
             wanted = Selection(keys=keep).chosen(self)
-        self.tensors = {name: self.tensors[name] for name in wanted or () if name in self.tensors}
-        self.others = {name: self.others[name] for name in wanted or () if name in self.others}
-        if had_some and not self.tensors:
+        names = dict.fromkeys(wanted or ())
+        self.tensors = {name: self.tensors[name] for name in names if name in self.tensors}
+        self.others = {name: self.others[name] for name in names if name in self.others}
+        self.stubs = [name for name in self.stubs if name in names]
+        self._of_hdf5 = {name: why for name, why in self._of_hdf5.items() if name in names}
+        if not self.tensors and (had_tensors or not self.others):
             raise ValueError(f"{self.name}: the option keep selects none of the tensors")
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return names of a file for a message, the first ten of them."""
-    return display.listed(map(shown, names), 10)
 
 
 def _file_layers(opened: Checkpoint) -> Iterator[FileLayer]:

@@ -19,7 +19,7 @@ from zerocopy import _torch
 from zerocopy.converting import charges, safetensors_writer, shard_plan
 from zerocopy.converting.flat_pickle import FlatPickle
 from zerocopy.converting.hdf5_writer import STORAGES, Hdf5Writer, Record
-from zerocopy.converting.inputs import FORMAT, METADATA, Keep, Sources, SourceTensor, listed
+from zerocopy.converting.inputs import FORMAT, METADATA, Keep, Sources, SourceTensor
 from zerocopy.converting.safetensors_plan import Plan, planned
 from zerocopy.converting.ties import names_by_tensor, tied_names
 from zerocopy.errors import Error, UnsupportedError
@@ -51,10 +51,13 @@ class Job(NamedTuple):
     progress: Progress | None
     unknown: str = "refuse"
     strip_prefix: str = ""
+    strict: bool | None = None
+    kept_ties: Sequence[str] | None = ()
 
     def sources(self, **how: Any) -> Sources:
         """Open the sources, with further arguments of ``zerocopy.open``."""
-        return Sources(self.paths, self.keep, self.strip_prefix, unknown=self.unknown, **how)
+        how |= {"unknown": self.unknown, "strict": self.strict is not False}
+        return Sources(self.paths, self.keep, self.strip_prefix, **how)
 
 
 # --------------------------------------------------------------------------------- one file
@@ -63,11 +66,9 @@ class Job(NamedTuple):
 def write_safetensors(job: Job, target: Path) -> None:
     """Write a ``.safetensors`` file."""
     with job.sources(device="cpu") as sources:
-        plan = planned(sources, job.dtype)
+        plan = _planned(job, sources, target)
         if sources.is_of_torch:
             plan = plan._replace(metadata=FORMAT | plan.metadata)
-        _say_left_out(target, plan.left_out)
-        _say_unknown(target, sources)
         with replacing(target) as new:
             _write_planned(new, target, plan, plan.tensors, sources, _counted(job, plan))
             sources.require_unchanged()
@@ -75,9 +76,8 @@ def write_safetensors(job: Job, target: Path) -> None:
 
 def write_pickled(job: Job, target: Path) -> None:
     """Write what ``torch.load`` loads: of one file the object that it held, else a dict of all tensors by name."""
-    with _sources_of_objects(job) as sources:
-        parts = _pickled(job, sources)
-        _say_unknown(target, sources)
+    with job.sources(dtype=job.dtype, device="cpu") as sources:
+        parts = _pickled(job, sources, target)
         with replacing(target) as new:
             sink = FileSink(new.descriptor, os.fspath(target))
             parts.write(sink, _ALIGNMENT, True, Counted(job.progress, parts.total))
@@ -87,9 +87,8 @@ def write_pickled(job: Job, target: Path) -> None:
 def write_hdf5(job: Job, target: Path) -> None:
     """Write the same as HDF5."""
     h5py = hdf5.import_h5py(target)
-    with _sources_of_objects(job) as sources:
-        parts = _pickled(job, sources)
-        _say_unknown(target, sources)
+    with job.sources(dtype=job.dtype, device="cpu") as sources:
+        parts = _pickled(job, sources, target)
         records: list[Record] = [
             _Content("data.pkl", parts.pickle),
             _Content("version", b"3\n"),
@@ -142,35 +141,38 @@ class _Stored(NamedTuple):
 
 def write_shards(job: Job, layout: shard_plan.Layout, most: int) -> None:
     """Write shards of at most so many bytes, and the index."""
-    if layout.suffix == SAFETENSORS:
-        with job.sources(device="cpu") as sources:
-            plan = planned(sources, job.dtype)
-            # accelerate, and transformers before version 5, refuse files that have metadata and not this.
-            plan = plan._replace(metadata=FORMAT | plan.metadata)
-            _say_left_out(layout.index_path, plan.left_out)
-            _say_unknown(layout.index_path, sources)
-            entries = {tensor.name: tensor for tensor in plan.tensors}
-            shards = shard_plan.spread((([tensor.name], tensor.nbytes) for tensor in plan.tensors), most)
-            written = _counted(job, plan)
-            total = sum(tensor.nbytes for tensor in plan.tensors)
-            with _shard_files(layout, shards, total) as files:
-                for (path, new), names in zip(files, shards, strict=True):
-                    tensors = [entries[name] for name in names]
-                    _write_planned(new, path, plan, tensors, sources, written)
-                sources.require_unchanged()
-    else:
-        with _sources_of_objects(job) as sources:
-            _say_left_out(layout.index_path, sources.others)
-            units = _units(sources, job.dtype)
-            shards = shard_plan.spread(units, most)
-            total = sum(size for _, size in units)
-            contents = [_pickled_flat(job, sources, names) for names in shards]
-            _say_unknown(layout.index_path, sources)
-            written = Counted(job.progress, sum(parts.total for parts in contents))
-            with _shard_files(layout, shards, total) as files:
-                for (path, new), parts in zip(files, contents, strict=True):
-                    parts.write(FileSink(new.descriptor, os.fspath(path)), _ALIGNMENT, True, written)
-                sources.require_unchanged()
+    is_safetensors = layout.suffix == SAFETENSORS
+    with job.sources(dtype=None if is_safetensors else job.dtype, device="cpu") as sources:
+        sources.require_tensors()
+        if is_safetensors:
+            _write_safetensors_shards(job, layout, most, sources)
+        else:
+            _write_pickled_shards(job, layout, most, sources)
+
+
+def _write_safetensors_shards(job: Job, layout: shard_plan.Layout, most: int, sources: Sources) -> None:
+    plan = _planned(job, sources, layout.index_path)
+    # accelerate, and transformers before version 5, refuse files that have metadata and not this.
+    plan = plan._replace(metadata=FORMAT | plan.metadata)
+    entries = {tensor.name: tensor for tensor in plan.tensors}
+    shards = shard_plan.spread((([tensor.name], tensor.nbytes) for tensor in plan.tensors), most)
+    written = _counted(job, plan)
+    with _shard_files(layout, shards, sum(tensor.nbytes for tensor in plan.tensors)) as files:
+        for (path, new), names in zip(files, shards, strict=True):
+            _write_planned(new, path, plan, [entries[name] for name in names], sources, written)
+        sources.require_unchanged()
+
+
+def _write_pickled_shards(job: Job, layout: shard_plan.Layout, most: int, sources: Sources) -> None:
+    units = _units(sources, job.dtype)
+    shards = shard_plan.spread(units, most)
+    contents = [_pickled_flat(job, sources, names) for names in shards]
+    sources.left_out(sources.others).report(layout.index_path, job.strict)
+    written = Counted(job.progress, sum(parts.total for parts in contents))
+    with _shard_files(layout, shards, sum(size for _, size in units)) as files:
+        for (path, new), parts in zip(files, contents, strict=True):
+            parts.write(FileSink(new.descriptor, os.fspath(path)), _ALIGNMENT, True, written)
+        sources.require_unchanged()
 
 
 @contextlib.contextmanager
@@ -239,13 +241,15 @@ def _units(sources: Sources, dtype: torch.dtype | None) -> list[tuple[list[str],
     """
     groups: dict[Any, list[tuple[SourceTensor, list[str]]]] = {}
     for tensor, names in names_by_tensor(sources).items():
-        groups.setdefault(tensor.facts().storage or names[0], []).append((tensor, names))
+        entry = tensor.entry()
+        storage = (tensor.layer.path, entry.storage) if entry.is_dense else names[0]
+        groups.setdefault(storage, []).append((tensor, names))
     ties = tied_names(sources)
     units = []
     for group in groups.values():
         sizes, whole = [], 0
         for tensor, names in group:
-            info, entry, _ = tensor.facts()
+            info, entry = tensor.info(), tensor.entry()
             if info.storage and cast_dtype(info.dtype, dtype) == info.dtype:
                 whole = entry.storage_nbytes
             else:
@@ -279,29 +283,19 @@ def _counted(job: Job, plan: Plan) -> Counted:
     return Counted(job.progress, sum(tensor.nbytes for tensor in plan.tensors))
 
 
-def _sources_of_objects(job: Job) -> Sources:
-    """Return sources for a pickle, whose tensors are either mapped, or made anew each time that they are wanted."""
-    if job.dtype is None:
-        begins = [inputs.position_of(path) for path in job.paths]
-        sources = job.sources()
-        if sources.are_mapped():
-            return sources
-        with sources:
-            pass
-        for path, begin in zip(job.paths, begins, strict=True):
-            if begin is not None:
-                path.seek(begin)
-            elif hasattr(path, "read"):
-                name = inputs.name_of(path)
-                raise UnsupportedError(f"{name}: this conversion reads its source twice: give it a file")
-    return job.sources(dtype=job.dtype, device="cpu")
+def _pickled(job: Job, sources: Sources, target: Path) -> PickleWithStorages:
+    """Pickle the object of the sources, and say what the target leaves out."""
+    parts = _pickle_of(job, sources)
+    sources.left_out(() if sources.whole() else sources.objects).report(target, job.strict)
+    return parts
 
 
-def _pickled(job: Job, sources: Sources) -> PickleWithStorages:
+def _pickle_of(job: Job, sources: Sources) -> PickleWithStorages:
     try:
         whole = sources.whole()
-        if whole is None or sources.is_renamed:
-            return _pickled_flat(job, sources, list(sources.tensors), sources.others)
+        if whole is None:
+            values = {name: value for name, value in sources.others.items() if name not in sources.objects}
+            return _pickled_flat(job, sources, list(sources.tensors), values)
         chosen = [*sources.tensors, *sources.others] if sources.is_filtered else None
         charge = charges.of_pickled(sources)
         made = whole.build(chosen, read=sources.is_mapped, charge=charge)
@@ -340,11 +334,11 @@ def _flat(
     return flat
 
 
-def _say_left_out(target: Path, names: Iterable[str]) -> None:
-    if names := list(names):
-        _logger.warning("%s: left out, since they are not tensors: %s", target, listed(names))
-
-
-def _say_unknown(target: Path, sources: Sources) -> None:
-    if sources.stubs:
-        _logger.warning("%s: left out because of unknown classes: %s", target, listed(sources.stubs))
+def _planned(job: Job, sources: Sources, target: Path) -> Plan:
+    """Plan the content of ``.safetensors``, and say what it leaves out."""
+    plan = planned(sources, job.dtype, job.kept_ties)
+    left_out = sources.left_out(plan.left_out)
+    ties = (f"{name} = {kept}" for name, kept in plan.ties.items())
+    left_out.add("names of tied tensors, noted in the metadata", ties)
+    left_out.report(target, job.strict)
+    return plan

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from zerocopy.converting import charges
-from zerocopy.converting.inputs import FORMAT, Sources, listed
+from zerocopy.converting.inputs import FORMAT, Sources
+from zerocopy.converting.left_out import listed
 from zerocopy.converting.safetensors_writer import Described, described, is_text, why_not_a_name
 from zerocopy.converting.ties import overlapping, tied_names
 from zerocopy.display import shown
 from zerocopy.errors import UnsupportedError
+from zerocopy.lazy import name_hints
 from zerocopy.lazy.conversion import cast_dtype
 
 
@@ -48,8 +51,12 @@ class Plan(NamedTuple):
         return dict(sorted((ties | metadata).items()))
 
 
-def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
-    """Return what is to be written. Raises ``UnsupportedError`` that lists the tensors that cannot be."""
+def planned(sources: Sources, dtype: torch.dtype | None, kept: Sequence[str] | None) -> Plan:
+    """Return what is to be written. Raises ``UnsupportedError`` that lists the tensors that cannot be.
+
+    Of tied names those in `kept` are written; without any the first; None writes all, and tensors that overlap.
+    """
+    sources.require_tensors()
     charges.require_few_copied(sources)
     said = sources.others | sources.metadata
     metadata = {
@@ -60,14 +67,19 @@ def planned(sources: Sources, dtype: torch.dtype | None) -> Plan:
         if value not in sources.tensors or name in sources.tensors or name in FORMAT
     }
     # A name that is left out becomes a key of the metadata, and there is one value for each key.
-    ties = tied_names(sources, metadata.keys() | FORMAT.keys())
+    if unknown := [name for name in kept or () if name not in sources.tensors]:
+        raise name_hints.no_such_name(sources.name, unknown[0], sources.tensors)
+    ties = (
+        {}
+        if kept is None
+        else tied_names(sources, dict.fromkeys([*kept, *sorted(metadata.keys() | FORMAT.keys())]))
+    )
     names = [name for name in sources.tensors if name not in ties]
-    overlaps = set(overlapping(sources, names))
+    overlaps = set() if kept is None else set(overlapping(sources, names))
     tensors, refused = [], []
     for name in names:
         tensor = sources.tensors[name]
-        facts = tensor.facts()
-        info, is_dense = facts.info, facts.storage is not None
+        info, is_dense = tensor.info(), tensor.entry().is_dense
         why = "overlapping" if name in overlaps else "" if is_dense else _why_not(tensor.read())
         wanted = cast_dtype(info.dtype, dtype)
         why = why or why_not_a_name(name)

@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from zerocopy import _torch
+from zerocopy._native import _C
 from zerocopy.converting.inputs import Sources, SourceTensor
-from zerocopy.lazy.tensor_info import TensorInfo
+from zerocopy.loading.objects import builder
 
 # Beyond these tensors are said to overlap without a look: of a storage, and of ways to come from one to the other.
 _MAX_COMPARED = 1 << 16
@@ -28,20 +29,27 @@ def tied_names(sources: Sources, always_kept: Collection[str] = ()) -> dict[str,
     """Return names that another stands for, and that one: the first in the alphabet, as safetensors chooses.
 
     Tied are tensors that show the same bytes of one storage in the same way. Names in `always_kept` stand for
-    themselves, and for the others.
+    themselves, and the first of them for the others.
     """
+    order = {name: place for place, name in enumerate(always_kept)}
     groups: dict[Any, list[str]] = defaultdict(list)
     for tensor, names in names_by_tensor(sources).items():
-        facts = tensor.facts()
-        info, entry = facts.info, facts.entry
-        if facts.storage is not None and info.nbytes:
+        entry = tensor.entry()
+        if entry.is_dense and entry.nbytes:
             flags = entry.is_conjugate, entry.is_negative
-            groups[facts.storage, facts.begin, flags, info.shape, info.stride, info.dtype] += names
+            storage = tensor.layer.path, entry.storage
+            groups[storage, _begin(entry), flags, entry.shape, entry.stride, entry.dtype] += names
     ties: dict[str, str] = {}
     for names in groups.values():
-        kept, *others = sorted(names, key=lambda name: (name not in always_kept, name))
-        ties |= dict.fromkeys((name for name in others if name not in always_kept), kept)
+        kept, *others = sorted(names, key=lambda name: (order.get(name, len(order)), name))
+        ties |= dict.fromkeys((name for name in others if name not in order), kept)
     return ties
+
+
+def _begin(entry: _C.TensorEntry) -> int:
+    """Return the byte at which a tensor begins in its file, or in its storage where no file has it as it is."""
+    in_storage = entry.storage_offset * _size(entry)
+    return in_storage if entry.offset is None else entry.offset
 
 
 class _Span(NamedTuple):
@@ -50,7 +58,7 @@ class _Span(NamedTuple):
     begin: int
     end: int
     name: str
-    info: TensorInfo
+    entry: _C.TensorEntry
 
 
 def overlapping(sources: Sources, names: Iterable[str]) -> list[str]:
@@ -58,14 +66,14 @@ def overlapping(sources: Sources, names: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     spans: dict[Any, list[_Span]] = defaultdict(list)
     for name in names:
-        facts = sources.tensors[name].facts()
-        info = facts.info
-        if facts.storage is None or info.nbytes == 0:
+        tensor = sources.tensors[name]
+        entry = tensor.entry()
+        if not entry.is_dense or entry.nbytes == 0:
             continue
-        if _shows_one_twice(info):
+        if _shows_one_twice(entry):
             found[name] = None
-        begin = facts.begin
-        spans[facts.storage].append(_Span(begin, begin + _reach(info), name, info))
+        begin = _begin(entry)
+        spans[tensor.layer.path, entry.storage].append(_Span(begin, begin + _reach(entry), name, entry))
     for over_one_storage in spans.values():
         compared, before = 0, list[_Span]()
         for span in sorted(over_one_storage, key=lambda span: span[:2]):
@@ -84,13 +92,13 @@ def _may_meet(one: _Span, other: _Span) -> bool:
     Those have the same strides. An element of both is where, in each dimension, so many steps more in the one than in
     the other come together to what lies between their first elements.
     """
-    size = _torch.element_size(one.info.dtype)
-    if (one.info.stride, one.info.dtype) != (other.info.stride, other.info.dtype):
+    size = _size(one.entry)
+    if (one.entry.stride, one.entry.dtype) != (other.entry.stride, other.entry.dtype):
         return True
     between, rest = divmod(other.begin - one.begin, size)
     if rest:
         return True
-    shapes = zip(one.info.stride, one.info.shape, other.info.shape, strict=True)
+    shapes = zip(one.entry.stride, one.entry.shape, other.entry.shape, strict=True)
     dimensions = sorted(dimension for dimension in shapes if max(dimension[1:]) > 1)
     reaches = [0, *itertools.accumulate((max(m, n) - 1) * stride for stride, m, n in dimensions)]
     left = {between}  # what the dimensions of smaller strides have to come to
@@ -109,16 +117,20 @@ def _may_meet(one: _Span, other: _Span) -> bool:
     return 0 in left
 
 
-def _reach(info: TensorInfo) -> int:
+def _size(entry: _C.TensorEntry) -> int:
+    return _torch.element_size(builder.dtype(entry.dtype))
+
+
+def _reach(entry: _C.TensorEntry) -> int:
     """Return the bytes from a tensor's first element to behind its last."""
-    steps = sum((size - 1) * stride for size, stride in zip(info.shape, info.stride, strict=True))
-    return (steps + 1) * _torch.element_size(info.dtype)
+    steps = sum((size - 1) * stride for size, stride in zip(entry.shape, entry.stride, strict=True))
+    return (steps + 1) * _size(entry)
 
 
-def _shows_one_twice(info: TensorInfo) -> bool:
+def _shows_one_twice(entry: _C.TensorEntry) -> bool:
     """Return whether it may: a step along one dimension does not lead past all that those of smaller steps show."""
     reach = 0
-    for stride, size in sorted(zip(info.stride, info.shape, strict=True)):
+    for stride, size in sorted(zip(entry.stride, entry.shape, strict=True)):
         if size > 1:
             if stride <= reach:
                 return True

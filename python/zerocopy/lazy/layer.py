@@ -115,6 +115,10 @@ class FileLayer:
         with error_context.naming(self.path):
             return dict(zip(names, self._native.leaves(names, self._file.objects), strict=True))
 
+    def left_out(self) -> list[tuple[str, str]]:
+        """Return what the file has that is neither a tensor nor another leaf, each with the reason."""
+        return self._native.left_out
+
     def attached(self) -> dict[str, Any]:
         """Return what the file says beside its leaves."""
         with error_context.naming(self.path):

@@ -36,7 +36,7 @@ def policy_of(options: LoadOptions) -> tuple[Allow, Any]:
 
 def _load_safely(archive: _C.Archive, options: LoadOptions, allow: Allow, objects: Any) -> Any:
     destination = staging.destination_of(options.map_location, is_legacy=archive.container == "legacy")
-    return archive.load(allow, destination, options.encoding, objects)
+    return archive.load(allow, destination, options.encoding, objects, options.by_name)
 
 
 def refuse_all(names: list[Name]) -> dict[Name, Any]:

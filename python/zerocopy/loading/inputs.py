@@ -10,10 +10,12 @@ import mmap
 import os
 import stat
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from zerocopy import display
 from zerocopy._native import _C
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading import backends, diagnosis, file_objects
@@ -194,7 +196,15 @@ def _attempt(
         if isinstance(error, FormatError) and str(error).startswith("hdf5"):
             raise
     with hdf5.staying(file):
-        return opened(listing())
+        archive = opened(listing())
+    if lost := hdf5.numbers_left_out(archive.left_out):
+        warnings.warn(
+            f"{name or 'this HDF5 file'}: left out {display.count(len(lost), 'dataset')} of numbers that no tensor "
+            f"holds: {display.listed(map(display.shown, lost), 10)}",
+            UserWarning,
+            stacklevel=6,  # the caller of load or open
+        )
+    return archive
 
 
 def _sample_of_path(path: bytes) -> diagnosis.FileSample:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import warnings
 from collections.abc import Callable
@@ -98,8 +99,8 @@ def load(
 
     Notes
     -----
-    Of an HDF5 file that no ``torch.save`` wrote groups become dicts and datasets tensors. Strings, attributes and other
-    datasets that are not numbers are left out, and links to other files are never followed.
+    Of an HDF5 file that no ``torch.save`` wrote groups become dicts and datasets tensors. Texts and attributes are left
+    out; a warning names datasets of numbers that no tensor holds. Links to other files are never followed.
 
     Truncating a file while its tensors are alive makes touching them a bus error, as with every mapping. Programs
     that replace a file should write another one and rename it; ``backend="pread"`` is immune.
@@ -119,7 +120,8 @@ def load(
     match inputs.located(f, strict):
         case shard_index.Index() as index:
             # For a shard an index or a folder is none: a few of them could name each other without end.
-            return shard_index.load(index, lambda shard: _load_file(shard, options), strict)
+            of_shard = dataclasses.replace(options, by_name=True)
+            return shard_index.load(index, lambda shard: _load_file(shard, of_shard), strict)
         case dcp_metadata.Folder() as folder:
             files = Files(folder, options, windows=False)
             return folder.nested({name: files.load(name) for name in folder.entries})

@@ -25,6 +25,8 @@ class LoadOptions:
         As the argument, `mmap` or the environment says.
     pickle_args : dict
         For the unpickler; it has an ``encoding``.
+    by_name : bool
+        Whether to return the leaves by dotted name, as an index of shards names them.
     """
 
     map_location: Any = None
@@ -35,6 +37,7 @@ class LoadOptions:
     unknown: str = "refuse"
     pickle_args: dict[str, Any] = field(default_factory=lambda: {"encoding": "utf-8"})
     strict: bool = True
+    by_name: bool = False
 
     @property
     def encoding(self) -> str:

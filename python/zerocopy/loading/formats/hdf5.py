@@ -38,16 +38,24 @@ _COPIES = 4  # of a path: in the listing, the document, the names, the result
 _MAX_STEPS = 1 << 26
 _MAX_DIMENSIONS = 32  # of HDF5 and of numpy, yet there may be arrays in a dataset of as many
 
-# numpy's kinds and sizes of numbers that torch has. Other datasets are not tensors.
+# numpy's kinds and sizes of numbers that torch has.
 _TORCH = {
     "b1": "bool", "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64",
     "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
     "f2": "float16", "f4": "float32", "f8": "float64", "c8": "complex64", "c16": "complex128",
 }  # fmt: skip
 
+# Bytes of opaque elements, by the name that an attribute "dtype" of the dataset has. Keras writes bfloat16 so.
+_OPAQUE = {"bfloat16": 2} | dict.fromkeys(
+    ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"], 1
+)
+_MAX_DTYPE = 64  # bytes of a dtype's name
 
 #: Bytes of an element, by torch's names.
-SIZES = {name: int(kind[1:]) for kind, name in _TORCH.items()}
+SIZES = {name: int(kind[1:]) for kind, name in _TORCH.items()} | _OPAQUE
+
+#: Why texts and attributes are left out. Other reasons are those of numbers that no tensor holds.
+TEXT, ATTRIBUTE = "text", "attribute"
 
 
 def recognises(head: bytes, name: str) -> bool:
@@ -113,12 +121,21 @@ class _Entry(NamedTuple):
     same: int | None = None  # the number of the entry of the same dataset
 
 
+def numbers_left_out(left_out: list[tuple[str, str]]) -> list[str]:
+    """Return the datasets that hold numbers and are not tensors, each with the reason, of ``Archive.left_out``."""
+    return [f"{name} ({why})" for name, why in left_out if why not in (TEXT, ATTRIBUTE)]
+
+
 class _Lister:
-    """Walks a file by its hard links, each group before what is in it."""
+    """Walks a file by its hard links, each group before what is in it.
+
+    The listing ends with what is left out: entries without a dtype that say why.
+    """
 
     def __init__(self, h5py: Any, file: Any, image: Image) -> None:
         self._h5py, self._file, self._image = h5py, file, image
         self.listing: list[_Entry] = []
+        self._left_out: list[_Entry] = []
         self._places: dict[int, int] = {}  # of datasets, by their address
         self._by_path: dict[str, int] = {}
         self._groups: set[int] = set()
@@ -131,6 +148,7 @@ class _Lister:
             self._group(h5py.h5g.open(file.id, b"/"), "", 0)
             for path in self._soft:
                 self._follow(path)
+        self.listing += self._left_out
 
     def _group(self, group: Any, path: str, depth: int) -> None:
         h5 = self._h5py
@@ -140,6 +158,7 @@ class _Lister:
         if depth > _DEEPEST:
             raise UnsupportedError(f"hdf5: groups nest deeper than {_DEEPEST}")
         self._groups.add(information.addr)
+        self._leave_out_attributes(group, path)
         links: dict[bytes, tuple[int, Any]] = {}
         group.links.iterate(lambda name, link: links.update({name: (link.type, link.u)}), info=True)
         for name in group:
@@ -176,9 +195,24 @@ class _Lister:
         self._by_path[path] = len(self.listing)
         self.listing.append(entry._replace(path=path.encode(), same=same))
 
+    def _leave_out(self, path: str, why: str) -> None:
+        self._budget.charge(_COPIES * (len(path) + 1))
+        self._left_out.append(_Entry(path.encode(), "", refusal=why))
+
+    def _leave_out_attributes(self, owner: Any, path: str, used: bytes = b"") -> None:
+        names: list[bytes] = []
+        self._h5py.h5a.iterate(owner, names.append)
+        for name in names:
+            if name != used:
+                self._leave_out(f"{path}@{name.decode(errors='backslashreplace')}", ATTRIBUTE)
+
     def _dataset(self, dataset: Any, path: str) -> None:
         entry = self._entry(dataset, path)
-        if entry is not None:
+        is_opaque = not isinstance(entry, str) and entry.dtype in _OPAQUE
+        self._leave_out_attributes(dataset, path, used=b"dtype" if is_opaque else b"")
+        if isinstance(entry, str):
+            self._leave_out(path, entry)
+        else:
             self._places[self._h5py.h5o.get_info(dataset).addr] = len(self.listing)
             self._append(path, entry)
 
@@ -197,23 +231,17 @@ class _Lister:
             raise UnsupportedError(f"hdf5: soft link {shown} leads to a group, which then has two names")
         self._append(path, self.listing[place], place)
 
-    def _entry(self, dataset: Any, path: str) -> _Entry | None:
-        """Return the entry of a dataset, or None if it has no numbers."""
+    def _entry(self, dataset: Any, path: str) -> _Entry | str:
+        """Return the entry of a dataset, or why it is left out."""
         h5 = self._h5py
         try:
             whole = dataset.dtype
-        except TypeError as error:
-            raise UnsupportedError(
-                f"hdf5: dataset {ascii(path)[:200]} is of a type of its own: {error}"
-            ) from None
+        except TypeError as error:  # a type that numpy does not have
+            return ascii(str(error))[1:-1]
         dtype, inner = whole.subdtype or (whole, ())  # an element may be an array
-        if dtype.kind not in "biufc" or (dtype.kind in "iu" and h5.check_enum_dtype(dtype)):
-            return None
-        named = _TORCH.get(f"{dtype.kind}{dtype.itemsize}")
-        if named is None:
-            raise UnsupportedError(
-                f"hdf5: dataset {ascii(path)[:200]} is of type {dtype}, which torch does not have"
-            )
+        named = self._opaque(dataset, dtype) or _TORCH.get(f"{dtype.kind}{dtype.itemsize}")
+        if named is None or h5.check_enum_dtype(dtype):
+            return _why_left_out(h5, dtype)
         space = dataset.get_space()
         empty = space.get_simple_extent_type() == h5.h5s.NULL
         outer = (0,) if empty else tuple(space.shape)
@@ -230,7 +258,9 @@ class _Lister:
         # The offset of what was never written is the size of the user block less one, if there is a user block.
         elif offset is None or dataset.get_space_status() == h5.h5d.SPACE_STATUS_NOT_ALLOCATED:
             why = _why_not_at_once(h5, dataset, properties)
-        elif h5.h5t.py_create(whole, logical=True) != dataset.get_type() or dtype.byteorder == ">":
+        elif named not in _OPAQUE and (
+            h5.h5t.py_create(whole, logical=True) != dataset.get_type() or dtype.byteorder == ">"
+        ):
             why = "the dataset is big-endian" if dtype.byteorder == ">" else "its elements are not torch's"
         if not why:
             return _Entry(dtype=named, shape=shape, offset=offset)
@@ -239,6 +269,30 @@ class _Lister:
             raise FormatError("hdf5: datasets share bytes of the file: together they have more than the file")
         reader = DatasetReader(h5, self._file, self._image, path.encode(), dataset, outer)
         return _Entry(dtype=named, shape=shape, read=reader, why=why)
+
+    def _opaque(self, dataset: Any, dtype: Any) -> str | None:
+        """Return the dtype that an attribute of a dataset of opaque elements names, or None."""
+        if dtype.kind != "V" or dtype.names or not self._h5py.h5a.exists(dataset, b"dtype"):
+            return None
+        attribute = self._h5py.h5a.open(dataset, b"dtype")
+        kind = attribute.get_type()
+        if kind.get_class() != self._h5py.h5t.STRING or kind.get_size() > _MAX_DTYPE or attribute.shape:
+            return None
+        value = self._h5py.Dataset(dataset).attrs["dtype"]
+        named = value.decode(errors="replace") if isinstance(value, bytes) else value
+        return named if _OPAQUE.get(named) == dtype.itemsize else None
+
+
+def _why_left_out(h5: Any, dtype: Any) -> str:
+    if h5.check_string_dtype(dtype) or dtype.kind in "SU":
+        return TEXT
+    if h5.check_enum_dtype(dtype):
+        return "an enumeration"
+    if h5.check_ref_dtype(dtype):
+        return "references"
+    if h5.check_vlen_dtype(dtype):
+        return "lists of any length"
+    return f"compound: {', '.join(dtype.names)}"[:200] if dtype.names else f"of type {dtype}"
 
 
 def _text(name: bytes) -> str:

@@ -212,6 +212,7 @@ class Tensors:
     """The counterpart of ``_C.Lazy`` for a folder: names, and the tensors behind placeholders."""
 
     container = "distributed"
+    left_out: tuple[()] = ()
 
     def __init__(self, files: Files) -> None:
         self._files: Files | None = files
