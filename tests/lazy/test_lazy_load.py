@@ -9,6 +9,7 @@ import io
 import itertools
 import pickle
 import random
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -273,6 +274,65 @@ def test_dtype_of_other_layouts(save: Saver) -> None:
     assert lazy["sparse"].dtype == lazy["sparse"].materialize().dtype == torch.float64
     assert lazy["index"].dtype == lazy["index"].materialize().dtype == torch.int64
     assert torch.equal(lazy["sparse"].to_dense(), torch.eye(3, dtype=torch.float64))
+
+
+class Scaled(torch.Tensor):
+    """A wrapper subclass whose dtype is not that of the numbers in it, as of quantized ones."""
+
+    @staticmethod
+    def __new__(cls, data: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=dtype)
+
+    def __init__(self, data: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> None:
+        self.numbers, self.scale = data, scale
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten.detach.default or (func is torch.ops.aten._to_copy.default and cls.casts):
+            return cls(args[0].numbers, args[0].scale, kwargs.get("dtype", args[0].dtype))
+        raise NotImplementedError(func)
+
+    casts = True
+
+
+class ScaledByCall(Scaled):
+    """Is pickled as a call with its parts, as most libraries do it."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return ScaledByCall, (self.numbers, self.scale, self.dtype)
+
+
+class Uncast(Scaled):
+    casts = False
+
+
+@pytest.mark.parametrize("trusting", [False, True], ids=["safe", "trusting"])
+@pytest.mark.parametrize("cls", [Scaled, ScaledByCall, Uncast])
+def test_dtype_of_a_wrapper_subclass_is_cast_by_its_class(
+    save: Saver, tmp_path: Path, cls: Any, trusting: bool
+) -> None:
+    made = cls(torch.ones(3, dtype=torch.float16), torch.ones(1), torch.float32)
+    path = save({"scaled": made, "part": made.numbers, "plain": torch.ones(2)})
+    names = (torch._tensor._rebuild_from_type_v2, torch._utils._rebuild_wrapper_subclass)
+    dtype = made.dtype if cls is Uncast else torch.float64
+    with zerocopy.safe_globals([cls, *names]), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        state = zerocopy.lazy_load(path, dtype=torch.float64, weights_only=not trusting)
+        found = [state["scaled"]]
+        if not trusting:
+            zerocopy.convert(path, tmp_path / "cast.pt", dtype=torch.float64)
+            found.append(zerocopy.load(tmp_path / "cast.pt")["scaled"])
+            if cls is not ScaledByCall:  # which is of no tensor's kind until it is made
+                found.append(zerocopy.open(path, dtype=torch.float64).get_tensor("scaled"))
+    assert state["part"].dtype == state["plain"].dtype == torch.float64
+    for each in found:
+        assert type(each) is cls
+        # torch 1.13 saves a wrapper subclass with the dtype float32
+        assert each.dtype == dtype or (each is found[1] and torch.__version__ < "2")
+        assert (each.numbers.dtype, each.scale.dtype) == (torch.float16, torch.float32)
+    told = [str(each.message) for each in warned if "stays torch.float32" in str(each.message)]
+    assert bool(told) == (cls is Uncast)
 
 
 class OwnCode:

@@ -36,11 +36,15 @@ def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
+def is_elements(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is no wrapper subclass: its operators are torch's own."""
+    return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is elements of a storage, to torch too. Wrapper subclasses are not."""
-    is_plain = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    """Return whether a tensor is elements of a storage, to torch too."""
     return (
-        is_plain
+        is_elements(tensor)
         and not torch.nn.parameter.is_lazy(tensor)
         and tensor.layout is torch.strided
         and not tensor.is_quantized

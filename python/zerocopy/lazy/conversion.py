@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from zerocopy import _core, _torch
-from zerocopy._torch import portable
+from zerocopy._torch import modules, portable
 from zerocopy.errors import FormatError, UnsupportedError
 
 _FEW = 64
@@ -24,7 +25,21 @@ def cast_dtype(dtype: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
 
 
 def converted(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a tensor with another dtype, on another device. Raises ``UnsupportedError`` where torch cannot."""
+    """Return a tensor with another dtype, on another device. Raises ``UnsupportedError`` where torch cannot.
+
+    A wrapper subclass converts itself. One that cannot be cast keeps its dtype, with a warning.
+    """
+    if not modules.is_elements(tensor):
+        try:
+            return tensor.to(device=device, dtype=dtype)
+        except (NotImplementedError, RuntimeError, TypeError) as error:
+            if device != tensor.device:
+                raise
+            name = type(tensor).__name__
+            warnings.warn(
+                f"a {name} stays {tensor.dtype}: it cannot be cast to {dtype} ({error})", stacklevel=2
+            )
+            return tensor
     if device.type == "meta" and tensor.layout is torch.strided and not tensor.is_quantized:
         # Laid out as it is, as torch.load(map_location="meta") does; some releases' to() would not.
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device=device)

@@ -14,7 +14,7 @@ import torch
 
 from zerocopy import _torch
 from zerocopy._native import _C
-from zerocopy._torch import context
+from zerocopy._torch import context, modules
 from zerocopy.display import listed
 from zerocopy.errors import UnsupportedError
 from zerocopy.lazy.conversion import Converted, converted
@@ -41,7 +41,7 @@ class LazyFile:
     objects : zerocopy.lazy.placeholder_builder.Deferred
         Makes its placeholders; within a ``StubBuilder`` where stubs are wanted.
     read_objects : zerocopy.lazy.placeholder_builder.Read
-        As `objects`, but reads dense tensors.
+        As `objects`, but reads dense tensors that are not converted.
     options : LazyOptions
         How it was read, and what its tensors become.
     source : str or None
@@ -52,7 +52,9 @@ class LazyFile:
         self.native, self.name, self.source = native, name, source
         self.options = options
         self._converted = Converted()
-        self.objects, self.read_objects = map(self._with_stubs, (Deferred(self), Read(self)))
+        # A tensor that is converted takes memory of its own, so it is not read before it is used.
+        self._reader = Deferred if self.converts else Read
+        self.objects, self.read_objects = map(self._with_stubs, (Deferred(self), self._reader(self)))
 
     @property
     def converts(self) -> bool:
@@ -75,21 +77,25 @@ class LazyFile:
 
     def charged(self, read: bool, charge: Callable[[], None]) -> Any:
         """Return `read_objects`, or `objects`, that call `charge` before they make a tensor."""
-        return self._with_stubs((Read if read else Deferred)(self, charge))
+        return self._with_stubs((self._reader if read else Deferred)(self, charge))
 
-    def load(self, recipe: int | Call) -> torch.Tensor:
+    def load(self, recipe: int | Call, *, as_saved: bool = False) -> torch.Tensor:
         """Return the real tensor of a recipe: a number of the native side, or a call.
 
-        It is the same whatever is active where a placeholder is first used.
+        It is the same whatever is active where a placeholder is first used. `as_saved`: it is not converted.
         """
         with error_context.naming(self.name), context.advising_device():
-            return context.ordinarily(self._load, recipe)
+            return context.ordinarily(self._as_saved if as_saved else self._as_wanted, recipe)
 
-    def _load(self, recipe: int | Call) -> torch.Tensor:
+    def _as_wanted(self, recipe: int | Call) -> torch.Tensor:
+        return self.as_wanted(self._as_saved(recipe), None if isinstance(recipe, Call) else recipe)
+
+    def _as_saved(self, recipe: int | Call) -> torch.Tensor:
         if isinstance(recipe, Call):
             self.native.require_there()
-            return self.as_wanted(recipe.made())
-        return self.as_wanted(self.native.tensor_at(recipe), recipe)
+            return recipe.made()
+        made: torch.Tensor = self.native.tensor_at(recipe)
+        return made
 
     def identity(self, number: int) -> Any:
         """Return what tensors have in common that are over one storage, even if each is made anew.
@@ -135,7 +141,8 @@ class LazyFile:
             made: torch.Tensor = torch.nn.Parameter(moved, real.requires_grad)
         else:
             made = moved.requires_grad_(real.requires_grad)
-        vars(made).update(vars(real) | vars(made))  # a subclass may have set some itself
+        if modules.is_elements(real):
+            vars(made).update(vars(real) | vars(made))  # a subclass may have set some itself
         return made
 
 

@@ -10,6 +10,7 @@ import contextvars
 import operator
 import threading
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -127,7 +128,7 @@ class Deferred:
         if described is not None:
             self._charged()
             return self._made(Call(callee, arguments), described, "cpu")
-        return self._made_at_once(callee, arguments)
+        return self.made_at_once(callee, arguments)
 
     def create(self, cls: Any, arguments: tuple[Any, ...]) -> Any:
         """Return ``cls.__new__(cls, *arguments)``."""
@@ -150,25 +151,34 @@ class Deferred:
         if checked not in _TORCHS:
             return function
 
-        def rebuilt(*arguments: Any) -> Any:
+        def rebuilt(*given: Any) -> Any:
+            # A function that another one is to call must not convert what it makes: that is not finished.
+            arguments: tuple[Any, ...] = tuple(
+                getattr(each, "rebuilds", each) if isinstance(each, FunctionType) else each for each in given
+            )
             if path.startswith("torch._utils._rebuild_parameter"):
                 # torch's own function: a state may hold what a file that is not trusted may not set, such as `data`.
                 data, requires_grad = arguments[:2]
                 if isinstance(data, NotYetLoadedTensor):
                     return self._parameter(Call(function, arguments), data, requires_grad)
-                return self._made_at_once(function, arguments)
-            described = describe(checked, arguments)
-            return (
-                self._made_at_once(function, arguments)
-                if described is None
-                else self._made(Call(function, arguments), described, "cpu")
-            )
+                return self.made_at_once(function, arguments)
+            described = describe(checked, given)
+            if described is None:
+                return self.made_at_once(function, arguments)
+            return self._made(Call(function, arguments), described, "cpu")
 
-        rebuilt.checked = checked  # type: ignore[attr-defined]
+        rebuilt.checked, rebuilt.rebuilds = checked, function  # type: ignore[attr-defined]
         return rebuilt
 
-    def _made_at_once(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Call a function now, and convert a resulting tensor to the dtype and device of the options."""
+    def made_at_once(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Call a function now, and convert what it returns to the dtype and device of the options.
+
+        A tensor is converted by its class, which may be made of tensors that keep their dtypes: a scaled float8, say.
+        """
+        if self.source.converts and (given := as_saved(arguments)) is not arguments:
+            made = function(*given)
+            if isinstance(made, torch.Tensor):
+                return self.source.as_wanted(made)
         made = function(*loaded(arguments))
         return self.source.as_wanted(made) if isinstance(made, torch.Tensor) else made
 
@@ -205,6 +215,13 @@ class Read(Deferred):
 def loaded(value: Any) -> Any:
     """Return a value with real tensors in it: for functions that may be written in C++ and keep what they get."""
     return replaced(value, NotYetLoadedTensor, handed_out)
+
+
+def as_saved(value: Any) -> Any:
+    """Return a value with real tensors in it, of the dtypes and on the devices of the file."""
+    return replaced(
+        value, NotYetLoadedTensor, lambda each: each._recipe[0].load(each._recipe[1], as_saved=True)
+    )
 
 
 def only_keeps(cls: Any) -> bool:

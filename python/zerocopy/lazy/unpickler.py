@@ -29,8 +29,8 @@ class LazyUnpickler(StorageUnpicklerMixin, _PythonUnpickler):  # type: ignore[mi
 
     def _load_reduce(self) -> None:
         function, arguments = self.stack[-2:]
-        if not hasattr(function, "checked"):  # else it is what find_class has put there
-            self.stack[-1] = loaded(arguments)
+        if not hasattr(function, "rebuilds"):  # else it is what find_class has put there
+            self.stack[-2:] = self._objects.made_at_once, (function, arguments)
         super().load_reduce()
 
     def _load_newobj(self) -> None:
