@@ -29,6 +29,7 @@ READING = {
     "bench": ["FILE"],
     "convert": ["FILE", "out.safetensors"],
     "diff": ["FILE", "FILE"],
+    "explain": ["FILE"],
     "ls": ["FILE"],
     "map": ["FILE"],
     "plan": ["--ranks", "2", "FILE"],

@@ -26,6 +26,7 @@ COMMANDS = {
     "convert": "write checkpoints in another format, or as shards",
     "diff": "compare two checkpoints: names, dtypes, shapes and values",
     "env": "print what a bug report needs: versions, system, variables",
+    "explain": "say which bytes of a checkpoint a load maps, and why not the others",
     "ls": "list the tensors of a checkpoint, and its other values",
     "map": "list the parts of a checkpoint's file, byte by byte",
     "plan": "list the bytes of a checkpoint that each rank of a job would read",
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.exit(2, f"{_public_names.missing_torch(f'zerocopy {words[0]}')}\n")
     except BrokenPipeError:
         output.silence_stdout()
-        return 141  # reading.BROKEN_PIPE, whose module takes longer to import
+        return 141  # runner.BROKEN_PIPE, whose module takes longer to import
     except output.OutputError as error:
         output.silence_stdout()
         parser.exit(2, f"zerocopy: standard output: {error.strerror}\n")
@@ -79,7 +80,9 @@ def _execute(parser: argparse.ArgumentParser, words: list[str]) -> int:
     try:
         with output.writing():  # the help, or the version
             options = parser.parse_args(words)
-        code: int = options.execute(options.parser, options)
+        from zerocopy.cli import runner  # the help needs none
+
+        code = runner.run(options.parser.name, options, lambda: options.execute(options.parser, options))
     except SystemExit:
         output.flush()
         raise

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerocopy import _core, display
-from zerocopy.cli import output, reading
+from zerocopy.cli import output, reading, runner
 from zerocopy.cli.output import escaped, say
-from zerocopy.cli.reading import Trouble
+from zerocopy.cli.runner import Trouble
 from zerocopy.process import malloc_trim
 
 DESCRIPTION = """
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Measure, and return the exit code."""
-    return reading.run_guarded("bench", lambda: _bench(options))
+    return _bench(options)
 
 
 def _count(text: str) -> int:
@@ -104,11 +104,11 @@ def _bench(options: argparse.Namespace) -> int:
                     progress.add(1)
                 errors = [found[0].get("error") for name, found in rounds.items() if name != _CEILING]
                 if all(errors):
-                    raise Trouble(f"no loader loads {file.path}: zerocopy.load: {errors[0]}")
+                    raise Trouble(f"no loader loads it: zerocopy.load: {errors[0]}")
         finally:
             progress.end()
         _report(options, container, file.size, [_median(name, found) for name, found in rounds.items()])
-    return reading.FINE
+    return runner.FINE
 
 
 def _loaders(path: str, container: str, trust: bool) -> dict[str, Callable[[], Any]]:
@@ -267,7 +267,7 @@ def _report(options: argparse.Namespace, container: str, size: int, rows: list[M
             "cache": cache,
             "rounds": options.repeat,
         }
-        output.say_json({**reading.head("bench"), **facts, "loaders": [row._asdict() for row in rows]})  # fmt: skip
+        output.say_json({**runner.head("bench"), **facts, "loaders": [row._asdict() for row in rows]})  # fmt: skip
         return
     import torch
 

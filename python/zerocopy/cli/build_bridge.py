@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 
-from zerocopy.cli import output, reading
+from zerocopy.cli import output, runner
 
 DESCRIPTION = """
 Compiles a bridge to the PyTorch of this Python, if the package has none for its release. This needs a C++ compiler and
@@ -16,8 +16,8 @@ more slowly.
 
 EPILOG = f"""
 exit codes:
-  {reading.FINE}  the bridge is there
-  {reading.TROUBLE}  trouble: no compiler, no headers, or the compiler failed
+  {runner.FINE}  the bridge is there
+  {runner.TROUBLE}  trouble: no compiler, no headers, or the compiler failed
 """
 
 
@@ -36,17 +36,17 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         from zerocopy._native.compilation import compile_bridge
     except ImportError as error:
         output.print_error(f"{parser.prog}: install PyTorch first ({error})")
-        return reading.TROUBLE
+        return runner.TROUBLE
     in_use = _native.bridge_info()
     bridge = f"bridge to PyTorch {torch.__version__}"
     if in_use.path is not None and not options.force:
         output.say([f"{bridge}: there already, {in_use}"])
-        return reading.FINE
+        return runner.FINE
     try:
         path = compile_bridge()
     except (RuntimeError, OSError) as error:  # UnsupportedError is a RuntimeError
         output.print_error(f"{parser.prog}: {error}")
-        return reading.TROUBLE
+        return runner.TROUBLE
     unused = f"; {in_use.path} is preferred" if in_use.kind == "prebuilt" else ""
     output.say([f"{bridge}: compiled, {path}{unused}"])
-    return reading.FINE
+    return runner.FINE

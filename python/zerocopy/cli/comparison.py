@@ -23,7 +23,7 @@ import torch
 from zerocopy import _torch
 from zerocopy.cli import elements
 from zerocopy.cli.output import escaped
-from zerocopy.cli.reading import Trouble
+from zerocopy.cli.runner import Trouble
 from zerocopy.errors import Error
 from zerocopy.loading import loader
 from zerocopy.loading.untyped_storage import untyped_storage

@@ -7,7 +7,7 @@ import importlib
 import shlex
 from collections.abc import Iterator, Mapping
 
-from zerocopy.cli import reading
+from zerocopy.cli import runner
 from zerocopy.cli.output import say
 
 DESCRIPTION = """
@@ -54,14 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Print the script, and return the exit code."""
-    return reading.run_guarded("completion", _print)
+    return _print()
 
 
 def _print() -> int:
     from zerocopy.cli import COMMANDS
 
     say([script(COMMANDS).rstrip("\n")])
-    return reading.FINE
+    return runner.FINE
 
 
 def script(commands: Mapping[str, str]) -> str:

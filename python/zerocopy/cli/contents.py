@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from zerocopy import _core
 from zerocopy.cli.output import escaped
-from zerocopy.cli.reading import OpenFile, Trouble
+from zerocopy.cli.reading import OpenFile
+from zerocopy.cli.runner import Trouble
 from zerocopy.errors import Error
 from zerocopy.loading.formats import model_folder, shard_index
 

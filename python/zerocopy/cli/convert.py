@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 from zerocopy import display
-from zerocopy.cli import reading
-from zerocopy.cli.output import OutputError, Progress, escaped, print_error, printable, say
-from zerocopy.errors import Error
+from zerocopy.cli import reading, runner
+from zerocopy.cli.output import Progress, escaped, say
 
 DESCRIPTION = """
 Writes checkpoints as .pt, .safetensors or .h5, in one file or in shards. The ending of DST selects the format. Several
@@ -98,27 +95,22 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     if options.tied_name and options.ties == "copy":
         parser.error("--ties copy writes every name: leave out --tied-name")
     dtype = _dtype(parser, options.dtype)
-    try:
-        with _failing_as("convert", target), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the summary of what is left out has all
-            if options.verify and (damage := _damage(options.sources)):
-                say(damage)
-                return reading.BAD
-            start = time.perf_counter()
-            _convert(options, dtype)
-            _say_written(options, time.perf_counter() - start, ", in place of its source" if replaces else "")
-            if options.verify:
-                from zerocopy.cli.conversion import difference  # which needs torch
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the summary of what is left out has all
+        if options.verify and (damage := _damage(options.sources)):
+            say(damage)
+            return runner.BAD
+        start = time.perf_counter()
+        _convert(options, dtype)
+        _say_written(options, time.perf_counter() - start, ", in place of its source" if replaces else "")
+        if options.verify:
+            from zerocopy.cli.conversion import difference  # which needs torch
 
-                found = difference(options, dtype, _keep(options.keep))
-                cast = f"after conversion to {str(dtype).removeprefix('torch.')}" if dtype else "bit for bit"
-                say([f"{escaped(target)}: {found or f'its tensors are equal to its source, {cast}'}"])
-                return reading.BAD if found else reading.FINE
-    except reading.Trouble:
-        return reading.TROUBLE
-    except KeyboardInterrupt:
-        return reading.INTERRUPTED
-    return reading.FINE
+            found = difference(options, dtype, _keep(options.keep))
+            cast = f"after conversion to {str(dtype).removeprefix('torch.')}" if dtype else "bit for bit"
+            say([f"{escaped(target)}: {found or f'its tensors are equal to its source, {cast}'}"])
+            return runner.BAD if found else runner.FINE
+    return runner.FINE
 
 
 def _damage(paths: list[str]) -> list[str]:
@@ -126,7 +118,7 @@ def _damage(paths: list[str]) -> list[str]:
     from zerocopy.cli import verify
 
     return [
-        line for report in verify.reports_on(paths) if report.code == reading.BAD for line in report.lines()
+        line for report in verify.reports_on(paths) if report.code == runner.BAD for line in report.lines()
     ]
 
 
@@ -184,24 +176,6 @@ class _Bar:
     def end(self) -> None:
         if self._progress is not None:
             self._progress.end()
-
-
-@contextlib.contextmanager
-def _failing_as(command: str, target: str) -> Any:
-    """Turn what a file or the system may raise into one line, and ``Trouble``."""
-    try:
-        yield
-    except OutputError:  # the target is whole
-        raise
-    except (Error, UnpicklingError, ValueError, KeyError, OSError) as error:
-        name = error.filename if isinstance(error, OSError) else None
-        where = "" if name is None else f"{name or chr(39) * 2}: "
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error.args[0])
-        print_error(f"zerocopy {command}: {printable(where + said, _MAX_LENGTH)}")
-        raise reading.Trouble from None
-    except MemoryError:
-        print_error(f"zerocopy {command}: {escaped(target)}: out of memory")
-        raise reading.Trouble from None
 
 
 def _dtype(parser: argparse.ArgumentParser, name: str | None) -> Any:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from zerocopy.cli import elements, output, plain_side, reading
+from zerocopy.cli import elements, output, plain_side, runner
 from zerocopy.cli.output import escaped, say
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Compare, and return the exit code."""
-    return reading.run_guarded("diff", lambda: _diff(options))
+    return _diff(options)
 
 
 def _tolerance(text: str) -> float:
@@ -104,8 +104,8 @@ def _diff(options: argparse.Namespace) -> int:
         exact = argparse.Namespace(**{**vars(options), "rtol": None, "atol": None, "brief": True})
         if next(differences(a, b, exact, plain_side.compare), None) is None:
             if options.json:
-                _say_json(options, reading.FINE, [], None if options.brief else len(a.names()))
-            return reading.FINE
+                _say_json(options, runner.FINE, [], None if options.brief else len(a.names()))
+            return runner.FINE
 
     import zerocopy
     from zerocopy.cli.tensor_diff import Side, compare
@@ -142,19 +142,19 @@ def _print(options: argparse.Namespace, differences: Iterator[dict[str, Any]], b
             say([line(found)])
     total = sum(counts.values())
     if not total:
-        return reading.FINE
+        return runner.FINE
     if options.most and total > options.most:
         say([f"... and {total - options.most} more (--max 0 prints all)"])
     say([f"{counts['-']} only in A, {counts['+']} only in B, {counts['!']} differences in both; "
          f"{both - len(changed)} of {both} common tensors equal"])  # fmt: skip
-    return reading.BAD
+    return runner.BAD
 
 
 def _say_json(options: argparse.Namespace, code: int, found: list[dict[str, Any]], both: int | None) -> None:
     changed = {one["name"] for one in found if one["kind"] not in ("only", "value")}
     output.say_json(
         {
-            **reading.head("diff"),
+            **runner.head("diff"),
             "verdict": _VERDICTS[code],
             "a": options.a,
             "b": options.b,

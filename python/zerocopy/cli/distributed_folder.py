@@ -16,7 +16,8 @@ from zerocopy import _core
 from zerocopy.cli import reading
 from zerocopy.cli.layout import MAX_PICKLE
 from zerocopy.cli.output import escaped, listed
-from zerocopy.cli.reading import FilePart, OpenFile, Report, Trouble
+from zerocopy.cli.reading import FilePart, OpenFile, Report
+from zerocopy.cli.runner import Trouble
 from zerocopy.errors import Error, FormatError
 from zerocopy.loading.formats import model_folder
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from zerocopy import _core, display
 from zerocopy.cli import output
-from zerocopy.cli.reading import Trouble
+from zerocopy.cli.runner import Trouble
 
 _CHUNK = 1 << 17  # bytes of each file that are compared at once: both buffers stay in the processor's cache
 _BLOCK = 1 << 21  # bytes of each file that a thread compares before it takes the next ones

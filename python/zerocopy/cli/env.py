@@ -15,7 +15,7 @@ from typing import Any
 
 from zerocopy import display
 from zerocopy._version import __version__
-from zerocopy.cli import output, reading
+from zerocopy.cli import output, runner
 from zerocopy.cli.output import escaped, say
 from zerocopy.process.control_group import control_group
 
@@ -77,16 +77,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Print the block, and return the exit code."""
-    return reading.run_guarded("env", lambda: _print(options.json))
+    return _print(options.json)
 
 
 def _print(as_json: bool) -> int:
     found = facts()
     if as_json:
-        output.say_json({**reading.head("env"), **found})
+        output.say_json({**runner.head("env"), **found})
     else:
         say(_lines(found))
-    return reading.FINE
+    return runner.FINE
 
 
 def facts() -> dict[str, Any]:

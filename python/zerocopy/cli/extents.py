@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from zerocopy.cli.contents import facts_of
-from zerocopy.cli.reading import OpenFile, Trouble
+from zerocopy.cli.reading import OpenFile
+from zerocopy.cli.runner import Trouble
 
 _LOCAL_HEADER = 30  # bytes before the name
 _ALIGNMENT = 64

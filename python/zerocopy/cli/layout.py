@@ -10,7 +10,8 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from zerocopy import _core
-from zerocopy.cli.reading import OpenFile, Trouble
+from zerocopy.cli.reading import OpenFile
+from zerocopy.cli.runner import Trouble
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading import diagnosis
 from zerocopy.loading.formats import hdf5

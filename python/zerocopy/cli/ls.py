@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerocopy import display
-from zerocopy.cli import folding, guard, output, plain_values, reading, summary, tables
+from zerocopy.cli import folding, output, plain_values, reading, runner, summary, tables
 from zerocopy.cli.contents import Contents, Entry, Value, by_dtype, contents_of
 from zerocopy.cli.folding import Row
 from zerocopy.cli.output import escaped
@@ -92,8 +92,8 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         parser.error(f"of several files each is one line: {odd}")
     paths = [options.file, *files] if files else summary.components(options.file)
     if paths:
-        return reading.run_guarded("ls", lambda: summary.execute(paths, options))
-    return guard.guarded("ls", options.file, lambda: _list(options))
+        return summary.execute(paths, options)
+    return _list(options)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -114,8 +114,8 @@ def _list(options: argparse.Namespace) -> int:
         output.say_text("".join(map(_line, contents.entries)))
     if options.globs and not entries and not values:
         output.print_error(f"zerocopy ls: {escaped(options.file)}: no name matches")
-        return reading.BAD
-    return reading.FINE
+        return runner.BAD
+    return runner.FINE
 
 
 def _matches(name: str, globs: Sequence[str]) -> bool:
@@ -277,7 +277,7 @@ def _tree(contents: Contents, options: argparse.Namespace) -> Iterator[str]:
 
 
 def _json_of(contents: Contents) -> dict[str, Any]:
-    return guard.heading("ls") | {
+    return runner.head("ls") | {
         "path": contents.path,
         "container": contents.container,
         "files": contents.files,

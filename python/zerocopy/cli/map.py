@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerocopy import display
-from zerocopy.cli import guard, output, reading, tables
+from zerocopy.cli import output, reading, runner, tables
 from zerocopy.cli.extents import Extent, FileMap, map_of
 from zerocopy.cli.output import escaped
-from zerocopy.cli.reading import OpenFile, Trouble
+from zerocopy.cli.reading import OpenFile
+from zerocopy.cli.runner import Trouble
 
 DESCRIPTION = """
 Lists the parts of a checkpoint's file from the first byte to the last: headers, padding, records, tensors, pickles, the
@@ -53,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """List, and return the exit code."""
-    return guard.guarded("map", options.file, lambda: _map(options))
+    return _map(options)
 
 
 def _map(options: argparse.Namespace) -> int:
@@ -69,7 +70,7 @@ def _map(options: argparse.Namespace) -> int:
         output.say(_table(options.file, found))
     else:
         output.say_text("".join(map(_line, found.extents)))
-    return reading.FINE
+    return runner.FINE
 
 
 def _line(extent: Extent) -> str:
@@ -109,7 +110,7 @@ def _by_kind(found: FileMap) -> dict[str, tuple[int, int]]:
 
 
 def _json_of(path: str, found: FileMap) -> dict[str, Any]:
-    return guard.heading("map") | {
+    return runner.head("map") | {
         "path": path,
         "container": found.container,
         "size": found.size,

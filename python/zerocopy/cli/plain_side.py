@@ -11,7 +11,8 @@ from typing import Any
 from zerocopy import _core
 from zerocopy.cli import elements, pickles
 from zerocopy.cli.contents import Contents, Entry, Value, contents_of, with_ties
-from zerocopy.cli.reading import OpenFile, Trouble
+from zerocopy.cli.reading import OpenFile
+from zerocopy.cli.runner import Trouble
 from zerocopy.errors import Error
 from zerocopy.loading.formats import model_folder
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from zerocopy.cli import guard, reading
+from zerocopy.cli import reading, runner
 from zerocopy.cli.output import escaped, say, say_json
 from zerocopy.display import count, size, spread
 
@@ -39,8 +39,6 @@ example:
 """
 )
 
-_SCHEMA = 1
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -71,21 +69,18 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
     from zerocopy.distributed.planning import shard_plan
 
-    def plan() -> int:
-        mesh = (options.ranks // options.tp, options.tp)
+    mesh = (options.ranks // options.tp, options.tp)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # many small sums: other threads would be waited for, and not help
+    try:
         found = shard_plan(options.file, mesh, lambda info: placements(info, rowwise, options.replicate))
         if options.json:
             say_json(_as_json(found, options))
         else:
             say(_lines(found, options))
-        return reading.FINE
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # many small sums: other threads would be waited for, and not help
-    try:
-        return guard.guarded("plan", options.file, plan)
     finally:
         torch.set_num_threads(threads)
+    return runner.FINE
 
 
 def placements(info: TensorInfo, rowwise: re.Pattern[str], replicate: bool) -> tuple[int | None, int | None]:
@@ -102,8 +97,7 @@ def placements(info: TensorInfo, rowwise: re.Pattern[str], replicate: bool) -> t
 
 def _as_json(found: ShardPlan, options: argparse.Namespace) -> dict[str, Any]:
     return {
-        "schema": _SCHEMA,
-        "command": "plan",
+        **runner.head("plan"),
         "path": options.file,
         "bytes": found.file_bytes,
         "ranks": [rank._asdict() for rank in found.ranks],

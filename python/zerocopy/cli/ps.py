@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from zerocopy.cli import output, reading, serving
+from zerocopy.cli import output, runner, serving
 from zerocopy.cli.output import escaped, listed, say
 from zerocopy.launch import control
 from zerocopy.share import ServerError, status
@@ -61,7 +61,7 @@ def _list(as_json: bool) -> int:
     else:
         say(["no model server is running"] if found is None else _lines(found))
         say(_fork_servers(fork_servers))
-    return reading.BAD if found is None else reading.FINE
+    return runner.BAD if found is None else runner.FINE
 
 
 def _fork_servers(found: list[dict[str, Any]]) -> Iterator[str]:

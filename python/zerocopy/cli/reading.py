@@ -9,20 +9,13 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pickle import UnpicklingError
 from typing import Any, NamedTuple, Protocol
 
-from zerocopy._version import __version__
 from zerocopy.cli import output
+from zerocopy.cli.runner import BAD, FINE, TROUBLE, Trouble, head
 from zerocopy.errors import Error
 from zerocopy.loading.formats import model_folder, shard_index
 
-FINE, BAD, TROUBLE = 0, 1, 2
-INTERRUPTED = 130  # as a shell reports SIGINT and SIGPIPE
-BROKEN_PIPE = 141
-
-_SCHEMA = 1
-_MAX_REASON_LENGTH = 2000
 _MAX_MESSAGE = 1000
 
 EXIT_CODES = """
@@ -89,10 +82,6 @@ def json_of(findings: Findings, verdicts: Sequence[str]) -> dict[str, Any]:
         "reasons": [reason._asdict() for reason in findings.reasons],
         "notes": findings.notes,
     }
-
-
-class Trouble(Exception):
-    """A file cannot be read, or has a format that the command does not know."""
 
 
 class TroubleReport(NamedTuple):
@@ -196,11 +185,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def head(command: str) -> dict[str, Any]:
-    """Return the first entries of what ``--json`` prints."""
-    return {"schema": _SCHEMA, "command": command, "zerocopy": __version__}
-
-
 def files_of(path: str) -> list[str]:
     """Return the files that a path stands for: itself, the shards of an index, the model file of a folder.
 
@@ -244,51 +228,17 @@ def report_on(
     `examine_folder` yields the reports on a folder of ``torch.distributed.checkpoint``.
     """
     found: list[Report] = []
-    try:
-        for report in reports(options.files, examine, examine_folder):
-            found.append(report)
-            if isinstance(report, TroubleReport):
-                output.print_error(f"zerocopy {command}: {output.named(report.path)}: {report.why}")
-            if not options.json:
-                output.say(report.lines())
-        code = max((report.code for report in found), default=FINE)  # an index may have no shards
-        if options.json:
-            files = [report.as_json() for report in found]
-            output.say_json({**head(command), "verdict": [*verdicts, "trouble"][code], "files": files})
-        output.flush()
-        return code
-    except BrokenPipeError:
-        output.silence_stdout()
-        return BROKEN_PIPE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-
-
-def run_guarded(command: str, execute: Callable[[], int]) -> int:
-    """Run a command, and turn every expected error into one line on standard error and its exit code."""
-    try:
-        code = execute()
-        output.flush()
-        return code
-    except BrokenPipeError:
-        output.silence_stdout()
-        return BROKEN_PIPE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except MemoryError:
-        reason = "out of memory"
-    except output.OutputError:
-        raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if error.filename is not None:
-            reason = f"{os.fsdecode(error.filename) or chr(39) * 2}: {reason}"
-    except KeyError as error:  # str() of one is the repr of its message
-        reason = str(error.args[0]) if error.args else "KeyError"
-    except (Trouble, Error, UnpicklingError, ValueError) as error:
-        reason = str(error)
-    output.print_error(f"zerocopy {command}: {output.printable(reason, _MAX_REASON_LENGTH)}")
-    return TROUBLE
+    for report in reports(options.files, examine, examine_folder):
+        found.append(report)
+        if isinstance(report, TroubleReport):
+            output.print_error(f"zerocopy {command}: {output.named(report.path)}: {report.why}")
+        if not options.json:
+            output.say(report.lines())
+    code = max((report.code for report in found), default=FINE)  # an index may have no shards
+    if options.json:
+        files = [report.as_json() for report in found]
+        output.say_json({**head(command), "verdict": [*verdicts, "trouble"][code], "files": files})
+    return code
 
 
 def reports(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerocopy import display
-from zerocopy.cli import diff, output, reading
+from zerocopy.cli import diff, output, runner
 from zerocopy.cli.output import escaped, say
 from zerocopy.process.os_errors import naming
 
@@ -64,7 +64,7 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     """Write the page, and return the exit code."""
     if _is_foreign(options.output):
         parser.error(f"-o {escaped(options.output)} would replace a file that is not an HTML page")
-    return reading.run_guarded("report", lambda: _report(options))
+    return _report(options)
 
 
 def _is_foreign(target: str) -> bool:
@@ -81,7 +81,7 @@ def _is_foreign(target: str) -> bool:
 def _report(options: argparse.Namespace) -> int:
     text = _page_with_values(options) if options.statistics or options.compare else _page(options.file)
     _write(text, options.output)
-    return reading.FINE
+    return runner.FINE
 
 
 def _page(path: str) -> str:
@@ -92,8 +92,8 @@ def _page(path: str) -> str:
 
     try:
         contents = contents_of(path)
-    except reading.Trouble as trouble:
-        raise reading.Trouble(f"{path}: {trouble}") from None
+    except runner.Trouble as trouble:
+        raise runner.Trouble(f"{path}: {trouble}") from None
     rows = []
     extents: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for entry in contents.entries:
@@ -205,7 +205,7 @@ def _statistics(side: Side, info: TensorInfo) -> list[float | int | str | None]:
             found = summary_of(side.block(info.name, index) for _, index in blocks(tuple(info.shape)))
         else:
             found = statistics_of(side.checkpoint.get_tensor(info.name))
-    except (RuntimeError, TypeError, reading.Trouble):  # packed dtypes have no conversion
+    except (RuntimeError, TypeError, runner.Trouble):  # packed dtypes have no conversion
         return [None] * len(_STATISTICS)
     numbers = found.minimum, found.maximum, found.mean, found.std
     return [*map(_exact, numbers), found.nan, found.positive_infinity + found.negative_infinity]

@@ -7,7 +7,7 @@ import logging
 import os
 from pathlib import Path
 
-from zerocopy.cli import reading, serving
+from zerocopy.cli import runner, serving
 from zerocopy.cli.output import flush, print_error, say
 from zerocopy.share import status
 from zerocopy.share.server import server, systemd
@@ -74,7 +74,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     settings.Settings.of_environment()
     if options.print_unit:
         say(_unit().splitlines())
-        return reading.FINE
+        return runner.FINE
     if options.systemd:
         return _write_unit()
     return _serve(parser.prog)
@@ -84,7 +84,7 @@ def _serve(prog: str) -> int:
     there = status()
     if there is not None:
         print_error(f"{prog}: server {there['pid']} serves there already")
-        return reading.BAD
+        return runner.BAD
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     say([f"serving on {sockets.path()}, as process {os.getpid()}"])
     flush()
@@ -102,4 +102,4 @@ def _write_unit() -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_unit())
     say([f"{path} is written; systemctl --user enable --now zerocopy starts it"])
-    return reading.FINE
+    return runner.FINE

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerocopy import display
 from zerocopy._version import __version__
-from zerocopy.cli import output, reading
+from zerocopy.cli import output, runner
 from zerocopy.errors import Error
 
 _SCHEMA = 1
@@ -22,9 +22,9 @@ def exit_codes(fine: str, bad: str, trouble: str) -> str:
     """Return what the help says of exit codes."""
     return f"""
 exit codes:
-  {reading.FINE}  {fine}
-  {reading.BAD}  {bad}
-  {reading.TROUBLE}  trouble: {trouble}
+  {runner.FINE}  {fine}
+  {runner.BAD}  {bad}
+  {runner.TROUBLE}  trouble: {trouble}
 """
 
 
@@ -50,12 +50,12 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace, command: C
             return code
     except BrokenPipeError:
         output.silence_stdout()
-        return reading.BROKEN_PIPE
+        return runner.BROKEN_PIPE
     except KeyboardInterrupt:
-        return reading.INTERRUPTED
+        return runner.INTERRUPTED
     except (Error, OSError, ValueError) as error:
         output.print_error(f"{parser.prog}: {output.escaped(str(error), _MAX_LENGTH)}")
-        return reading.TROUBLE
+        return runner.TROUBLE
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from zerocopy import display
-from zerocopy.cli import guard, output, reading
+from zerocopy.cli import output, runner
 from zerocopy.cli.contents import Contents, Entry, Value, contents_of
 from zerocopy.cli.output import escaped
 from zerocopy.lazy.name_hints import no_such_name
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Show, and return the exit code."""
-    return guard.guarded("show", options.file, lambda: _show(options))
+    return _show(options)
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -69,21 +69,21 @@ def _show(options: argparse.Namespace) -> int:
     name, index_text = _name_of(options.name, known), ""
     if name in values and name not in entries:
         _show_value(options, values[name])
-        return reading.FINE
+        return runner.FINE
     if name not in entries:
         from zerocopy.cli.parts import split_name
 
         name, index_text = split_name(options.name)
         name = _name_of(name, known)
     if name in values and name not in entries:
-        raise reading.Trouble(
+        raise runner.Trouble(
             f"{escaped(name)} is not a tensor ({values[name].kind}): name it without [{index_text}]"
         )
     if name not in entries:
         error = no_such_name(options.file, output.printable(name), [escaped(each) for each in known])
-        raise reading.Trouble(str(error.args[0]))
+        raise runner.Trouble(str(error.args[0]))
     _show_tensor(options, contents, entries[name], index_text)
-    return reading.FINE
+    return runner.FINE
 
 
 def _name_of(text: str, names: Iterable[str]) -> str:
@@ -102,7 +102,7 @@ def _show_value(options: argparse.Namespace, value: Value) -> None:
     text = output.printable(text, _MAX_REPR)
     if options.json:
         said = {"path": options.file, "name": value.name, "kind": value.kind, "repr": text}
-        output.say_json(guard.heading("show") | said)
+        output.say_json(runner.head("show") | said)
     else:
         output.say([text])
 
@@ -143,13 +143,13 @@ def _show_tensor(options: argparse.Namespace, contents: Contents, entry: Entry, 
         RuntimeError,
         TypeError,
         NotImplementedError,
-        reading.Trouble,
+        runner.Trouble,
     ) as error:  # a dtype without arithmetic
         output.print_error(
             f"zerocopy show: no statistics: {output.printable(str(error).partition(chr(10))[0])}"
         )
     if options.json:
-        output.say_json(guard.heading("show") | _json_of(options, entry, index_text, part, found))
+        output.say_json(runner.head("show") | _json_of(options, entry, index_text, part, found))
         return
     torch.set_printoptions(linewidth=output.width())
     output.say(_lines(contents, entry, index_text, part, found))

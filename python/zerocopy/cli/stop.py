@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zerocopy.cli import reading, serving
+from zerocopy.cli import runner, serving
 from zerocopy.cli.output import say
 from zerocopy.launch import control
 from zerocopy.share.client import connection
@@ -39,5 +39,5 @@ def _stop() -> int:
         say(["the model server has ended"])
     elif not ended:
         say(["no model server is running"])
-        return reading.BAD
-    return reading.FINE
+        return runner.BAD
+    return runner.FINE

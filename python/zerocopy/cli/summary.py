@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerocopy import display
-from zerocopy.cli import guard, output, reading, tables
+from zerocopy.cli import output, reading, runner, tables
 from zerocopy.cli.contents import Contents, by_dtype, contents_of
 from zerocopy.cli.output import escaped
 from zerocopy.errors import Error
@@ -53,17 +53,17 @@ def _has_model(folder: Path) -> bool:
 
 def execute(paths: Sequence[str], options: argparse.Namespace) -> int:
     """List files, and return the exit code."""
-    found, code = [], reading.FINE
+    found, code = [], runner.FINE
     for path in paths:
         try:
             with reading.standard_input(path) as file:
                 found.append(_summary(path, contents_of(file)))
-        except (OSError, reading.Trouble) as error:
+        except (OSError, runner.Trouble) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             output.print_error(f"zerocopy ls: {output.named(path)}: {output.printable(why)}")
-            code = reading.TROUBLE
+            code = runner.TROUBLE
     if options.json:
-        output.say_compact_json(guard.heading("ls") | {"files": [each._asdict() for each in found]})
+        output.say_compact_json(runner.head("ls") | {"files": [each._asdict() for each in found]})
     elif options.table or output.is_terminal():
         output.say(_table_of_files(found))
     else:

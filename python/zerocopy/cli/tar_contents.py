@@ -13,7 +13,8 @@ import tarfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
-from zerocopy.cli.reading import OpenFile, Trouble
+from zerocopy.cli.reading import OpenFile
+from zerocopy.cli.runner import Trouble
 from zerocopy.errors import FormatError
 
 _DTYPES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from zerocopy.cli import ps, reading, serving
+from zerocopy.cli import ps, runner, serving
 from zerocopy.cli.output import escaped, print_error, say
 from zerocopy.share import status, unload
 
@@ -47,6 +47,6 @@ def _unload(key: str) -> int:
     named = "all results" if key == "*" else escaped(key)
     if count:
         say([f"{named}: {count} removed"])
-        return reading.FINE
+        return runner.FINE
     print_error(f"zerocopy unload: {named}: the server does not have this result; zerocopy ps lists them")
-    return reading.BAD
+    return runner.BAD

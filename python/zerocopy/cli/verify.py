@@ -9,7 +9,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zerocopy import _core
-from zerocopy.cli import distributed_folder, integrity, layout, reading
+from zerocopy.cli import distributed_folder, integrity, layout, reading, runner
 from zerocopy.cli.distributed_folder import Archive
 from zerocopy.cli.integrity import Checked
 from zerocopy.cli.layout import Record
@@ -191,8 +191,8 @@ def examine(file: reading.OpenFile, *, with_records: bool = False, compare: bool
     return Verification(file.path, kind, file.size, sha256, reasons, notes, checked, with_records)
 
 
-def _unreadable(error: Exception, place: str = "") -> reading.Trouble:
-    return reading.Trouble(f"no checksum was compared: {escaped(f'{place}{error}', _MAX_REASON_LENGTH)}")
+def _unreadable(error: Exception, place: str = "") -> runner.Trouble:
+    return runner.Trouble(f"no checksum was compared: {escaped(f'{place}{error}', _MAX_REASON_LENGTH)}")
 
 
 def _check(
@@ -242,7 +242,7 @@ def _examine_archives(
 def _examine_metadata(file: reading.OpenFile, fault: Exception | None, *, compare: bool) -> Verification:
     """Verify ``.metadata``: its bytes have no checksums."""
     if fault is not None and not isinstance(fault, FormatError):
-        raise reading.Trouble(escaped(str(fault), _MAX_REASON_LENGTH))
+        raise runner.Trouble(escaped(str(fault), _MAX_REASON_LENGTH))
     reasons = [Reason("structure", escaped(str(fault), _MAX_REASON_LENGTH))] if fault else []
     sha256, _ = _check(file, [], set(), False)
     notes = ["this format has no checksums", *[_NOT_COMPARED] * compare]

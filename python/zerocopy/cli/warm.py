@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerocopy import share
-from zerocopy.cli import reading, serving
+from zerocopy.cli import runner, serving
 from zerocopy.cli.output import escaped, print_error, say
 
 DESCRIPTION = """
@@ -60,7 +60,7 @@ def _codes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Iter
         is_path = options.by is None or options.by in ("torch.load", "zerocopy.load", _SAFETENSORS)
         if is_path and not Path(path).exists():
             print_error(f"{parser.prog}: {escaped(path)}: No such file or directory")
-            yield reading.TROUBLE
+            yield runner.TROUBLE
             continue
         name = options.by or (_SAFETENSORS if path.endswith(".safetensors") else "torch.load")
         yield _warm(parser, path, name)
@@ -73,13 +73,13 @@ def _warm(parser: argparse.ArgumentParser, path: str, name: str) -> int:
         share.load(function, path)
     except (share.ServerError, ImportError, MemoryError) as error:
         print_error(f"{parser.prog}: {escaped(path)}: {escaped(str(error), _MAX_LENGTH)}")
-        return reading.TROUBLE
+        return runner.TROUBLE
     except Exception as error:  # whatever the function raises
         said = f"{type(error).__name__}: {error}"
         print_error(f"{parser.prog}: {escaped(path)}: {escaped(said, _MAX_LENGTH)}")
-        return reading.BAD
+        return runner.BAD
     say([f"{escaped(path)}: there, by {name}, after {time.perf_counter() - start:.3f} s"])
-    return reading.FINE
+    return runner.FINE
 
 
 def _is_module(name: str) -> bool:

@@ -1,0 +1,61 @@
+"""Runs a command: turns what goes wrong into an exit code and one line on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pickle import UnpicklingError
+from typing import Any
+
+from zerocopy import display
+from zerocopy._version import __version__
+from zerocopy.cli import output
+from zerocopy.errors import Error
+
+FINE, BAD, TROUBLE = 0, 1, 2
+INTERRUPTED = 130  # as a shell reports SIGINT and SIGPIPE
+BROKEN_PIPE = 141
+
+_SCHEMA = 1
+_MAX_REASON = 2000
+
+
+class Trouble(Exception):
+    """A file cannot be read, or has a format that the command does not know."""
+
+
+def run(command: str, options: argparse.Namespace, execute: Callable[[], int]) -> int:
+    """Return the exit code of a command. The line of an error begins with the file that the options name."""
+    path: str | None = getattr(options, "file", None)
+    where = "" if path is None else f"{output.named(path)}: "
+    try:
+        code = execute()
+        output.flush()
+        return code
+    except (BrokenPipeError, output.OutputError):
+        raise
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except MemoryError:
+        reason = "out of memory"
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        named = None if error.filename is None else os.fsdecode(error.filename)
+        if named is not None and named != path:
+            reason = f"{named or chr(39) * 2}: {reason}"
+            if path is None or not named.startswith(path):  # no shard of the folder
+                where = ""
+    except KeyError as error:  # str() of one is the repr of its message
+        reason = str(error.args[0]) if error.args else "KeyError"
+    except (Trouble, Error, UnpicklingError, ValueError) as error:
+        reason = str(error)
+    if where and path:  # the loader's errors begin with it
+        reason = reason.removeprefix(f"{display.shown(path, None)}: ").partition("\n")[0]
+    output.print_error(f"zerocopy {command}: {where}{output.printable(reason, _MAX_REASON)}")
+    return TROUBLE
+
+
+def head(command: str) -> dict[str, Any]:
+    """Return the first members of a command's JSON."""
+    return {"schema": _SCHEMA, "command": command, "zerocopy": __version__}
