@@ -47,6 +47,11 @@ TEST(ListGlobals, StopsAtTheFirstError) {
 TEST(ListGlobals, TextMemoIndices) {
   EXPECT_NO_THROW(listed("\x8c\1ap99999999999999999999999\ng99999999999999999999999\np-1\np\ngx\n."));
   EXPECT_NO_THROW(listed("\x8c\1ar\xff\xff\xff\xffj\xff\xff\xff\xff."));
+  EXPECT_EQ(listed("\x8c\2osp0\n\x8c\6systemg0\n\x93."), "system.os ");
+  for (const char* none : {"", "1&"}) {  // would be 0 if each byte were a digit
+    const std::string put = "\x8c\2osp" + std::string(none) + "\n\x8c\6systemg0\n\x93.";
+    EXPECT_EQ(listed(put), "os.system ") << none;
+  }
 }
 
 TEST(KnownGlobal, ComparesPairsByteForByte) {
