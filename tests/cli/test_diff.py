@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,21 @@ def test_diff_of_equal_unsafe_files_is_trouble(save: Saver, capsys: Capture) -> 
     paths = [save({"w": torch.ones(3), "path": Path("x")}, f"{name}.pt") for name in "ab"]
     code, out, err = run(capsys, *paths)
     assert (code, out) == (2, "") and "pathlib" in err
+
+
+def test_diff_of_unknown_classes_compares_all_else_as_stubs(save: Saver, capsys: Capture) -> None:
+    args = argparse.Namespace(lr=1)
+    a, b = save({"w": torch.ones(3), "args": args}), save({"w": torch.zeros(3), "args": args}, "b.pt")
+    assert cli.main(["diff", str(a), str(b)]) == 2
+    err = capsys.readouterr().err
+    assert (
+        "argparse.Namespace" in err
+        and err.endswith("--unknown stub takes all else.\n")
+        and "zerocopy." not in err
+    )
+    for option in (["--unknown", "stub"], ["--tensors-only"]):
+        assert cli.main(["diff", *option, str(a), str(b)]) == 1
+        assert capsys.readouterr().out.startswith("! w: values: 3 of 3 values differ")
 
 
 def test_diff_of_equal_truncated_files_is_trouble(save: Saver, capsys: Capture) -> None:

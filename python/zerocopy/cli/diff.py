@@ -58,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare tensors only: no steps, settings or metadata",
     )
     parser.add_argument(
+        "--unknown",
+        choices=("refuse", "stub"),
+        default="refuse",
+        help="objects of classes that are not allowed: refuse the file, or compare all else (default: refuse)",
+    )
+    parser.add_argument(
         "-q",
         "--brief",
         action="store_true",
@@ -82,17 +88,19 @@ def execute(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _tolerance(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"expected a number of at least 0, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, such as 1e-5, not {text!r}")
     return value
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
+    if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, not {text!r}")
-    return value
+    return int(text)
 
 
 def _diff(options: argparse.Namespace) -> int:
@@ -110,7 +118,11 @@ def _diff(options: argparse.Namespace) -> int:
     import zerocopy
     from zerocopy.cli.tensor_diff import Side, compare
 
-    with zerocopy.open(options.a, device="cpu") as one, zerocopy.open(options.b, device="cpu") as other:
+    unknown: Literal["refuse", "stub"] = "stub" if options.tensors_only else options.unknown
+    with (
+        zerocopy.open(options.a, device="cpu", unknown=unknown) as one,
+        zerocopy.open(options.b, device="cpu", unknown=unknown) as other,
+    ):
         return _report(options, Side(one), Side(other), compare)
 
 

@@ -114,7 +114,7 @@ class OpenFile:
         status = os.fstat(self.descriptor)
         self.size = status.st_size
         why = (
-            "is a directory" if stat.S_ISDIR(status.st_mode)
+            "is a directory: give one of its files" if stat.S_ISDIR(status.st_mode)
             else "is not a regular file" if not stat.S_ISREG(status.st_mode)
             else "the file is empty" if not self.size
             else ""

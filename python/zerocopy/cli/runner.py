@@ -19,6 +19,8 @@ BROKEN_PIPE = 141
 
 _SCHEMA = 1
 _MAX_REASON = 2000
+_TRUST = "If you trust the file:"  # as in loading/objects/allowlist.py, which imports torch
+_BY_OPTION = "--unknown stub takes all else."
 
 
 class Trouble(Exception):
@@ -48,7 +50,11 @@ def run(command: str, options: argparse.Namespace, execute: Callable[[], int]) -
                 where = ""
     except KeyError as error:  # str() of one is the repr of its message
         reason = str(error.args[0]) if error.args else "KeyError"
-    except (Trouble, Error, UnpicklingError, ValueError) as error:
+    except UnpicklingError as error:
+        # The loader advises to call functions; a command has options.
+        refused, trust, _ = str(error).partition(_TRUST)
+        reason = refused + (_BY_OPTION if trust and hasattr(options, "unknown") else "")
+    except (Trouble, Error, ValueError) as error:
         reason = str(error)
     if where and path:  # the loader's errors begin with it
         reason = reason.removeprefix(f"{display.shown(path, None)}: ").partition("\n")[0]

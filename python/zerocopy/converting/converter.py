@@ -142,7 +142,8 @@ def convert(
             )
         return
     if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(dst))
+        why = "Is a directory: name a file in it, or give max_shard_size (--max-shard-size) for shards in it"
+        raise IsADirectoryError(errno.EISDIR, why, os.fspath(dst))
     if target.suffix == outputs.SAFETENSORS:
         outputs.write_safetensors(job, target)
     elif target.suffix in outputs.PICKLED:
