@@ -59,12 +59,6 @@ def test_argument_of_another_type_is_named(save: Saver) -> None:
             call(save(STATE))
 
 
-def test_directory(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError) as error:
-        zerocopy.load(tmp_path)
-    assert error.value.filename == str(tmp_path)
-
-
 def test_no_permission(save: Saver, forked: Child) -> None:
     path = save(STATE)
     path.chmod(0)

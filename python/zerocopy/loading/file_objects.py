@@ -16,6 +16,7 @@ import io
 import os
 from typing import Any, Protocol
 
+from zerocopy.display import shown
 from zerocopy.errors import ClosedError
 from zerocopy.process.fork_safe import ForkSafeLock
 
@@ -78,7 +79,9 @@ class SeekableFile:
                     errno.EAGAIN, "no bytes yet: expected a file that waits for them", self._name
                 )
             if not isinstance(piece, bytes):
-                raise TypeError(f"{self._name}: expected read() to return bytes, got {type(piece).__name__}")
+                raise TypeError(
+                    f"{shown(self._name)}: expected read() to return bytes, got {type(piece).__name__}"
+                )
             if not piece:
                 raise OSError(errno.ESTALE, "the file was cut since it was opened", self._name)
             pieces.append(piece)

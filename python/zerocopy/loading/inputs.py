@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from zerocopy import display
 from zerocopy._native import _C
+from zerocopy.display import shown
 from zerocopy.errors import Error, FormatError, UnsupportedError
 from zerocopy.loading import backends, diagnosis, file_objects
 from zerocopy.loading.formats import dcp_metadata, hdf5, hf_shards, model_folder
@@ -117,7 +118,7 @@ def open_archive(
         return archive
     if mode == "r+":
         raise ValueError(
-            f"{name}: mode 'r+' needs a path, a file object of a plain file, or a buffer: use mode 'c'"
+            f"{shown(name)}: mode 'r+' needs a path, a file object of a plain file, or a buffer: use mode 'c'"
         )
     reader = file_objects.reader_of(f, name) if by_position and type(f) is not io.BytesIO else None
     if reader is not None:
@@ -169,7 +170,7 @@ def _is_no_input(f: Any) -> TypeError:
 def _open_buffer(buffer: Any, mode: str, name: str) -> _C.Archive:
     if mode == "r+" and memoryview(buffer).readonly:
         raise ValueError(
-            f"{name or name_of(buffer)}: mode 'r+' writes to the buffer, which is read-only: use mode 'c'"
+            f"{shown(name or name_of(buffer))}: mode 'r+' writes to the buffer, which is read-only: use mode 'c'"
         )
     return _attempt(
         lambda listing: _C.Archive.open_buffer(buffer, mode, listing),
@@ -271,7 +272,7 @@ def rest_of(f: Any) -> Any:
     """Return what is left to read in a file object."""
     content = "" if isinstance(f, io.TextIOBase) else _content_of(f)
     if isinstance(content, str):
-        raise TypeError(f"{name_of(f)} is open in text mode; open it with 'rb'")
+        raise TypeError(f"{shown(name_of(f))} is open in text mode; open it with 'rb'")
     if content is None:
         raise BlockingIOError(
             errno.EAGAIN, f"{name_of(f)} has no bytes yet: expected a file that waits for them"
@@ -293,7 +294,9 @@ def _content_of(f: Any) -> Any:
     content, piece = bytearray(), bytearray(_FIRST_PIECE)
     while got := f.readinto(piece):
         if not 0 < got <= len(piece):
-            raise ValueError(f"{name_of(f)}: readinto() returned {got}, given room for {len(piece)} bytes")
+            raise ValueError(
+                f"{shown(name_of(f))}: readinto() returned {got}, given room for {len(piece)} bytes"
+            )
         content += memoryview(piece)[:got]
         if got == len(piece) < _MAX_PIECE:
             piece = bytearray(2 * len(piece))
