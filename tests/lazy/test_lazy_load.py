@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
+import gc
 import io
 import itertools
 import pickle
@@ -274,6 +275,21 @@ def test_dtype_of_other_layouts(save: Saver) -> None:
     assert lazy["sparse"].dtype == lazy["sparse"].materialize().dtype == torch.float64
     assert lazy["index"].dtype == lazy["index"].materialize().dtype == torch.int64
     assert torch.equal(lazy["sparse"].to_dense(), torch.eye(3, dtype=torch.float64))
+
+
+def test_descriptors_close_with_the_last_placeholder(save: Saver) -> None:
+    """They do not wait for the garbage collector: many shards would meet the limit of descriptors."""
+    path = save(MIXED)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    gc.disable()
+    try:
+        for load in (zerocopy.lazy_load, zerocopy.open):
+            lazy = load(path)
+            assert len(list(Path("/proc/self/fd").iterdir())) > before
+            del lazy
+            assert len(list(Path("/proc/self/fd").iterdir())) == before
+    finally:
+        gc.enable()
 
 
 class Scaled(torch.Tensor):

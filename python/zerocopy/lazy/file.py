@@ -38,10 +38,6 @@ class LazyFile:
         The name of the file in errors and reprs.
     native : zerocopy._C.Lazy
         Its names, its tensors. Of a file that takes trust the ``Archive``, which has neither.
-    objects : zerocopy.lazy.placeholder_builder.Deferred
-        Makes its placeholders; within a ``StubBuilder`` where stubs are wanted.
-    read_objects : zerocopy.lazy.placeholder_builder.Read
-        As `objects`, but reads dense tensors that are not converted.
     options : LazyOptions
         How it was read, and what its tensors become.
     source : str or None
@@ -54,7 +50,17 @@ class LazyFile:
         self._converted = Converted()
         # A tensor that is converted takes memory of its own, so it is not read before it is used.
         self._reader = Deferred if self.converts else Read
-        self.objects, self.read_objects = map(self._with_stubs, (Deferred(self), self._reader(self)))
+
+    # Not kept: they refer to the file, which would keep its descriptors until the garbage collector runs.
+    @property
+    def objects(self) -> Any:
+        """Return what makes its placeholders, a ``Deferred``; within a ``StubBuilder`` where stubs are wanted."""
+        return self._with_stubs(Deferred(self))
+
+    @property
+    def read_objects(self) -> Any:
+        """Return what makes its placeholders, but reads dense tensors that are not converted."""
+        return self._with_stubs(self._reader(self))
 
     @property
     def converts(self) -> bool:
