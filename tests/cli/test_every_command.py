@@ -154,9 +154,8 @@ def hostile_calls() -> Iterator[list[str]]:
     yield [option]
     for command in cli.COMMANDS:
         yield from ([command, f"--{option}"], [command, option], [command, missing, missing])
-        yield from (
-            [command, flag, option, file] for flag in ("--socket", "--by", "--dtype", "--keep", "--ranks")
-        )
+        yield from ([command, flag, option, missing] for flag in ("--socket", "--by"))  # starts no server
+        yield from ([command, flag, option, file] for flag in ("--dtype", "--keep", "--ranks"))
     for command in READING.keys() - {"bench", "warm"}:
         words = {"out.safetensors": f"{option}.safetensors", "weight": option}
         yield [words.get(word, word) for word in reading(command, file)]
