@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 import torch
+from dcp_errors import require_dcp
 from file_systems import file_system
 from fork_server import ForkServer
 from ranks import Ranks
@@ -203,7 +204,7 @@ def forked_whole(fork_server: ForkServer) -> Child:
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Give what runs a program in several processes of one process group."""
-    pytest.importorskip("torch.distributed.checkpoint")
+    require_dcp()
     made = Ranks(tmp_path_factory.mktemp("ranks"))
     yield made
     made.close()

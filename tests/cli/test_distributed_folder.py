@@ -14,6 +14,7 @@ import torch
 from assembler import call, checkpoint, name
 from assembler import pickle as stream
 from commands import Capture
+from dcp_errors import require_dcp
 from dcp_folders import METADATA, StorageInfo, Writer, class_of
 
 from zerocopy.__main__ import main
@@ -190,9 +191,7 @@ def test_file_that_does_not_exist_is_trouble(command: str, writer: Writer, capsy
 
 @pytest.mark.parametrize("command", ["scan", "verify"])
 def test_folder_that_torch_wrote_is_fine(command: str, tmp_path: Path, capsys: Capture) -> None:
-    checkpoints = pytest.importorskip("torch.distributed.checkpoint")
-    if not hasattr(checkpoints, "save"):
-        pytest.skip("this release of torch writes such folders in another way")
+    checkpoints = require_dcp()
     state = {"model": {"weight": torch.ones(4, 4), "flags": torch.tensor([True])}, "list": [1, torch.ones(2)]}
     checkpoints.save(state, checkpoint_id=tmp_path)
     assert main([command, str(tmp_path)]) == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from dcp_errors import require_reports
+from dcp_errors import require_dcp, require_reports
 from ranks import Ranks
 from safetensors_files import saved as safetensors
 
@@ -339,7 +339,7 @@ def test_a_rank_that_is_killed_ends_the_load_of_the_others_with_an_error(
 
 
 def dcp_load(held: dict[str, Any], path: Any, **options: Any) -> dict[str, Any]:
-    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    dcp = require_dcp()
     dcp.load(held, storage_reader=zerocopy.distributed.CheckpointReader(path, **options))
     return held
 
@@ -350,7 +350,7 @@ class TestOneProcess:
 
     @pytest.fixture(autouse=True)
     def _dcp(self) -> None:
-        pytest.importorskip("torch.distributed.checkpoint")
+        require_dcp()
 
     def test_stray_files_beside_an_index_are_not_read(self, tmp_path: Path) -> None:
         path = checkpoint("index", tmp_path)
@@ -427,7 +427,7 @@ class TestOneProcess:
             dcp_load({"a.b": torch.zeros(1)}, tmp_path / "model.pt")
 
     def test_partial_loads_and_whole_checkpoints_without_a_state(self, tmp_path: Path) -> None:
-        dcp = pytest.importorskip("torch.distributed.checkpoint")
+        dcp = require_dcp()
         path = checkpoint("pt", tmp_path)
         held = {"scale": torch.tensor(0.0), "new": torch.ones(2)}
         reader = zerocopy.distributed.CheckpointReader(path)
@@ -441,7 +441,7 @@ class TestOneProcess:
         dcp.load(empty, storage_reader=reader, planner=_EmptyStateDictLoadPlanner())
 
     def test_unknown_broadcast_is_refused(self) -> None:
-        pytest.importorskip("torch.distributed.checkpoint")
+        require_dcp()
         with pytest.raises(
             ValueError, match="expected broadcast to be one of off, host, job, auto, got 'all'"
         ):
@@ -479,5 +479,5 @@ def test_classes_of_dcp_on_a_release_without_it_say_which_has_it(tmp_path: Path)
     if distributed.checkpoint_module() is not None:
         pytest.skip("this release has it")
     for name in ("CheckpointReader", "CheckpointWriter", "LoadPlanner"):
-        with pytest.raises(UnsupportedError, match=r"PyTorch 2\.2 or later"):
+        with pytest.raises(UnsupportedError, match=r"PyTorch 2\.3 or later"):
             getattr(zerocopy.distributed, name)(tmp_path / "model.pt")

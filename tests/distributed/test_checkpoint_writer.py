@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from dcp_errors import require_reports
+from dcp_errors import require_dcp, require_reports
 from ranks import Ranks
 
 import zerocopy
@@ -214,7 +214,7 @@ def save_sharded(state: dict[str, torch.Tensor], path: Path) -> None:
 
 
 def test_index_of_nothing_is_read_as_nothing(tmp_path: Path) -> None:
-    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    dcp = require_dcp()
     save_sharded({}, tmp_path)
     assert zerocopy.load(tmp_path) == {}
     dcp.load({}, storage_reader=zerocopy.distributed.CheckpointReader(tmp_path))
@@ -237,7 +237,7 @@ class TestOneProcess:
 
     @pytest.fixture(autouse=True)
     def _dcp(self) -> None:
-        self.dcp = pytest.importorskip("torch.distributed.checkpoint")
+        self.dcp = require_dcp()
 
     def save(self, state: dict[str, Any], path: Path, **options: Any) -> Path:
         self.dcp.save(state, storage_writer=zerocopy.distributed.CheckpointWriter(path, **options))

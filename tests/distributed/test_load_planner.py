@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import outcome
+from dcp_errors import require_dcp
 from ranks import Ranks
 
 from zerocopy.distributed import CheckpointReader, LoadPlanner
 
-dcp = pytest.importorskip("torch.distributed.checkpoint")
-if not hasattr(dcp, "load"):
-    pytest.skip("this release has no dcp.load", allow_module_level=True)
+dcp = require_dcp()
 
 
 def state() -> dict[str, Any]:

@@ -366,7 +366,7 @@ def _jagged() -> Any:
 
 
 _NEWER = (
-    r"_codecs\.encode|collections\.Counter|torch\.(device|bool|bfloat16|uint8)|(builtins|__builtin__)\.\w+"
+    r"_codecs\.encode|collections\.Counter|torch\.(device|bool|bfloat16|uint8|bits\w+)|(builtins|__builtin__)\.\w+"
     r"|torch\._utils\._rebuild_(tensor_v3|parameter_with_state|device_tensor_from_cpu_tensor)"
 )
 
@@ -381,7 +381,7 @@ ACCEPTED = (
            "protocol 2 writes an empty bytes object as this call",
            lambda: _pickle(call(name("__builtin__", "bytes")))),
     Reason("the function that 1.13 wrote for CSR tensors",
-           r"GLOBAL torch\._utils\._rebuild_sparse_csr_tensor was not",
+           r"GLOBAL torch\._utils\._rebuild_sparse_csr_tensor was not|class torch\._utils\._rebuild_sparse_csr_tensor$",
            "zerocopy reads the files of each release",
            lambda: _pickle(name("torch._utils", "_rebuild_sparse_csr_tensor"))),
     Reason("metadata of a tensor, on 1.13",

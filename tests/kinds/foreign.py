@@ -13,7 +13,7 @@ from kinds.kind import REPACKED, Group, Kind
 
 def numpy_names() -> list[Any]:
     """Return what a file of an array names, under the module that wrote it."""
-    core = np._core if hasattr(np, "_core") else np.core
+    core = np.core if np.__version__.startswith("1.") else np._core
     dtypes = {type(np.dtype(code)) for code in "fdlU"}
     return [core.multiarray._reconstruct, core.multiarray.scalar, np.ndarray, np.dtype, *dtypes]
 

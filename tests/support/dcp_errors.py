@@ -1,11 +1,14 @@
-"""Return whether ``torch.distributed.checkpoint`` can tell other ranks why a load or a save has failed."""
+"""Skips tests of ``torch.distributed.checkpoint`` that this release cannot pass."""
 
 from __future__ import annotations
 
 import functools
 import pickle
+from typing import Any
 
 import pytest
+
+from zerocopy._torch import distributed
 
 
 @functools.cache
@@ -27,3 +30,11 @@ def require_reports() -> None:
     """Skip a test that needs such errors."""
     if not can_report():
         pytest.skip("DCP of this release cannot report errors under this Python")
+
+
+def require_dcp() -> Any:
+    """Return `torch.distributed.checkpoint`; skip the test if zerocopy has no classes for this release's."""
+    found = distributed.checkpoint_module()
+    if found is None:
+        pytest.skip(f"{distributed.FIRST_RELEASE} or later", allow_module_level=True)
+    return found

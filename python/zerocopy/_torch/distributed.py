@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-FIRST_RELEASE = "PyTorch 2.2"
+FIRST_RELEASE = "PyTorch 2.3"
 
 
 def checkpoint_module() -> Any | None:
-    """Return ``torch.distributed.checkpoint`` if it has ``load`` and ``save`` (2.2 and later); else None."""
+    """Return ``torch.distributed.checkpoint`` if its ``save`` takes a path (2.3 and later); else None."""
     if not torch.distributed.is_available():
         return None
     try:
         found = importlib.import_module("torch.distributed.checkpoint")
     except ImportError:
         return None
-    return found if hasattr(found, "load") and hasattr(found, "save") else None
+    if not hasattr(found, "save"):
+        return None
+    return found if "checkpoint_id" in inspect.signature(found.save).parameters else None
 
 
 @functools.cache
@@ -56,7 +59,9 @@ def note_writes(tensors: Iterable[torch.Tensor]) -> None:
     """Have autograd see that tensors were written to, behind torch's back."""
     graph: Any = torch.autograd.graph
     if hasattr(graph, "increment_version"):
-        graph.increment_version(list(tensors))
+        for tensor in tensors:  # some releases take neither a list nor a tensor without a version
+            if not tensor.is_inference():
+                graph.increment_version(tensor)
         return
     for tensor in tensors:
         if tensor.layout is torch.strided and not tensor.is_quantized:

@@ -1,7 +1,7 @@
 """Checkpoints for jobs of many ranks: each rank reads, and writes, only its own bytes of plain files.
 
 :class:`CheckpointReader`, :class:`LoadPlanner` and :class:`CheckpointWriter` plug into
-``torch.distributed.checkpoint`` (PyTorch 2.2 and later); :func:`load_shard` and :func:`shard_plan` need nothing of it.
+``torch.distributed.checkpoint`` (PyTorch 2.3 and later); :func:`load_shard` and :func:`shard_plan` need nothing of it.
 Importing this module imports none of it either.
 """
 
@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
 def _unsupported(name: str) -> Any:
     """Return what stands for a class that this release cannot have: making one raises UnsupportedError."""
     reason = (
-        f"zerocopy.distributed.{name} needs torch.distributed.checkpoint.load and save: "
+        f"zerocopy.distributed.{name} needs torch.distributed.checkpoint.save of a path: "
         f"{_distributed.FIRST_RELEASE} or later"
     )
 

@@ -31,7 +31,7 @@ class LoadPlanner(DefaultLoadPlanner):
     Raises
     ------
     zerocopy.UnsupportedError
-        PyTorch is older than 2.2.
+        PyTorch is older than 2.3.
 
     Examples
     --------

@@ -60,7 +60,7 @@ class CheckpointReader(StorageReader):
     ValueError
         For another `broadcast`.
     zerocopy.UnsupportedError
-        Before PyTorch 2.2.
+        Before PyTorch 2.3.
 
     Notes
     -----

@@ -56,7 +56,7 @@ class CheckpointWriter(StorageWriter):
     ValueError
         The suffix, the size or the alignment is not supported.
     zerocopy.UnsupportedError
-        PyTorch is older than 2.2, the state has values that ``.safetensors`` or shards cannot hold, or the planner
+        PyTorch is older than 2.3, the state has values that ``.safetensors`` or shards cannot hold, or the planner
         caches plans.
 
     Notes
