@@ -27,9 +27,7 @@ class LeftOut:
         """Log one WARNING that counts and names all; with `strict` raise ``UnsupportedError`` instead."""
         kinds = [f"{kind} ({len(names)}): {listed(names)}" for kind, names in self._kinds.items() if names]
         if kinds and strict:
-            raise UnsupportedError(
-                f"{target}: strict=True, and the target would leave out {'; '.join(kinds)}"
-            )
+            raise UnsupportedError(f"{target}: strict refuses to leave out {'; '.join(kinds)}")
         if kinds:
             _logger.warning("%s: left out %s", target, "; ".join(kinds))
 

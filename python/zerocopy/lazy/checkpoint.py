@@ -25,7 +25,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     """An open checkpoint: a read-only mapping from dotted names to tensors, and a context manager.
 
     Names join the keys of dicts and the places in lists and tuples by dots (``model.layers.0.weight``); where two
-    come to the same the later has ``~2`` appended. A tensor that is the whole file has the name ``""``.
+    come to the same the later has ``~2`` appended. A tensor that is the whole file has the name ``""``. Tensors inside
+    objects are named by attribute; those of a module as its ``state_dict()`` names them.
     ``checkpoint[name]`` is a ``NotYetLoadedTensor``, which reads the file when it is used; while it lives, the same
     name gives the same object. Any thread may use a checkpoint. ``zerocopy.open`` and ``zerocopy.overlay`` make them.
 

@@ -55,7 +55,8 @@ def lazy_load(
     keys, prefix, predicate : optional
         Select leaves by dotted name (``"model.layers.0.weight"``). `keys` are names of leaves or branches,
         `prefix` is the beginning of names, and `predicate` is a function of a name. A leaf must satisfy all
-        that are given. Other leaves are left out of dicts, and are None in lists and tuples.
+        that are given. Other leaves are left out of dicts, and are None in lists and tuples. An object that is not
+        selected becomes a dict of the tensors inside it that are.
     weights_only : bool
         As for ``load``.
     backend : {"auto", "mmap", "pread", "direct"}

@@ -276,7 +276,7 @@ class _Lister:
             return None
         attribute = self._h5py.h5a.open(dataset, b"dtype")
         kind = attribute.get_type()
-        if kind.get_class() != self._h5py.h5t.STRING or kind.get_size() > _MAX_DTYPE or attribute.shape:
+        if kind.get_class() != self._h5py.h5t.STRING or kind.get_size() > _MAX_DTYPE or attribute.shape != ():
             return None
         value = self._h5py.Dataset(dataset).attrs["dtype"]
         named = value.decode(errors="replace") if isinstance(value, bytes) else value
