@@ -191,7 +191,7 @@ void NameIndex::search(const Value& value, const Global& owner, bool again) {
   if (!(first || again) || !branch_path_.enter(value.node())) return;
   leaf_budget_.charge(kBranchCost);
   if (is_object) {
-    search_object(value.as<Object>(), first);
+    search_object(value.as<Object>());
   } else if (value.is_mapping()) {
     search_mapping(value.as<Mapping>(), owner);
   } else {
@@ -200,16 +200,14 @@ void NameIndex::search(const Value& value, const Global& owner, bool again) {
   branch_path_.leave(value.node());
 }
 
-void NameIndex::search_object(const Object& object, bool first) {
+// Of a module, its state_dict() is all: other attributes often hold the same parameters again.
+void NameIndex::search_object(const Object& object) {
   const Global& owner = *object.callable;
-  const std::optional<Module> module = module_of(object);
-  if (module) {
+  if (const std::optional<Module> module = module_of(object)) {
     search_mapping(*module->parameters, owner);
     search_mapping(*module->buffers, owner, /*again=*/false, module->hidden);
     search_mapping(*module->modules, owner, /*again=*/true);
-    if (!first) return;
-    for (const Mapping* searched : {module->parameters, module->buffers, module->modules})
-      visited_[searched->slot] = true;
+    return;
   }
   if (object.arguments != nullptr) search_items(object.arguments->items, owner);
   std::size_t place = 0;
@@ -282,10 +280,10 @@ void NameIndex::search_item(std::string_view key, const Value& value, const Glob
 // Finds what state_dict() walks through, in the attributes of an object.
 std::optional<NameIndex::Module> NameIndex::module_of(const Object& object) {
   Module found;
-  for (const Object::Step& step : object.steps) {
-    if (step.effect != Object::Effect::state || !step.value.is_mapping()) continue;
-    leaf_budget_.charge(step.value.as<Mapping>().items.size());
-    for (const auto& [key, item] : step.value.as<Mapping>().items) {
+  const auto look = [&](const Value& attributes) {
+    if (!attributes.is_mapping()) return;
+    leaf_budget_.charge(attributes.as<Mapping>().items.size());
+    for (const auto& [key, item] : attributes.as<Mapping>().items) {
       if (!key.is_text()) continue;
       const std::string_view name = key.as<Blob>().bytes.text();
       if (name == "_non_persistent_buffers_set" && item.is(Kind::set)) found.hidden = &item.as<Sequence>();
@@ -294,6 +292,10 @@ std::optional<NameIndex::Module> NameIndex::module_of(const Object& object) {
       if (name == "_buffers") found.buffers = &item.as<Mapping>();
       if (name == "_modules") found.modules = &item.as<Mapping>();
     }
+  };
+  if (object.arguments != nullptr) std::ranges::for_each(object.arguments->items, look);  // torch.fx
+  for (const Object::Step& step : object.steps) {
+    if (step.effect == Object::Effect::state) look(step.value);
   }
   const bool is_module =
       found.parameters != nullptr && found.buffers != nullptr && found.modules != nullptr;

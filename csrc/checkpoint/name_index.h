@@ -9,8 +9,7 @@
 // are equal, the last value takes the place of the first, as in Python.
 //
 // An object is a leaf, and the tensors inside it are leaves after it: by attribute, key or position.
-// Parameters and buffers of a module have the names that its state_dict() gives them. Buffers that
-// are not persistent have no name, as there.
+// Those of a module are what its state_dict() has, by the same names.
 //
 //   {"model": Net(), "box": Box(start=T)}          model   model.conv.weight   box   box.start
 #pragma once
@@ -81,7 +80,7 @@ class NameIndex {
   void add(std::string_view name, const Value& value);
   void add_object(const Value& object);
   void search(const Value& value, const Global& owner, bool again);
-  void search_object(const Object& object, bool first);
+  void search_object(const Object& object);
   void search_state(const Value& state, const Global& owner);
   void search_mapping(const Mapping& mapping, const Global& owner, bool again = false,
                       const Sequence* hidden = nullptr);

@@ -24,7 +24,7 @@ WEIGHT = torch.arange(12.0).view(3, 4)
 
 
 class Block(torch.nn.Module):
-    """Has a parameter, two buffers, and a tensor that is neither."""
+    """Has parameters, and buffers of both kinds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Block(torch.nn.Module):
 
 
 class Net(torch.nn.Module):
-    """Modules in containers, one under two names, and objects that refer to each other."""
+    """Modules in containers, one under two names, and attributes that state_dict() does not have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,8 @@ class Net(torch.nn.Module):
         self.norm = torch.nn.BatchNorm1d(2)
         self.layers = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Sequential(torch.nn.Linear(1, 2))])
         self.scales = torch.nn.ParameterDict({"x": torch.nn.Parameter(torch.ones(1))})
-        self.references = [self.norm, {"first": self.first}]
+        self.rnn = torch.nn.LSTM(1, 1)  # whose attribute _flat_weights has its parameters again
+        self.references = [self.norm, {"first": self.first}, torch.ones(4)]
 
 
 @dataclasses.dataclass
