@@ -209,8 +209,18 @@ void NameIndex::search_object(const Object& object) {
     search_mapping(*module->modules, owner, /*again=*/true);
     return;
   }
-  if (object.arguments != nullptr) search_items(object.arguments->items, owner);
   std::size_t place = 0;
+  if (object.arguments != nullptr) {
+    for (const Value& argument : object.arguments->items) {
+      if (argument.is_mapping()) {  // of attributes, as those of a TensorDict
+        search_mapping(argument.as<Mapping>(), owner);
+      } else {
+        search_item(std::to_string(place), argument, owner);
+      }
+      ++place;
+    }
+    place = 0;
+  }
   for (const Object::Step& step : object.steps) {
     switch (step.effect) {
       case Object::Effect::set_item:

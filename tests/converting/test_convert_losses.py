@@ -61,8 +61,18 @@ class Slots:
     __slots__ = "number", "weight"
 
 
-class Table(dict):  # type: ignore[type-arg]
-    """As the dict within a TensorDict."""
+class TensorDict:
+    """An object that is pickled as a TensorDict is: by a function of a class and a dict of attributes."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self.attributes = attributes
+
+    def __reduce__(self) -> Any:
+        return made_tensordict, (TensorDict, self.attributes)
+
+
+def made_tensordict(kind: type[TensorDict], attributes: dict[str, Any]) -> TensorDict:
+    return kind(attributes)
 
 
 def slots() -> Slots:
@@ -71,16 +81,11 @@ def slots() -> Slots:
     return made
 
 
-def tensordict() -> argparse.Namespace:
-    """Return an object as a TensorDict is pickled."""
-    return argparse.Namespace(_tensordict=Table(a=WEIGHT), batch_size=torch.Size([3]))
-
-
 OBJECTS: dict[str, tuple[Any, list[str]]] = {
     "module": (Net(), list(Net().state_dict())),
     "dataclass": (Box(WEIGHT, [torch.ones(1)]), ["start", "more.0"]),
     "slots": (slots(), ["weight"]),
-    "tensordict": (tensordict(), ["_tensordict.a"]),
+    "tensordict": (TensorDict({"_tensordict": {"a": WEIGHT}, "_device": None}), ["_tensordict.a"]),
 }
 
 
@@ -250,3 +255,17 @@ def test_verify_says_what_was_compared(
     assert "CRC-32 differs" in capsys.readouterr().out and not Path(target).exists()
     assert cli.main(["convert", str(path), str(path)]) == 0
     assert f"wrote {path}, in place of its source: " in capsys.readouterr().out
+
+
+def test_shards_whose_index_is_wrong_are_converted_with_strict_false(save: Saver, tmp_path: Path) -> None:
+    state, target = {"a": WEIGHT, "b": WEIGHT + 1}, tmp_path / "new.pt"
+    zerocopy.convert(save(state), tmp_path / "shards", max_shard_size=60)
+    (index,) = (tmp_path / "shards").glob("*.index.json")
+    content = json.loads(index.read_text())
+    content["weight_map"]["gone"] = content["weight_map"]["a"]
+    index.write_text(json.dumps(content))
+    with pytest.raises(zerocopy.FormatError, match="gone"):
+        zerocopy.convert(tmp_path / "shards", target)
+    with pytest.warns(UserWarning, match="gone"):
+        zerocopy.convert(tmp_path / "shards", target, strict=False)
+    assert_same(dict(zerocopy.load(target)), state)

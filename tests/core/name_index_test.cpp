@@ -111,6 +111,7 @@ TEST(NameIndex, TensorsInsideObjectsFollowThem) {
             (Names{"", "w"}));
   EXPECT_EQ(names(object("N" + dict({{text("slot"), sparse}}) + "\x86")), (Names{"", "slot"}));
   EXPECT_EQ(names(object("](" + sparse + "e")), (Names{"", "0"}));
+  EXPECT_EQ(names("cmine\nmake\n" + sparse + dict({{text("a"), sparse}}) + "\x86R"), (Names{"", "0", "a"}));
 }
 
 TEST(NameIndex, ModulesHaveEachOfTheirNamesAndOtherObjectsOne) {
