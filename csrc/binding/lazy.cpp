@@ -63,6 +63,25 @@ class Placeholders final : public Tensors {
   py::str recipe_name_{"_recipe"};
 };
 
+// Returns the bytes of a view as ranges in ascending order, which include small gaps. Returns
+// nothing for very many ranges, or if they are not in ascending order.
+std::vector<Extent> joined_runs(const StridedView& view, std::int64_t item_size) {
+  constexpr std::uint64_t kMaxGap = std::uint64_t{64} << 10U;
+  std::vector<Extent> runs;
+  bool ascending = true;
+  for_each_run(view.size, view.stride, item_size, [&](Extent run) {
+    const std::uint64_t end = runs.empty() ? 0 : runs.back().offset + runs.back().size;
+    ascending = ascending && run.offset >= end;
+    if (!ascending) return;
+    if (!runs.empty() && run.offset - end <= kMaxGap) {
+      runs.back().size = run.offset + run.size - runs.back().offset;
+    } else {
+      runs.push_back(run);
+    }
+  });
+  return ascending ? runs : std::vector<Extent>();
+}
+
 }  // namespace
 
 // The open file and its real storages.
@@ -128,7 +147,8 @@ py::object Lazy::Opened::part(const Tensor& whole, StridedView view) {
     if (selected) return over(placed(*selected, root), tensor, {view.size, contiguous_strides(view.size)});
   }
   const Extent extent{storage.begin + static_cast<std::uint64_t>(view.offset * item_size), reach};
-  const Region bytes = content().part(record_of(root), *root.element, extent);
+  const std::vector<Extent> runs = joined_runs(view, item_size);
+  const Region bytes = content().part(record_of(root), *root.element, extent, runs);
   for_each_run(view.size, view.stride, item_size,
                [&](Extent run) { advise(bytes.bytes().subspan(run), Advice::soon); });
   return over(placed(bytes, root), tensor, {view.size, view.stride});

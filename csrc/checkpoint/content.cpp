@@ -99,7 +99,20 @@ Region Content::made(const Record& record, const DType& element) const {
   return bytes;
 }
 
-Region Content::part(const Record& record, const DType& element, Extent extent) const {
+Region Content::read_runs(Extent extent, std::span<const Extent> runs) const {
+  if (runs.size() <= 1) return source_->read(extent);
+  Region bytes = allocate_pages(static_cast<std::size_t>(extent.size), 0);
+  std::vector<Piece> pieces;
+  pieces.reserve(runs.size());
+  for (const Extent& run : runs) {
+    pieces.push_back({{extent.offset + run.offset, run.size}, bytes.slice(run).data()});
+  }
+  source_->read(pieces);
+  return bytes;
+}
+
+Region Content::part(const Record& record, const DType& element, Extent extent,
+                     std::span<const Extent> runs) const {
   if (!extent.fits(record.size)) throw FormatError("checkpoint: a part exceeds record " + quote(record.name));
   const auto [how, why] = placement(record, element);
   const Extent in_file{record.extent.offset + extent.offset, extent.size};
@@ -108,7 +121,7 @@ Region Content::part(const Record& record, const DType& element, Extent extent) 
     advise(mapped.bytes(), Advice::scattered);
     return mapped;
   }
-  Region bytes = record.encoding == Encoding::stored ? source_->read(in_file) : read(record).slice(extent);
+  Region bytes = record.encoding == Encoding::stored ? read_runs(in_file, runs) : read(record).slice(extent);
   if (big_endian_ && element.swap > 1) reverse_units(bytes, element.swap);
   return bytes;
 }

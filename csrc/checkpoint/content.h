@@ -60,9 +60,10 @@ class Content {
   std::vector<Region> read_storages(std::span<const Need> needs) const;
 
   // Returns a part of a storage, by its offset in the record. Mapped parts lie on separate pages,
-  // so only touched pages are read. Never throws UnsupportedError, since the part is not written
-  // to.
-  Region part(const Record& record, const DType& element, Extent extent) const;
+  // so only touched pages are read. Of a part that is read and not mapped, only `runs` are read,
+  // whose offsets count from its beginning; without runs all of it. Never throws UnsupportedError,
+  // since the part is not written to.
+  Region part(const Record& record, const DType& element, Extent extent, std::span<const Extent> runs) const;
 
   // Returns the elements of a view, one after the other, where a library reads them without the
   // rest; nullopt of all other records.
@@ -89,6 +90,7 @@ class Content {
   Region read(const Record& record) const;
 
  private:
+  Region read_runs(Extent extent, std::span<const Extent> runs) const;
   void require_copies(const Record& record, const char* why) const;
 
   std::shared_ptr<const Source> source_;

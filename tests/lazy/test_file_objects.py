@@ -102,6 +102,18 @@ def test_what_is_asked_of_a_file_object_is_read_and_little_more(form: str, tmp_p
     assert torch.equal(loaded["layers.9.b"] + 0, STATE["layers.9.b"]), "reads that return less are repeated"
 
 
+def test_slice_of_columns_reads_their_bytes_and_little_more() -> None:
+    wide = torch.arange(1 << 22, dtype=torch.float32).view(16, -1)  # rows of 1 MiB
+    file = Remote(saved_bytes({"w": wide, "b": torch.ones(3)}))
+    with zerocopy.open(file) as checkpoint:
+        for index in ((slice(None), slice(8, 99)), (slice(1, 9, 3), slice(0, 9, 2)), (slice(0, 2), 1 << 17)):
+            before = file.nbytes
+            assert torch.equal(checkpoint.get_slice("w")[index], wide[index])
+            assert torch.equal(checkpoint.read({"w": index})["w"], wide[index])
+            assert file.nbytes - before <= 2 * 18 * PIECE
+        assert torch.equal(checkpoint.get_slice("w")[:, ::2], wide[:, ::2])
+
+
 def test_threads_read_one_file_object_in_turn() -> None:
     file = Remote(saved_bytes(STATE))
     wrong: list[str] = []
